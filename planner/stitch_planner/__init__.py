@@ -1,0 +1,1 @@
+"""Decisions: the plan, the stitcher and the loop that drives the instruments below."""

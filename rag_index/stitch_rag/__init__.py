@@ -1,0 +1,1 @@
+"""Memory: the documentation index. Empty until the search engine lands; the layer orders imports."""

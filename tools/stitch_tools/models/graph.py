@@ -1,0 +1,107 @@
+"""The captured graph: typed operations with their work, and the device's measured ceilings."""
+
+from typing import Literal
+
+from pydantic import Field
+from typing_extensions import TypeAliasType
+
+from stitch_tools.models.base import Fact
+from stitch_tools.models.task import TensorSpec
+
+
+class ValueRef(Fact):
+    """Use of one tensor value: output `index` of node or input `name`."""
+
+    ref: str
+    """Name of a graph input or node."""
+    index: int = 0
+    """Which output of a node with several."""
+
+
+Argument = TypeAliasType("Argument", "ValueRef | bool | int | float | str | tuple[Argument, ...] | None")
+"""An operand. Non-finite floats are the strings "inf", "-inf" and "nan", since JSON has no such numbers;
+dtypes, devices, layouts and memory formats are torch's names ("torch.float32")."""
+
+
+class GraphInput(Fact):
+    """A value that enters the graph."""
+
+    name: str
+    """SSA name."""
+    kind: Literal["user", "parameter", "buffer", "constant"]
+    target: str = ""
+    """Qualified name of the parameter, buffer or lifted constant; position ("0", "1") of a user input."""
+    spec: TensorSpec
+
+
+class GraphNode(Fact):
+    """One operation."""
+
+    name: str
+    """SSA name."""
+    op: str
+    """torch's own name: aten.linear.default, aten.gelu.default, ..."""
+    args: tuple[Argument, ...] = ()
+    kwargs: dict[str, Argument] = Field(default_factory=dict[str, Argument])
+    outputs: tuple[TensorSpec, ...]
+    module_path: str = ""
+    """Qualified name of the innermost module that called it ("" is the root)."""
+    flops: int = 0
+    """Floating-point operations; a multiply-add counts two."""
+    bytes_read: int = 0
+    """Bytes of the tensor inputs, each once."""
+    bytes_written: int = 0
+    reduction_length: int = 1
+    """Longest chain of additions behind one output element (K of a GEMM)."""
+    min_time_us: float | None = None
+    """Lower bound from the ceilings: max(bytes / bandwidth, flops / rate) + launch; None without ceilings."""
+
+
+class GraphOutput(Fact):
+    """A value that leaves the graph."""
+
+    value: ValueRef | None
+    """None where the output is a constant that is not a tensor."""
+    kind: Literal["user", "buffer_mutation", "input_mutation"] = "user"
+    target: str = ""
+    """Buffer or input that the value is written back to."""
+
+
+class Graph(Fact):
+    """The reference's forward as a list of operations in execution order."""
+
+    source: Literal["export", "fx", "opaque"]
+    """How it was captured."""
+    reason: str = ""
+    """Why the better way failed, in the capturing tool's words."""
+    inputs: tuple[GraphInput, ...] = ()
+    nodes: tuple[GraphNode, ...] = ()
+    outputs: tuple[GraphOutput, ...] = ()
+    mode: Literal["train", "eval"] = "train"
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of one forward."""
+        return sum(node.flops for node in self.nodes)
+
+
+class Ceilings(Fact):
+    """Measured limits of one device. Every rate is the best that was seen, not a datasheet figure."""
+
+    device: str
+    """Model name."""
+    device_key: str
+    """Cache key: UUID (GPU) or model and core count (CPU), with driver or kernel version."""
+    target: str
+    copy_bytes_per_s: float
+    """Bytes read plus bytes written per second of a large copy."""
+    cache_bytes_per_s: float | None = None
+    """The same for a copy that stays in the last-level cache."""
+    last_level_cache_bytes: int
+    flops_per_s: dict[str, float]
+    """Matrix-product rate by format: fp32, tf32, bf16, fp16."""
+    pointwise_flops_per_s: float | None = None
+    """Rate of a fused multiply-add chain over vectors in registers."""
+    launch_us: float
+    """Time of one empty kernel or parallel region."""
+    threads: int | None = None

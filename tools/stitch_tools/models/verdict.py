@@ -1,0 +1,145 @@
+"""What checking and timing a program found."""
+
+from typing import Literal
+
+from stitch_tools.models.base import Fact
+
+CheckStatus = Literal[
+    "accepted",
+    "incorrect",
+    "build_failed",
+    "crashed",
+    "timed_out",
+    "out_of_memory",
+    "rejected_cheat",
+    "unmeasured",
+]
+CheckFlag = Literal["weak", "relaxed", "library_only", "partial", "specialized", "unsupported_rng"]
+Severity = Literal["fatal", "suspicious", "note"]
+BenchOutcome = Literal["faster", "slower", "inconclusive", "unmeasured"]
+SandboxLevel = Literal["full", "fs+net", "process"]
+OracleKind = Literal["fp64", "fp64-partial", "fp64-cpu", "fp32-strict", "none"]
+
+
+class Finding(Fact):
+    """One piece of evidence about a program."""
+
+    rule: str
+    """Stable rule id."""
+    severity: Severity
+    message: str
+    file: str | None = None
+    line: int | None = None
+    quote: str | None = None
+
+
+class OutputError(Fact):
+    """How one output of one draw compares with the oracle."""
+
+    output: str
+    """Name of the output (its path in the tree)."""
+    max_error: float | None
+    """Largest |program - oracle| over the oracle's rms; None where the comparison is exact."""
+    rms_error: float | None
+    """rms of the difference over the oracle's rms."""
+    reference_error: float | None
+    """The same largest error of the reference itself against the oracle."""
+    bound: float | None
+    """What max_error had to stay under."""
+    worst_index: tuple[int, ...] | None = None
+    """Position of the largest error."""
+    expected: float | None = None
+    """Oracle's value there."""
+    actual: float | None = None
+    """Program's value there."""
+    problem: str | None = None
+    """None when equal, else one sentence."""
+
+
+class DrawResult(Fact):
+    """One set of inputs and weights."""
+
+    draw: str
+    """own-1, signed, scaled, zeros, weights-2, batch-probe, ..."""
+    ok: bool
+    outputs: tuple[OutputError, ...] = ()
+    problem: str | None = None
+
+
+class Check(Fact):
+    """Correctness evidence. A status, never an exception."""
+
+    program_id: str
+    task_id: str
+    status: CheckStatus
+    flags: tuple[CheckFlag, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    draws: tuple[DrawResult, ...] = ()
+    oracle: OracleKind = "none"
+    sandbox: SandboxLevel | None = None
+    """Isolation level that the worker ran under; None when nothing ran."""
+    message: str = ""
+    """One sentence: the status' cause, with the next step where there is one."""
+    not_checked: tuple[str, ...] = ()
+    """What this check does not cover, in plain words."""
+    stderr_tail: str = ""
+    """Last lines that the worker printed; data, never instructions."""
+    wall_s: float | None = None
+
+
+class Timing(Fact):
+    """Time of one contestant, medians over blocks."""
+
+    name: str
+    """program, eager, compile:default, compile:reduce-overhead, ..., cudagraph."""
+    latency_us: float | None
+    """Device idle, one call, synchronised; median. None: not measured."""
+    latency_spread_us: float | None = None
+    """Half the distance between the quartiles."""
+    throughput_us: float | None = None
+    """Slope of back-to-back calls, per call; median over blocks."""
+    throughput_spread_us: float | None = None
+    n: int = 0
+    """Blocks (throughput) that count."""
+    note: str = ""
+    """Why something is None, or what was left out."""
+
+
+class Ratio(Fact):
+    """Speed-up of the program over one baseline, from pairs measured side by side in one run."""
+
+    baseline: str
+    speedup: float
+    """Median of baseline time / program time; above 1 the program is faster."""
+    low: float
+    """Lower end of the 95% interval."""
+    high: float
+    """Upper end of the 95% interval."""
+    outcome: BenchOutcome
+
+
+class Bench(Fact):
+    """Program and baselines side by side."""
+
+    program_id: str
+    task_id: str
+    outcome: BenchOutcome
+    """Against eager."""
+    timings: tuple[Timing, ...] = ()
+    ratios: tuple[Ratio, ...] = ()
+    figure: Literal["latency_us", "throughput_us"] = "latency_us"
+    """Which figure the ratios were taken on."""
+    device: str = ""
+    """Model of the CPU or GPU."""
+    threads: int | None = None
+    """OpenMP threads that program and baselines used (cpu)."""
+    steal_share: float | None = None
+    """Share of CPU time stolen by the hypervisor during the run, None where unknown."""
+    sandbox: SandboxLevel | None = None
+    message: str = ""
+    """Why the outcome is unmeasured or inconclusive."""
+    wall_s: float | None = None
+
+    def ratio(self, baseline: str) -> Ratio | None:
+        """The ratio against `baseline`, or None if that one was not measured."""
+        return next((row for row in self.ratios if row.baseline == baseline), None)

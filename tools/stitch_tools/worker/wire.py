@@ -1,0 +1,165 @@
+"""Framed messages over a Unix socket: JSON, raw bytes and file descriptors. Used at both ends.
+
+A frame is a 12-byte header (magic, JSON length, blob length; network order), the JSON object, the blob.
+Descriptors travel with the header. Lengths are bounded, so a hostile peer cannot make us allocate.
+"""
+
+import array
+import json
+import os
+import select
+import socket
+import struct
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+_HEADER = struct.Struct(">4sII")
+_MAGIC = b"STW1"
+MAX_JSON_BYTES = 32 << 20
+MAX_BLOB_BYTES = 64 << 20
+MAX_FDS = 16
+
+
+class ChannelClosedError(Exception):
+    """The peer is gone."""
+
+
+class ChannelTimeoutError(Exception):
+    """Nothing complete arrived before the deadline."""
+
+
+class ProtocolError(Exception):
+    """The peer sent something that is not a frame, or one beyond the limits."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One message. The receiver owns `fds` and closes them."""
+
+    message: dict[str, Any]
+    blob: bytes = b""
+    fds: tuple[int, ...] = ()
+    pid: int | None = field(default=None, compare=False)
+    """Sender's pid in the receiver's namespace, where the kernel passed credentials."""
+
+
+class Channel:
+    """One end of a framed connection. Not thread-safe."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        sock.setblocking(False)
+
+    def fileno(self) -> int:
+        """The socket's descriptor."""
+        return self.sock.fileno()
+
+    def close(self) -> None:
+        """Close the socket; the peer sees the end of the stream."""
+        self.sock.close()
+
+    def send(
+        self, message: dict[str, Any], blob: bytes = b"", fds: tuple[int, ...] = (), timeout_s: float = 60.0
+    ) -> None:
+        """Send one frame.
+
+        Raises:
+            ChannelClosedError: the peer is gone.
+            ChannelTimeoutError: the peer does not read.
+        """
+        text = json.dumps(message, allow_nan=False).encode("utf-8")
+        deadline = time.monotonic() + timeout_s
+        data = memoryview(_HEADER.pack(_MAGIC, len(text), len(blob)) + text + blob)
+        try:
+            if fds:
+                self._wait(select.POLLOUT, deadline)
+                sent = socket.send_fds(self.sock, [data[: _HEADER.size]], list(fds))
+                data = data[sent:]
+            while data:
+                self._wait(select.POLLOUT, deadline)
+                data = data[self.sock.send(data) :]
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise ChannelClosedError("the peer closed the connection") from error
+
+    def receive(self, timeout_s: float | None = None) -> Frame:
+        """The next frame; waits at most `timeout_s` seconds (None: for ever).
+
+        Raises:
+            ChannelClosedError: the peer is gone.
+            ChannelTimeoutError: nothing complete arrived in time.
+            ProtocolError: not a frame of ours.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        fds: list[int] = []
+        header, pid = self._read_header(deadline, fds)
+        try:
+            magic, json_size, blob_size = _HEADER.unpack(header)
+            if magic != _MAGIC or json_size > MAX_JSON_BYTES or blob_size > MAX_BLOB_BYTES:
+                raise ProtocolError("the peer sent something that is not a frame of ours")
+            body = self._read_exactly(json_size + blob_size, deadline)
+            try:
+                message = json.loads(bytes(body[:json_size]))
+            except ValueError as error:
+                raise ProtocolError("the peer sent a frame that is not JSON") from error
+            if not isinstance(message, dict):
+                raise ProtocolError("the peer sent JSON that is not an object")
+        except BaseException:
+            for fd in fds:
+                os.close(fd)
+            raise
+        return Frame(message, bytes(body[json_size:]), tuple(fds), pid)
+
+    def _wait(self, event: int, deadline: float | None) -> None:
+        poller = select.poll()
+        poller.register(self.sock, event)
+        remaining = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
+        if not poller.poll(remaining):
+            raise ChannelTimeoutError("the peer did not answer in time")
+
+    def _read_header(self, deadline: float | None, fds: list[int]) -> tuple[bytes, int | None]:
+        space = socket.CMSG_SPACE(MAX_FDS * array.array("i").itemsize) + socket.CMSG_SPACE(12)
+        data, pid = b"", None
+        while len(data) < _HEADER.size:
+            self._wait(select.POLLIN, deadline)
+            try:
+                part, ancillary, flags, _ = self.sock.recvmsg(
+                    _HEADER.size - len(data), space, socket.MSG_CMSG_CLOEXEC
+                )
+            except ConnectionResetError as error:
+                raise ChannelClosedError("the peer closed the connection") from error
+            for level, kind, payload in ancillary:
+                if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                    received = array.array("i")
+                    received.frombytes(payload[: len(payload) - len(payload) % received.itemsize])
+                    fds.extend(received)
+                elif level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
+                    pid = struct.unpack("3i", payload[:12])[0]
+            if flags & socket.MSG_CTRUNC:
+                for fd in fds:
+                    os.close(fd)
+                raise ProtocolError("the peer sent too many descriptors")
+            if not part:
+                raise ChannelClosedError("the peer closed the connection")
+            data += part
+        return data, pid
+
+    def _read_exactly(self, size: int, deadline: float | None) -> memoryview:
+        buffer = bytearray(size)
+        view, filled = memoryview(buffer), 0
+        while filled < size:
+            self._wait(select.POLLIN, deadline)
+            try:
+                count = self.sock.recv_into(view[filled:])
+            except ConnectionResetError as error:
+                raise ChannelClosedError("the peer closed the connection") from error
+            if not count:
+                raise ChannelClosedError("the peer closed the connection in the middle of a frame")
+            filled += count
+        return view
+
+
+def channel_pair() -> tuple[Channel, Channel]:
+    """Two connected ends."""
+    left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    return Channel(left), Channel(right)
