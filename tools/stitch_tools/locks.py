@@ -1,0 +1,101 @@
+"""An advisory file lock that names its holder. POSIX only; imported inside the functions that need it."""
+
+import errno
+import json
+import os
+import socket
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from stitch_tools.errors import LockedError, StoreError
+from stitch_tools.store import storing
+
+
+class FileLock:
+    """Exclusive flock on `path`, held until `release` or the end of the process.
+
+    The file's content is the holder's pid, host and purpose; the lock itself is the kernel's, so a killed holder
+    leaves nothing to clean up. Children that are forked while it is held must close the descriptor, else they
+    keep it alive: it is opened close-on-exec.
+    """
+
+    def __init__(self, path: Path, *, purpose: str = "", mode: int = 0o644) -> None:
+        self.path = path
+        self.purpose = purpose
+        self.mode = mode
+        self._handle: int | None = None
+
+    def acquire(self, *, wait_s: float = 0.0) -> None:
+        """Take the lock, waiting at most `wait_s` seconds.
+
+        Raises:
+            LockedError: another process holds it; the message names pid, host and purpose.
+            StoreError: the file cannot be made, or the file system has no flock.
+        """
+        import fcntl
+
+        deadline = time.monotonic() + wait_s
+        with storing(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, self.mode)
+        try:
+            while True:
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError as error:
+                    if time.monotonic() >= deadline:
+                        raise LockedError(
+                            f"{self.path.name} is held by {self._holder(handle)}",
+                            hint="wait for it, or stop that process",
+                        ) from error
+                    time.sleep(0.05)
+                except OSError as error:
+                    if error.errno in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
+                        raise StoreError(
+                            f"the file system of {self.path.parent} has no file locks",
+                            hint="put the workspace on a local disk (--workspace)",
+                        ) from error
+                    raise
+        except BaseException:
+            os.close(handle)
+            raise
+        self._handle = handle
+        self._describe(handle)
+
+    def release(self) -> None:
+        """Give the lock back; a second call does nothing."""
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+    @property
+    def held(self) -> bool:
+        """Whether this object holds the lock."""
+        return self._handle is not None
+
+    def __enter__(self) -> Self:
+        if not self.held:
+            self.acquire()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def _describe(self, handle: int) -> None:
+        text = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "purpose": self.purpose})
+        with storing(self.path):
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, text.encode("utf-8"), 0)
+
+    @staticmethod
+    def _holder(handle: int) -> str:
+        try:
+            holder = json.loads(os.pread(handle, 4096, 0))
+            return f"process {holder['pid']} on {holder['host']} ({holder['purpose'] or 'no purpose given'})"
+        except (ValueError, KeyError, TypeError):
+            return "another process"

@@ -1,0 +1,162 @@
+"""The content-addressed store: immutable blobs named by their SHA-256.
+
+A blob is written to a temporary file, synced and renamed before anybody can name it, so that a reader sees
+either nothing or the whole of it. Writing the same content twice is free.
+"""
+
+import contextlib
+import errno
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import TypeVar
+
+from stitch_tools.errors import StoreError
+from stitch_tools.models import Fact, SourceFile, sha256_hex
+
+FactT = TypeVar("FactT", bound=Fact)
+
+_HINTS = {
+    errno.ENOSPC: "free disk space, or choose another folder with --workspace",
+    errno.EDQUOT: "the disk quota is used up: free space, or choose another folder with --workspace",
+    errno.EROFS: "the file system is read-only: choose a writable folder with --workspace",
+    errno.EACCES: "the folder is not writable for you: choose another with --workspace",
+    errno.EPERM: "the folder is not writable for you: choose another with --workspace",
+}
+
+
+@contextlib.contextmanager
+def storing(path: Path) -> Iterator[None]:
+    """Turn an OS error while writing below `path` into a StoreError that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        hint = _HINTS.get(error.errno or 0, "check the folder and try again")
+        raise StoreError(f"cannot write {path}: {error.strerror or error}", hint=hint) from error
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write `data` to `path` so that after a crash the file is either whole or not there.
+
+    Raises:
+        StoreError: the folder cannot be written (full, read-only, no permission).
+    """
+    with storing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".tmp-")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(name, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+            raise
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename in `folder` durable, where the file system can."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+class Store:
+    """Blobs below one folder, `<first two digits>/<hash>`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def path(self, sha256: str) -> Path:
+        """Where the blob of that hash lies, whether or not it is there.
+
+        Raises:
+            StoreError: `sha256` is not a hash.
+        """
+        if len(sha256) != 64 or not set(sha256) <= set("0123456789abcdef"):
+            raise StoreError(f"{sha256!r} is not a content hash", hint="ids are 64 hexadecimal digits")
+        return self.root / sha256[:2] / sha256
+
+    def put(self, data: bytes) -> str:
+        """Store `data` and return its hash.
+
+        Raises:
+            StoreError: the folder cannot be written.
+        """
+        sha256 = sha256_hex(data)
+        path = self.path(sha256)
+        if not path.exists():
+            write_atomically(path, data)
+        return sha256
+
+    def get(self, sha256: str) -> bytes:
+        """The blob's content, checked against its name.
+
+        Raises:
+            StoreError: the blob is missing or damaged.
+        """
+        path = self.path(sha256)
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise StoreError(
+                f"the store has no blob {sha256[:12]}", hint="the run folder and its store must stay together"
+            ) from error
+        if sha256_hex(data) != sha256:
+            raise StoreError(
+                f"blob {sha256[:12]} is damaged: its content does not fit its name",
+                hint=f"delete {path} and run the step that made it again",
+            )
+        return data
+
+    def put_fact(self, fact: Fact) -> str:
+        """Store a fact as canonical JSON and return its hash."""
+        return self.put(fact.canonical_json())
+
+    def get_fact(self, sha256: str, kind: type[FactT]) -> FactT:
+        """The fact behind a hash.
+
+        Raises:
+            StoreError: missing, damaged, or not a `kind`.
+        """
+        try:
+            return kind.from_json_bytes(self.get(sha256))
+        except ValueError as error:
+            raise StoreError(
+                f"blob {sha256[:12]} is not a {kind.__name__}", hint="was it made by a newer version?"
+            ) from error
+
+    def put_files(self, files: Mapping[str, bytes]) -> tuple[SourceFile, ...]:
+        """Store a folder's files and return their entries, sorted by path."""
+        entries = [
+            SourceFile(path=_safe(path), sha256=self.put(data), size=len(data))
+            for path, data in files.items()
+        ]
+        return tuple(sorted(entries, key=lambda entry: entry.path))
+
+    def materialize(self, files: Iterable[SourceFile], folder: Path) -> None:
+        """Write the files below `folder`, which is made if needed.
+
+        Raises:
+            StoreError: a blob is missing or damaged, a path leaves the folder, or the folder cannot be written.
+        """
+        for entry in files:
+            target = folder / _safe(entry.path)
+            data = self.get(entry.sha256)
+            with storing(target):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(data)
+
+
+def _safe(path: str) -> str:
+    pure = PurePosixPath(path)
+    if pure.is_absolute() or ".." in pure.parts or not pure.parts or "\\" in path or "\0" in path:
+        raise StoreError(f"file path {path!r} leaves its folder", hint="use relative paths without '..'")
+    return str(pure)
