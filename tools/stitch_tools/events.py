@@ -1,7 +1,7 @@
 """A generic append-only event log, one JSON object a line: the single source of truth of a run.
 
-An event is one write and one fsync by the holder of the log's lock. A crash can tear only the last line, and that
-is cut off on reading. Unknown kinds are the reader's to ignore; a newer schema is refused.
+An event is one write and one fsync by the holder of the log's lock. A crash can tear only the last line,
+and that is cut off on reading. Unknown kinds are the reader's to ignore; a newer schema is refused.
 """
 
 import json
@@ -49,7 +49,7 @@ def parse_events(data: bytes) -> tuple[list[Event], int]:
         event = _parse_line(line)
         if event is None or event.seq != len(events):
             if number == len(lines) - 2 and not lines[-1]:
-                break  # The last line ends in a newline but is damaged: a crash tore a page; nothing follows it.
+                break  # The last line is whole but damaged: a crash tore a page. Nothing follows it.
             raise StoreError(
                 f"event {number} is damaged", hint="restore events.jsonl from a copy, or start a new run"
             )

@@ -16,8 +16,8 @@ from stitch_tools.store import storing
 class FileLock:
     """Exclusive flock on `path`, held until `release` or the end of the process.
 
-    The file's content is the holder's pid, host and purpose; the lock itself is the kernel's, so a killed holder
-    leaves nothing to clean up. Children that are forked while it is held must close the descriptor, else they
+    The file's content is the holder's pid, host and purpose; the lock itself is the kernel's, so a killed
+    holder leaves nothing to clean up. Children that are forked while it is held must close the descriptor, else they
     keep it alive: it is opened close-on-exec.
     """
 

@@ -8,7 +8,7 @@ import contextlib
 import errno
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
@@ -27,7 +27,7 @@ _HINTS = {
 
 
 @contextlib.contextmanager
-def storing(path: Path) -> Iterator[None]:
+def storing(path: Path) -> Generator[None]:
     """Turn an OS error while writing below `path` into a StoreError that says what to do."""
     try:
         yield
@@ -50,10 +50,10 @@ def write_atomically(path: Path, data: bytes) -> None:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(name, path)
+            Path(name).replace(path)
         except BaseException:
             with contextlib.suppress(OSError):
-                os.unlink(name)
+                Path(name).unlink()
             raise
         sync_folder(path.parent)
 
@@ -145,7 +145,7 @@ class Store:
         """Write the files below `folder`, which is made if needed.
 
         Raises:
-            StoreError: a blob is missing or damaged, a path leaves the folder, or the folder cannot be written.
+            StoreError: a blob is missing or damaged, a path leaves the folder, or it cannot be written.
         """
         for entry in files:
             target = folder / _safe(entry.path)
