@@ -17,8 +17,8 @@ class FileLock:
     """Exclusive flock on `path`, held until `release` or the end of the process.
 
     The file's content is the holder's pid, host and purpose; the lock itself is the kernel's, so a killed
-    holder leaves nothing to clean up. Children that are forked while it is held must close the descriptor, else they
-    keep it alive: it is opened close-on-exec.
+    holder leaves nothing to clean up. A forked child must close the descriptor, else it keeps the lock alive;
+    it is opened close-on-exec.
     """
 
     def __init__(self, path: Path, *, purpose: str = "", mode: int = 0o644) -> None:

@@ -1,6 +1,7 @@
 """Facts that instruments return and the store keeps. Import from the submodules' names here."""
 
 from stitch_tools.models.base import Fact, sha256_hex
+from stitch_tools.models.environment import Environment
 from stitch_tools.models.graph import (
     Argument,
     Ceilings,
@@ -50,6 +51,7 @@ __all__ = [
     "Contract",
     "Diagnostic",
     "DrawResult",
+    "Environment",
     "Fact",
     "FieldSource",
     "Finding",

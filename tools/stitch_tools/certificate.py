@@ -1,0 +1,165 @@
+"""The certificate: one portable archive with all that is needed to repeat an accepted result.
+
+It is a ZIP of stored (uncompressed) entries in a canonical form: fixed order, times and attributes. Verifying
+reads the entries, checks every hash, writes the archive anew in memory and compares it byte by byte with the
+file, so that no byte of it can change unseen. This shows that nothing is damaged, and nothing more: who made
+the archive, and whether its figures are true, only a re-run can tell.
+"""
+
+import io
+import struct
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from stitch_tools.errors import CertificateError
+from stitch_tools.models import Bench, Check, Environment, Fact, SourceFile, sha256_hex
+from stitch_tools.store import write_atomically
+
+SCHEMA_VERSION = 1
+MAX_ARCHIVE_BYTES = 256 << 20
+_MANIFEST = "certificate.json"
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+class Certificate(Fact):
+    """The archive's manifest."""
+
+    schema_version: int = SCHEMA_VERSION
+    certificate_id: str = ""
+    """Hash of this manifest with this field empty."""
+    created_at: str
+    """UTC, ISO 8601."""
+    run_id: str
+    task_id: str
+    program_id: str
+    target: str
+    """`cpu` or `cuda:sm_90`."""
+    check: Check
+    """The correctness evidence."""
+    bench: Bench | None
+    """The timing, or None where nothing was timed."""
+    environment: Environment
+    files: tuple[SourceFile, ...]
+    """Every other entry of the archive, sorted by path."""
+    not_checked: tuple[str, ...] = ()
+    """What this result does not show, in plain words."""
+    claim: str = "What is in this archive is undamaged; only a re-run shows that it is true."
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A certificate with its entries' content by path."""
+
+    certificate: Certificate
+    entries: Mapping[str, bytes]
+
+    def folder(self, prefix: str) -> dict[str, bytes]:
+        """The entries below `prefix/`, by the rest of their path."""
+        start = prefix + "/"
+        return {path[len(start) :]: data for path, data in self.entries.items() if path.startswith(start)}
+
+
+def seal_certificate(draft: Certificate, entries: Mapping[str, bytes]) -> Archive:
+    """The certificate with its file list and id filled in, together with its entries."""
+    files = tuple(
+        SourceFile(path=path, sha256=sha256_hex(data), size=len(data))
+        for path, data in sorted(entries.items())
+    )
+    unsigned = draft.model_copy(update={"files": files, "certificate_id": ""})
+    sealed = unsigned.model_copy(update={"certificate_id": sha256_hex(unsigned.canonical_json())})
+    return Archive(sealed, dict(sorted(entries.items())))
+
+
+def write_certificate(archive: Archive, path: Path) -> None:
+    """Write the archive to `path`, atomically.
+
+    Raises:
+        StoreError: the folder cannot be written.
+    """
+    write_atomically(path, _serialize(archive.certificate, archive.entries))
+
+
+def read_certificate(path: Path) -> Archive:
+    """The archive at `path`, fully verified.
+
+    Raises:
+        CertificateError: it cannot be read, is not a certificate, is damaged, or is from a newer version.
+    """
+    try:
+        if path.stat().st_size > MAX_ARCHIVE_BYTES:
+            raise CertificateError(f"{path} is too large for a certificate", hint="is it the right file?")
+        data = path.read_bytes()
+    except OSError as error:
+        raise CertificateError(f"cannot read {path}: {error.strerror}", hint="check the path") from error
+    entries = _read_entries(data, path)
+    manifest = entries.pop(_MANIFEST, None)
+    if manifest is None:
+        raise CertificateError(f"{path} has no {_MANIFEST}", hint="a certificate ends in .stitch.zip")
+    certificate = _parse_manifest(manifest, path)
+    _compare_files(certificate, entries, path)
+    if _serialize(certificate, entries) != data:
+        raise CertificateError(f"{path} is damaged: bytes outside its files were changed", hint=_DAMAGED_HINT)
+    return Archive(certificate, entries)
+
+
+_DAMAGED_HINT = "get an undamaged copy, or solve again"
+
+
+def _read_entries(data: bytes, path: Path) -> dict[str, bytes]:
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            names = archive.namelist()
+            if len(set(names)) != len(names) or sum(info.file_size for info in archive.infolist()) > len(
+                data
+            ):
+                raise CertificateError(f"{path} is damaged: its directory is wrong", hint=_DAMAGED_HINT)
+            return {name: archive.read(name) for name in names}
+    except (
+        zipfile.BadZipFile,
+        NotImplementedError,
+        RuntimeError,
+        struct.error,
+        EOFError,
+        ValueError,
+        OSError,
+    ) as error:
+        # zipfile answers damage with several types, depending on which byte was hit.
+        raise CertificateError(
+            f"{path} is damaged or not a certificate: {error}", hint=_DAMAGED_HINT
+        ) from error
+
+
+def _parse_manifest(manifest: bytes, path: Path) -> Certificate:
+    try:
+        certificate = Certificate.from_json_bytes(manifest)
+    except ValueError as error:
+        raise CertificateError(
+            f"the manifest of {path} does not fit schema {SCHEMA_VERSION}",
+            hint="update stitch-mcp, or solve again",
+        ) from error
+    unsigned = certificate.model_copy(update={"certificate_id": ""})
+    if sha256_hex(unsigned.canonical_json()) != certificate.certificate_id:
+        raise CertificateError(f"{path} is damaged: its manifest does not fit its id", hint=_DAMAGED_HINT)
+    return certificate
+
+
+def _compare_files(certificate: Certificate, entries: Mapping[str, bytes], path: Path) -> None:
+    expected = {file.path: file.sha256 for file in certificate.files}
+    actual = {name: sha256_hex(data) for name, data in entries.items()}
+    for name in sorted(expected.keys() | actual.keys()):
+        if expected.get(name) != actual.get(name):
+            raise CertificateError(f"{path} is damaged: {name} does not fit the manifest", hint=_DAMAGED_HINT)
+
+
+def _serialize(certificate: Certificate, entries: Mapping[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for name, data in [(_MANIFEST, certificate.canonical_json()), *sorted(entries.items())]:
+            info = zipfile.ZipInfo(name, date_time=_EPOCH)
+            info.create_system = 3
+            info.create_version = info.extract_version = 20
+            info.external_attr = 0o644 << 16
+            archive.writestr(info, data)
+    return buffer.getvalue()
