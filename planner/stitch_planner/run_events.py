@@ -1,0 +1,156 @@
+"""What can happen in a run: one payload model per kind of event.
+
+Payloads are small; whatever is large lies in the store, and the payload names it by hash. A kind that this
+version does not know is ignored on replay, so that an older reader can still show a newer run.
+"""
+
+from typing import Literal
+
+from stitch_tools.models import Fact
+
+Decision = Literal["accept", "fix", "optimize", "next_step", "replan", "stop"]
+
+
+class RunStarted(Fact):
+    """A run was opened for a task; contract and target are frozen from here on."""
+
+    task: str
+    """Hash of the Task."""
+    task_id: str
+    coder: str
+    """stitcher."""
+    quick: bool
+    """Whether only eager and torch.compile's default mode are timed."""
+    min_speedup: float | None = None
+    """Speed-up over eager that the caller asked for."""
+    interpreter: str
+    """Path of the target interpreter."""
+    environment: str
+    """Hash of the Environment."""
+
+
+class ReferenceObserved(Fact):
+    """The reference ran once."""
+
+    facts: str
+    """Hash of the ReferenceFacts."""
+    warnings: tuple[str, ...] = ()
+
+
+class GraphCaptured(Fact):
+    """The forward is known as operations."""
+
+    graph: str
+    """Hash of the Graph."""
+    ceilings: str | None
+    """Hash of the Ceilings; None where the device is not here."""
+    source: str
+    """export, fx or opaque."""
+
+
+class PlanMade(Fact):
+    """The order of work is decided."""
+
+    plan: str
+    """Hash of the Plan."""
+    steps: int
+
+
+class ProgramWritten(Fact):
+    """A candidate exists."""
+
+    program: str
+    """Hash of the Program."""
+    program_id: str
+    notes: tuple[str, ...] = ()
+    """What the coder wants a reader to know."""
+
+
+class BuildFinished(Fact):
+    """The candidate was compiled, or the compiler refused it."""
+
+    program_id: str
+    build: str
+    """Hash of the Build."""
+    ok: bool
+
+
+class CheckFinished(Fact):
+    """The candidate was checked."""
+
+    program_id: str
+    check: str
+    """Hash of the Check."""
+    status: str
+
+
+class BenchFinished(Fact):
+    """The candidate was timed beside its baselines."""
+
+    program_id: str
+    bench: str
+    """Hash of the Bench."""
+    outcome: str
+
+
+class DecisionMade(Fact):
+    """What follows from the evidence."""
+
+    program_id: str
+    decision: Decision
+    reason: str
+
+
+class CertificateWritten(Fact):
+    """The accepted result lies in an archive."""
+
+    program_id: str
+    file: str
+    """Name inside the run folder."""
+    sha256: str
+    certificate_id: str
+
+
+class RunFinished(Fact):
+    """Nothing more will happen unless the run is reopened."""
+
+    status: str
+    """CheckStatus of the best program."""
+    outcome: str
+    """BenchOutcome of the best program."""
+    message: str
+
+
+RunEvent = (
+    RunStarted
+    | ReferenceObserved
+    | GraphCaptured
+    | PlanMade
+    | ProgramWritten
+    | BuildFinished
+    | CheckFinished
+    | BenchFinished
+    | DecisionMade
+    | CertificateWritten
+    | RunFinished
+)
+
+KINDS: dict[str, type[RunEvent]] = {
+    "run_started": RunStarted,
+    "reference_observed": ReferenceObserved,
+    "graph_captured": GraphCaptured,
+    "plan_made": PlanMade,
+    "program_written": ProgramWritten,
+    "build_finished": BuildFinished,
+    "check_finished": CheckFinished,
+    "bench_finished": BenchFinished,
+    "decision_made": DecisionMade,
+    "certificate_written": CertificateWritten,
+    "run_finished": RunFinished,
+}
+_NAMES = {model: kind for kind, model in KINDS.items()}
+
+
+def kind_of(event: RunEvent) -> str:
+    """The event's name in the log."""
+    return _NAMES[type(event)]

@@ -1,0 +1,154 @@
+"""Run folders: where a run's events, readable copies and certificate lie."""
+
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from stitch_planner.run_events import RunEvent, RunStarted, kind_of
+from stitch_planner.state import State, replay
+from stitch_tools.errors import StoreError, UsageError
+from stitch_tools.events import EventLog, read_events
+from stitch_tools.models import Fact, Task
+from stitch_tools.store import Store, write_atomically
+
+
+class Workspace:
+    """The `.stitch` folder of one working directory."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.folder = root / ".stitch"
+        self.store = Store(self.folder / "store")
+        self.runs_folder = self.folder / "runs"
+
+    def prepare(self) -> None:
+        """Make the folder, hidden from version control.
+
+        Raises:
+            StoreError: it cannot be written.
+        """
+        ignore = self.folder / ".gitignore"
+        if not ignore.exists():
+            write_atomically(ignore, b"*\n")
+
+    def run_folder(self, run_id: str) -> Path:
+        """The folder of a run, named whole or by a unique beginning; "last" is the newest.
+
+        Raises:
+            UsageError: no such run, or several.
+        """
+        names = self.run_ids()
+        if run_id == "last" and names:
+            return self.runs_folder / names[-1]
+        found = [name for name in names if name.startswith(run_id)] if run_id else []
+        if run_id in found:
+            found = [run_id]
+        if len(found) != 1:
+            what = f"{len(found)} runs begin with" if found else "there is no run"
+            raise UsageError(
+                f"{what} {run_id!r} in {self.runs_folder}", hint="`stitch-mcp runs list` shows them"
+            )
+        return self.runs_folder / found[0]
+
+    def run_ids(self) -> list[str]:
+        """Names of all runs, oldest first."""
+        if not self.runs_folder.is_dir():
+            return []
+        return sorted(path.name for path in self.runs_folder.iterdir() if (path / "events.jsonl").exists())
+
+    def new_run_folder(self, task: Task) -> Path:
+        """A new folder `<time>-<task>-<hash>`; not made yet, so that an unused one leaves no trace."""
+        stem = re.sub(r"[^A-Za-z0-9_]+", "-", task.name).strip("-") or "task"
+        name = f"{datetime.now(UTC):%Y%m%dT%H%M%S.%f}"[:-3] + f"-{stem[:40]}-{task.task_id[:8]}"
+        return self.runs_folder / name
+
+
+class RunSummary(Fact):
+    """One line of `runs list`."""
+
+    run_id: str
+    task: str
+    """Name of the task."""
+    target: str
+    status: str
+    """CheckStatus of the best program, "open" before the end."""
+    outcome: str
+    events: int
+
+
+class Run:
+    """A run opened for writing: its log and its replayed state."""
+
+    def __init__(self, folder: Path, store: Store) -> None:
+        """Open the run's log, making the folder if needed.
+
+        Raises:
+            LockedError: another process works on it.
+            StoreError: it cannot be read or written.
+        """
+        self.folder = folder
+        self.store = store
+        self.log = EventLog(folder / "events.jsonl")
+        try:
+            self.state = replay(self.log.events)
+        except BaseException:
+            self.log.close()
+            raise
+
+    @property
+    def run_id(self) -> str:
+        """The folder's name."""
+        return self.folder.name
+
+    def record(self, event: RunEvent) -> State:
+        """Append one event and return the state after it.
+
+        Raises:
+            StoreError: it cannot be written.
+        """
+        payload: dict[str, Any] = event.model_dump(mode="json")
+        self.log.append(kind_of(event), payload)
+        self.state = self.state.after(event)
+        return self.state
+
+    def close(self) -> None:
+        """Release the run."""
+        self.log.close()
+
+
+def read_state(folder: Path) -> State:
+    """The state of a run, without its lock.
+
+    Raises:
+        StoreError: the log cannot be read.
+    """
+    return replay(read_events(folder / "events.jsonl"))
+
+
+def started(state: State) -> RunStarted:
+    """The run's first event.
+
+    Raises:
+        StoreError: the log holds none: the run was killed before it began.
+    """
+    if state.started is None:
+        raise StoreError(
+            "the run has no beginning", hint="it was stopped before its first event: solve again"
+        )
+    return state.started
+
+
+def summarize(workspace: Workspace, run_id: str) -> RunSummary:
+    """One run as a line.
+
+    Raises:
+        StoreError: its log cannot be read.
+    """
+    state = read_state(workspace.runs_folder / run_id)
+    task = workspace.store.get_fact(started(state).task, Task)
+    status = state.finished.status if state.finished else "open"
+    outcome = state.finished.outcome if state.finished else "unmeasured"
+    return RunSummary(
+        run_id=run_id, task=task.name, target=task.target, status=status, outcome=outcome, events=state.events
+    )

@@ -1,0 +1,86 @@
+"""The state of a run, replayed from its events; enough to go on after a kill at any moment."""
+
+from collections.abc import Iterable
+
+from pydantic import ValidationError
+
+from stitch_planner.run_events import (
+    KINDS,
+    BenchFinished,
+    BuildFinished,
+    CertificateWritten,
+    CheckFinished,
+    DecisionMade,
+    GraphCaptured,
+    PlanMade,
+    ProgramWritten,
+    ReferenceObserved,
+    RunEvent,
+    RunFinished,
+    RunStarted,
+)
+from stitch_tools.errors import StoreError
+from stitch_tools.events import Event
+from stitch_tools.models import Fact
+
+
+class State(Fact):
+    """What is known after some events. A field is None until its event was seen."""
+
+    started: RunStarted | None = None
+    reference: ReferenceObserved | None = None
+    graph: GraphCaptured | None = None
+    plan: PlanMade | None = None
+    program: ProgramWritten | None = None
+    build: BuildFinished | None = None
+    check: CheckFinished | None = None
+    bench: BenchFinished | None = None
+    decision: DecisionMade | None = None
+    certificate: CertificateWritten | None = None
+    finished: RunFinished | None = None
+    events: int = 0
+    """How many events were replayed, unknown kinds included."""
+
+    def after(self, event: RunEvent) -> "State":
+        """The state that follows when `event` happens; a new program clears what was known of the old one."""
+        update: dict[str, RunEvent | int | None] = {_FIELDS[type(event)]: event, "events": self.events + 1}
+        if isinstance(event, ProgramWritten):
+            update |= dict.fromkeys(("build", "check", "bench", "decision", "certificate", "finished"))
+        return self.model_copy(update=update)
+
+
+_FIELDS: dict[type[RunEvent], str] = {
+    RunStarted: "started",
+    ReferenceObserved: "reference",
+    GraphCaptured: "graph",
+    PlanMade: "plan",
+    ProgramWritten: "program",
+    BuildFinished: "build",
+    CheckFinished: "check",
+    BenchFinished: "bench",
+    DecisionMade: "decision",
+    CertificateWritten: "certificate",
+    RunFinished: "finished",
+}
+
+
+def replay(events: Iterable[Event]) -> State:
+    """The state after all events.
+
+    Raises:
+        StoreError: the payload of a known kind does not fit its schema.
+    """
+    state = State()
+    for event in events:
+        model = KINDS.get(event.kind)
+        if model is None:
+            state = state.model_copy(update={"events": state.events + 1})
+            continue
+        try:
+            state = state.after(model.model_validate(event.payload))
+        except ValidationError as error:
+            raise StoreError(
+                f"event {event.seq} ({event.kind}) does not fit its schema",
+                hint="was the log edited by hand? start a new run",
+            ) from error
+    return state
