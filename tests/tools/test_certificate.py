@@ -1,0 +1,74 @@
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stitch_tools.certificate import (
+    Archive,
+    Certificate,
+    read_certificate,
+    seal_certificate,
+    write_certificate,
+)
+from stitch_tools.errors import CertificateError
+from stitch_tools.models import Bench, Check, Environment, Timing
+
+
+@pytest.fixture
+def archive() -> Archive:
+    bench = Bench(
+        program_id="p", task_id="t", outcome="faster", timings=(Timing(name="program", latency_us=1.25),)
+    )
+    draft = Certificate(
+        created_at="2026-01-01T00:00:00+00:00",
+        run_id="r",
+        task_id="t",
+        program_id="p",
+        target="cpu",
+        check=Check(program_id="p", task_id="t", status="accepted"),
+        bench=bench,
+        environment=Environment(stitch_version="0", platform="test"),
+        files=(),
+    )
+    return seal_certificate(draft, {"program/program.cpp": b"int x;\n", "task/ü.py": "ü".encode()})
+
+
+def test_a_certificate_comes_back_whole(archive: Archive, tmp_path: Path) -> None:
+    write_certificate(archive, tmp_path / "c.zip")
+    assert read_certificate(tmp_path / "c.zip") == archive
+    assert archive.folder("program") == {"program.cpp": b"int x;\n"}
+
+
+def test_every_changed_byte_is_seen(archive: Archive, tmp_path: Path) -> None:
+    path = tmp_path / "c.zip"
+    write_certificate(archive, path)
+    data = path.read_bytes()
+    generator = random.Random(0)
+    for index in range(len(data)):
+        damaged = bytearray(data)
+        damaged[index] ^= generator.randrange(1, 256)
+        path.write_bytes(damaged)
+        with pytest.raises(CertificateError):
+            read_certificate(path)
+
+
+@pytest.mark.parametrize(
+    "change", [lambda data: data[:-1], lambda data: data + b"x", lambda data: b"x" + data]
+)
+def test_a_shorter_or_longer_file_is_seen(
+    archive: Archive, tmp_path: Path, change: Callable[[bytes], bytes]
+) -> None:
+    path = tmp_path / "c.zip"
+    write_certificate(archive, path)
+    path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(CertificateError):
+        read_certificate(path)
+
+
+def test_another_file_and_a_missing_one_are_plain_errors(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("hello", encoding="utf-8")
+    for name in ("text", "absent"):
+        with pytest.raises(CertificateError) as caught:
+            read_certificate(tmp_path / name)
+        assert caught.value.hint
