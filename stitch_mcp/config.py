@@ -1,0 +1,264 @@
+"""Settings and where each came from: flags > STITCH_* > stitch.toml > pyproject > user config > defaults."""
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, get_args
+
+from stitch_tools.errors import UsageError
+from stitch_tools.models.verdict import SandboxLevel
+
+DEFAULT = "default"
+_NEVER_IN_FILES = frozenset({"workspace"})
+"""Settings that say where the files lie cannot themselves come from those files."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """The settings of one call. Field metadata carries the one-line help that `config show` prints."""
+
+    workspace: Path = field(metadata={"help": "folder that holds .stitch, stitch.toml and task files"})
+    python: str | None = field(default=None, metadata={"help": "interpreter with torch, runs references"})
+    target: str = field(default="cpu", metadata={"help": "device to build for: cpu or cuda[:sm_90]"})
+    threads: int | None = field(default=None, metadata={"help": "CPU threads of program and baselines"})
+    require_sandbox: SandboxLevel | None = field(
+        default=None, metadata={"help": "refuse to run with weaker isolation: full, fs+net or process"}
+    )
+    cache_dir: Path | None = field(default=None, metadata={"help": "builds, ceilings; default: user cache"})
+    lock_dir: Path | None = field(default=None, metadata={"help": "device locks; default: temp folder"})
+    time_limit_s: float = field(default=1800.0, metadata={"help": "seconds after which a command stops"})
+    build_time_limit_s: float = field(default=600.0, metadata={"help": "seconds for one compiler run"})
+    min_speedup: float | None = field(default=None, metadata={"help": "goal over eager; below it: exit 4"})
+    forbid_relaxed: bool = field(default=False, metadata={"help": "refuse every loosening of a contract"})
+    origins: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    """Where each setting came from; a setting that is not named has its default."""
+
+    def origin(self, name: str) -> str:
+        """Where the value of `name` came from."""
+        return self.origins.get(name, DEFAULT)
+
+
+SETTINGS = {item.name: str(item.metadata["help"]) for item in fields(Config) if item.name != "origins"}
+"""Name and one-line help of each setting, in the order in which they are shown."""
+
+
+def load_config(
+    flags: Mapping[str, object] | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    user_file: Path | None = None,
+) -> Config:
+    """The settings in force. A flag that is None was not given.
+
+    Raises:
+        UsageError: a file is not TOML, names an unknown setting, or a value does not fit.
+    """
+    given = {name: value for name, value in (flags or {}).items() if value is not None}
+    environment = dict(os.environ) if environ is None else environ
+    workspace, workspace_origin = find_workspace(given.get("workspace"), environment, cwd or Path.cwd())
+    values: dict[str, object] = {"workspace": workspace}
+    origins = {"workspace": workspace_origin}
+    for layer in _layers(given, environment, workspace, user_file, cwd or Path.cwd()):
+        for name, raw in layer.values.items():
+            label = layer.origin.format(name=name.replace("_", "-"), upper=name.upper())
+            values[name] = _parse(name, raw, label, layer.base)
+            origins[name] = label
+    return Config(**values, origins=origins)  # pyright: ignore[reportArgumentType] # checked by _parse
+
+
+def find_workspace(flag: object, environ: Mapping[str, str], cwd: Path) -> tuple[Path, str]:
+    """The workspace and what decided it: flag, STITCH_WORKSPACE, a usable current folder, user data."""
+    if flag is not None:
+        return _folder(str(flag), "--workspace", cwd), "--workspace"
+    if environ.get("STITCH_WORKSPACE"):
+        return _folder(environ["STITCH_WORKSPACE"], "STITCH_WORKSPACE", cwd), "STITCH_WORKSPACE"
+    home = Path(environ["HOME"]) if environ.get("HOME") else Path.home()
+    if cwd != Path(cwd.anchor) and cwd != home and os.access(cwd, os.W_OK):
+        return cwd, "current folder"
+    import platformdirs
+
+    return platformdirs.user_data_path("stitch-mcp"), "user data folder"
+
+
+def unknown_environment(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """One sentence per STITCH_* variable that looks like a misspelt setting; others may belong to others."""
+    known = [f"STITCH_{name.upper()}" for name in SETTINGS]
+    notes: list[str] = []
+    for name in sorted(environ):
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.85)
+        if name.startswith("STITCH_") and name not in known and near:
+            notes.append(f"{name} is no setting and is ignored; did you mean {near[0]}?")
+    return tuple(notes)
+
+
+def user_config_file() -> Path:
+    """Path of the user's own settings, whether or not the file exists."""
+    import platformdirs
+
+    return platformdirs.user_config_path("stitch-mcp") / "config.toml"
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """Settings of one source; relative paths in them start at `base`."""
+
+    values: Mapping[str, object]
+    origin: str
+    base: Path
+
+
+def _layers(
+    flags: Mapping[str, object],
+    environ: Mapping[str, str],
+    workspace: Path,
+    user_file: Path | None,
+    cwd: Path,
+) -> tuple[_Layer, ...]:
+    """The layers from weakest to strongest."""
+    user = user_file or user_config_file()
+    project = workspace / "pyproject.toml"
+    own = workspace / "stitch.toml"
+    settings = [name for name in SETTINGS if name not in _NEVER_IN_FILES]
+    variables = {
+        name: environ[f"STITCH_{name.upper()}"] for name in settings if environ.get(f"STITCH_{name.upper()}")
+    }
+    return (
+        _Layer(_read(user), str(user), user.parent),
+        _Layer(_read(project, table=("tool", "stitch")), f"{project} [tool.stitch]", workspace),
+        _Layer(_read(own), str(own), workspace),
+        _Layer(variables, "STITCH_{upper}", cwd),
+        _Layer({name: value for name, value in flags.items() if name in settings}, "--{name}", cwd),
+    )
+
+
+def _read(path: Path, table: tuple[str, ...] = ()) -> dict[str, object]:
+    """Settings of one file, refused when a key is unknown; {} when there is no such file or table."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read {path}: {error}", hint="mend the file or its permissions") from error
+    try:
+        data: Any = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path} is not valid TOML: {error}", hint="mend the line it names") from error
+    for name in table:
+        data = data.get(name, {})
+    return {_setting(str(key), path): value for key, value in data.items()}
+
+
+def _setting(key: str, path: Path) -> str:
+    """The setting that a key of a file names; dashes and underscores are the same.
+
+    Raises:
+        UsageError: no such setting; the hint names the nearest one.
+    """
+    name = key.replace("-", "_")
+    if name in SETTINGS and name not in _NEVER_IN_FILES:
+        return name
+    if name in _NEVER_IN_FILES:
+        raise UsageError(
+            f"{path}: `{key}` cannot be set in a file", hint=f"use --{key} or STITCH_{name.upper()}"
+        )
+    near = difflib.get_close_matches(name, SETTINGS, n=1, cutoff=0.5)
+    hint = f"did you mean `{near[0]}`?" if near else f"known settings: {', '.join(SETTINGS)}"
+    raise UsageError(f"{path}: unknown setting `{key}`", hint=hint)
+
+
+def _parse(name: str, raw: object, origin: str, workspace: Path) -> object:
+    """The typed value of one setting.
+
+    Raises:
+        UsageError: the value does not fit the setting.
+    """
+    try:
+        return _PARSERS[name](raw, workspace)
+    except (TypeError, ValueError) as error:
+        message = f"{origin}: `{name}` cannot be {raw!r}: {error}"
+        raise UsageError(message, hint=f"{name}: {SETTINGS[name]}") from error
+
+
+def _text(raw: object, _base: Path) -> str:
+    if not isinstance(raw, str) or not raw.strip():
+        raise ValueError("it must be text")
+    return raw.strip()
+
+
+def _interpreter(raw: object, base: Path) -> str:
+    """A path is taken relative to where it was written, a bare command name is looked up later."""
+    text = _text(raw, base)
+    return str(_path(text, base)) if os.sep in text or text.startswith("~") else text
+
+
+def _target(raw: object, base: Path) -> str:
+    text = _text(raw, base)
+    if text == "cpu" or text == "cuda" or text.startswith("cuda:sm_"):
+        return text
+    raise ValueError("it must be cpu, cuda or cuda:sm_NN")
+
+
+def _path(raw: object, base: Path) -> Path:
+    return (base / Path(_text(raw, base)).expanduser()).absolute()
+
+
+def _count(raw: object, _base: Path) -> int:
+    if isinstance(raw, bool) or not isinstance(raw, int | str):
+        raise ValueError("it must be a whole number")
+    value = int(raw)
+    if value < 1:
+        raise ValueError("it must be at least 1")
+    return value
+
+
+def _positive(raw: object, _base: Path) -> float:
+    if isinstance(raw, bool) or not isinstance(raw, int | float | str):
+        raise ValueError("it must be a number")
+    value = float(raw)
+    if not 0 < value < float("inf"):
+        raise ValueError("it must be above 0")
+    return value
+
+
+def _flag(raw: object, _base: Path) -> bool:
+    if isinstance(raw, bool):
+        return raw
+    word = str(raw).strip().lower()
+    if word in {"1", "true", "yes", "on"}:
+        return True
+    if word in {"0", "false", "no", "off"}:
+        return False
+    raise ValueError("it must be true or false")
+
+
+def _sandbox(raw: object, base: Path) -> str:
+    text = _text(raw, base)
+    if text not in get_args(SandboxLevel):
+        raise ValueError(f"it must be one of {', '.join(get_args(SandboxLevel))}")
+    return text
+
+
+_PARSERS = {
+    "python": _interpreter,
+    "target": _target,
+    "threads": _count,
+    "require_sandbox": _sandbox,
+    "cache_dir": _path,
+    "lock_dir": _path,
+    "time_limit_s": _positive,
+    "build_time_limit_s": _positive,
+    "min_speedup": _positive,
+    "forbid_relaxed": _flag,
+}
+
+
+def _folder(text: str, origin: str, cwd: Path) -> Path:
+    """An absolute folder that need not exist yet."""
+    path = (cwd / Path(text).expanduser()).absolute()
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"{origin} names a file: {path}", hint="name a folder")
+    return path

@@ -1,0 +1,131 @@
+"""Settings: which source wins, where a value came from, and what is refused."""
+
+import contextlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stitch_mcp.config import SETTINGS, Config, load_config, unknown_environment
+from stitch_tools.errors import UsageError
+
+
+def load(workspace: Path, *, flags: dict[str, object] | None = None, **environ: str) -> Config:
+    user = workspace / "user" / "config.toml"
+    return load_config(
+        {"workspace": str(workspace), **(flags or {})}, environ=environ, cwd=workspace, user_file=user
+    )
+
+
+def test_defaults_hold_where_nothing_is_set(tmp_path: Path) -> None:
+    config = load(tmp_path)
+    assert (config.target, config.threads, config.min_speedup) == ("cpu", None, None)
+    assert config.origin("target") == "default"
+    assert config.origin("workspace") == "--workspace"
+
+
+def test_each_source_wins_over_the_weaker_ones(tmp_path: Path) -> None:
+    seen: list[tuple[int | None, str]] = []
+
+    def note(config: Config) -> None:
+        seen.append((config.threads, config.origin("threads")))
+
+    (tmp_path / "user").mkdir()
+    (tmp_path / "user" / "config.toml").write_text("threads = 1\n", encoding="utf-8")
+    note(load(tmp_path))
+    (tmp_path / "pyproject.toml").write_text("[tool.stitch]\nthreads = 2\n", encoding="utf-8")
+    note(load(tmp_path))
+    (tmp_path / "stitch.toml").write_text("threads = 3\n", encoding="utf-8")
+    note(load(tmp_path))
+    note(load(tmp_path, STITCH_THREADS="4"))
+    note(load(tmp_path, STITCH_THREADS="4", flags={"threads": 5}))
+    assert seen == [
+        (1, str(tmp_path / "user" / "config.toml")),
+        (2, f"{tmp_path / 'pyproject.toml'} [tool.stitch]"),
+        (3, str(tmp_path / "stitch.toml")),
+        (4, "STITCH_THREADS"),
+        (5, "--threads"),
+    ]
+
+
+def test_an_unknown_key_is_refused_with_the_nearest_one(tmp_path: Path) -> None:
+    (tmp_path / "stitch.toml").write_text("thread = 3\n", encoding="utf-8")
+    with pytest.raises(UsageError, match="unknown setting `thread`") as caught:
+        load(tmp_path)
+    assert caught.value.hint == "did you mean `threads`?"
+
+
+def test_keys_may_be_written_with_dashes(tmp_path: Path) -> None:
+    (tmp_path / "stitch.toml").write_text("min-speedup = 1.5\n", encoding="utf-8")
+    assert load(tmp_path).min_speedup == 1.5
+
+
+def test_the_workspace_cannot_be_set_in_a_file_that_lies_in_it(tmp_path: Path) -> None:
+    (tmp_path / "stitch.toml").write_text('workspace = "elsewhere"\n', encoding="utf-8")
+    with pytest.raises(UsageError, match="cannot be set in a file"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("threads = 0", "at least 1"),
+        ("threads = true", "whole number"),
+        ('target = "tpu"', "cpu, cuda or cuda:sm_NN"),
+        ('require-sandbox = "strong"', "one of full"),
+        ("time-limit-s = -1", "above 0"),
+        ('forbid-relaxed = "perhaps"', "true or false"),
+        ("threads = ", "not valid TOML"),
+    ],
+)
+def test_a_bad_value_is_refused_with_the_reason(tmp_path: Path, line: str, reason: str) -> None:
+    (tmp_path / "stitch.toml").write_text(line + "\n", encoding="utf-8")
+    with pytest.raises(UsageError, match=reason):
+        load(tmp_path)
+
+
+def test_relative_paths_start_where_they_were_written(tmp_path: Path) -> None:
+    (tmp_path / "stitch.toml").write_text('cache-dir = "build cache"\n', encoding="utf-8")
+    assert load(tmp_path).cache_dir == tmp_path / "build cache"
+    elsewhere = tmp_path / "elsewhere"
+    flags: dict[str, object] = {"workspace": str(tmp_path), "cache_dir": "here"}
+    config = load_config(flags, environ={}, cwd=elsewhere, user_file=tmp_path / "none")
+    assert config.cache_dir == elsewhere / "here"
+
+
+def test_an_empty_variable_counts_as_unset(tmp_path: Path) -> None:
+    assert load(tmp_path, STITCH_TARGET="").origin("target") == "default"
+
+
+def test_a_misspelt_variable_is_named(tmp_path: Path) -> None:
+    assert "STITCH_THREADS" in unknown_environment({"STITCH_THREAD": "2"})[0]
+    assert unknown_environment({"STITCH_LOCK_DIR": "x", "STITCH_VENV": "y", "HOME": "z"}) == ()
+
+
+def test_home_and_root_are_no_workspace(tmp_path: Path) -> None:
+    for cwd in (tmp_path, Path("/")):
+        config = load_config({}, environ={"HOME": str(tmp_path)}, cwd=cwd, user_file=tmp_path / "none")
+        assert config.origin("workspace") == "user data folder"
+
+
+def test_a_workspace_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "note").write_text("", encoding="utf-8")
+    with pytest.raises(UsageError, match="names a file"):
+        load(tmp_path / "note")
+
+
+def test_every_setting_has_help_and_an_environment_variable(tmp_path: Path) -> None:
+    assert all(SETTINGS.values())
+    config = load(tmp_path, STITCH_PYTHON="python3", STITCH_LOCK_DIR="locks", STITCH_FORBID_RELAXED="yes")
+    assert (config.python, config.lock_dir, config.forbid_relaxed) == ("python3", tmp_path / "locks", True)
+
+
+@given(st.text(max_size=40))
+def test_any_text_as_stitch_toml_gives_settings_or_a_usage_error(
+    tmp_path_factory: pytest.TempPathFactory, text: str
+) -> None:
+    folder = tmp_path_factory.mktemp("any")
+    (folder / "stitch.toml").write_text(text, encoding="utf-8", newline="")
+    with contextlib.suppress(UsageError):
+        load(folder)
