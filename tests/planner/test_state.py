@@ -1,0 +1,83 @@
+from pathlib import Path
+
+import pytest
+
+from stitch_planner.run_events import KINDS, BuildFinished, DecisionMade, ProgramWritten, kind_of
+from stitch_planner.runs import Run, Workspace, read_state, summarize
+from stitch_planner.state import State, replay
+from stitch_tools.errors import LockedError, StoreError, UsageError
+from stitch_tools.events import Event
+from stitch_tools.models import Task
+from stitch_tools.store import Store
+
+PROGRAM = ProgramWritten(program="a" * 64, program_id="b" * 64)
+BUILD = BuildFinished(program_id="b" * 64, build="c" * 64, ok=True)
+
+
+def test_every_kind_has_its_field_in_the_state() -> None:
+    fields = {name for name in State.model_fields if name != "events"}
+    assert len(fields) == len(KINDS)
+    for kind, model in KINDS.items():
+        assert kind_of(model.model_construct()) == kind
+
+
+def test_a_new_program_forgets_what_was_known_of_the_old_one() -> None:
+    state = State().after(PROGRAM).after(BUILD)
+    assert state.build == BUILD
+    assert state.after(PROGRAM).build is None
+
+
+def test_unknown_kinds_are_counted_and_ignored_and_wrong_payloads_refused() -> None:
+    unknown = Event(seq=0, at="now", kind="from_the_future", payload={"x": 1})
+    assert replay([unknown]) == State(events=1)
+    with pytest.raises(StoreError, match="does not fit its schema"):
+        replay([Event(seq=0, at="now", kind="build_finished", payload={"ok": "perhaps"})])
+
+
+def test_a_run_goes_on_where_its_log_ends(tmp_path: Path) -> None:
+    run = Run(tmp_path / "r", Store(tmp_path / "s"))
+    run.record(PROGRAM)
+    with pytest.raises(LockedError):
+        Run(tmp_path / "r", run.store)
+    run.close()
+    again = Run(tmp_path / "r", run.store)
+    again.record(BUILD)
+    again.close()
+    assert read_state(tmp_path / "r") == State(program=PROGRAM, build=BUILD, events=2)
+
+
+def test_runs_are_found_by_a_unique_beginning(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path)
+    for name in ("20260101-a", "20260102-b"):
+        Run(workspace.runs_folder / name, workspace.store).close()
+    assert workspace.run_folder("20260102").name == "20260102-b"
+    assert workspace.run_folder("last").name == "20260102-b"
+    for wrong in ("2026", "x", ""):
+        with pytest.raises(UsageError, match="runs list"):
+            raise_with_hint(workspace, wrong)
+
+
+def raise_with_hint(workspace: Workspace, run_id: str) -> None:
+    try:
+        workspace.run_folder(run_id)
+    except UsageError as error:
+        raise UsageError(f"{error.message} / {error.hint}") from error
+
+
+def test_a_run_killed_before_its_first_event_is_named(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path)
+    Run(workspace.runs_folder / "r", workspace.store).close()
+    with pytest.raises(StoreError, match="no beginning"):
+        summarize(workspace, "r")
+
+
+def test_a_new_run_folder_is_named_after_time_task_and_hash(tmp_path: Path) -> None:
+    task = Task(name="mein modell ü", files=(), main="x.py")
+    name = Workspace(tmp_path).new_run_folder(task).name
+    assert name.endswith(f"-mein-modell-{task.task_id[:8]}")
+    assert not (tmp_path / ".stitch").exists()
+
+
+def test_decisions_are_one_of_the_named_six() -> None:
+    with pytest.raises(ValueError, match="decision"):
+        DecisionMade.model_validate({"program_id": "p", "decision": "perhaps", "reason": ""})
