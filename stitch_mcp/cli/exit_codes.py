@@ -1,0 +1,97 @@
+"""Exit codes: what a script can rely on."""
+
+from enum import IntEnum
+
+from stitch_tools.errors import StitchError
+from stitch_tools.models import Bench, Build, Check
+
+
+class ExitCode(IntEnum):
+    """The end of one call. Correct but slower is `DONE`, with the outcome `slower`."""
+
+    DONE = 0
+    INTERNAL = 1
+    USAGE = 2
+    NONE_CORRECT = 3
+    BELOW_GOAL = 4
+    ENVIRONMENT = 5
+    MODEL = 6
+    BUDGET = 7
+    CHEAT = 8
+    UNMEASURED = 9
+    INTERRUPTED = 130
+
+
+MEANINGS = {
+    ExitCode.DONE: "done; correct but slower counts, with outcome `slower`",
+    ExitCode.INTERNAL: "a failure of ours",
+    ExitCode.USAGE: "wrong arguments, settings or reference",
+    ExitCode.NONE_CORRECT: "no correct program, a failed build, or a certificate that does not verify",
+    ExitCode.BELOW_GOAL: "correct, but below --min-speedup",
+    ExitCode.ENVIRONMENT: "something is missing here: compiler, torch, a library, disk space, a lock",
+    ExitCode.MODEL: "model, authentication or quota",
+    ExitCode.BUDGET: "stopped by the budget; the best so far is kept",
+    ExitCode.CHEAT: "a program was rejected as a cheat",
+    ExitCode.UNMEASURED: "built, but not measured: no such device here",
+    ExitCode.INTERRUPTED: "interrupted; the message says how to go on",
+}
+"""One line each, for documentation and `--help`."""
+
+_BY_ERROR = {
+    "internal": ExitCode.INTERNAL,
+    "worker": ExitCode.INTERNAL,
+    "usage": ExitCode.USAGE,
+    "task": ExitCode.USAGE,
+    "certificate": ExitCode.NONE_CORRECT,
+    "environment": ExitCode.ENVIRONMENT,
+    "sandbox": ExitCode.ENVIRONMENT,
+    "store": ExitCode.ENVIRONMENT,
+    "locked": ExitCode.ENVIRONMENT,
+    "interrupted": ExitCode.INTERRUPTED,
+}
+
+
+def for_error(error: StitchError) -> ExitCode:
+    """The code of a failure of ours; a code of a newer layer counts as its nearest known base class."""
+    for kind in type(error).__mro__:
+        code = _BY_ERROR.get(getattr(kind, "code", ""))
+        if code is not None:
+            return code
+    return ExitCode.INTERNAL
+
+
+def for_status(status: str) -> ExitCode:
+    """The code of a CheckStatus."""
+    if status == "accepted":
+        return ExitCode.DONE
+    if status == "rejected_cheat":
+        return ExitCode.CHEAT
+    return ExitCode.UNMEASURED if status == "unmeasured" else ExitCode.NONE_CORRECT
+
+
+def for_build(build: Build) -> ExitCode:
+    """The code of a compiler run."""
+    return ExitCode.DONE if build.ok else ExitCode.NONE_CORRECT
+
+
+def for_check(check: Check) -> ExitCode:
+    """The code of a check."""
+    return for_status(check.status)
+
+
+def for_bench(bench: Bench, min_speedup: float | None) -> ExitCode:
+    """The code of a timing, measured against the goal over eager where there is one."""
+    if bench.outcome == "unmeasured":
+        return ExitCode.UNMEASURED
+    eager = bench.ratio("eager")
+    if min_speedup is not None and (eager is None or eager.speedup < min_speedup):
+        return ExitCode.BELOW_GOAL
+    return ExitCode.DONE
+
+
+def for_result(status: str, bench: Bench | None, min_speedup: float | None) -> ExitCode:
+    """The code of a check followed by a timing, as `solve` and `demo` do it."""
+    code = for_status(status)
+    if code is not ExitCode.DONE or bench is None:
+        return code
+    return for_bench(bench, min_speedup)

@@ -1,0 +1,75 @@
+"""Failures as the user sees them: one message, one next step, one exit code; one JSON object with --json."""
+
+import errno
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import click
+
+from stitch_mcp.cli.exit_codes import ExitCode, for_error
+from stitch_tools.errors import StitchError
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What went wrong, in the user's terms."""
+
+    code: str
+    message: str
+    hint: str
+    exit_code: ExitCode
+
+
+_SYSTEM_HINTS = {
+    errno.ENOSPC: "free some space (`stitch-mcp cache show`, `stitch-mcp runs list`) and try again",
+    errno.EROFS: "choose a folder that can be written: --workspace, STITCH_CACHE_DIR",
+    errno.EACCES: "check the permissions, or choose another folder: --workspace, STITCH_CACHE_DIR",
+    errno.EPERM: "check the permissions, or choose another folder: --workspace, STITCH_CACHE_DIR",
+    errno.EMFILE: "raise the limit of open files: ulimit -n 4096",
+    errno.ENOMEM: "close other programs or use a smaller reference",
+}
+
+
+def describe(error: BaseException) -> Failure:
+    """The failure behind an exception."""
+    if isinstance(error, StitchError):
+        return Failure(error.code, error.message, error.hint, for_error(error))
+    if isinstance(error, click.ClickException):
+        context = error.ctx if isinstance(error, click.UsageError) else None
+        path = context.command_path if context else "stitch-mcp"
+        return Failure("usage", error.format_message(), f"see {path} --help", ExitCode.USAGE)
+    if isinstance(error, KeyboardInterrupt | click.Abort):
+        hint = "run the same command again; finished builds and steps are kept"
+        return Failure("interrupted", "interrupted", hint, ExitCode.INTERRUPTED)
+    if isinstance(error, OSError):
+        hint = _SYSTEM_HINTS.get(error.errno or 0, "run `stitch-mcp doctor`")
+        return Failure("environment", str(error), hint, ExitCode.ENVIRONMENT)
+    message = f"{type(error).__name__}: {error}"
+    return Failure(
+        "internal", message, "this is a bug in stitch-mcp; please report the traceback", ExitCode.INTERNAL
+    )
+
+
+def report_failure(error: BaseException, arguments: Sequence[str]) -> int:
+    """Exit code of the failure, after telling of it: on stdout with --json, else on stderr."""
+    if isinstance(error, BrokenPipeError):
+        # The reader of our output has gone (`| head`): that is no failure; spare the interpreter the flush.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.DONE
+    failure = describe(error)
+    if failure.code == "internal":
+        traceback.print_exception(error, file=sys.stderr)
+    if "--json" in arguments:
+        from stitch_mcp.cli.output import print_object
+
+        parts = {"code": failure.code, "message": failure.message, "hint": failure.hint}
+        command = next((word for word in arguments if not word.startswith("-")), "")
+        print_object(command, {"error": parts}, failure.exit_code)
+    else:
+        print(f"error: {failure.message}", file=sys.stderr)
+        if failure.hint:
+            print(f"  next: {failure.hint}", file=sys.stderr)
+    return int(failure.exit_code)

@@ -1,0 +1,56 @@
+"""What a command prints: progress on stderr; on stdout either tables or exactly one JSON object."""
+
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel
+
+from stitch_mcp.report import Section, print_sections
+
+SCHEMA_VERSION = 1
+
+
+def print_object(command: str, fields: Mapping[str, object], exit_code: int) -> None:
+    """Print the one JSON object of a call: schema version, command, exit code, then the command's fields."""
+    head: dict[str, object] = {
+        "schema_version": SCHEMA_VERSION,
+        "command": command,
+        "ok": exit_code == 0,
+        "exit_code": int(exit_code),
+    }
+    text = json.dumps({**head, **fields}, default=_plain, ensure_ascii=False, indent=2)
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+class Output:
+    """Where one command sends progress and result."""
+
+    def __init__(self, command: str, *, as_json: bool) -> None:
+        self.command = command
+        self.as_json = as_json
+        self._start = time.monotonic()
+
+    def progress(self, sentence: str) -> None:
+        """Show a progress sentence with the seconds since the start, on stderr."""
+        print(f"[{time.monotonic() - self._start:6.1f} s] {sentence}", file=sys.stderr, flush=True)
+
+    def finish(self, fields: Mapping[str, object], sections: Sequence[Section], exit_code: int = 0) -> int:
+        """Print the result and return the exit code for click to hand on."""
+        if self.as_json:
+            print_object(self.command, fields, exit_code)
+        else:
+            print_sections(sections, sys.stdout)
+        return int(exit_code)
+
+
+def _plain(value: object) -> Any:
+    """JSON for facts, paths and sequences."""
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if isinstance(value, tuple | set | frozenset):
+        return list(value)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] # any JSON
+    return str(value)
