@@ -1,0 +1,286 @@
+"""The typed kernel IR that C++ and CUDA share; only the last step, IR to text, knows the language.
+
+A `KernelProgram` is a list of buffers and a list of kernels in execution order. A kernel touches memory only
+through `View`s (a strided window on a buffer), so a permuted, expanded or sliced tensor costs nothing: its
+consumer reads it with other strides. Three kernel families compute scalar expressions:
+
+    PointwiseKernel   every element of an iteration space on its own
+    RowKernel         reductions over the trailing dims of the space, then an element-wise epilogue
+    ColumnKernel      the same, where a kept dim, not a reduced one, is innermost in memory
+
+What they compute is a `Body`: scalar instructions in SSA form. `LibraryCall` is everything else: an object
+of a C++ header class that is initialised once and run on every forward.
+"""
+
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+Role = Literal["input", "param", "workspace", "output", "state"]
+Scalar = Literal["float32", "float64", "int32", "int64", "bool", "uint8"]
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A dense block of memory with one element type."""
+
+    name: str
+    """C++ identifier, unique in the program."""
+    dtype: Scalar
+    numel: int
+    """Elements."""
+    role: Role
+    position: int = 0
+    """Position among the ABI's inputs, outputs or state tensors."""
+    source: str = ""
+    """Qualified name in the reference, for a parameter."""
+    offset: int = 0
+    """Byte offset in the workspace, once `memory.assign_offsets` has run."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the block."""
+        return self.numel * SCALAR_BYTES[self.dtype]
+
+
+SCALAR_BYTES: dict[str, int] = {
+    "float32": 4,
+    "float64": 8,
+    "int32": 4,
+    "int64": 8,
+    "bool": 1,
+    "uint8": 1,
+}
+
+
+@dataclass(frozen=True)
+class View:
+    """A strided window on a buffer: what a tensor of the graph is after lowering."""
+
+    buffer: Buffer
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    """Elements to step for each dim; 0 repeats (a broadcast dim)."""
+    offset: int = 0
+    """Elements from the buffer's begin."""
+
+    @property
+    def numel(self) -> int:
+        """Elements that the window shows (repeated ones count)."""
+        return prod(self.shape)
+
+    @property
+    def dtype(self) -> Scalar:
+        """Element type."""
+        return self.buffer.dtype
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the elements lie row-major without gaps."""
+        return all(
+            size == 1 or stride == dense
+            for size, stride, dense in zip(self.shape, self.strides, row_major(self.shape), strict=True)
+        )
+
+    @property
+    def is_channels_last(self) -> bool:
+        """Whether a 4-d window lies as N, H, W, C in memory without gaps."""
+        return len(self.shape) == 4 and all(
+            size == 1 or stride == dense
+            for size, stride, dense in zip(self.shape, self.strides, channels_last(self.shape), strict=True)
+        )
+
+
+def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Element strides of a dense row-major tensor."""
+    strides: list[int] = []
+    step = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+def channels_last(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Element strides of a dense tensor whose dim 1 is innermost in memory (N, spatial..., C)."""
+    if len(shape) < 3:
+        return row_major(shape)
+    moved = row_major((shape[0], *shape[2:], shape[1]))
+    return (moved[0], moved[-1], *moved[1:-1])
+
+
+Op = str
+"""`load`, `const`, `index`, `reduce`, or a function of stitch/common/math.h (`add`, `exp`, ...)."""
+
+
+@dataclass(frozen=True)
+class Instr:
+    """One scalar value of a body."""
+
+    op: Op
+    args: tuple[int, ...] = ()
+    """Positions of the operands, all smaller than its own."""
+    dtype: Scalar = "float32"
+    """Type of the result."""
+    value: float | int | bool | str | None = None
+    """load: position in the kernel's `loads`; const: the constant; index: the axis of the iteration space;
+    reduce: `sum`, `max`, `min` or `prod`."""
+
+
+@dataclass(frozen=True)
+class Body:
+    """Scalar instructions in SSA order, and which of them are stored."""
+
+    instrs: tuple[Instr, ...]
+    results: tuple[int, ...]
+    """Positions of the values that are stored, one for each of the kernel's `stores`."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """How a kernel walks over a buffer: one stride for each dim of its iteration space."""
+
+    buffer: Buffer
+    strides: tuple[int, ...]
+    """Elements; 0 where the operand does not vary along the dim."""
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class PointwiseKernel:
+    """Computes every element of `space` on its own. Dims are in memory order and collapsed where possible."""
+
+    name: str
+    comment: str
+    """What it computes, in words of the reference."""
+    nodes: tuple[str, ...]
+    space: tuple[int, ...]
+    loads: tuple[Access, ...]
+    body: Body
+    stores: tuple[Access, ...]
+
+
+@dataclass(frozen=True)
+class RowKernel:
+    """Reduces over `inner` for each index of `outer`, in as many passes as reductions depend on each other.
+
+    The iteration space of accesses is `outer + inner`. In the body, a value is *per element* when it depends
+    on a load that varies over `inner` (or on an inner index) outside a `reduce`; all others are *per row*.
+    A per-row result is stored once for each row: its access has stride 0 in all inner dims.
+    """
+
+    name: str
+    comment: str
+    nodes: tuple[str, ...]
+    outer: tuple[int, ...]
+    inner: tuple[int, ...]
+    loads: tuple[Access, ...]
+    body: Body
+    stores: tuple[Access, ...]
+
+
+@dataclass(frozen=True)
+class ColumnKernel:
+    """As RowKernel, but the last dim of `outer` is contiguous in memory and is the one that is vectorised."""
+
+    name: str
+    comment: str
+    nodes: tuple[str, ...]
+    outer: tuple[int, ...]
+    inner: tuple[int, ...]
+    loads: tuple[Access, ...]
+    body: Body
+    stores: tuple[Access, ...]
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """A pointer argument: the address of a view's first element."""
+
+    view: View
+    write: bool = False
+    """Whether the callee writes through it."""
+
+
+@dataclass(frozen=True)
+class PointerList:
+    """A braced array of pointers (`const float* const[]`)."""
+
+    pointers: tuple[Pointer, ...]
+
+
+Argument = Pointer | PointerList | str
+"""Of a library call: an address, or C++ text (a literal, `nullptr`, a braced options struct)."""
+
+
+@dataclass(frozen=True)
+class LibraryCall:
+    """One object of a header class: a member of the handle, `init(...)` once, `run(...)` on every forward.
+
+    Both methods return a StitchStatus as int32_t. Text may name `lib` (the handle's `stitch::cpu::Dnnl`),
+    `threads` (int), and `scratch` (void*, `scratch_bytes` long, 64-byte aligned, shared by all calls).
+    """
+
+    name: str
+    comment: str
+    nodes: tuple[str, ...]
+    header: str
+    """"stitch/cpu/gemm.h"."""
+    type: str
+    """Class: "stitch::cpu::Gemm"."""
+    init: tuple[Argument, ...]
+    """Arguments of init; pointers may only be parameters here."""
+    run: tuple[Argument, ...]
+    scratch_bytes: int = 0
+    uses_dnnl: bool = False
+    """Whether the class needs libdnnl; its error text is then taken from `lib`."""
+    chosen: str = ""
+    """What a person should know of the choice ("oneDNN matmul, weights packed")."""
+
+
+Kernel = PointwiseKernel | RowKernel | ColumnKernel | LibraryCall
+
+
+@dataclass(frozen=True)
+class KernelProgram:
+    """Buffers and kernels of one whole forward."""
+
+    name: str
+    target: str
+    """`cpu` or `cuda:sm_90`."""
+    inputs: tuple[View, ...]
+    """Dense windows in ABI order (the runtime copies other layouts first)."""
+    outputs: tuple[View, ...]
+    """Dense row-major windows in ABI order, roles `output`."""
+    params: tuple[View, ...]
+    """Parameters that kernels use, dense."""
+    kernels: tuple[Kernel, ...]
+    buffers: tuple[Buffer, ...]
+    """Every buffer that a kernel touches, each once."""
+    workspace_bytes: int = 0
+    state: tuple[View, ...] = ()
+    """Buffers of the reference that the forward updates in place, in ABI order."""
+
+
+def kernel_reads(kernel: Kernel) -> tuple[Buffer, ...]:
+    """Buffers that `kernel` reads, parameters of its initialisation included."""
+    if isinstance(kernel, LibraryCall):
+        return tuple(p.view.buffer for p in _pointers(kernel) if not p.write)
+    return tuple(access.buffer for access in kernel.loads)
+
+
+def kernel_writes(kernel: Kernel) -> tuple[Buffer, ...]:
+    """Buffers that `kernel` writes."""
+    if isinstance(kernel, LibraryCall):
+        return tuple(p.view.buffer for p in _pointers(kernel) if p.write)
+    return tuple(access.buffer for access in kernel.stores)
+
+
+def _pointers(call: LibraryCall) -> list[Pointer]:
+    found: list[Pointer] = []
+    for argument in (*call.init, *call.run):
+        if isinstance(argument, Pointer):
+            found.append(argument)
+        elif isinstance(argument, PointerList):
+            found.extend(argument.pointers)
+    return found

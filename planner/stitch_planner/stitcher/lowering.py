@@ -1,0 +1,185 @@
+"""From planned steps to kernels: the context in which templates look up values and add kernels."""
+
+from dataclasses import dataclass, field
+
+from stitch_planner.stitcher.index import GraphIndex, ValueKey
+from stitch_planner.stitcher.ir import (
+    SCALAR_BYTES,
+    Body,
+    Buffer,
+    Instr,
+    Kernel,
+    PointwiseKernel,
+    Scalar,
+    View,
+    channels_last,
+    row_major,
+)
+from stitch_planner.stitcher.views import memory_order
+
+
+class UnloweredError(Exception):
+    """A template met something that its `refuses` did not foresee; the node becomes an eager node."""
+
+
+@dataclass
+class Lowering:
+    """State of one lowering: where each value lies, and the kernels so far.
+
+    Templates call `view` for operands, `new` for results (or `bind` for a window on something that exists),
+    and `add` for kernels.
+    """
+
+    index: GraphIndex
+    values: dict[ValueKey, View] = field(default_factory=dict[ValueKey, View])
+    kernels: list[Kernel] = field(default_factory=list[Kernel])
+    names: set[str] = field(default_factory=set[str])
+
+    def view(self, key: ValueKey) -> View:
+        """Where a value lies."""
+        return self.values[key]
+
+    def dense(self, key: ValueKey) -> View:
+        """The value as a dense row-major window; copies it with a kernel of its own if it lies otherwise."""
+        view = self.view(key)
+        return view if view.is_dense else self.copy(view, row_major(view.shape), key[0])
+
+    def nhwc(self, key: ValueKey) -> View:
+        """The value as a dense channels-last window; copies it if it lies otherwise."""
+        view = self.view(key)
+        return view if view.is_channels_last else self.copy(view, channels_last(view.shape), key[0])
+
+    def new(
+        self, key: ValueKey, *, strides: tuple[int, ...] | None = None, buffer_name: str | None = None
+    ) -> View:
+        """A fresh workspace buffer for the value, bound to it; row-major unless `strides` say otherwise."""
+        spec = self.index.spec(key)
+        view = self.scratch(buffer_name or key[0], spec.shape, scalar(spec.dtype), strides=strides)
+        self.values[key] = view
+        return view
+
+    def scratch(
+        self, name: str, shape: tuple[int, ...], dtype: Scalar, *, strides: tuple[int, ...] | None = None
+    ) -> View:
+        """A fresh workspace buffer that no value of the graph is bound to."""
+        chosen = strides if strides is not None else row_major(shape)
+        numel = 1 + sum((size - 1) * stride for size, stride in zip(shape, chosen, strict=True) if size)
+        empty = any(size == 0 for size in shape)
+        buffer = Buffer(self.unique(name), dtype, 0 if empty else numel, "workspace")
+        return View(buffer, shape, chosen)
+
+    def bind(self, key: ValueKey, view: View) -> None:
+        """Says that a value is this window on an existing buffer."""
+        self.values[key] = view
+
+    def add(self, kernel: Kernel) -> None:
+        """Appends a kernel to the program."""
+        self.kernels.append(kernel)
+
+    def unique(self, name: str) -> str:
+        """`name` as a C++ identifier that no buffer or kernel has yet."""
+        base = "".join(c if c.isalnum() or c == "_" else "_" for c in name)
+        base = base if base[:1].isalpha() else f"v_{base}"
+        base = base if base not in CPP_KEYWORDS else f"{base}_"
+        found, count = base, 1
+        while found in self.names:
+            count += 1
+            found = f"{base}_{count}"
+        self.names.add(found)
+        return found
+
+    def copy(self, source: View, strides: tuple[int, ...], name: str, target: View | None = None) -> View:
+        """A copy of `source` with other strides, made by a kernel; into `target` where that is given."""
+        goal = target or self.scratch(f"{name}_copy", source.shape, source.dtype, strides=strides)
+        if source.numel:
+            self.add(copy_kernel(self.unique(f"copy_{name}"), source, goal, name))
+        return goal
+
+
+def copy_kernel(name: str, source: View, target: View, what: str) -> PointwiseKernel:
+    """A kernel that copies `source` to `target` (equal shapes), walking in the target's memory order."""
+    space, loads, stores = memory_order(source.shape, (source,), (target,))
+    body = Body((Instr("load", (), source.dtype, 0),), (0,))
+    return PointwiseKernel(name, f"copies {what} into another layout", (), space, loads, body, stores)
+
+
+def scalar(dtype: str) -> Scalar:
+    """The dtype as one that kernels know.
+
+    Raises:
+        UnloweredError: kernels have no such element type.
+    """
+    if dtype not in SCALAR_BYTES:
+        raise UnloweredError(f"no template computes in {dtype}")
+    return dtype  # pyright: ignore[reportReturnType]  # narrowed by the line above
+
+
+CPP_KEYWORDS = frozenset(
+    [
+        "and",
+        "auto",
+        "bool",
+        "break",
+        "case",
+        "char",
+        "class",
+        "const",
+        "continue",
+        "default",
+        "delete",
+        "do",
+        "double",
+        "else",
+        "enum",
+        "explicit",
+        "export",
+        "extern",
+        "false",
+        "float",
+        "for",
+        "friend",
+        "goto",
+        "if",
+        "inline",
+        "int",
+        "long",
+        "mutable",
+        "namespace",
+        "new",
+        "not",
+        "operator",
+        "or",
+        "private",
+        "protected",
+        "public",
+        "register",
+        "return",
+        "short",
+        "signed",
+        "sizeof",
+        "static",
+        "struct",
+        "switch",
+        "template",
+        "this",
+        "throw",
+        "true",
+        "try",
+        "typedef",
+        "union",
+        "unsigned",
+        "using",
+        "virtual",
+        "void",
+        "volatile",
+        "while",
+        "xor",
+        "in",
+        "out",
+        "lib",
+        "scratch",
+        "threads",
+        "handle",
+        "args",
+    ]
+)
