@@ -32,6 +32,8 @@ class GraphInput(Fact):
     target: str = ""
     """Qualified name of the parameter, buffer or lifted constant; position ("0", "1") of a user input."""
     spec: TensorSpec
+    data_base64: str | None = None
+    """Elements of a lifted constant of at most 1 MiB: contiguous, little-endian; else None."""
 
 
 class GraphNode(Fact):

@@ -1,0 +1,279 @@
+"""Captures a module's forward as a JSON graph: by export, else by tracing, else as one opaque node.
+
+Runs in the reference server. The graph stays at the level at which people write models (linear, conv2d,
+layer_norm, scaled_dot_product_attention, lstm): decomposing is the planner's choice, not the capture's.
+"""
+
+import base64
+import contextlib
+import inspect
+import warnings
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.utils import _pytree as pytree
+
+from stitch_tools.worker.graph_json import (
+    GraphWriter,
+    Json,
+    NeedsFunctionalError,
+    UnsupportedGraphError,
+    drop_unused,
+    tensor_spec,
+)
+
+MAX_CONSTANT_BYTES = 1 << 20
+"""Larger lifted constants are named, not sent."""
+_KINDS = {"PARAMETER": "parameter", "BUFFER": "buffer", "CONSTANT_TENSOR": "constant"}
+
+
+def capture(module: nn.Module, inputs: Sequence[Any]) -> Json:
+    """JSON of `module(*inputs)` in the fields of the Graph fact, in the mode that the module is in.
+
+    The module's parameters, buffers and generator are as before when this returns.
+    """
+    reasons: list[str] = []
+    for source, way in (("export", _by_export), ("fx", _by_tracing)):
+        with _undisturbed(module):
+            try:
+                graph = way(module, tuple(inputs))
+            except Exception as error:  # torch raises whatever the user's code provokes
+                reasons.append(f"{source}: {_one_line(error)}")
+                continue
+        return {"source": source, "reason": "; ".join(reasons), "mode": _mode(module), **graph}
+    with _undisturbed(module):
+        return {
+            "source": "opaque",
+            "reason": "; ".join(reasons),
+            "mode": _mode(module),
+            **_opaque(module, inputs),
+        }
+
+
+def leaf_paths(tree: Any) -> list[tuple[str, Any]]:
+    """Leaves of an input or output tree with their dotted paths ("0", "1.hidden"), in order."""
+    pairs, _ = pytree.tree_flatten_with_path(tree)
+    return [(".".join(_key_text(key) for key in path), leaf) for path, leaf in pairs]
+
+
+def _key_text(key: Any) -> str:
+    for attribute in ("idx", "key", "name"):
+        if hasattr(key, attribute):
+            return str(getattr(key, attribute))
+    return str(key)
+
+
+def _by_export(module: nn.Module, inputs: tuple[Any, ...]) -> Json:
+    export: Any = getattr(torch.export, "export" if _has_training_ir() else "export_for_training")
+    program = export(module, inputs, strict=False)
+    try:
+        return _write_exported(program, inputs)
+    except NeedsFunctionalError:
+        return _write_exported(program.run_decompositions({}), inputs)
+
+
+def _has_training_ir() -> bool:
+    """Whether `export` itself keeps whole operations; before torch 2.7 that was a function of its own."""
+    major, minor = (int(part) for part in torch.__version__.split(".")[:2])
+    return (major, minor) >= (2, 7)
+
+
+def _write_exported(program: Any, inputs: tuple[Any, ...]) -> Json:
+    writer = GraphWriter()
+    placeholders = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    paths = iter(leaf_paths(inputs))
+    graph_inputs: list[Json] = []
+    by_name: dict[str, Json] = {}
+    for spec in program.graph_signature.input_specs:
+        kind = _KINDS.get(spec.kind.name, "user")
+        path, leaf = next(paths) if kind == "user" else (str(spec.target), None)
+        name = spec.arg.name
+        node = placeholders.get(name)
+        if node is None or not isinstance(node.meta.get("val"), torch.Tensor):
+            continue
+        value = node.meta["val"] if kind != "user" or not isinstance(leaf, torch.Tensor) else leaf
+        entry: Json = {"name": name, "kind": kind, "target": path, "spec": tensor_spec(path, value)}
+        if kind == "constant":
+            entry.update(_constant_data(program.constants[spec.target]))
+        writer.add_input(node, name)
+        graph_inputs.append(entry)
+        by_name[name] = entry
+    writer.write(program.graph)
+    outputs = [_exported_output(writer, program, spec) for spec in program.graph_signature.output_specs]
+    outputs += _mutation_outputs(writer, by_name)
+    return _finish(writer, graph_inputs, outputs)
+
+
+def _exported_output(writer: GraphWriter, program: Any, spec: Any) -> Json:
+    if spec.kind.name == "BUFFER_MUTATION":
+        kind, target = "buffer_mutation", str(spec.target)
+    elif spec.kind.name == "USER_INPUT_MUTATION":
+        kind, target = "input_mutation", str(spec.target)
+    elif spec.kind.name == "USER_OUTPUT":
+        kind, target = "user", ""
+    else:
+        raise UnsupportedGraphError(f"output of kind {spec.kind.name}")
+    node = next((n for n in program.graph.nodes if n.name == getattr(spec.arg, "name", None)), None)
+    return {"value": writer.argument(node), "kind": kind, "target": target}
+
+
+def _mutation_outputs(writer: GraphWriter, by_name: dict[str, Json]) -> list[Json]:
+    """What in-place operations wrote to inputs and buffers; value None where no node computes it."""
+    rows: list[Json] = []
+    for node, value in writer.mutated.items():
+        entry = by_name[node.name]
+        kind = "input_mutation" if entry["kind"] == "user" else "buffer_mutation"
+        rows.append({"value": value or None, "kind": kind, "target": entry["target"]})
+    return rows
+
+
+def _finish(writer: GraphWriter, inputs: list[Json], outputs: list[Json]) -> Json:
+    wanted = [row["value"] for row in outputs if row["value"] is not None]
+    return {"inputs": inputs, "nodes": drop_unused(writer.nodes, wanted), "outputs": outputs}
+
+
+def _constant_data(value: torch.Tensor) -> Json:
+    """The elements of a lifted constant, base64 of the contiguous bytes, unless it is too large."""
+    if value.numel() * value.element_size() > MAX_CONSTANT_BYTES:
+        return {}
+    dense = value.detach().contiguous().cpu().reshape(-1)
+    data = bytes(dense.view(torch.uint8).tolist()) if dense.numel() else b""
+    return {"data_base64": base64.b64encode(data).decode("ascii")}
+
+
+def _by_tracing(module: nn.Module, inputs: tuple[Any, ...]) -> Json:
+    """Trace one call with fx on fake tensors: takes inputs, outputs and attributes that export refuses.
+
+    Control flow that asks for a tensor's value fails here as well, so that no branch is baked in unseen.
+    """
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    names, weights = list(state), list(state.values())
+    paths = leaf_paths(inputs)
+    leaves, structure = pytree.tree_flatten(inputs)
+    where = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    template: list[Any] = []
+
+    def forward(flat_weights: list[torch.Tensor], tensors: list[torch.Tensor]) -> list[Any]:
+        filled = list(leaves)
+        for position, tensor in zip(where, tensors, strict=True):
+            filled[position] = tensor
+        values = dict(zip(names, flat_weights, strict=True))
+        result = torch.func.functional_call(module, values, pytree.tree_unflatten(filled, structure))
+        flat = pytree.tree_leaves(result)
+        template[:] = [isinstance(item, torch.Tensor) for item in flat]
+        return [item for item in flat if isinstance(item, torch.Tensor)]
+
+    tensors = [leaves[i] for i in where]
+    traced = make_fx(forward, tracing_mode="fake", pre_dispatch=True)(weights, tensors)
+    if not any(template) or not all(template):
+        raise UnsupportedGraphError("the output is not made of tensors only")
+    return _write_traced(traced, module, names, [(paths[i][0], leaves[i]) for i in where])
+
+
+def _write_traced(
+    traced: fx.GraphModule, module: nn.Module, names: list[str], users: list[tuple[str, torch.Tensor]]
+) -> Json:
+    writer = GraphWriter()
+    state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    parameters = dict(module.named_parameters())
+    rows = [("parameter" if n in parameters else "buffer", n, state[n]) for n in names]
+    rows += [("user", path, leaf) for path, leaf in users]
+    by_name: dict[str, Json] = {}
+    placeholders = [node for node in traced.graph.nodes if node.op == "placeholder"]
+    for node, (kind, target, value) in zip(placeholders, rows, strict=True):
+        writer.add_input(node, node.name)
+        by_name[node.name] = {
+            "name": node.name,
+            "kind": kind,
+            "target": target,
+            "spec": tensor_spec(target, value),
+        }
+    for node in traced.graph.nodes:
+        if node.op == "get_attr":
+            by_name[node.name] = _traced_constant(traced, node, writer)
+    writer.write(traced.graph)
+    result = next(node for node in traced.graph.nodes if node.op == "output").args[0]
+    outputs = [{"value": writer.argument(item), "kind": "user", "target": ""} for item in result]
+    outputs += _mutation_outputs(writer, by_name)
+    return _finish(writer, list(by_name.values()), outputs)
+
+
+def _traced_constant(traced: fx.GraphModule, node: fx.Node, writer: GraphWriter) -> Json:
+    value = getattr(traced, str(node.target))
+    if type(value) not in (torch.Tensor, nn.Parameter):
+        raise UnsupportedGraphError(f"{node.target} is not a tensor with data")
+    writer.add_input(node, node.name)
+    spec = tensor_spec(str(node.target), value)
+    return {
+        "name": node.name,
+        "kind": "constant",
+        "target": str(node.target),
+        "spec": spec,
+        **_constant_data(value),
+    }
+
+
+def _opaque(module: nn.Module, inputs: Sequence[Any]) -> Json:
+    """The whole forward as one node, so that its bytes at least are known."""
+    graph_inputs: list[Json] = []
+    kinds = [("parameter", module.named_parameters()), ("buffer", module.named_buffers())]
+    for kind, tensors in kinds:
+        for target, tensor in tensors:
+            name = f"{kind[0]}_{target.replace('.', '_')}"
+            graph_inputs.append(
+                {"name": name, "kind": kind, "target": target, "spec": tensor_spec(target, tensor)}
+            )
+    for path, leaf in leaf_paths(tuple(inputs)):
+        if isinstance(leaf, torch.Tensor):
+            name = f"input_{path.replace('.', '_')}"
+            graph_inputs.append(
+                {"name": name, "kind": "user", "target": path, "spec": tensor_spec(path, leaf)}
+            )
+    with torch.no_grad():
+        result = module(*inputs)
+    leaves = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+    node = {
+        "name": "forward",
+        "op": "stitch.opaque.default",
+        "args": [{"ref": row["name"], "index": 0} for row in graph_inputs],
+        "kwargs": {},
+        "outputs": [tensor_spec(f"forward.{i}", leaf) for i, leaf in enumerate(leaves)],
+        "module_path": "",
+    }
+    outputs = [
+        {"value": {"ref": "forward", "index": i}, "kind": "user", "target": ""} for i in range(len(leaves))
+    ]
+    return {"inputs": graph_inputs, "nodes": [node], "outputs": outputs}
+
+
+@contextlib.contextmanager
+def _undisturbed(module: nn.Module) -> Generator[None]:
+    """Run the body without gradients and warnings, and put buffers, generator and mode back after it."""
+    buffers = {name: (tensor, tensor.detach().clone()) for name, tensor in module.named_buffers()}
+    generator = torch.get_rng_state()
+    modes = {part: part.training for part in module.modules()}
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        with torch.no_grad():
+            for tensor, before in buffers.values():
+                tensor.copy_(before)
+        torch.set_rng_state(generator)
+        for part, training in modes.items():
+            part.training = training
+
+
+def _mode(module: nn.Module) -> str:
+    return "train" if module.training else "eval"
+
+
+def _one_line(error: Exception) -> str:
+    text = inspect.cleandoc(str(error)) or type(error).__name__
+    first = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {first}"[:300]
