@@ -6,8 +6,11 @@ layer_norm, scaled_dot_product_attention, lstm): decomposing is the planner's ch
 
 import base64
 import contextlib
+import copy
 import inspect
+import logging
 import warnings
+from collections import OrderedDict
 from collections.abc import Generator, Sequence
 from typing import Any
 
@@ -20,6 +23,7 @@ from stitch_tools.worker.graph_json import (
     Json,
     NeedsFunctionalError,
     UnsupportedGraphError,
+    UnsupportedRegionError,
     drop_unused,
     tensor_spec,
 )
@@ -70,7 +74,9 @@ def _by_export(module: nn.Module, inputs: tuple[Any, ...]) -> Json:
     program = export(module, inputs, strict=False)
     try:
         return _write_exported(program, inputs)
-    except NeedsFunctionalError:
+    except (NeedsFunctionalError, UnsupportedRegionError):
+        # torch's own pass removes views of written memory and autocast regions, at the price of some
+        # whole operations (batch_norm in training mode becomes a functional relative).
         return _write_exported(program.run_decompositions({}), inputs)
 
 
@@ -101,16 +107,17 @@ def _write_exported(program: Any, inputs: tuple[Any, ...]) -> Json:
         graph_inputs.append(entry)
         by_name[name] = entry
     writer.write(program.graph)
-    outputs = [_exported_output(writer, program, spec) for spec in program.graph_signature.output_specs]
+    specs = program.graph_signature.output_specs
+    outputs = [_exported_output(writer, program, spec, by_name) for spec in specs]
     outputs += _mutation_outputs(writer, by_name)
     return _finish(writer, graph_inputs, outputs)
 
 
-def _exported_output(writer: GraphWriter, program: Any, spec: Any) -> Json:
+def _exported_output(writer: GraphWriter, program: Any, spec: Any, by_name: dict[str, Json]) -> Json:
     if spec.kind.name == "BUFFER_MUTATION":
         kind, target = "buffer_mutation", str(spec.target)
     elif spec.kind.name == "USER_INPUT_MUTATION":
-        kind, target = "input_mutation", str(spec.target)
+        kind, target = "input_mutation", by_name[spec.target]["target"]
     elif spec.kind.name == "USER_OUTPUT":
         kind, target = "user", ""
     else:
@@ -252,21 +259,33 @@ def _opaque(module: nn.Module, inputs: Sequence[Any]) -> Json:
 
 @contextlib.contextmanager
 def _undisturbed(module: nn.Module) -> Generator[None]:
-    """Run the body without gradients and warnings, and put buffers, generator and mode back after it."""
-    buffers = {name: (tensor, tensor.detach().clone()) for name, tensor in module.named_buffers()}
-    generator = torch.get_rng_state()
-    modes = {part: part.training for part in module.modules()}
+    """Run the body without gradients and messages; put buffers, generator and attributes back after it.
+
+    A forward that stores an activation on its module would else leave a fake tensor there.
+    """
+    buffers = [(tensor, tensor.detach().clone()) for tensor in module.buffers()]
+    attributes = [(part, _shallow(part.__dict__)) for part in module.modules()]
+    generator, level = torch.get_rng_state(), logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             yield
     finally:
-        with torch.no_grad():
-            for tensor, before in buffers.values():
-                tensor.copy_(before)
+        logging.disable(level)
         torch.set_rng_state(generator)
-        for part, training in modes.items():
-            part.training = training
+        for part, before in attributes:
+            part.__dict__.clear()
+            part.__dict__.update(before)
+        with torch.no_grad():
+            for tensor, before in buffers:
+                tensor.copy_(before)
+
+
+def _shallow(attributes: Json) -> Json:
+    """A copy of a module's attributes, with its containers copied one level deep."""
+    kinds = (dict, list, set, OrderedDict)
+    return {name: copy.copy(value) if type(value) in kinds else value for name, value in attributes.items()}
 
 
 def _mode(module: nn.Module) -> str:

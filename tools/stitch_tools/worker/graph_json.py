@@ -52,6 +52,10 @@ def tensor_spec(name: str, value: torch.Tensor) -> Json:
     return spec
 
 
+class UnsupportedRegionError(UnsupportedGraphError):
+    """A region of the forward runs under a mode (autocast, ...) that torch expresses as a call."""
+
+
 @dataclass
 class GraphWriter:
     """Collects nodes. `seen` says which JSON value each fx node now stands for."""
@@ -122,7 +126,7 @@ class GraphWriter:
         elif getattr(target, "__name__", "") == "wrap_with_set_grad_enabled":
             self._inline(node, node.args[1], node.args[2:])
         else:
-            raise UnsupportedGraphError(f"{getattr(target, '__name__', target)} is not an operation of ATen")
+            raise UnsupportedRegionError(f"{getattr(target, '__name__', target)} is not an operation of ATen")
 
     def _write_getitem(self, node: Node) -> None:
         source, index = node.args
@@ -174,6 +178,9 @@ class GraphWriter:
             raise NeedsFunctionalError(f"{target} writes to its arguments")
         victim = node.args[0]
         self._check_other_views(victim, node)
+        dtypes = {other.meta["val"].dtype for other in node.all_input_nodes}
+        if len(dtypes) > 1 and target is not torch.ops.aten.copy_.default:
+            raise NeedsFunctionalError(f"{target} mixes types, and the result takes its target's")
         self._emit(node, functional)
         value = self.seen[node]
         held = self.same.get(victim, victim)
