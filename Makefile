@@ -1,0 +1,29 @@
+# Two commands do everything on a new machine (python3 >= 3.11 with pip and venv, g++, git, make):
+#   make demo    make test
+
+SHELL := /bin/bash
+VENV := $(or $(STITCH_VENV),.venv)
+# An interpreter that already has torch is used as it is; the file is written by scripts/setup.
+TARGET = STITCH_PYTHON="$${STITCH_PYTHON:-$$(scripts/setup --target)}"
+
+.PHONY: demo test check lint clean
+
+demo:
+	@scripts/setup
+	@$(TARGET) "$(VENV)/bin/stitch-mcp" demo
+
+test:
+	@scripts/setup --dev
+	@$(TARGET) "$(VENV)/bin/python" -m pytest -q $(ARGS)
+
+check:
+	@scripts/setup --dev
+	@$(TARGET) scripts/check $(ARGS)
+
+lint:
+	@scripts/setup --dev
+	@$(TARGET) scripts/check --static
+
+clean:
+	rm -rf "$(VENV)" .stitch .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
