@@ -1,0 +1,279 @@
+"""Builds a program: from its files in the store to a shared library in the cache, or to diagnostics."""
+
+import contextlib
+import json
+import re
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from stitch_tools.compile.cache import BuildCache, default_cache_dir
+from stitch_tools.compile.cpp import cpp_command
+from stitch_tools.compile.diagnostics import parse_diagnostics, tool_error
+from stitch_tools.compile.elf import missing_abi_symbols
+from stitch_tools.compile.headers import Library, find_cublas, find_onednn, native_include
+from stitch_tools.compile.nvcc import archs_for, nvcc_command
+from stitch_tools.compile.resources import parse_resources
+from stitch_tools.compile.runner import Completed, compiler_environment, run_compiler
+from stitch_tools.compile.toolchain import (
+    INSTALL_NVCC,
+    Compiler,
+    find_cpp_compiler,
+    find_nvcc,
+    host_compiler_problem,
+    native_architecture,
+)
+from stitch_tools.errors import EnvironmentMissingError, StoreError, UsageError
+from stitch_tools.models import Build, Diagnostic, Program, Toolchain, sha256_hex
+from stitch_tools.store import Store
+
+OUTPUT_NAME = "libprogram.so"
+_CACHE_HINT = "free space, or choose another folder with STITCH_CACHE_DIR"
+_KEY_SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that decides what a build gives, known before it runs."""
+
+    program: Program
+    toolchain: Toolchain
+    compiler: Compiler
+    command: tuple[str, ...]
+    archs: tuple[str, ...]
+    libraries: tuple[str, ...]
+    include_folders: tuple[Path, ...]
+    machine: str
+    """What -march=native means here; "" for GPU code."""
+
+    @property
+    def key(self) -> str:
+        """Cache key: program, compiler, flags, machine, and the content of every header folder of ours."""
+        facts = {
+            "schema": _KEY_SCHEMA,
+            "program": self.program.program_id,
+            "compiler": self.compiler.version_line,
+            "command": self.command,
+            "machine": self.machine,
+            "headers": [_headers_hash(folder) for folder in self.include_folders],
+        }
+        return sha256_hex(json.dumps(facts, sort_keys=True).encode("utf-8"))
+
+
+def compile_program(
+    program: Program,
+    store: Store,
+    *,
+    cache_dir: Path | None = None,
+    archs: Sequence[str] = (),
+    time_limit_s: float = 600.0,
+    emit: Callable[[str], None] | None = None,
+    prefixes: Sequence[Path] = (),
+) -> Build:
+    """The build of a native program: from the cache where an equal one lies there, else by the compiler.
+
+    Args:
+        program: a native program whose main file is C++ or CUDA; its files lie in `store`.
+        store: where the files lie.
+        cache_dir: folder of the build cache; None is STITCH_CACHE_DIR or the user's cache folder.
+        archs: GPU architectures; empty is the program's own target.
+        time_limit_s: the compiler is killed after this many seconds, and the build says `timed_out`.
+        emit: called with progress sentences.
+        prefixes: `sys.prefix` of interpreters (the target's) whose library headers may be used.
+
+    Raises:
+        EnvironmentMissingError: no fitting compiler, or headers that the program includes are not here.
+        StoreError: the program's files are missing, or the cache folder cannot be written.
+        UsageError: the program is not native.
+    """
+    recipe = plan_build(program, _sources(program, store), archs=archs, prefixes=prefixes)
+    cache = BuildCache(default_cache_dir() if cache_dir is None else cache_dir)
+    key = recipe.key
+    found = cache.find(key)
+    if found is None:
+        with _cache_errors(cache.folder), cache.building(key, wait_s=time_limit_s):
+            found = cache.find(key)  # an equal build may have finished while we waited
+            if found is None:
+                return _build(recipe, store, cache, key, time_limit_s, emit)
+    if emit is not None:
+        emit(f"{program.main}: already built")
+    return found.model_copy(update={"cache_hit": True, "wall_s": None, "cpu_s": None})
+
+
+def plan_build(
+    program: Program,
+    sources: Mapping[str, str],
+    *,
+    archs: Sequence[str] = (),
+    prefixes: Sequence[Path] = (),
+) -> Recipe:
+    """Compiler, command and libraries for a program, without running anything but `--version`.
+
+    Raises:
+        EnvironmentMissingError: no fitting compiler, or headers that the program includes are not here.
+        UsageError: the program is not native.
+    """
+    toolchain = toolchain_of(program)
+    text = "\n".join(sources.values())
+    if toolchain == "cpp":
+        return _cpp_recipe(program, text, prefixes)
+    return _nvcc_recipe(program, text, archs, prefixes)
+
+
+def toolchain_of(program: Program) -> Toolchain:
+    """Which toolchain builds the program, from the name of its main file.
+
+    Raises:
+        UsageError: the program is not native, or its main file is neither C++ nor CUDA.
+    """
+    suffix = Path(program.main).suffix
+    if program.format != "native" or suffix not in (".cpp", ".cc", ".cxx", ".cu"):
+        raise UsageError(
+            f"{program.main} cannot be compiled by itself",
+            hint="a native main file ends in .cpp or .cu; a ModelNew file is built when it is loaded",
+        )
+    if program.main.startswith("-") or program.main not in {file.path for file in program.files}:
+        raise UsageError(
+            f"{program.main} is not one of the program's files", hint="check the program's `main`"
+        )
+    return "nvcc" if suffix == ".cu" else "cpp"
+
+
+def _cpp_recipe(program: Program, text: str, prefixes: Sequence[Path]) -> Recipe:
+    compiler = find_cpp_compiler()
+    onednn = find_onednn(prefixes)
+    folders = (native_include(), *_wanted(onednn, r"dnnl\w*\.h", text))
+    mentions = re.search(r"\bdnnl|libdnnl", text) is not None
+    libraries = (str(onednn.shared_object),) if mentions and onednn.shared_object else ()
+    command = cpp_command(compiler, program.main, OUTPUT_NAME, folders)
+    machine = native_architecture(compiler)
+    return Recipe(program, "cpp", compiler, command, (), libraries, folders, machine)
+
+
+def _nvcc_recipe(program: Program, text: str, archs: Sequence[str], prefixes: Sequence[Path]) -> Recipe:
+    compiler, host = find_nvcc(), find_cpp_compiler()
+    problem = host_compiler_problem(compiler, host)
+    if problem is not None:
+        raise EnvironmentMissingError(problem, hint=f"name an older one with STITCH_CXX; or {INSTALL_NVCC}")
+    folders = (native_include(), *_wanted(find_cublas(prefixes), r"cublas\w*\.h", text))
+    built = archs_for(program.target, archs)
+    command = nvcc_command(compiler, host, program.main, OUTPUT_NAME, built, folders)
+    return Recipe(program, "nvcc", compiler, command, built, (), folders, "")
+
+
+def _wanted(library: Library, header: str, text: str) -> tuple[Path, ...]:
+    """The library's header folder when the program includes one of its headers, else nothing."""
+    included = re.search(rf"^[ \t]*#[ \t]*include[ \t]*[<\"]{header}[>\"]", text, re.MULTILINE)
+    return (library.require(),) if included else ()
+
+
+def _build(
+    recipe: Recipe,
+    store: Store,
+    cache: BuildCache,
+    key: str,
+    time_limit_s: float,
+    emit: Callable[[str], None] | None,
+) -> Build:
+    if emit is not None:
+        arch_names = f" for {', '.join(recipe.archs)}" if recipe.archs else ""
+        emit(f"compiling {recipe.program.main}{arch_names} with {recipe.compiler.version_line}")
+    with cache.workspace() as workspace:
+        folder, scratch = workspace / "source", workspace / "scratch"
+        scratch.mkdir()
+        store.materialize(recipe.program.files, folder)
+        completed = run_compiler(
+            recipe.command, folder=folder, env=compiler_environment(scratch), time_limit_s=time_limit_s
+        )
+        build = _result(recipe, completed, folder, time_limit_s)
+        if build.artifact is None:
+            return build
+        return cache.publish(key, build, Path(build.artifact), workspace)
+
+
+def _result(recipe: Recipe, completed: Completed, folder: Path, time_limit_s: float) -> Build:
+    """What the compiler run gave, with the artifact still where the compiler wrote it."""
+    _refuse_full_disk(completed)
+    artifact = folder / OUTPUT_NAME
+    diagnostics = parse_diagnostics(completed.output, _texts(recipe.program, folder), folder=str(folder))
+    problem = _failure(completed, artifact, diagnostics, time_limit_s)
+    if problem is not None:
+        diagnostics = (*diagnostics, problem)
+    ok = completed.exit_code == 0 and problem is None
+    return Build(
+        program_id=recipe.program.program_id,
+        ok=ok,
+        toolchain=recipe.toolchain,
+        compiler=recipe.compiler.version_line,
+        archs=recipe.archs,
+        artifact=str(artifact) if ok else None,
+        artifact_sha256=sha256_hex(artifact.read_bytes()) if ok else None,
+        diagnostics=diagnostics,
+        resources=parse_resources(completed.output) if recipe.toolchain == "nvcc" else (),
+        command=recipe.command,
+        timed_out=completed.timed_out,
+        wall_s=completed.wall_s,
+        cpu_s=completed.cpu_s,
+        libraries=recipe.libraries,
+    )
+
+
+def _failure(
+    completed: Completed, artifact: Path, diagnostics: Sequence[Diagnostic], time_limit_s: float
+) -> Diagnostic | None:
+    """What the compiler did not say itself: time limit, silent death, a library without the ABI."""
+    if completed.timed_out:
+        return tool_error(f"the compiler did not finish within {time_limit_s:g} s and was stopped")
+    if completed.exit_code != 0:
+        if any(row.severity in ("fatal", "error") for row in diagnostics):
+            return None
+        lines = [line for line in completed.output.splitlines() if line.strip()]
+        last = f": {lines[-1][:400]}" if lines else ""
+        return tool_error(f"the compiler ended with code {completed.exit_code}{last}")
+    try:
+        missing = missing_abi_symbols(artifact)
+    except (OSError, ValueError) as error:
+        return tool_error(f"the compiler reported success, but its output cannot be read: {error}")
+    if missing:
+        return tool_error(
+            f"the library does not export {', '.join(missing)}: "
+            'define every function of stitch/abi.h with extern "C" and STITCH_EXPORT',
+            hint_query="stitch native ABI exported functions",
+        )
+    return None
+
+
+def _refuse_full_disk(completed: Completed) -> None:
+    if completed.exit_code != 0 and "No space left on device" in completed.output:
+        raise StoreError("the disk is full: the compiler could not write its files", hint=_CACHE_HINT)
+
+
+@contextlib.contextmanager
+def _cache_errors(folder: Path) -> Generator[None]:
+    """A StoreError below the cache folder with the hint that fits a cache."""
+    try:
+        yield
+    except StoreError as error:
+        if str(folder) not in error.message:
+            raise
+        raise StoreError(error.message, hint=_CACHE_HINT) from error
+
+
+def _sources(program: Program, store: Store) -> dict[str, str]:
+    return {file.path: store.get(file.sha256).decode("utf-8", "replace") for file in program.files}
+
+
+def _texts(program: Program, folder: Path) -> dict[str, str]:
+    return {
+        file.path: (folder / file.path).read_text(encoding="utf-8", errors="replace")
+        for file in program.files
+    }
+
+
+def _headers_hash(folder: Path) -> str:
+    """One hash over the headers that a program can reach by name in one of our include folders."""
+    names = [path for pattern in ("stitch/**/*", "dnnl*.h", "cublas*.h") for path in folder.glob(pattern)]
+    parts = [
+        f"{path.relative_to(folder)} {sha256_hex(path.read_bytes())}" for path in names if path.is_file()
+    ]
+    return sha256_hex("\n".join(sorted(parts)).encode("utf-8"))

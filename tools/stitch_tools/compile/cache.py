@@ -1,0 +1,223 @@
+"""The cache of built libraries: content-addressed, shared by processes, safe to kill at any moment.
+
+    builds/<first two digits>/<key>/   artifact and entry.json, made complete elsewhere and renamed into place
+    work/<random>/                     one build in progress; its owner holds a lock on the file `owner`
+    locks/<first two digits>           equal builds wait for each other instead of compiling twice
+
+An entry is believed only when the artifact's hash is the recorded one; a damaged entry is rebuilt. A folder
+in work/ whose owner is gone is swept away by whoever comes next.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from stitch_tools.errors import LockedError, StoreError
+from stitch_tools.locks import FileLock
+from stitch_tools.models import Build, sha256_hex
+from stitch_tools.store import storing, sync_folder
+
+SIZE_CAP_BYTES = 2 << 30
+ARTIFACT_NAME = "program.so"
+_ENTRY_NAME = "entry.json"
+_SCHEMA = 1
+_SPARED_S = 60.0  # an entry this fresh may be on its way into a worker: the size cap leaves it alone
+
+
+@dataclass(frozen=True)
+class CacheSummary:
+    """What a cache holds."""
+
+    folder: Path
+    entries: int
+    size_bytes: int
+
+
+def default_cache_dir(env: Mapping[str, str] | None = None) -> Path:
+    """STITCH_CACHE_DIR, else the user's cache folder."""
+    env = os.environ if env is None else env
+    chosen = env.get("STITCH_CACHE_DIR")
+    return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("stitch-mcp", appauthor=False))
+
+
+class BuildCache:
+    """Built libraries below one folder."""
+
+    def __init__(self, folder: Path, *, size_cap_bytes: int = SIZE_CAP_BYTES) -> None:
+        self.folder = folder
+        self.size_cap_bytes = size_cap_bytes
+
+    def find(self, key: str) -> Build | None:
+        """The stored build with an absolute artifact path, or None when it is missing or damaged."""
+        folder = self._entry(key)
+        try:
+            record = json.loads((folder / _ENTRY_NAME).read_bytes())
+            build = Build.model_validate(record["build"])
+            artifact = (folder / ARTIFACT_NAME).read_bytes()
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        if record.get("schema") != _SCHEMA or record.get("sha256") != sha256_hex(build.canonical_json()):
+            return None
+        if sha256_hex(artifact) != build.artifact_sha256:
+            return None
+        with contextlib.suppress(OSError):  # the time of last use; a read-only cache still gives hits
+            os.utime(folder)
+        return build.model_copy(update={"artifact": str(folder / ARTIFACT_NAME)})
+
+    @contextlib.contextmanager
+    def building(self, key: str, *, wait_s: float) -> Generator[None]:
+        """Hold the right to build `key`; others with an equal key wait up to `wait_s`, then build as well."""
+        with self._locked(key[:2], wait_s=wait_s):
+            yield
+
+    @contextlib.contextmanager
+    def workspace(self) -> Generator[Path]:
+        """A fresh folder for one build, removed afterwards; leftovers of killed builds are removed first.
+
+        Raises:
+            StoreError: the cache folder cannot be written.
+        """
+        root = self.folder / "work"
+        with storing(root):
+            root.mkdir(parents=True, exist_ok=True)
+        # Sweeping and claiming exclude each other: a folder is never seen without its owner.
+        with self._locked("work", wait_s=10.0) as locked:
+            if locked:
+                _sweep(root)
+            with storing(root):
+                folder = Path(tempfile.mkdtemp(dir=root, prefix="b-"))
+            owner = FileLock(folder / "owner", purpose="build in progress")
+            if locked:
+                owner.acquire()
+        try:
+            yield folder
+        finally:
+            owner.release()
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def publish(self, key: str, build: Build, artifact: Path, workspace: Path) -> Build:
+        """Put a finished build in place and return it with its final path.
+
+        Both files are complete and synced before one rename makes them visible. When another process was
+        quicker, its entry is as good and stays.
+
+        Raises:
+            StoreError: the cache folder cannot be written, or the disk is full.
+        """
+        entry, staged = self._entry(key), workspace / "entry"
+        relative = build.model_copy(update={"artifact": ARTIFACT_NAME})
+        record = {
+            "schema": _SCHEMA,
+            "sha256": sha256_hex(relative.canonical_json()),
+            "build": relative.model_dump(mode="json"),
+        }
+        with storing(self.folder):
+            staged.mkdir()
+            artifact.replace(staged / ARTIFACT_NAME)
+            (staged / ARTIFACT_NAME).chmod(0o555)
+            _sync_file(staged / ARTIFACT_NAME)
+            with (staged / _ENTRY_NAME).open("wb") as file:
+                file.write(json.dumps(record, sort_keys=True).encode("utf-8"))
+                file.flush()
+                os.fsync(file.fileno())
+            entry.parent.mkdir(parents=True, exist_ok=True)
+            self._swap_in(key, staged, workspace / "damaged")
+            sync_folder(entry.parent)
+        self._evict(keep=entry)
+        return relative.model_copy(update={"artifact": str(entry / ARTIFACT_NAME)})
+
+    def summary(self) -> CacheSummary:
+        """How many builds the cache holds and how large they are."""
+        sizes = [_folder_size(folder) for folder in self._entries()]
+        return CacheSummary(self.folder, len(sizes), sum(sizes))
+
+    def clear(self) -> CacheSummary:
+        """Remove every build and return what was there. Libraries that are loaded now stay usable."""
+        before = self.summary()
+        with storing(self.folder):
+            for folder in self._entries():
+                shutil.rmtree(folder)
+        return before
+
+    @contextlib.contextmanager
+    def _locked(self, name: str, *, wait_s: float) -> Generator[bool]:
+        """Hold the lock `name`, if it could be had in time; a file system without locks goes without."""
+        lock = FileLock(self.folder / "locks" / name, purpose="build cache")
+        with storing(lock.path):
+            lock.path.parent.mkdir(parents=True, exist_ok=True)
+            lock.path.touch()
+        with contextlib.suppress(StoreError):
+            lock.acquire(wait_s=wait_s)
+        try:
+            yield lock.held
+        finally:
+            lock.release()
+
+    def _entry(self, key: str) -> Path:
+        return self.folder / "builds" / key[:2] / key
+
+    def _entries(self) -> list[Path]:
+        return [path for path in (self.folder / "builds").glob("??/*") if path.is_dir()]
+
+    def _swap_in(self, key: str, staged: Path, damaged: Path) -> None:
+        entry = self._entry(key)
+        for _ in range(3):
+            try:
+                staged.rename(entry)
+                return
+            except OSError:
+                # A folder is there: either somebody's good entry, or a damaged one that has to go.
+                if not entry.exists() or self.find(key) is not None:
+                    break
+                with contextlib.suppress(FileNotFoundError):
+                    entry.rename(damaged)
+        if not entry.exists():
+            staged.rename(entry)
+
+    def _evict(self, *, keep: Path) -> None:
+        """Remove the longest unused entries until the cache fits its cap."""
+        rows: list[tuple[float, int, Path]] = []
+        for folder in self._entries():
+            with contextlib.suppress(OSError):
+                rows.append((folder.stat().st_mtime, _folder_size(folder), folder))
+        excess = sum(size for _, size, _ in rows) - self.size_cap_bytes
+        newest_evictable = time.time() - _SPARED_S
+        for used_at, size, folder in sorted(rows):
+            if excess <= 0 or used_at > newest_evictable:
+                break
+            if folder != keep:
+                shutil.rmtree(folder, ignore_errors=True)
+                excess -= size
+
+
+def _sweep(root: Path) -> None:
+    """Remove work folders whose owner has died: the kernel has given their locks back."""
+    for folder in root.iterdir():
+        lock = FileLock(folder / "owner")
+        try:
+            lock.acquire()
+        except (LockedError, StoreError):
+            continue
+        shutil.rmtree(folder, ignore_errors=True)
+        lock.release()
+
+
+def _sync_file(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _folder_size(folder: Path) -> int:
+    total = 0
+    for path in folder.iterdir():
+        with contextlib.suppress(OSError):
+            total += path.stat().st_size
+    return total

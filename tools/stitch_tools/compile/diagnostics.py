@@ -1,0 +1,215 @@
+"""Compiler output turned into Diagnostics: g++, clang++, nvcc's front end, ptxas and the linker.
+
+The text comes from a compiler that read a stranger's source, so any text must be survived, and none of it is
+trusted: a message is data.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import PurePosixPath
+from typing import Literal, cast
+
+from stitch_tools.models import Diagnostic
+
+DiagnosticSeverity = Literal["fatal", "error", "warning", "note"]
+
+MOST_DIAGNOSTICS = 60
+_LONGEST_MESSAGE = 1000
+_LONGEST_SOURCE_LINE = 400
+_LONGEST_QUERY = 160
+
+_SEVERITY = r"(?P<severity>fatal error|internal compiler error|error|warning|note|remark|sorry)"
+_GNU = re.compile(
+    rf"^(?P<file>[^\s:][^:\n]*):(?P<line>\d+)(?::(?P<column>\d+))?: {_SEVERITY}: (?P<message>.*)$"
+)
+_NVCC = re.compile(
+    rf"^(?P<file>[^\s(][^(\n]*)\((?P<line>\d+)\): (?:catastrophic )?{_SEVERITY}"
+    r"(?: #(?P<code>[\w-]+))?: (?P<message>.*)$"
+)
+_PTXAS_LINE = re.compile(
+    r"^ptxas (?:.+?), line (?P<line>\d+); (?P<severity>fatal|error|warning)\s*: (?P<message>.*)$"
+)
+_TOOL = re.compile(
+    r"^(?P<tool>ptxas|nvcc|nvlink|fatbinary|cicc|cudafe\+\+|collect2|c\+\+|cc1plus|as|g\+\+(?:-\d+)?|clang\+\+|clang)"
+    rf"(?:: {_SEVERITY}: |\s+(?P<level>fatal|error|warning)\s*: )(?P<message>.*)$"
+)
+_LINKER = re.compile(
+    r"^(?:\S*/)?(?:[\w.]+-)?(?:ld(?:\.\w+)?|lld): (?P<place>\S+?:(?:\([^)]*\):)? )?"
+    r"(?P<message>(?:undefined|cannot|multiple|relocation|error|final link|unrecognized|warning).*)$"
+)
+_UNDEFINED = re.compile(
+    r"^(?P<file>[^\s:][^:\n]*):(?:\([^)\n]*\)|\d+): "
+    r"(?P<message>(?:undefined reference to|multiple definition of).*)$"
+)
+_GCC_OPTION = re.compile(r" \[(?P<code>-W[\w=+-]+)\]$")
+_CONTINUATION = re.compile(r"^ {8,}\S")
+
+
+def parse_diagnostics(output: str, sources: Mapping[str, str], *, folder: str = "") -> tuple[Diagnostic, ...]:
+    """The messages in `output`, each once, errors first where there are too many to keep all.
+
+    Args:
+        output: what the compiler printed; any text is survived.
+        sources: the program's files by relative path, for the source lines.
+        folder: absolute path that is cut off the front of file names.
+    """
+    found: dict[Diagnostic, None] = {}
+    for diagnostic in _messages(output.splitlines(), sources, folder):
+        found.setdefault(diagnostic)
+    rows = list(found)
+    if len(rows) > MOST_DIAGNOSTICS:
+        rows.sort(key=lambda row: row.severity not in ("fatal", "error"))
+    return tuple(rows[:MOST_DIAGNOSTICS])
+
+
+def tool_error(message: str, *, hint_query: str = "") -> Diagnostic:
+    """A Diagnostic of our own about the build as a whole: a missing symbol, the time limit."""
+    return Diagnostic(severity="error", message=message, doc_query=hint_query or _doc_query(message))
+
+
+def _messages(lines: list[str], sources: Mapping[str, str], folder: str) -> Iterator[Diagnostic]:
+    for number, line in enumerate(lines):
+        for read in _READERS:
+            diagnostic = read(line)
+            if diagnostic is not None:
+                tail = _continuation(lines, number) if read is _read_nvcc else ""
+                yield _completed(diagnostic, tail, sources, folder)
+                break
+
+
+def _read_gnu(line: str) -> Diagnostic | None:
+    match = _GNU.match(line)
+    if match is None:
+        return None
+    message = match["message"]
+    option = _GCC_OPTION.search(message)
+    return Diagnostic(
+        severity=_severity(match["severity"]),
+        message=message[: option.start()] if option else message,
+        file=match["file"],
+        line=_number(match["line"]),
+        column=_number(match["column"]),
+        code=option["code"] if option else None,
+    )
+
+
+def _read_nvcc(line: str) -> Diagnostic | None:
+    match = _NVCC.match(line)
+    if match is None:
+        return None
+    return Diagnostic(
+        severity=_severity(match["severity"]),
+        message=match["message"],
+        file=match["file"],
+        line=_number(match["line"]),
+        code=match["code"],
+    )
+
+
+def _read_ptxas_line(line: str) -> Diagnostic | None:
+    match = _PTXAS_LINE.match(line)
+    if match is None:
+        return None
+    # The line counts in the intermediate PTX, which the author never sees: it stays in the message.
+    return Diagnostic(
+        severity=_severity(match["severity"]),
+        message=f"{match['message']} (line {match['line'][:12]} of the generated PTX)",
+        code="ptxas",
+    )
+
+
+def _read_tool(line: str) -> Diagnostic | None:
+    match = _TOOL.match(line)
+    if match is None:
+        return None
+    return Diagnostic(
+        severity=_severity(match["severity"] or match["level"]), message=match["message"], code=match["tool"]
+    )
+
+
+def _read_undefined(line: str) -> Diagnostic | None:
+    match = _UNDEFINED.match(line)
+    if match is None:
+        return None
+    return Diagnostic(severity="error", message=match["message"], file=match["file"], code="ld")
+
+
+def _read_linker(line: str) -> Diagnostic | None:
+    match = _LINKER.match(line)
+    if match is None:
+        return None
+    severity = "warning" if match["message"].startswith("warning") else "error"
+    return Diagnostic(severity=severity, message=match["message"], code="ld")
+
+
+_READERS: tuple[Callable[[str], Diagnostic | None], ...] = (
+    _read_ptxas_line,
+    _read_nvcc,
+    _read_gnu,
+    _read_undefined,
+    _read_tool,
+    _read_linker,
+)
+
+
+def _continuation(lines: list[str], number: int) -> str:
+    """The further lines of an nvcc message: deeply indented, before the echoed source line."""
+    parts: list[str] = []
+    for line in lines[number + 1 : number + 6]:
+        if not _CONTINUATION.match(line) or line.strip() == "^":
+            break
+        parts.append(line.strip())
+    return " ".join(parts)
+
+
+def _completed(raw: Diagnostic, tail: str, sources: Mapping[str, str], folder: str) -> Diagnostic:
+    """`raw` with its file made relative, the source line looked up, and a query for the documentation."""
+    file = _relative(raw.file, folder) if raw.file else None
+    message = " ".join(f"{raw.message} {tail}".split())[:_LONGEST_MESSAGE]
+    if raw.code == "ld" and file not in sources:
+        file = None  # an object file in the scratch folder tells the author nothing
+    return raw.model_copy(
+        update={
+            "file": file,
+            "message": message,
+            "source_line": _source_line(sources.get(file or ""), raw.line),
+            "doc_query": _doc_query(message, raw.code, file),
+        }
+    )
+
+
+def _relative(file: str, folder: str) -> str:
+    if folder and file.startswith(folder.rstrip("/") + "/"):
+        file = file[len(folder.rstrip("/")) + 1 :]
+    return str(PurePosixPath(file)) if file else file
+
+
+def _source_line(text: str | None, line: int | None) -> str | None:
+    if text is None or line is None:
+        return None
+    # Compilers count \n alone as the end of a line; str.splitlines would count others too.
+    rows = text.split("\n")
+    return rows[line - 1].rstrip()[:_LONGEST_SOURCE_LINE] if 1 <= line <= len(rows) else None
+
+
+def _severity(word: str) -> DiagnosticSeverity:
+    if word in ("fatal", "fatal error", "internal compiler error"):
+        return "fatal"
+    if word == "sorry":
+        return "error"
+    if word == "remark":
+        return "note"
+    return cast("DiagnosticSeverity", word)
+
+
+def _number(text: str | None) -> int | None:
+    """The number, or None when there is none or it cannot be a line of any file."""
+    return int(text) if text and len(text) <= 9 else None
+
+
+def _doc_query(message: str, code: str | None = None, file: str | None = None) -> str:
+    """Plain words to search documentation with: the message without quotes, paths and punctuation."""
+    cuda = code in ("ptxas", "nvcc", "nvlink") or (file or "").endswith((".cu", ".cuh"))
+    words = re.findall(r"[A-Za-z_][\w:.+-]*", message)
+    kept = [word.strip(":.") for word in words if "/" not in word]
+    return " ".join(["CUDA" if cuda else "C++", *filter(None, kept)])[:_LONGEST_QUERY]

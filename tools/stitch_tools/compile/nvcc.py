@@ -1,0 +1,62 @@
+"""The command that builds a native CUDA program."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from stitch_tools.compile.toolchain import Compiler
+from stitch_tools.errors import UsageError
+
+DEFAULT_ARCH = "sm_90"
+
+# --cudart static: a program then needs no libcudart of the toolkit's version beside the one that torch
+# brought. Every copy of the runtime shares the driver's primary context, so streams and pointers of torch
+# stay valid in it; its error state is its own (docs/decisions/0007-builds.md).
+BASE = (
+    "-std=c++17",
+    "-O3",
+    "-lineinfo",
+    "-Xptxas",
+    "-v",
+    "--cudart",
+    "static",
+    "-shared",
+    "-Xcompiler",
+    "-fPIC,-fvisibility=hidden,-Wall,-fmax-errors=20",
+    "-Xlinker",
+    "-z",
+    "-Xlinker",
+    "defs",
+)
+
+
+def nvcc_command(
+    compiler: Compiler,
+    host: Compiler,
+    main: str,
+    output: str,
+    archs: Sequence[str],
+    include_folders: Sequence[Path] = (),
+) -> tuple[str, ...]:
+    """The exact command; run in the folder with the program's files it writes `output` there."""
+    code = [word for arch in archs for word in ("-gencode", _gencode(arch))]
+    includes = ("-I.", *(f"-I{folder}" for folder in include_folders))
+    base = BASE if host.kind == "gcc" else tuple(word.replace(",-fmax-errors=20", "") for word in BASE)
+    return (*compiler.command, "-ccbin", host.command[0], *base, *code, *includes, "-o", output, main, "-ldl")
+
+
+def archs_for(target: str, requested: Sequence[str] = ()) -> tuple[str, ...]:
+    """The architectures to build: those requested, else the target's own, else the default; sorted.
+
+    Raises:
+        UsageError: a name is not like sm_90 or sm_90a.
+    """
+    named = tuple(requested) or (target.partition(":")[2] or DEFAULT_ARCH,)
+    for arch in named:
+        if not re.fullmatch(r"sm_\d{2,3}[af]?", arch):
+            raise UsageError(f"{arch!r} is not a GPU architecture", hint="write it like sm_90 or sm_90a")
+    return tuple(sorted(set(named), key=lambda arch: (len(arch.rstrip("af")), arch)))
+
+
+def _gencode(arch: str) -> str:
+    return f"arch=compute_{arch.removeprefix('sm_')},code={arch}"

@@ -1,0 +1,157 @@
+"""Runs one compiler: own session, time and memory limits, bounded output, nothing left behind.
+
+A compiler's input is a stranger's text. It gets no descriptor, no secret of the environment, and an end: the
+whole process group is killed at the time limit, and by `timeout` too should this process die before that.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+OUTPUT_LIMIT_BYTES = 4 << 20
+FILE_LIMIT_BYTES = 2 << 30
+SMALLEST_MEMORY_LIMIT_BYTES = 4 << 30
+_CHUNK_BYTES = 1 << 16
+_PASSED_ON = ("PATH", "LD_LIBRARY_PATH")
+
+
+@dataclass(frozen=True)
+class Completed:
+    """How one compiler run ended."""
+
+    exit_code: int
+    """Exit code; negative is the number of the signal that ended it."""
+    output: str
+    """Standard output and error in one text, cut at the limit."""
+    timed_out: bool
+    wall_s: float
+    cpu_s: float
+    """User + system seconds of the compiler and every process that it waited for."""
+    output_cut: bool = False
+
+
+def compiler_environment(scratch: Path, env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment that a compiler gets: names from an allow-list, and its scratch folder as TMPDIR."""
+    env = os.environ if env is None else env
+    passed = {name: env[name] for name in _PASSED_ON if name in env}
+    return {
+        "PATH": os.defpath,
+        **passed,
+        "LC_ALL": "C",
+        "TMPDIR": str(scratch),
+        "HOME": str(scratch),
+        "SOURCE_DATE_EPOCH": "0",
+    }
+
+
+def run_compiler(
+    command: Sequence[str], *, folder: Path, env: Mapping[str, str], time_limit_s: float
+) -> Completed:
+    """The result of running `command` in `folder`; every process that it started is gone afterwards.
+
+    Raises:
+        OSError: the command cannot be started.
+    """
+    started = time.monotonic()
+    process = subprocess.Popen(
+        limited(command, time_limit_s),
+        cwd=folder,
+        env=dict(env),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    collector = _Collector(process.stdout)
+    try:
+        timed_out = not _wait_for_end(process.pid, started + time_limit_s)
+    finally:
+        # The leader is dead or dying but not reaped, so that its group id cannot belong to anybody else.
+        _kill_group(process.pid)
+    status, cpu_s = _reap(process)
+    wall_s = time.monotonic() - started
+    output, cut = collector.finish()
+    return Completed(status, output, timed_out, wall_s, cpu_s, cut)
+
+
+def limited(command: Sequence[str], time_limit_s: float) -> list[str]:
+    """`command` under limits on memory, CPU time and file size, and `timeout` where the system has it.
+
+    `timeout` matters only when this process is killed: the compiler would then run on without an end.
+    """
+    shell = shutil.which("sh")
+    if shell is None:
+        return list(command)
+    timeout = shutil.which("timeout")
+    guard = [timeout, "-s", "KILL", f"{time_limit_s + 5:.0f}"] if timeout else []
+    limits = (
+        f"ulimit -c 0; ulimit -v {_memory_limit_bytes() >> 10}; "
+        f"ulimit -t {int(time_limit_s) * (os.cpu_count() or 1) + 5}; ulimit -f {FILE_LIMIT_BYTES >> 9}"
+    )
+    return [shell, "-c", f'{limits}; exec "$@"', "sh", *guard, *command]
+
+
+@dataclass
+class _Collector:
+    """Reads a pipe to its end in a thread and keeps the first part, so that a flood blocks nobody."""
+
+    pipe: IO[bytes]
+    kept: bytearray = field(default_factory=bytearray)
+    cut: bool = False
+
+    def __post_init__(self) -> None:
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        while chunk := os.read(self.pipe.fileno(), _CHUNK_BYTES):
+            room = OUTPUT_LIMIT_BYTES - len(self.kept)
+            self.kept += chunk[:room]
+            self.cut = self.cut or len(chunk) > room
+
+    def finish(self) -> tuple[str, bool]:
+        """The text, and whether some was dropped. Every writer is dead by now, so the pipe ends at once."""
+        self._thread.join(timeout=5.0)
+        if not self._thread.is_alive():
+            self.pipe.close()
+        return bytes(self.kept).decode("utf-8", "replace"), self.cut
+
+
+def _wait_for_end(pid: int, deadline: float) -> bool:
+    """Whether the process ended by itself before `deadline`; it stays a zombie for `_reap`."""
+    ended = threading.Event()
+
+    def wait() -> None:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        ended.set()
+
+    threading.Thread(target=wait, daemon=True).start()
+    return ended.wait(max(0.0, deadline - time.monotonic()))
+
+
+def _kill_group(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        # PermissionError: some systems answer so for a group that holds only a zombie.
+        return
+
+
+def _reap(process: subprocess.Popen[bytes]) -> tuple[int, float]:
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode, usage.ru_utime + usage.ru_stime
+
+
+def _memory_limit_bytes() -> int:
+    """Three quarters of the machine's memory: a template bomb must not take the machine with it."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(SMALLEST_MEMORY_LIMIT_BYTES, total * 3 // 4)
