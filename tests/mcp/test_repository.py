@@ -1,0 +1,217 @@
+"""The repository's own promises: layers, import cost, POSIX modules, the owner's placeholder, server.json."""
+
+import ast
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = {
+    "stitch_mcp": ROOT / "stitch_mcp",
+    "stitch_planner": ROOT / "planner" / "stitch_planner",
+    "stitch_rag": ROOT / "rag_index" / "stitch_rag",
+    "stitch_tools": ROOT / "tools" / "stitch_tools",
+}
+WORKER = PACKAGES["stitch_tools"] / "worker"
+HEAVY = ("torch", "mcp", "openai", "chromadb", "sentence_transformers", "numpy")
+POSIX_ONLY = (
+    "fcntl",
+    "resource",
+    "pwd",
+    "grp",
+    "termios",
+    "pty",
+    "posix_ipc",
+    "crypt",
+    "spwd",
+    "syslog",
+    "tty",
+)
+
+
+def modules_outside_worker() -> list[str]:
+    names: list[str] = []
+    for package, folder in PACKAGES.items():
+        for path in sorted(folder.rglob("*.py")):
+            if WORKER in path.parents or path.name == "__main__.py":
+                continue
+            parts = (package, *path.relative_to(folder).with_suffix("").parts)
+            names.append(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
+    return names
+
+
+def run_python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=120, cwd=ROOT
+    )
+
+
+def imported_roots(path: Path) -> set[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+    roots: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            roots |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno} imports relatively"
+            roots.add(node.module or "")
+    return roots
+
+
+@pytest.mark.parametrize("path", sorted(WORKER.rglob("*.py")), ids=lambda path: str(path.relative_to(WORKER)))
+def test_the_worker_imports_only_torch_and_the_standard_library(path: Path) -> None:
+    foreign = {
+        name
+        for name in imported_roots(path)
+        if name.split(".")[0] not in sys.stdlib_module_names | {"torch"}
+        and not (name == "stitch_tools.worker" or name.startswith("stitch_tools.worker."))
+    }
+    assert not foreign
+
+
+def test_the_worker_parses_as_python_3_10() -> None:
+    for path in sorted(WORKER.rglob("*.py")):
+        ast.parse(path.read_text(encoding="utf-8"), filename=str(path), feature_version=(3, 10))
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    code = "import stitch_mcp, sys; print([name for name in sys.argv[1:] if name in sys.modules])"
+    assert run_python(code, *HEAVY, "pydantic", "click", "rich").stdout.strip() == "[]"
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys; from stitch_mcp.cli import main; code = main(['--help']);"
+        "print(code, [name for name in sys.argv[1:] if name in sys.modules])"
+    )
+    assert run_python(code, *HEAVY, "pydantic", "rich").stdout.splitlines()[-1] == "0 []"
+
+
+def test_no_command_module_loads_anything_heavy() -> None:
+    code = (
+        "import sys; from importlib import import_module; from stitch_mcp.cli import COMMANDS;"
+        "[import_module('stitch_mcp.cli.' + name) for name in COMMANDS];"
+        "print([name for name in sys.argv[1:] if name in sys.modules])"
+    )
+    done = run_python(code, *HEAVY)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_every_package_imports_where_posix_modules_are_missing() -> None:
+    code = """
+import sys
+from importlib import import_module
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name in blocked:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+blocked = set(sys.argv[1].split(","))
+for name in blocked:
+    sys.modules.pop(name, None)
+sys.meta_path.insert(0, Absent())
+for name in sys.argv[2:]:
+    try:
+        import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name in blocked:
+            print(f"{name} needs {error.name} at import")
+        else:
+            raise
+"""
+    done = run_python(code, ",".join(POSIX_ONLY), *modules_outside_worker())
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+def test_each_package_is_typed_and_described() -> None:
+    for folder in PACKAGES.values():
+        assert (folder / "py.typed").exists()
+        assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
+
+
+def test_every_listed_command_has_a_module_that_bears_its_name() -> None:
+    from importlib import import_module
+
+    import click
+
+    from stitch_mcp.cli import COMMANDS
+
+    for name in COMMANDS:
+        command = import_module(f"stitch_mcp.cli.{name}").command
+        assert isinstance(command, click.Command)
+        assert command.name == name
+
+
+def test_server_json_fits_the_registry() -> None:
+    server = json.loads((ROOT / "server.json").read_text(encoding="utf-8"))
+    pyproject = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    version = re.search(r'^version = "(.+)"$', pyproject, re.MULTILINE)
+    assert version is not None
+    assert server["$schema"].endswith("/2025-12-11/server.schema.json")
+    assert re.fullmatch(r"[a-zA-Z0-9.-]+/[a-zA-Z0-9._-]+", server["name"])
+    assert 1 <= len(server["description"]) <= 100
+    assert server["title"].startswith("StitchCUDA")
+    (package,) = server["packages"]
+    assert (package["registryType"], package["runtimeHint"]) == ("pypi", "uvx")
+    assert package["transport"] == {"type": "stdio"}
+    assert server["version"] == package["version"] == version.group(1)
+    assert f"<!-- mcp-name: {server['name']} -->" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    from stitch_mcp import __version__
+
+    assert f'version = "{__version__}"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert f"## [{__version__}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_the_readme_lists_every_command() -> None:
+    from stitch_mcp.cli import COMMANDS
+
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for name, text in COMMANDS.items():
+        assert f"| `{name}" in readme, name
+        assert text.rstrip(".") in readme, name
+
+
+def test_set_owner_replaces_the_placeholder_everywhere(tmp_path: Path) -> None:
+    clone = tmp_path / "clone"
+    for name in ("README.md", "server.json", "pyproject.toml", "scripts/set-owner"):
+        (clone / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, clone / name)
+    git = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull}
+    subprocess.run(["git", "init", "-q"], cwd=clone, check=True, env=git)
+    subprocess.run(["git", "add", "."], cwd=clone, check=True, env=git)
+    for owner in ("first-owner", "second"):
+        subprocess.run([sys.executable, "scripts/set-owner", owner], cwd=clone, check=True, env=git)
+        for name in ("README.md", "server.json", "pyproject.toml"):
+            text = (clone / name).read_text(encoding="utf-8")
+            assert f"{owner}/stitch-mcp" in text, name
+            assert not re.search(rf"github\.(com/|)(?!{owner}/)[A-Za-z-]+/stitch-mcp", text), name
+    refused = subprocess.run([sys.executable, "scripts/set-owner", "not/a name"], cwd=clone, env=git)
+    assert refused.returncode == 2
+
+
+def test_no_line_names_a_machine() -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True).stdout
+    pattern = re.compile(r"(?<![\w.])/(?:root|home/[a-z]\w*)/")
+    for name in listing.decode("utf-8").split("\0"):
+        path = ROOT / name
+        if name and path.is_file() and path.suffix in {".md", ".py", ".toml", ".json", ".yml", ".txt", ""}:
+            found = pattern.search(path.read_text(encoding="utf-8", errors="replace"))
+            assert not found or name == "tests/mcp/test_repository.py", name
+
+
+def test_the_shell_scripts_are_valid_bash() -> None:
+    for name in ("scripts/setup", "scripts/check", ".ci/run"):
+        assert os.access(ROOT / name, os.X_OK), name
+        subprocess.run(["bash", "-n", name], cwd=ROOT, check=True)
