@@ -1,0 +1,203 @@
+"""`solve`: from a reference to a certificate, one ordered list of steps over a run's state.
+
+Each step does one thing, stores what it found and records one event. A step whose event is there already is
+not repeated, so a run killed at any moment goes on with the step that was in flight.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stitch_planner.run_events import RunFinished, RunStarted
+from stitch_planner.runs import Run, Workspace, started
+from stitch_planner.steps import STEPS, Work
+from stitch_tools.device import resolve_target
+from stitch_tools.environment import describe_environment
+from stitch_tools.errors import InterruptedRunError, StoreError, UsageError
+from stitch_tools.models import Bench, Check, Fact, SandboxLevel, Task
+from stitch_tools.processes.interpreter import Interpreter, find_interpreter
+from stitch_tools.references import load_task
+
+Emit = Callable[[str], None]
+
+
+def _silent(message: str) -> None:
+    del message
+
+
+@dataclass(frozen=True)
+class SolveRequest:
+    """What to solve, and how. Either `reference` or `resume` is given."""
+
+    workspace: Path
+    reference: str | None = None
+    """A KernelBench-style file, `path.py:Object`, or a task.toml."""
+    resume: str | None = None
+    """Run id (or its unique beginning, or "last") to go on with."""
+    target: str = "cpu"
+    overrides: Mapping[str, object] = field(default_factory=dict[str, object])
+    """Fields of the contract that the caller sets."""
+    allow_relaxed: bool = False
+    """Whether `overrides` may loosen the contract, which marks every result."""
+    python: str | None = None
+    """Target interpreter; None: found as `find_interpreter` says."""
+    quick: bool = False
+    min_speedup: float | None = None
+    require_sandbox: SandboxLevel | None = None
+    threads: int | None = None
+    cache_dir: Path | None = None
+    build_time_limit_s: float = 600.0
+    inputs: str | None = None
+    """Name of the input maker; None: the task file's, else get_inputs."""
+
+
+class SolveResult(Fact):
+    """The end of a run, flat enough for a script."""
+
+    run_id: str
+    run_folder: str
+    """Absolute path."""
+    task: str
+    """Name of the task."""
+    target: str
+    status: str
+    """CheckStatus of the program."""
+    outcome: str
+    """BenchOutcome against eager."""
+    program_id: str | None
+    certificate: str | None
+    """Absolute path of the archive, None where nothing was accepted."""
+    speedup: float | None
+    """Median of eager time / program time."""
+    min_speedup: float | None
+    message: str
+    """One sentence that explains status and outcome."""
+    warnings: tuple[str, ...] = ()
+    """Doubts about the reference, with their evidence."""
+    notes: tuple[str, ...] = ()
+    """What the coder wants a reader to know: eager nodes, layout choices."""
+    check: Check | None = None
+    bench: Bench | None = None
+
+
+def solve(
+    request: SolveRequest, *, emit: Emit | None = None, stop: threading.Event | None = None
+) -> SolveResult:
+    """The result of solving `request`, after as many steps as were still open.
+
+    Args:
+        request: what to solve.
+        emit: receives one sentence per step.
+        stop: when set, the loop ends after the step in flight.
+
+    Raises:
+        InterruptedRunError: `stop` was set; the hint says how to resume.
+        TaskError: the reference cannot be used.
+        StitchError: something that this machine needs is missing, or a failure of ours.
+    """
+    workspace = Workspace(request.workspace)
+    workspace.prepare()
+    run, task, interpreter = _resume(request, workspace) if request.resume else _begin(request, workspace)
+    try:
+        if run.state.finished is None:
+            _advance(run, task, interpreter, request, emit or _silent, stop or threading.Event())
+        return _result(run, task)
+    finally:
+        run.close()
+
+
+def _begin(request: SolveRequest, workspace: Workspace) -> tuple[Run, Task, Interpreter]:
+    if request.reference is None:
+        raise UsageError("nothing to solve", hint="name a reference file, or a run with --resume")
+    target = resolve_target(request.target)
+    overrides = dict(request.overrides) | ({"inputs": request.inputs} if request.inputs else {})
+    task = load_task(
+        request.reference,
+        workspace=workspace.root,
+        store=workspace.store,
+        target=target.name,
+        overrides=overrides,
+        allow_relaxed=request.allow_relaxed,
+    )
+    interpreter = find_interpreter(request.python, workspace.root)
+    run = Run(workspace.new_run_folder(task), workspace.store)
+    run.record(
+        RunStarted(
+            task=workspace.store.put_fact(task),
+            task_id=task.task_id,
+            coder="stitcher",
+            quick=request.quick,
+            min_speedup=request.min_speedup,
+            interpreter=str(interpreter.path),
+            environment=workspace.store.put_fact(describe_environment(interpreter, target)),
+        )
+    )
+    return run, task, interpreter
+
+
+def _resume(request: SolveRequest, workspace: Workspace) -> tuple[Run, Task, Interpreter]:
+    if request.reference is not None:
+        raise UsageError(
+            "a resumed run has its reference already", hint="give a reference or --resume, not both"
+        )
+    run = Run(workspace.run_folder(request.resume or ""), workspace.store)
+    try:
+        first = started(run.state)
+        task = workspace.store.get_fact(first.task, Task)
+        interpreter = find_interpreter(request.python or first.interpreter, workspace.root)
+    except BaseException:
+        run.close()
+        raise
+    return run, task, interpreter
+
+
+def _advance(
+    run: Run, task: Task, interpreter: Interpreter, request: SolveRequest, emit: Emit, stop: threading.Event
+) -> None:
+    with Work(
+        run=run,
+        task=task,
+        interpreter=interpreter,
+        emit=emit,
+        require_sandbox=request.require_sandbox,
+        threads=request.threads,
+        cache_dir=request.cache_dir,
+        build_time_limit_s=request.build_time_limit_s,
+    ) as work:
+        for name, step in STEPS:
+            if getattr(run.state, name) is not None:
+                continue
+            if stop.is_set():
+                raise InterruptedRunError(
+                    f"stopped before the step '{name}'; everything up to it is kept",
+                    hint=f"go on with: stitch-mcp solve --resume {run.run_id}",
+                )
+            step(work)
+
+
+def _result(run: Run, task: Task) -> SolveResult:
+    state, store = run.state, run.store
+    if state.finished is None:
+        raise StoreError("the run ended without its last event", hint="solve again; this is a fault of ours")
+    check = store.get_fact(state.check.check, Check) if state.check else None
+    bench = store.get_fact(state.bench.bench, Bench) if state.bench else None
+    eager = bench.ratio("eager") if bench else None
+    finished: RunFinished = state.finished
+    return SolveResult(
+        run_id=run.run_id,
+        run_folder=str(run.folder.resolve()),
+        task=task.name,
+        target=task.target,
+        status=finished.status,
+        outcome=finished.outcome,
+        program_id=state.program.program_id if state.program else None,
+        certificate=str((run.folder / state.certificate.file).resolve()) if state.certificate else None,
+        speedup=eager.speedup if eager else None,
+        min_speedup=started(state).min_speedup,
+        message=finished.message,
+        warnings=state.reference.warnings if state.reference else (),
+        notes=state.program.notes if state.program else (),
+        check=check,
+        bench=bench,
+    )

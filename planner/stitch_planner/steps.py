@@ -1,0 +1,322 @@
+"""The steps of a run. Each returns nothing: what it found lies in the store, and its event in the log."""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+from stitch_planner.certify import certify_run
+from stitch_planner.plan import Plan, make_plan
+from stitch_planner.run_events import (
+    BenchFinished,
+    BuildFinished,
+    CheckFinished,
+    Decision,
+    DecisionMade,
+    GraphCaptured,
+    PlanMade,
+    ProgramWritten,
+    ReferenceObserved,
+    RunFinished,
+)
+from stitch_planner.runs import Run, started
+from stitch_planner.stitcher import stitch
+from stitch_tools.ceilings import measure_ceilings
+from stitch_tools.check import CheckOptions, check_program, observe_reference
+from stitch_tools.compile import compile_program
+from stitch_tools.device import resolve_target
+from stitch_tools.errors import StoreError
+from stitch_tools.graph import capture_graph
+from stitch_tools.models import (
+    Bench,
+    Build,
+    Ceilings,
+    Check,
+    Fact,
+    Graph,
+    Program,
+    ReferenceFacts,
+    SandboxLevel,
+    Task,
+)
+from stitch_tools.processes.interpreter import Interpreter
+from stitch_tools.processes.session import TargetSession
+from stitch_tools.timing import BenchOptions, benchmark_program
+
+STITCHER = "stitcher"
+FactT = TypeVar("FactT", bound=Fact)
+
+
+@dataclass
+class Work:
+    """What the steps of one run share: its facts by name, and one warm session, begun when first needed."""
+
+    run: Run
+    task: Task
+    interpreter: Interpreter
+    emit: Callable[[str], None]
+    require_sandbox: SandboxLevel | None = None
+    threads: int | None = None
+    cache_dir: Path | None = None
+    build_time_limit_s: float = 600.0
+    _session: TargetSession | None = dataclasses.field(default=None, init=False)
+    _cleanup: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack, init=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._cleanup.close()
+
+    @property
+    def session(self) -> TargetSession:
+        """The target interpreter's session."""
+        if self._session is None:
+            self.emit(f"starting {self.interpreter.path} (torch {self.interpreter.torch_version})")
+            self._session = self._cleanup.enter_context(
+                TargetSession(self.interpreter, require_sandbox=self.require_sandbox, threads=self.threads)
+            )
+        return self._session
+
+    @property
+    def facts(self) -> ReferenceFacts:
+        """What was observed of the reference."""
+        return self._stored(self.run.state.reference, "facts", ReferenceFacts)
+
+    @property
+    def graph(self) -> Graph:
+        """The captured graph."""
+        return self._stored(self.run.state.graph, "graph", Graph)
+
+    @property
+    def ceilings(self) -> Ceilings | None:
+        """The device's ceilings, None where the device is not here."""
+        event = self.run.state.graph
+        return None if event is None or event.ceilings is None else self._stored(event, "ceilings", Ceilings)
+
+    @property
+    def plan(self) -> Plan:
+        """The plan."""
+        return self._stored(self.run.state.plan, "plan", Plan)
+
+    @property
+    def program(self) -> Program:
+        """The candidate."""
+        return self._stored(self.run.state.program, "program", Program)
+
+    @property
+    def build(self) -> Build:
+        """The candidate's build. The artifact may have left the cache since."""
+        return self._stored(self.run.state.build, "build", Build)
+
+    @property
+    def check(self) -> Check:
+        """The candidate's check."""
+        return self._stored(self.run.state.check, "check", Check)
+
+    @property
+    def bench(self) -> Bench:
+        """The candidate's timing."""
+        return self._stored(self.run.state.bench, "bench", Bench)
+
+    def _stored(self, event: Fact | None, field: str, kind: type[FactT]) -> FactT:
+        if event is None:
+            raise StoreError(
+                f"the run has no {kind.__name__} yet", hint="this is a fault of ours; solve again"
+            )
+        return self.run.store.get_fact(getattr(event, field), kind)
+
+
+def observe(work: Work) -> None:
+    """Run the reference once and keep what was seen."""
+    work.emit("observing the reference")
+    facts = observe_reference(work.task, session=work.session, store=work.run.store)
+    for warning in facts.warnings:
+        work.emit(f"warning: {warning}")
+    work.run.record(ReferenceObserved(facts=work.run.store.put_fact(facts), warnings=facts.warnings))
+
+
+def capture(work: Work) -> None:
+    """Measure the device, unless it is not here, and capture the graph."""
+    store = work.run.store
+    ceilings = None
+    if resolve_target(work.task.target).available:
+        work.emit("measuring the device's ceilings (once per machine)")
+        ceilings = measure_ceilings(work.task.target, cache_dir=work.cache_dir, session=work.session)
+    work.emit("capturing the graph")
+    graph = capture_graph(work.task, session=work.session, store=store, facts=work.facts, ceilings=ceilings)
+    work.run.record(
+        GraphCaptured(
+            graph=store.put_fact(graph),
+            ceilings=store.put_fact(ceilings) if ceilings else None,
+            source=graph.source,
+        )
+    )
+
+
+def plan(work: Work) -> None:
+    """Partition the graph into steps with predicted times."""
+    made = make_plan(work.graph, work.facts, work.task, work.ceilings)
+    work.emit(f"planned {len(made.steps)} steps")
+    work.run.record(PlanMade(plan=work.run.store.put_fact(made), steps=len(made.steps)))
+
+
+def write_program(work: Work) -> None:
+    """Turn the plan into source files, also laid out for people below `rounds/000/program`."""
+    stitched = stitch(work.task, work.facts, work.graph, work.plan)
+    store = work.run.store
+    program = Program(
+        format=stitched.format,
+        target=work.task.target,
+        files=store.put_files(stitched.files),
+        main=stitched.main,
+        author=STITCHER,
+    )
+    folder = work.run.folder / "rounds" / "000" / "program"
+    store.materialize(program.files, folder)
+    work.emit(f"wrote {len(program.files)} files: {folder}")
+    work.run.record(
+        ProgramWritten(program=store.put_fact(program), program_id=program.program_id, notes=stitched.notes)
+    )
+
+
+def build(work: Work) -> None:
+    """Compile the program."""
+    work.emit("compiling")
+    built = _compile(work)
+    if not built.ok:
+        for line in built.diagnostics[:5]:
+            work.emit(f"{line.file}:{line.line}: {line.severity}: {line.message}")
+    work.run.record(
+        BuildFinished(program_id=built.program_id, build=work.run.store.put_fact(built), ok=built.ok)
+    )
+
+
+def _compile(work: Work) -> Build:
+    return compile_program(
+        work.program,
+        work.run.store,
+        cache_dir=work.cache_dir,
+        time_limit_s=work.build_time_limit_s,
+        emit=work.emit,
+    )
+
+
+def _usable_build(work: Work) -> Build:
+    """The recorded build, made again where the cache has dropped its artifact since."""
+    recorded = work.build
+    if recorded.ok and recorded.artifact and not Path(recorded.artifact).exists():
+        return _compile(work)
+    return recorded
+
+
+def check(work: Work) -> None:
+    """Compare the program with the reference."""
+    work.emit("checking against the reference")
+    checked = check_program(
+        work.task,
+        work.program,
+        _usable_build(work),
+        session=work.session,
+        store=work.run.store,
+        facts=work.facts,
+        options=CheckOptions(),
+        emit=work.emit,
+    )
+    work.emit(f"check: {checked.status}{' (' + checked.message + ')' if checked.message else ''}")
+    work.run.record(
+        CheckFinished(
+            program_id=checked.program_id, check=work.run.store.put_fact(checked), status=checked.status
+        )
+    )
+
+
+def bench(work: Work) -> None:
+    """Time the program beside its baselines, if it was accepted."""
+    checked = work.check
+    if checked.status == "accepted":
+        work.emit("timing beside eager and torch.compile")
+        quick = started(work.run.state).quick
+        timed = benchmark_program(
+            work.task,
+            work.program,
+            _usable_build(work),
+            session=work.session,
+            store=work.run.store,
+            facts=work.facts,
+            options=BenchOptions(quick=quick),
+            emit=work.emit,
+        )
+    else:
+        timed = Bench(
+            program_id=checked.program_id,
+            task_id=checked.task_id,
+            outcome="unmeasured",
+            message=f"only accepted programs are timed; this one is {checked.status}",
+        )
+    work.run.record(
+        BenchFinished(
+            program_id=timed.program_id, bench=work.run.store.put_fact(timed), outcome=timed.outcome
+        )
+    )
+
+
+def decide(work: Work) -> None:
+    """Say what follows from the evidence. The stitcher has one round, so it accepts or stops."""
+    checked, timed = work.check, work.bench
+    decision: Decision = "accept" if checked.status == "accepted" else "stop"
+    work.run.record(
+        DecisionMade(program_id=checked.program_id, decision=decision, reason=explain(checked, timed))
+    )
+
+
+def explain(checked: Check, timed: Bench) -> str:
+    """Status and outcome as one sentence."""
+    if checked.status != "accepted":
+        return f"{checked.status}: {checked.message}" if checked.message else checked.status
+    against = timed.ratio("eager")
+    flags = f" ({', '.join(checked.flags)})" if checked.flags else ""
+    if against is None:
+        return f"correct{flags}, not timed: {timed.message}"
+    interval = f"{against.speedup:.2f}x eager, 95% interval {against.low:.2f} to {against.high:.2f}"
+    words = {"faster": "faster", "slower": "correct but slower", "inconclusive": "correct, no clear gain"}
+    return f"{words.get(timed.outcome, timed.outcome)}{flags}: {interval}"
+
+
+def certify(work: Work) -> None:
+    """Write the certificate of an accepted program; of any other there is none."""
+    if work.check.status != "accepted":
+        return
+    work.run.record(certify_run(work.run, work.task, work.plan))
+
+
+def finish(work: Work) -> None:
+    """Close the run."""
+    decision = work.run.state.decision
+    work.run.record(
+        RunFinished(
+            status=work.check.status,
+            outcome=work.bench.outcome,
+            message=decision.reason if decision else "",
+        )
+    )
+
+
+STEPS: tuple[tuple[str, Callable[[Work], None]], ...] = (
+    ("reference", observe),
+    ("graph", capture),
+    ("plan", plan),
+    ("program", write_program),
+    ("build", build),
+    ("check", check),
+    ("bench", bench),
+    ("decision", decide),
+    ("certificate", certify),
+    ("finished", finish),
+)
+"""Field of the State that shows that a step is done, and the step."""
