@@ -15,11 +15,13 @@ from stitch_planner.steps import STEPS, Work
 from stitch_tools.device import resolve_target
 from stitch_tools.environment import describe_environment
 from stitch_tools.errors import InterruptedRunError, StoreError, UsageError
+from stitch_tools.events import Event
 from stitch_tools.models import Bench, Check, Fact, SandboxLevel, Task
 from stitch_tools.processes.interpreter import Interpreter, find_interpreter
 from stitch_tools.references import load_task
 
 Emit = Callable[[str], None]
+OnEvent = Callable[[Event], None] | None
 
 
 def _silent(message: str) -> None:
@@ -82,7 +84,11 @@ class SolveResult(Fact):
 
 
 def solve(
-    request: SolveRequest, *, emit: Emit | None = None, stop: threading.Event | None = None
+    request: SolveRequest,
+    *,
+    emit: Emit | None = None,
+    stop: threading.Event | None = None,
+    on_event: OnEvent = None,
 ) -> SolveResult:
     """The result of solving `request`, after as many steps as were still open.
 
@@ -90,6 +96,7 @@ def solve(
         request: what to solve.
         emit: receives one sentence per step.
         stop: when set, the loop ends after the step in flight.
+        on_event: sees each event once it is durable.
 
     Raises:
         InterruptedRunError: `stop` was set; the hint says how to resume.
@@ -98,7 +105,8 @@ def solve(
     """
     workspace = Workspace(request.workspace)
     workspace.prepare()
-    run, task, interpreter = _resume(request, workspace) if request.resume else _begin(request, workspace)
+    begin = _resume if request.resume else _begin
+    run, task, interpreter = begin(request, workspace, on_event)
     try:
         if run.state.finished is None:
             _advance(run, task, interpreter, request, emit or _silent, stop or threading.Event())
@@ -107,7 +115,7 @@ def solve(
         run.close()
 
 
-def _begin(request: SolveRequest, workspace: Workspace) -> tuple[Run, Task, Interpreter]:
+def _begin(request: SolveRequest, workspace: Workspace, on_event: OnEvent) -> tuple[Run, Task, Interpreter]:
     if request.reference is None:
         raise UsageError("nothing to solve", hint="name a reference file, or a run with --resume")
     target = resolve_target(request.target)
@@ -121,7 +129,7 @@ def _begin(request: SolveRequest, workspace: Workspace) -> tuple[Run, Task, Inte
         allow_relaxed=request.allow_relaxed,
     )
     interpreter = find_interpreter(request.python, workspace.root)
-    run = Run(workspace.new_run_folder(task), workspace.store)
+    run = Run(workspace.new_run_folder(task), workspace.store, on_event=on_event)
     run.record(
         RunStarted(
             task=workspace.store.put_fact(task),
@@ -136,12 +144,12 @@ def _begin(request: SolveRequest, workspace: Workspace) -> tuple[Run, Task, Inte
     return run, task, interpreter
 
 
-def _resume(request: SolveRequest, workspace: Workspace) -> tuple[Run, Task, Interpreter]:
+def _resume(request: SolveRequest, workspace: Workspace, on_event: OnEvent) -> tuple[Run, Task, Interpreter]:
     if request.reference is not None:
         raise UsageError(
             "a resumed run has its reference already", hint="give a reference or --resume, not both"
         )
-    run = Run(workspace.run_folder(request.resume or ""), workspace.store)
+    run = Run(workspace.run_folder(request.resume or ""), workspace.store, on_event=on_event)
     try:
         first = started(run.state)
         task = workspace.store.get_fact(first.task, Task)

@@ -1,6 +1,7 @@
 """Run folders: where a run's events, readable copies and certificate lie."""
 
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 from stitch_planner.run_events import RunEvent, RunStarted, kind_of
 from stitch_planner.state import State, replay
 from stitch_tools.errors import StoreError, UsageError
-from stitch_tools.events import EventLog, read_events
+from stitch_tools.events import Event, EventLog, read_events
 from stitch_tools.models import Fact, Task
 from stitch_tools.store import Store, write_atomically
 
@@ -80,8 +81,10 @@ class RunSummary(Fact):
 class Run:
     """A run opened for writing: its log and its replayed state."""
 
-    def __init__(self, folder: Path, store: Store) -> None:
-        """Open the run's log, making the folder if needed.
+    def __init__(
+        self, folder: Path, store: Store, *, on_event: Callable[[Event], None] | None = None
+    ) -> None:
+        """Open the run's log, making the folder if needed; `on_event` sees each event once it is durable.
 
         Raises:
             LockedError: another process works on it.
@@ -89,7 +92,7 @@ class Run:
         """
         self.folder = folder
         self.store = store
-        self.log = EventLog(folder / "events.jsonl")
+        self.log = EventLog(folder / "events.jsonl", on_event=on_event)
         try:
             self.state = replay(self.log.events)
         except BaseException:

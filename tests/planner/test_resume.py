@@ -1,0 +1,85 @@
+"""A run is killed after every one of its events, and goes on each time."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from stitch_planner.run_events import KINDS
+from stitch_planner.runs import Workspace
+from stitch_planner.schemas import certificate_schema, event_schema
+from stitch_tools.certificate import read_certificate
+
+REFERENCE = """
+import torch
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(64, 32)
+
+    def forward(self, x):
+        return torch.relu(self.linear(x))
+
+
+def get_inputs():
+    return [torch.randn(128, 64)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+# Solves until one event was written, then dies the hardest way.
+SOLVE = """
+import os, signal, sys
+from pathlib import Path
+from stitch_planner.loop import SolveRequest, solve
+
+folder, reference, resume = Path(sys.argv[1]), sys.argv[2] or None, sys.argv[3] or None
+request = SolveRequest(
+    workspace=folder, reference=reference, resume=resume, quick=True, python=sys.executable,
+    cache_dir=folder / "cache",
+)
+kill = lambda event: os.kill(os.getpid(), signal.SIGKILL)
+solve(request, on_event=kill)
+"""
+
+
+def run_until_killed(folder: Path, reference: str, resume: str) -> int:
+    command = [sys.executable, "-c", SOLVE, str(folder), reference, resume]
+    return subprocess.run(command, timeout=300, check=False, env=dict(os.environ)).returncode
+
+
+@pytest.mark.slow
+def test_a_run_killed_after_every_event_ends_without_repeating_a_step(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(REFERENCE, encoding="utf-8")
+    workspace = Workspace(tmp_path)
+    assert run_until_killed(tmp_path, str(tmp_path / "model.py"), "") == -signal.SIGKILL
+    (run_id,) = workspace.run_ids()
+    log = workspace.runs_folder / run_id / "events.jsonl"
+    seen = log.read_bytes()
+    for _ in range(len(KINDS) + 1):
+        code = run_until_killed(tmp_path, "", run_id)
+        now = log.read_bytes()
+        assert now.startswith(seen), "an event that was durable has changed"
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL
+        assert now.count(b"\n") == seen.count(b"\n") + 1, "each attempt adds just the step that was open"
+        seen = now
+    kinds = Counter(json.loads(line)["kind"] for line in seen.splitlines())
+    assert kinds == Counter(KINDS), "every step happened, and none twice"
+    for line in seen.splitlines():
+        jsonschema.validate(json.loads(line), event_schema())
+    (certificate,) = (workspace.runs_folder / run_id).glob("*.stitch.zip")
+    archive = read_certificate(certificate)
+    assert archive.certificate.check.status == "accepted"
+    jsonschema.validate(archive.certificate.model_dump(mode="json"), certificate_schema())
