@@ -1,0 +1,241 @@
+"""One confined process, seen from the controller."""
+
+import os
+import select
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+from stitch_tools.errors import WorkerError
+from stitch_tools.processes.outcome import (
+    CRASH_SIGNALS,
+    ChildDied,
+    ChildTimeout,
+    Outcome,
+    OutcomeKind,
+    signal_name,
+)
+from stitch_tools.worker.wire import (
+    Channel,
+    ChannelClosedError,
+    ChannelTimeoutError,
+    Frame,
+    ProtocolError,
+)
+
+_GRACE_S = 2.0
+_CLOSE_RACE_S = 0.25
+_WATCHDOG_KINDS: tuple[OutcomeKind, ...] = (
+    "out_of_memory",
+    "output_flood",
+    "too_many_processes",
+    "scratch_full",
+)
+
+
+class Child:
+    """A running child. Not thread-safe; every method but `outcome` may find that it has died."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        control: Channel,
+        pidfd: int,
+        pid: int,
+        scratch: str,
+        on_end: Callable[[], None],
+    ) -> None:
+        self.channel = channel
+        self.pid = pid
+        """Pid on the host."""
+        self.scratch = scratch
+        self._control = control
+        self._pidfd = pidfd
+        self._on_end = on_end
+        self._outcome: Outcome | None = None
+        self._sequence = 0
+        self._exit_asked = False
+
+    def __enter__(self) -> "Child":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def request(
+        self,
+        message: dict[str, Any],
+        blob: bytes = b"",
+        fds: tuple[int, ...] = (),
+        timeout_s: float | None = 60.0,
+    ) -> Frame:
+        """The child's answer. The caller owns the descriptors in it.
+
+        Raises:
+            ChildTimeout: no answer before the deadline; the child was killed.
+            ChildDied: the child ended, or sent something else than an answer and was killed for it.
+        """
+        if self._outcome is not None:
+            raise ChildDied(self._outcome)
+        self._sequence += 1
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        try:
+            self.channel.send({**message, "seq": self._sequence}, blob, fds, _remaining(deadline) or 3600.0)
+            self._await_answer(deadline)
+            frame = self.channel.receive(_remaining(deadline))
+        except ChannelTimeoutError:
+            raise ChildTimeout(self._finish("timed_out")) from None
+        except ChannelClosedError:
+            raise ChildDied(self._finish("closed_descriptors", _CLOSE_RACE_S)) from None
+        except ProtocolError:
+            raise ChildDied(self._finish("protocol")) from None
+        self._verify(frame)
+        return frame
+
+    def _await_answer(self, deadline: float | None) -> None:
+        """Wait until the channel has something; a report of the end while nothing is there ends the wait."""
+        poller = select.poll()
+        poller.register(self.channel, select.POLLIN)
+        poller.register(self._control, select.POLLIN)
+        remaining = _remaining(deadline)
+        ready = dict(poller.poll(None if remaining is None else remaining * 1000))
+        if not ready:
+            raise ChannelTimeoutError("the child did not answer in time")
+        if self.channel.fileno() not in ready:
+            raise ChannelClosedError("the child ended")
+
+    def _verify(self, frame: Frame) -> None:
+        kind: OutcomeKind | None = None
+        if frame.message.get("seq") != self._sequence or not isinstance(frame.message.get("ok"), bool):
+            kind = "protocol"
+        elif frame.pid is not None and frame.pid != self.pid:
+            kind = "forked"
+        if kind:
+            for fd in frame.fds:
+                os.close(fd)
+            raise ChildDied(self._finish(kind))
+
+    def is_alive(self) -> bool:
+        """Whether it still runs, as far as is known without asking it."""
+        if self._outcome is None and _readable(self._control, 0):
+            self._finish("closed_descriptors", _CLOSE_RACE_S)
+        return self._outcome is None
+
+    def outcome(self) -> Outcome:
+        """How it ended; a child that still runs is ended for that."""
+        return self._outcome or self._finish("killed", 0)
+
+    def pause(self) -> None:
+        """Stop the child and everything it started; returns when it stands still.
+
+        Raises:
+            ChildDied: it had ended.
+        """
+        self._tell("pause", "paused")
+
+    def resume(self) -> None:
+        """Let it go on."""
+        self._tell("resume", "resumed")
+
+    def kill(self, kind: OutcomeKind = "killed") -> Outcome:
+        """End the whole tree now; `kind` names the reason where it had not ended by itself."""
+        return self._outcome or self._finish(kind, 0)
+
+    def close(self) -> None:
+        """Ask it to end, insist after a moment, and forget its scratch folder."""
+        if self._outcome is None and not self._exit_asked:
+            try:
+                self._exit_asked = True
+                self.channel.send({"op": "exit", "seq": 0}, timeout_s=0.1)
+            except (ChannelClosedError, ChannelTimeoutError):
+                pass
+        if self._outcome is None:
+            self._finish("killed", _GRACE_S)
+
+    def _tell(self, op: str, event: str) -> None:
+        if self._outcome is not None:
+            raise ChildDied(self._outcome)
+        try:
+            self._control.send({"op": op})
+            answer = self._control.receive(_GRACE_S).message
+        except (ChannelClosedError, ChannelTimeoutError, ProtocolError):
+            raise ChildDied(self._finish("killed")) from None
+        if answer.get("event") != event:
+            raise ChildDied(self._record(answer, "killed"))
+
+    def _finish(self, kind: OutcomeKind, wait_s: float = 0.0) -> Outcome:
+        """End the child (after `wait_s` in which it may end by itself) and remember how it ended."""
+        report = self._receive_report(wait_s) if wait_s else None
+        if report is None:
+            try:
+                self._control.send({"op": "kill"}, timeout_s=0.5)
+            except (ChannelClosedError, ChannelTimeoutError):
+                pass
+            report = self._receive_report(_GRACE_S)
+        return self._record(report or {}, kind)
+
+    def _receive_report(self, timeout_s: float) -> dict[str, Any] | None:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                message = self._control.receive(max(0.0, deadline - time.monotonic())).message
+            except (ChannelClosedError, ChannelTimeoutError, ProtocolError):
+                return None
+            if message.get("event") in ("ended", "failed"):
+                return message
+
+    def _record(self, report: dict[str, Any], kind: OutcomeKind) -> Outcome:
+        self._release()
+        number = report.get("signal")
+        self._outcome = Outcome(
+            kind=self._judge(report, kind),
+            exit_code=report.get("exit_code"),
+            signal_name=signal_name(number),
+            stdout_tail=str(report.get("stdout_tail", "")),
+            stderr_tail=str(report.get("stderr_tail", "")),
+            peak_rss_bytes=report.get("peak_rss_bytes"),
+            left_behind=int(report.get("left_behind", 0)),
+        )
+        return self._outcome
+
+    def _judge(self, report: dict[str, Any], kind: OutcomeKind) -> OutcomeKind:
+        reason = report.get("reason")
+        if reason in _WATCHDOG_KINDS:
+            return reason
+        if not report or reason == "killed":
+            return kind
+        number = report.get("signal")
+        if number is None:
+            return "exited" if self._exit_asked and report.get("exit_code") == 0 else "early_exit"
+        if number == signal.SIGABRT and "bad_alloc" in str(report.get("stderr_tail")):
+            return "out_of_memory"
+        return "crashed" if number in CRASH_SIGNALS else "signaled"
+
+    def _release(self) -> None:
+        """Make sure that nothing is left, and close what belongs to the child."""
+        try:
+            # The init: at level full the kernel ends everything below it before it is gone itself.
+            if not _readable(self._pidfd, 0.5):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+                if not _readable(self._pidfd, 5.0):
+                    raise WorkerError(
+                        f"process {self.pid} does not end", hint="It waits in the kernel; a driver may hang."
+                    )
+        except ProcessLookupError:
+            pass
+        finally:
+            os.close(self._pidfd)
+            self.channel.close()
+            self._control.close()
+            self._on_end()
+
+
+def _remaining(deadline: float | None) -> float | None:
+    return None if deadline is None else max(0.001, deadline - time.monotonic())
+
+
+def _readable(thing: Channel | int, timeout_s: float) -> bool:
+    poller = select.poll()
+    poller.register(thing, select.POLLIN)
+    return bool(poller.poll(timeout_s * 1000))

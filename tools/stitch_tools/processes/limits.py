@@ -1,0 +1,37 @@
+"""What one child may use."""
+
+import os
+from dataclasses import dataclass
+
+_GIB = 1 << 30
+_SHARE_OF_FREE = 0.9
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Upper bounds of one child and everything that it starts."""
+
+    memory_bytes: int | None = None
+    """Memory beyond what the zygote gave it; None: nine tenths of what is free when it starts."""
+    scratch_bytes: int = 2 * _GIB
+    """Size of its scratch folder (and of its /dev/shm), which count as memory at level full."""
+    output_bytes: int = 16 << 20
+    """Printed bytes, both streams together; more is a flood."""
+    processes: int = 64
+
+    def as_message(self) -> dict[str, int]:
+        """The limits as plain numbers for the zygote."""
+        return {
+            "memory_bytes": self.memory_bytes or int(_available_bytes() * _SHARE_OF_FREE),
+            "scratch_bytes": self.scratch_bytes,
+            "output_bytes": self.output_bytes,
+            "processes": self.processes,
+        }
+
+
+def _available_bytes() -> int:
+    with open("/proc/meminfo", encoding="utf-8") as meminfo:  # noqa: PTH123
+        for line in meminfo:
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

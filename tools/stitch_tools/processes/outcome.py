@@ -1,0 +1,93 @@
+"""How a child process ended. A fact about the candidate or the task, not an error of ours."""
+
+import signal
+from dataclasses import dataclass
+from typing import Literal
+
+OutcomeKind = Literal[
+    "exited",
+    "early_exit",
+    "crashed",
+    "signaled",
+    "timed_out",
+    "out_of_memory",
+    "output_flood",
+    "too_many_processes",
+    "scratch_full",
+    "forked",
+    "closed_descriptors",
+    "protocol",
+    "killed",
+]
+
+CRASH_SIGNALS = frozenset(
+    {
+        signal.SIGSEGV,
+        signal.SIGABRT,
+        signal.SIGBUS,
+        signal.SIGFPE,
+        signal.SIGILL,
+        signal.SIGSYS,
+        signal.SIGTRAP,
+    }
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The end of one child. Texts come from the child: data, never instructions."""
+
+    kind: OutcomeKind
+    """exited: asked to. early_exit: unasked. crashed: by a fault of its own (segmentation fault, abort).
+    signaled: by another signal. timed_out: a request's deadline passed, or it was ended as a hang.
+    forked: somebody else than the process itself answered. closed_descriptors: alive, but its channel is gone.
+    protocol: it sent something that is not an answer. killed: ended by us without a fault."""
+    exit_code: int | None = None
+    signal_name: str | None = None
+    """SIGSEGV, ... when a signal ended it."""
+    stdout_tail: str = ""
+    stderr_tail: str = ""
+    peak_rss_bytes: int | None = None
+    left_behind: int = 0
+    """Processes that it had started and that had to be ended after it."""
+
+    def describe(self) -> str:
+        """One sentence for people."""
+        detail = {
+            "exited": "the process ended as asked",
+            "early_exit": f"the process ended by itself with code {self.exit_code} before it had answered",
+            "crashed": f"the process crashed with {self.signal_name}",
+            "signaled": f"the process was ended by {self.signal_name}",
+            "timed_out": "the process did not answer in time",
+            "out_of_memory": "the process needed more memory than it may have",
+            "output_flood": "the process printed more than it may",
+            "too_many_processes": "the process started more processes than it may",
+            "scratch_full": "the process wrote more to its scratch folder than it may",
+            "forked": "another process than the one we started answered",
+            "closed_descriptors": "the process closed its connection to us",
+            "protocol": "the process sent something that is not an answer",
+            "killed": "we ended the process",
+        }
+        return detail[self.kind]
+
+
+class ChildDied(Exception):  # noqa: N818 (an event that callers turn into a result, not an error of ours)
+    """The child is gone, and everything that it had started; `outcome` says how it ended."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome.describe())
+        self.outcome = outcome
+
+
+class ChildTimeout(ChildDied):
+    """The deadline passed; the child was killed for it."""
+
+
+def signal_name(number: int | None) -> str | None:
+    """SIGSEGV for 11; None for None."""
+    if number is None:
+        return None
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,118 @@
+"""The few Linux calls that Python 3.10 has no function for, through ctypes. x86-64 only."""
+
+import ctypes
+import os
+import platform
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+CLONE_NEWIPC = 0x08000000
+
+MS_NOSUID, MS_NODEV, MS_NOEXEC = 2, 4, 8
+MS_REC, MS_PRIVATE = 0x4000, 0x40000
+
+PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
+PR_SET_NAME = 15
+PR_SET_SECCOMP = 22
+PR_CAPBSET_DROP = 24
+PR_SET_CHILD_SUBREAPER = 36
+PR_SET_NO_NEW_PRIVS = 38
+PR_CAP_AMBIENT = 47
+PR_CAP_AMBIENT_CLEAR_ALL = 4
+
+_SYS_CAPSET = 126
+_CAPABILITY_VERSION_3 = 0x20080522
+_LAST_CAPABILITY = 63
+
+
+def is_supported() -> bool:
+    """Whether this is x86-64 Linux, for which the tables here and in seccomp.py are written."""
+    return os.name == "posix" and platform.system() == "Linux" and platform.machine() == "x86_64"
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _checked(result: int, what: str) -> int:
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{what}: {os.strerror(code)}")
+    return result
+
+
+def prctl(option: int, *args: int) -> int:
+    """The result of prctl(2).
+
+    Raises:
+        OSError: the kernel refused.
+    """
+    padded = [ctypes.c_ulong(value) for value in (*args, 0, 0, 0, 0)[:4]]
+    return _checked(_libc().prctl(option, *padded), f"prctl({option})")
+
+
+def unshare(flags: int) -> None:
+    """Move this process into new namespaces (pid: its next children)."""
+    _checked(_libc().unshare(flags), f"unshare({flags:#x})")
+
+
+def mount(source: str, target: str, kind: str | None, flags: int, data: str = "") -> None:
+    """mount(2)."""
+    result = _libc().mount(
+        source.encode(),
+        os.fsencode(target),
+        kind.encode() if kind else None,
+        ctypes.c_ulong(flags),
+        data.encode(),
+    )
+    _checked(result, f"mount {kind or 'flags'} on {target}")
+
+
+def syscall(number: int, *args: object) -> int:
+    """The result of a raw system call; integers go as 64-bit words, ctypes objects as they are."""
+    words = [ctypes.c_long(value) if isinstance(value, int) else value for value in args]
+    return _checked(_libc().syscall(ctypes.c_long(number), *words), f"syscall {number}")
+
+
+def drop_capabilities() -> None:
+    """Give up every capability for ever, also for programs executed later."""
+    for capability in range(_LAST_CAPABILITY + 1):
+        try:
+            prctl(PR_CAPBSET_DROP, capability)
+        except OSError:
+            break  # above the kernel's last one, or not privileged: then there is nothing to drop
+    try:
+        prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
+    except OSError:
+        pass  # kernels before 4.3 have no ambient set
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    syscall(_SYS_CAPSET, ctypes.byref(header), ctypes.byref((ctypes.c_uint32 * 6)()))
+
+
+def die_with_parent(signal_number: int) -> None:
+    """Ask the kernel to send `signal_number` to this process when the thread that is its parent ends."""
+    prctl(PR_SET_PDEATHSIG, signal_number)
+
+
+def set_dumpable(dumpable: bool) -> None:
+    """Allow or forbid core dumps, ptrace and /proc/PID/mem by processes of the same user."""
+    prctl(PR_SET_DUMPABLE, int(dumpable))
+
+
+def become_subreaper() -> None:
+    """Let orphaned descendants become children of this process instead of pid 1's."""
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def close_descriptors_except(keep: set[int]) -> None:
+    """Close every open descriptor that is not in `keep`."""
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        if fd not in keep:
+            try:
+                os.close(fd)
+            except OSError:
+                pass  # the descriptor of the listing itself

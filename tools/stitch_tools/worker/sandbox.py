@@ -1,0 +1,195 @@
+"""What a child may touch: namespaces, file rules, system calls and resource limits.
+
+Levels: `full` (user, pid, net, ipc and mount namespaces with an own /proc, and Landlock), `fs+net` (Landlock;
+internet sockets refused by the filter), `process` (neither). Each one has the system-call filter and the limits.
+"""
+
+import glob
+import os
+import resource
+import site
+import sys
+import sysconfig
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from stitch_tools.worker import landlock, linux, seccomp
+
+LEVELS = ("full", "fs+net", "process")
+NAMESPACES = (
+    linux.CLONE_NEWUSER | linux.CLONE_NEWPID | linux.CLONE_NEWNET | linux.CLONE_NEWNS | linux.CLONE_NEWIPC
+)
+_NOBODY = 65534
+
+_SYSTEM_READABLE = (
+    "/usr",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/bin",
+    "/sbin",
+    "/nix/store",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/alternatives",
+    "/etc/localtime",
+    "/etc/nsswitch.conf",
+    "/etc/os-release",
+    "/etc/passwd",
+    "/etc/group",
+    "/sys/bus",
+    "/sys/class",
+    "/sys/devices",
+    "/sys/module",
+    "/dev/random",
+    "/dev/urandom",
+    "/dev/zero",
+)
+_DEVICES = ("/dev/null", "/dev/full", "/dev/dxg", "/dev/nvidia*")
+_MEMORY_FOLDER = "/dev/shm"
+
+
+@dataclass(frozen=True)
+class Confinement:
+    """What one child gets."""
+
+    level: str
+    scratch: str
+    """Folder that it may write; at level full a file system of its own, gone with it."""
+    readable: tuple[str, ...]
+    writable: tuple[str, ...]
+    scratch_bytes: int
+    dumpable: bool
+    limits: dict[str, int]
+    """Soft and hard rlimit by name (RLIMIT_DATA without what is mapped at the start)."""
+    import_paths: bool
+    """Whether everything on sys.path may be read, not only the interpreter's own folders."""
+
+
+def enter_namespaces() -> None:
+    """Move this process (pid: its next child) into new namespaces, where its user is one without rights.
+
+    Raises:
+        OSError: the machine does not allow it.
+    """
+    uid, gid = os.geteuid(), os.getegid()
+    linux.unshare(NAMESPACES)
+    # Root maps to nobody, so that a program executed inside never regains capabilities by its uid.
+    _write("/proc/self/setgroups", "deny")
+    _write("/proc/self/uid_map", f"{uid or _NOBODY} {uid} 1")
+    _write("/proc/self/gid_map", f"{gid or _NOBODY} {gid} 1")
+
+
+def mount_private(scratch: str | None, scratch_bytes: int) -> None:
+    """Mount our own /proc, and a size-bounded scratch and memory folder; for pid 1 of the namespaces.
+
+    Raises:
+        OSError: the machine does not allow it.
+    """
+    plain = linux.MS_NOSUID | linux.MS_NODEV
+    linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
+    linux.mount("proc", "/proc", "proc", plain | linux.MS_NOEXEC)
+    if scratch is None:
+        return
+    for folder in (scratch, _MEMORY_FOLDER):
+        if os.path.isdir(folder):
+            linux.mount("tmpfs", folder, "tmpfs", plain, f"size={scratch_bytes},mode=0700,nr_inodes=65536")
+
+
+def probe_namespaces() -> str | None:
+    """None where namespaces with an own /proc work, else the reason. Tries it in a child."""
+    reader, writer = os.pipe()
+    outer = os.fork()
+    if not outer:
+        os.close(reader)
+        try:
+            enter_namespaces()
+            inner = os.fork()
+            if inner:
+                os.waitpid(inner, 0)
+            else:
+                mount_private(None, 0)
+        except OSError as error:
+            os.write(writer, str(error).encode("utf-8"))
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, encoding="utf-8") as report:
+        reason = report.read()
+    os.waitpid(outer, 0)
+    return reason or None
+
+
+def strongest_level() -> tuple[str, str]:
+    """The strongest level that works here, and why it is not a stronger one ("" for full)."""
+    if not landlock.abi_version():
+        return "process", "the kernel has no Landlock (or it is switched off)"
+    reason = probe_namespaces()
+    return ("fs+net", reason) if reason else ("full", "")
+
+
+def apply(confinement: Confinement) -> None:
+    """Confine this process and all that it will start, for ever.
+
+    Raises:
+        OSError: some part was refused; nothing must run then.
+    """
+    _set_limits(confinement.limits)
+    linux.drop_capabilities()
+    linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
+    if confinement.level != "process":
+        own_memory = (_MEMORY_FOLDER,) if confinement.level == "full" else ()
+        readable = (*_SYSTEM_READABLE, "/proc", *interpreter_folders(confinement.import_paths))
+        landlock.restrict(
+            (*readable, *confinement.readable),
+            (confinement.scratch, *own_memory, *confinement.writable),
+            (path for pattern in _DEVICES for path in glob.glob(pattern)),
+        )
+    linux.set_dumpable(confinement.dumpable)
+    seccomp.install()
+
+
+def interpreter_folders(import_paths: bool) -> list[str]:
+    """Folders that this interpreter needs to run and import: its own, and torch's."""
+    found: list[str] = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix]
+    found += [
+        path for name in ("stdlib", "platstdlib", "purelib", "platlib") if (path := sysconfig.get_path(name))
+    ]
+    if site.ENABLE_USER_SITE:
+        found.append(site.getusersitepackages())
+    torch_file = getattr(sys.modules.get("torch"), "__file__", None)
+    if torch_file:
+        found.append(os.path.dirname(os.path.dirname(torch_file)))
+    found.append(os.path.dirname(os.path.abspath(__file__)))
+    found += [path for name in ("CUDA_HOME", "CUDA_PATH") if (path := os.environ.get(name))]
+    if import_paths:
+        found += sys.path
+    return [path for path in _existing(found) if path != "/"]
+
+
+def _existing(paths: Iterable[str]) -> list[str]:
+    return [path for path in dict.fromkeys(paths) if path and os.path.isabs(path) and os.path.exists(path)]
+
+
+def _set_limits(limits: dict[str, int]) -> None:
+    for name, value in limits.items():
+        number = getattr(resource, name)
+        if name == "RLIMIT_DATA":
+            value += mapped_data_bytes()
+        _, hard = resource.getrlimit(number)
+        allowed = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(number, (allowed, allowed))
+
+
+def mapped_data_bytes() -> int:
+    """Private writable memory that this process has mapped, in bytes: what RLIMIT_DATA counts."""
+    with open("/proc/self/status", encoding="utf-8") as status:
+        for line in status:
+            if line.startswith("VmData:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
