@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stitch_tools.compile.cache import BuildCache, default_cache_dir
+from stitch_tools.compile.cache import BuildCache
 from stitch_tools.compile.cpp import cpp_command
 from stitch_tools.compile.diagnostics import parse_diagnostics, tool_error
 from stitch_tools.compile.elf import missing_abi_symbols
@@ -24,6 +24,7 @@ from stitch_tools.compile.toolchain import (
     native_architecture,
 )
 from stitch_tools.errors import EnvironmentMissingError, StoreError, UsageError
+from stitch_tools.host_build import user_cache_dir
 from stitch_tools.models import Build, Diagnostic, Program, Toolchain, sha256_hex
 from stitch_tools.store import Store
 
@@ -87,7 +88,7 @@ def compile_program(
         UsageError: the program is not native.
     """
     recipe = plan_build(program, _sources(program, store), archs=archs, prefixes=prefixes)
-    cache = BuildCache(default_cache_dir() if cache_dir is None else cache_dir)
+    cache = BuildCache(user_cache_dir() if cache_dir is None else cache_dir)
     key = recipe.key
     found = cache.find(key)
     if found is None:

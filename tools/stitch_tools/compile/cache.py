@@ -1,5 +1,7 @@
 """The cache of built libraries: content-addressed, shared by processes, safe to kill at any moment.
 
+Below `programs` in the user's cache folder:
+
     builds/<first two digits>/<key>/   artifact and entry.json, made complete elsewhere and renamed into place
     work/<random>/                     one build in progress; its owner holds a lock on the file `owner`
     locks/<first two digits>           equal builds wait for each other instead of compiling twice
@@ -14,11 +16,9 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
-
-import platformdirs
 
 from stitch_tools.errors import LockedError, StoreError
 from stitch_tools.locks import FileLock
@@ -41,18 +41,11 @@ class CacheSummary:
     size_bytes: int
 
 
-def default_cache_dir(env: Mapping[str, str] | None = None) -> Path:
-    """STITCH_CACHE_DIR, else the user's cache folder."""
-    env = os.environ if env is None else env
-    chosen = env.get("STITCH_CACHE_DIR")
-    return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("stitch-mcp", appauthor=False))
-
-
 class BuildCache:
-    """Built libraries below one folder."""
+    """Built libraries in the folder `programs` of a cache folder."""
 
-    def __init__(self, folder: Path, *, size_cap_bytes: int = SIZE_CAP_BYTES) -> None:
-        self.folder = folder
+    def __init__(self, cache_dir: Path, *, size_cap_bytes: int = SIZE_CAP_BYTES) -> None:
+        self.folder = cache_dir / "programs"
         self.size_cap_bytes = size_cap_bytes
 
     def find(self, key: str) -> Build | None:

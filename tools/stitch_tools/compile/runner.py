@@ -71,11 +71,17 @@ def run_compiler(
     )
     assert process.stdout is not None
     collector = _Collector(process.stdout)
+    # The wait leaves the leader a zombie, so that its group id cannot belong to anybody else yet.
+    waiter = threading.Thread(
+        target=os.waitid, args=(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT), daemon=True
+    )
+    waiter.start()
     try:
-        timed_out = not _wait_for_end(process.pid, started + time_limit_s)
+        waiter.join(max(0.0, started + time_limit_s - time.monotonic()))
+        timed_out = waiter.is_alive()
     finally:
-        # The leader is dead or dying but not reaped, so that its group id cannot belong to anybody else.
         _kill_group(process.pid)
+    waiter.join()
     status, cpu_s = _reap(process)
     wall_s = time.monotonic() - started
     output, cut = collector.finish()
@@ -123,18 +129,6 @@ class _Collector:
         if not self._thread.is_alive():
             self.pipe.close()
         return bytes(self.kept).decode("utf-8", "replace"), self.cut
-
-
-def _wait_for_end(pid: int, deadline: float) -> bool:
-    """Whether the process ended by itself before `deadline`; it stays a zombie for `_reap`."""
-    ended = threading.Event()
-
-    def wait() -> None:
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-        ended.set()
-
-    threading.Thread(target=wait, daemon=True).start()
-    return ended.wait(max(0.0, deadline - time.monotonic()))
 
 
 def _kill_group(pid: int) -> None:
