@@ -67,3 +67,9 @@ class InterruptedRunError(StitchError):
     """The user stopped the run; everything finished so far is kept and the hint says how to resume."""
 
     code = "interrupted"
+
+
+class BudgetError(StitchError):
+    """The time or money that the caller allowed is spent; everything finished so far is kept."""
+
+    code = "budget"
