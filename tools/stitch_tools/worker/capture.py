@@ -8,10 +8,12 @@ import base64
 import contextlib
 import copy
 import inspect
+import json
 import logging
 import warnings
 from collections import OrderedDict
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -27,22 +29,41 @@ from stitch_tools.worker.graph_json import (
     drop_unused,
     tensor_spec,
 )
+from stitch_tools.worker.streams import generator_state, restore_generators
+from stitch_tools.worker.trees import flatten_outputs, fresh_copy, map_tensors
 
 MAX_CONSTANT_BYTES = 1 << 20
 """Larger lifted constants are named, not sent."""
 _KINDS = {"PARAMETER": "parameter", "BUFFER": "buffer", "CONSTANT_TENSOR": "constant"}
 
 
-def capture(module: nn.Module, inputs: Sequence[Any]) -> Json:
+@dataclass(frozen=True)
+class Arguments:
+    """Inputs of one call: positional ones, or named ones in the order of forward's parameters."""
+
+    args: tuple[Any, ...] = ()
+    kwargs: Json = field(default_factory=dict)
+
+    def leaves(self) -> list[tuple[str, Any]]:
+        """Leaves with their dotted paths ("0", "1.hidden", "mask.0"), in export's order."""
+        pairs: list[tuple[str, Any]] = []
+        for tree in (self.args, self.kwargs):
+            found, _ = pytree.tree_flatten_with_path(tree)
+            pairs += [(".".join(_key_text(key) for key in path), leaf) for path, leaf in found]
+        return pairs
+
+
+def capture(module: nn.Module, inputs: Sequence[Any] | Mapping[str, Any]) -> Json:
     """JSON of `module(*inputs)` in the fields of the Graph fact, in the mode that the module is in.
 
-    The module's parameters, buffers and generator are as before when this returns.
+    A mapping holds named inputs. The module and the generators are as before when this returns.
     """
+    arguments = _arguments(module, inputs)
     reasons: list[str] = []
     for source, way in (("export", _by_export), ("fx", _by_tracing)):
         with _undisturbed(module):
             try:
-                graph = way(module, tuple(inputs))
+                graph = way(module, arguments)
             except Exception as error:  # torch raises whatever the user's code provokes
                 reasons.append(f"{source}: {_one_line(error)}")
                 continue
@@ -56,10 +77,12 @@ def capture(module: nn.Module, inputs: Sequence[Any]) -> Json:
         }
 
 
-def leaf_paths(tree: Any) -> list[tuple[str, Any]]:
-    """Leaves of an input or output tree with their dotted paths ("0", "1.hidden"), in order."""
-    pairs, _ = pytree.tree_flatten_with_path(tree)
-    return [(".".join(_key_text(key) for key in path), leaf) for path, leaf in pairs]
+def _arguments(module: nn.Module, inputs: Sequence[Any] | Mapping[str, Any]) -> Arguments:
+    if not isinstance(inputs, Mapping):
+        return Arguments(tuple(inputs))
+    order = [name for name in inspect.signature(module.forward).parameters if name in inputs]
+    order += [name for name in inputs if name not in order]
+    return Arguments(kwargs={name: inputs[name] for name in order})
 
 
 def _key_text(key: Any) -> str:
@@ -69,9 +92,9 @@ def _key_text(key: Any) -> str:
     return str(key)
 
 
-def _by_export(module: nn.Module, inputs: tuple[Any, ...]) -> Json:
+def _by_export(module: nn.Module, inputs: Arguments) -> Json:
     export: Any = getattr(torch.export, "export" if _has_training_ir() else "export_for_training")
-    program = export(module, inputs, strict=False)
+    program = export(module, inputs.args, inputs.kwargs, strict=False)
     try:
         return _write_exported(program, inputs)
     except (NeedsFunctionalError, UnsupportedRegionError):
@@ -86,10 +109,10 @@ def _has_training_ir() -> bool:
     return (major, minor) >= (2, 7)
 
 
-def _write_exported(program: Any, inputs: tuple[Any, ...]) -> Json:
+def _write_exported(program: Any, inputs: Arguments) -> Json:
     writer = GraphWriter()
     placeholders = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
-    paths = iter(leaf_paths(inputs))
+    paths = iter(inputs.leaves())
     graph_inputs: list[Json] = []
     by_name: dict[str, Json] = {}
     for spec in program.graph_signature.input_specs:
@@ -99,7 +122,9 @@ def _write_exported(program: Any, inputs: tuple[Any, ...]) -> Json:
         node = placeholders.get(name)
         if node is None or not isinstance(node.meta.get("val"), torch.Tensor):
             continue
-        value = node.meta["val"] if kind != "user" or not isinstance(leaf, torch.Tensor) else leaf
+        value = node.meta["val"]
+        if kind == "user" and (not isinstance(leaf, torch.Tensor) or leaf.shape != value.shape):
+            raise UnsupportedGraphError(f"input {path} is not what export calls {name}")
         entry: Json = {"name": name, "kind": kind, "target": path, "spec": tensor_spec(path, value)}
         if kind == "constant":
             entry.update(_constant_data(program.constants[spec.target]))
@@ -107,7 +132,8 @@ def _write_exported(program: Any, inputs: tuple[Any, ...]) -> Json:
         graph_inputs.append(entry)
         by_name[name] = entry
     writer.write(program.graph)
-    specs = program.graph_signature.output_specs
+    # None is no output; a number is one, that no node computes.
+    specs = [s for s in program.graph_signature.output_specs if getattr(s.arg, "value", 0) is not None]
     outputs = [_exported_output(writer, program, spec, by_name) for spec in specs]
     outputs += _mutation_outputs(writer, by_name)
     return _finish(writer, graph_inputs, outputs)
@@ -150,7 +176,7 @@ def _constant_data(value: torch.Tensor) -> Json:
     return {"data_base64": base64.b64encode(data).decode("ascii")}
 
 
-def _by_tracing(module: nn.Module, inputs: tuple[Any, ...]) -> Json:
+def _by_tracing(module: nn.Module, inputs: Arguments) -> Json:
     """Trace one call with fx on fake tensors: takes inputs, outputs and attributes that export refuses.
 
     Control flow that asks for a tensor's value fails here as well, so that no branch is baked in unseen.
@@ -159,25 +185,23 @@ def _by_tracing(module: nn.Module, inputs: tuple[Any, ...]) -> Json:
 
     state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     names, weights = list(state), list(state.values())
-    paths = leaf_paths(inputs)
-    leaves, structure = pytree.tree_flatten(inputs)
+    paths = inputs.leaves()
+    leaves, structure = pytree.tree_flatten((inputs.args, inputs.kwargs))
     where = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-    template: list[Any] = []
 
     def forward(flat_weights: list[torch.Tensor], tensors: list[torch.Tensor]) -> list[Any]:
         filled = list(leaves)
         for position, tensor in zip(where, tensors, strict=True):
             filled[position] = tensor
         values = dict(zip(names, flat_weights, strict=True))
-        result = torch.func.functional_call(module, values, pytree.tree_unflatten(filled, structure))
-        flat = pytree.tree_leaves(result)
-        template[:] = [isinstance(item, torch.Tensor) for item in flat]
-        return [item for item in flat if isinstance(item, torch.Tensor)]
+        args, kwargs = pytree.tree_unflatten(filled, structure)
+        result = flatten_outputs(torch.func.functional_call(module, values, args, kwargs))
+        if '"scalar"' in json.dumps(result.structure):
+            raise UnsupportedGraphError("an output is a number")
+        return list(result.tensors)
 
     tensors = [leaves[i] for i in where]
     traced = make_fx(forward, tracing_mode="fake", pre_dispatch=True)(weights, tensors)
-    if not any(template) or not all(template):
-        raise UnsupportedGraphError("the output is not made of tensors only")
     return _write_traced(traced, module, names, [(paths[i][0], leaves[i]) for i in where])
 
 
@@ -224,7 +248,7 @@ def _traced_constant(traced: fx.GraphModule, node: fx.Node, writer: GraphWriter)
     }
 
 
-def _opaque(module: nn.Module, inputs: Sequence[Any]) -> Json:
+def _opaque(module: nn.Module, inputs: Arguments) -> Json:
     """The whole forward as one node, so that its bytes at least are known."""
     graph_inputs: list[Json] = []
     kinds = [("parameter", module.named_parameters()), ("buffer", module.named_buffers())]
@@ -234,15 +258,14 @@ def _opaque(module: nn.Module, inputs: Sequence[Any]) -> Json:
             graph_inputs.append(
                 {"name": name, "kind": kind, "target": target, "spec": tensor_spec(target, tensor)}
             )
-    for path, leaf in leaf_paths(tuple(inputs)):
+    for path, leaf in inputs.leaves():
         if isinstance(leaf, torch.Tensor):
             name = f"input_{path.replace('.', '_')}"
             graph_inputs.append(
                 {"name": name, "kind": "user", "target": path, "spec": tensor_spec(path, leaf)}
             )
-    with torch.no_grad():
-        result = module(*inputs)
-    leaves = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+    args, kwargs = map_tensors(inputs.args, fresh_copy), map_tensors(inputs.kwargs, fresh_copy)
+    leaves = flatten_outputs(module(*args, **kwargs)).tensors
     node = {
         "name": "forward",
         "op": "stitch.opaque.default",
@@ -265,7 +288,7 @@ def _undisturbed(module: nn.Module) -> Generator[None]:
     """
     buffers = [(tensor, tensor.detach().clone()) for tensor in module.buffers()]
     attributes = [(part, _shallow(part.__dict__)) for part in module.modules()]
-    generator, level = torch.get_rng_state(), logging.root.manager.disable
+    generators, level = generator_state(), logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
         with warnings.catch_warnings(), torch.no_grad():
@@ -273,7 +296,7 @@ def _undisturbed(module: nn.Module) -> Generator[None]:
             yield
     finally:
         logging.disable(level)
-        torch.set_rng_state(generator)
+        restore_generators(generators)
         for part, before in attributes:
             part.__dict__.clear()
             part.__dict__.update(before)
