@@ -73,7 +73,7 @@ def capture(module: nn.Module, inputs: Sequence[Any] | Mapping[str, Any]) -> Jso
             "source": "opaque",
             "reason": "; ".join(reasons),
             "mode": _mode(module),
-            **_opaque(module, inputs),
+            **_opaque(module, arguments),
         }
 
 
