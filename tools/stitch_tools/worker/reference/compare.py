@@ -1,0 +1,245 @@
+"""The equality rule: how far an output may be from the oracle's, given the reference's own error."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from stitch_tools.worker.reference.rounding import Rounding, dtype_eps
+
+OWN_ERROR_FACTOR = 4.0
+"""Starting value of DESIGN 6; docs/decisions/0003-equality.md has the calibration."""
+
+_SLICE_LENGTH = 16
+"""Shorter slices have no rms worth the name."""
+_SLICE_SCALE = 2.0**-7
+"""A slice is not scaled by less than this share of the whole output's rms: what cancels is not precise."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The contract's share of the rule."""
+
+    rtol: float
+    atol: float
+    matmul_precision: str = "fp32"
+    conv_precision: str = "fp32"
+    structured: bool = False
+    """A draw of ours, not of the task's maker: an output all below atol then only has to stay there."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The fields of OutputError."""
+
+    output: str
+    max_error: float | None = None
+    rms_error: float | None = None
+    reference_error: float | None = None
+    bound: float | None = None
+    worst_index: tuple[int, ...] | None = None
+    expected: float | None = None
+    actual: float | None = None
+    problem: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields of OutputError, with None for numbers that JSON lacks."""
+        return {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in vars(self).items()
+        }
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What is known about one output of one draw."""
+
+    name: str
+    reference: torch.Tensor
+    oracle: torch.Tensor
+    rounding: Rounding
+    margin: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class _Errors:
+    """Errors relative to the output's rms and, per last-axis slice, to the slice's own."""
+
+    largest: float
+    rms: float
+    sliced: float
+
+
+def compare_output(actual: torch.Tensor, expected: Expected, rule: Rule) -> Verdict:
+    """How `actual` compares; `problem` is None when it counts as equal."""
+    reference = expected.reference
+    if actual.shape != reference.shape or actual.dtype != reference.dtype:
+        return Verdict(
+            expected.name,
+            problem=f"is {_kind(actual)}, expected {_kind(reference)}",
+        )
+    if actual.numel() == 0:
+        return Verdict(expected.name)
+    if actual.is_complex():
+        expected = Expected(
+            expected.name,
+            torch.view_as_real(reference),
+            torch.view_as_real(expected.oracle),
+            expected.rounding,
+        )
+        return compare_output(torch.view_as_real(actual), expected, rule)
+    if not actual.is_floating_point():
+        return _compare_discrete(actual, expected, rule)
+    return _compare_floating(actual, expected, rule)
+
+
+def undecidable(expected: Expected, rule: Rule) -> str | None:
+    """Why no program could be judged on this draw: the reference itself is further off than the ceiling."""
+    reference, oracle = expected.reference, expected.oracle
+    if not reference.is_floating_point() or not reference.numel():
+        return None
+    wide, usable = reference.double(), reference.isfinite() & oracle.isfinite()
+    rms = _rms(oracle[usable])
+    if rms <= rule.atol:
+        return None
+    own = _errors(wide, oracle, usable, rms).largest
+    if OWN_ERROR_FACTOR * own > _ceiling(expected, rule, rms):
+        return f"in output {expected.name} the reference's own error of {own:.2g} is too close to the ceiling"
+    return None
+
+
+def _compare_floating(actual: torch.Tensor, expected: Expected, rule: Rule) -> Verdict:
+    wide, reference, oracle = actual.double(), expected.reference.double(), expected.oracle.double()
+    odd = _pattern(wide) != _pattern(reference)
+    odd &= _pattern(wide) != _pattern(oracle)
+    if bool(odd.any()):
+        return _pattern_problem(expected.name, odd, wide, reference)
+    usable = wide.isfinite() & oracle.isfinite()
+    if not bool(usable.any()):
+        return Verdict(expected.name)
+    rms = _rms(oracle[usable])
+    scale = rms or 1.0
+    errors = _errors(wide, oracle, usable, scale)
+    own = _errors(reference, oracle, usable & reference.isfinite(), scale)
+    floor = expected.rounding.floor(rule.matmul_precision, rule.conv_precision)
+    ceiling = _ceiling(expected, rule, scale if rms else 1.0, zero=not rms)
+    bound = min(max(OWN_ERROR_FACTOR * own.largest, floor), ceiling)
+    if rule.structured and rms <= rule.atol:
+        bound = ceiling
+    index = _worst(wide, oracle, usable)
+    problem = None
+    if errors.largest > bound:
+        problem = f"largest error {errors.largest:.3g} of the rms is above the bound {bound:.3g}"
+    elif rms > rule.atol and errors.rms > max(OWN_ERROR_FACTOR * own.rms, floor):
+        limit = max(OWN_ERROR_FACTOR * own.rms, floor)
+        problem = f"rms error {errors.rms:.3g} of the rms is above the bound {limit:.3g}"
+    elif rms > rule.atol and errors.sliced > max(OWN_ERROR_FACTOR * own.sliced, floor):
+        limit = max(OWN_ERROR_FACTOR * own.sliced, floor)
+        problem = f"error {errors.sliced:.3g} of one last-axis slice's rms is above the bound {limit:.3g}"
+    return Verdict(
+        expected.name,
+        max_error=errors.largest,
+        rms_error=errors.rms,
+        reference_error=own.largest,
+        bound=bound,
+        worst_index=index,
+        expected=float(oracle[index]),
+        actual=float(wide[index]),
+        problem=problem,
+    )
+
+
+def _compare_discrete(actual: torch.Tensor, expected: Expected, rule: Rule) -> Verdict:
+    wrong = (actual != expected.reference) & (actual != expected.oracle)
+    if expected.margin is not None and bool(wrong.any()):
+        tolerance = max(
+            expected.rounding.floor(rule.matmul_precision, rule.conv_precision), _own_flip_margin(expected)
+        )
+        wrong &= expected.margin.to(wrong.device) > tolerance
+    if not bool(wrong.any()):
+        return Verdict(expected.name)
+    index = _first(wrong)
+    return Verdict(
+        expected.name,
+        worst_index=index,
+        expected=float(expected.oracle[index]),
+        actual=float(actual[index]),
+        problem=f"{int(wrong.sum())} of {wrong.numel()} values differ",
+    )
+
+
+def _own_flip_margin(expected: Expected) -> float:
+    """The widest margin over which the reference's own rounding decided otherwise than the oracle."""
+    flipped = expected.reference != expected.oracle
+    if expected.margin is None or not bool(flipped.any()):
+        return 0.0
+    return float(expected.margin.to(flipped.device)[flipped].max())
+
+
+def _ceiling(expected: Expected, rule: Rule, rms: float, *, zero: bool = False) -> float:
+    """The contract's ceiling in units of the rms, never below the rounding to the output's own type."""
+    contract = rule.atol if zero else (rule.atol + rule.rtol * rms) / rms
+    finite = expected.oracle[expected.oracle.isfinite()].abs()
+    largest = float(finite.max()) if finite.numel() else 0.0
+    return max(contract, dtype_eps(expected.reference.dtype) * largest / rms)
+
+
+def _errors(value: torch.Tensor, oracle: torch.Tensor, usable: torch.Tensor, scale: float) -> _Errors:
+    difference = torch.where(usable, value - oracle, 0.0).abs()
+    largest, rms = float(difference.max()) / scale, _rms(difference) / scale
+    sliced = 0.0
+    if value.dim() >= 2 and value.shape[-1] >= _SLICE_LENGTH and value.numel() > value.shape[-1]:
+        finite = torch.where(usable, oracle, 0.0)
+        slice_rms = finite.square().mean(-1).sqrt().clamp_min(scale * _SLICE_SCALE)
+        sliced = float((difference.amax(-1) / slice_rms).max())
+    return _Errors(largest, rms, sliced)
+
+
+def _rms(values: torch.Tensor) -> float:
+    if not values.numel():
+        return 0.0
+    # Scaled first, so that squares neither overflow nor vanish.
+    peak = float(values.abs().max())
+    return 0.0 if peak == 0.0 else peak * float((values.double() / peak).square().mean().sqrt())
+
+
+def _pattern(values: torch.Tensor) -> torch.Tensor:
+    """0 finite, 1 NaN, 2 +inf, 3 -inf."""
+    infinite = values.isinf().to(torch.uint8)
+    return values.isnan().to(torch.uint8) + 2 * infinite + infinite * (values < 0).to(torch.uint8)
+
+
+def _pattern_problem(name: str, odd: torch.Tensor, actual: torch.Tensor, reference: torch.Tensor) -> Verdict:
+    index = _first(odd)
+    words = {0: "a number", 1: "NaN", 2: "+inf", 3: "-inf"}
+    found = words[int(_pattern(actual[index]))]
+    wanted = words[int(_pattern(reference[index]))]
+    return Verdict(
+        name,
+        worst_index=index,
+        expected=float(reference[index]),
+        actual=float(actual[index]),
+        problem=f"{int(odd.sum())} of {odd.numel()} values are {found} where the reference has {wanted}",
+    )
+
+
+def _worst(value: torch.Tensor, oracle: torch.Tensor, usable: torch.Tensor) -> tuple[int, ...]:
+    difference = torch.where(usable, (value - oracle).abs(), -1.0)
+    return _unravel(int(difference.argmax()), difference.shape)
+
+
+def _first(mask: torch.Tensor) -> tuple[int, ...]:
+    return _unravel(int(mask.flatten().to(torch.uint8).argmax()), mask.shape)
+
+
+def _unravel(flat: int, shape: torch.Size) -> tuple[int, ...]:
+    index: list[int] = []
+    for size in reversed(shape):
+        flat, position = divmod(flat, size)
+        index.append(position)
+    return tuple(reversed(index))
+
+
+def _kind(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"

@@ -1,0 +1,167 @@
+"""Inputs of one draw: the task's own maker, and signed, scaled and structured variations of what it makes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from stitch_tools.worker.reference.load import Reference
+from stitch_tools.worker.trees import flatten_inputs, fresh_copy, map_tensors
+
+STRUCTURED = ("signed", "scaled", "outliers", "constants", "zeros", "near-constant", "permuted")
+"""Kinds beside `own` and `batch-probe`, in the order in which a check makes them."""
+
+_OUTLIER_SHARE = 1e-3
+_OUTLIER_FACTOR = 100.0
+_ROW_NOISE = 2.0**-7
+
+
+class DrawUnavailableError(Exception):
+    """This kind of draw makes no sense for this task; the message says why."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What the contract says about floating inputs; None is unbounded."""
+
+    low: float | None = None
+    high: float | None = None
+
+    def allows(self, value: float) -> bool:
+        """Whether an input may have this value."""
+        return (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
+
+    def clamp(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor within the bounds."""
+        if self.low is None and self.high is None:
+            return tensor
+        return tensor.clamp(self.low, self.high)
+
+
+def make_draw(reference: Reference, kind: str, seed: int, bounds: Bounds) -> Any:
+    """Arguments of one call, in fresh memory with the strides of the task's own.
+
+    Raises:
+        DrawUnavailableError: the kind does not apply to this task.
+        ReferenceFault: the task's input maker fails.
+    """
+    own = reference.make_inputs(seed)
+    device = reference.source.device
+    placed = map_tensors(own, lambda tensor: fresh_copy(tensor, device))
+    if kind.partition("-")[0] == "own":
+        return placed
+    generator = torch.Generator().manual_seed(seed ^ 0x9E3779B97F4A7C15 & (2**63 - 1))
+    if kind == "batch-probe":
+        return _other_batch(reference, placed, seed)
+    tensors = flatten_inputs(placed).tensors
+    if kind == "permuted":
+        if not any(_is_discrete(tensor) and tensor.numel() > 1 for tensor in tensors):
+            raise DrawUnavailableError("the task has no integer or bool inputs")
+        return map_tensors(
+            placed, lambda tensor: _permuted(tensor, generator) if _is_discrete(tensor) else tensor
+        )
+    if not any(tensor.is_floating_point() and tensor.numel() for tensor in tensors):
+        raise DrawUnavailableError("the task has no floating inputs")
+    change = _CHANGES[kind]
+    _check_kind(kind, tensors, bounds)
+
+    def apply(tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.is_floating_point() or not tensor.numel():
+            return tensor
+        values = change(tensor.float().cpu(), generator)
+        return _filled_like(tensor, bounds.clamp(values))
+
+    return map_tensors(placed, apply)
+
+
+def _check_kind(kind: str, tensors: tuple[torch.Tensor, ...], bounds: Bounds) -> None:
+    floats = [tensor for tensor in tensors if tensor.is_floating_point() and tensor.numel()]
+    if kind == "zeros" and not bounds.allows(0.0):
+        raise DrawUnavailableError("the contract does not allow zero as an input")
+    if kind == "signed":
+        if all(bool((tensor < 0).any()) and bool((tensor > 0).any()) for tensor in floats):
+            raise DrawUnavailableError("the task's own inputs have both signs")
+        if not (bounds.allows(-1.0) and bounds.allows(1.0)):
+            raise DrawUnavailableError("the contract does not allow both signs")
+    if kind in ("scaled", "outliers") and bounds.low is not None and bounds.high is not None:
+        raise DrawUnavailableError("the contract bounds the inputs on both sides")
+
+
+def _signed(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    signs = torch.randint(0, 2, values.shape, generator=generator) * 2 - 1
+    return values * signs
+
+
+def _scaled(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    # Between 4 and 16, up or down: outside what a program tuned on the task's own inputs has seen.
+    factor = 2.0 ** float(2 + 2 * torch.rand((), generator=generator))
+    return values * (factor if float(torch.rand((), generator=generator)) < 0.5 else 1.0 / factor)
+
+
+def _outliers(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    picked = torch.rand(values.shape, generator=generator) < _OUTLIER_SHARE
+    picked.view(-1)[int(torch.randint(values.numel(), (), generator=generator))] = True
+    return torch.where(picked, values * _OUTLIER_FACTOR, values)
+
+
+def _constants(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    position = int(torch.randint(values.numel(), (), generator=generator))
+    return torch.full_like(values, float(values.reshape(-1)[position]))
+
+
+def _zeros(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return torch.zeros_like(values)
+
+
+def _near_constant(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    rows = values[..., :1] if values.dim() else values
+    return rows + rows.abs() * _ROW_NOISE * torch.randn(values.shape, generator=generator)
+
+
+_CHANGES: dict[str, Callable[[torch.Tensor, torch.Generator], torch.Tensor]] = {
+    "signed": _signed,
+    "scaled": _scaled,
+    "outliers": _outliers,
+    "constants": _constants,
+    "zeros": _zeros,
+    "near-constant": _near_constant,
+}
+
+
+def _is_discrete(tensor: torch.Tensor) -> bool:
+    return not tensor.is_floating_point() and not tensor.is_complex()
+
+
+def _permuted(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    values = tensor.cpu().reshape(-1)
+    return _filled_like(
+        tensor, values[torch.randperm(values.numel(), generator=generator)].view(tensor.shape)
+    )
+
+
+def _filled_like(tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """`values` in the layout of `tensor`; overlapping memory (expanded tensors) keeps one value per cell."""
+    result = fresh_copy(tensor)
+    distinct = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in tensor.stride())
+    result[distinct].copy_(values[distinct])
+    return result
+
+
+def _other_batch(reference: Reference, own: Any, seed: int) -> Any:
+    tensors = flatten_inputs(own).tensors
+    sizes = {tensor.shape[0] if tensor.dim() else -1 for tensor in tensors}
+    if len(sizes) != 1 or min(sizes) < 1:
+        raise DrawUnavailableError("the inputs do not share a leading size")
+    size = sizes.pop()
+    other = size // 2 + 1 if size > 2 else size + 1
+    more = flatten_inputs(reference.make_inputs(seed ^ 1)).tensors
+    spare = iter(more)
+
+    def resize(tensor: torch.Tensor) -> torch.Tensor:
+        extra = next(spare).to(tensor.device)
+        if other <= size:
+            return fresh_copy(tensor[:other])
+        return torch.cat([tensor, extra[: other - size]])
+
+    return map_tensors(own, resize)

@@ -1,0 +1,259 @@
+"""Loads the user's file and builds the module; every failure names the user's own line."""
+
+import contextlib
+import functools
+import importlib.util
+import linecache
+import sys
+import traceback
+import types
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from stitch_tools.worker.streams import pack_torch_state, seed_generators
+
+
+class ReferenceFault(Exception):  # noqa: N818 (it is the reference's fault, not an error of ours)
+    """The reference cannot be used. `kind` is stable; `file` and `line` point into the user's own source."""
+
+    def __init__(self, kind: str, message: str, *, file: str | None = None, line: int | None = None) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+        self.file = file
+        self.line = line
+        self.source_line: str | None = None
+
+
+@dataclass(frozen=True)
+class ReferenceSource:
+    """Where the reference lies and how its parts are found; the fields are those of Task and Contract."""
+
+    folder: str
+    main: str
+    entry: str = "Model"
+    inputs: str = "get_inputs"
+    init_inputs: str | None = "get_init_inputs"
+    search_path: tuple[str, ...] = ()
+    mode: str = "train"
+    device: str = "cpu"
+
+    @property
+    def file(self) -> Path:
+        """The main file."""
+        return Path(self.folder) / self.main
+
+
+class _Function(torch.nn.Module):
+    """A plain callable as a module."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+
+class Reference:
+    """The user's loaded file, from which modules and inputs are made."""
+
+    def __init__(self, source: ReferenceSource) -> None:
+        """Execute the main file.
+
+        Raises:
+            ReferenceFault: syntax error, failing import or statement, missing entry or input maker.
+        """
+        self.source = source
+        if not source.file.is_file():
+            raise ReferenceFault("missing_file", f"there is no file {source.main}")
+        if source.device.startswith("cuda") and not torch.cuda.is_available():
+            raise ReferenceFault("no_device", "torch sees no CUDA device here")
+        self.namespace = _execute(source)
+        self._find(source.entry, "missing_entry")
+        self._find(source.inputs, "missing_inputs")
+
+    def construct(self, weights_seed: int) -> tuple[torch.nn.Module, bytes]:
+        """A fresh module, and the generator state that its constructor started from.
+
+        Raises:
+            ReferenceFault: constructor arguments or constructor fail.
+        """
+        entry = self._find(self.source.entry, "missing_entry")
+        if isinstance(entry, torch.nn.Module):
+            return self._reimport(weights_seed)
+        if not isinstance(entry, type):
+            return self._finish(_Function(entry)), b""
+        arguments = self.init_arguments(weights_seed)
+        seed_generators(weights_seed)
+        state = pack_torch_state()
+        with self.blame("constructor"):
+            module = entry(**arguments) if isinstance(arguments, dict) else entry(*arguments)
+        if not isinstance(module, torch.nn.Module):
+            if not callable(module):
+                raise ReferenceFault(
+                    "constructor", f"{self.source.entry}(...) is neither a module nor callable"
+                )
+            module = _Function(module)
+        return self._finish(module), state
+
+    def init_arguments(self, weights_seed: int) -> Any:
+        """Constructor arguments: a tuple of positional ones, or a dict of named ones."""
+        if self.source.init_inputs is None:
+            return ()
+        maker = self._find(self.source.init_inputs, "missing_init_inputs")
+        seed_generators(weights_seed ^ 0x5DEECE66D)
+        with self.blame("init_inputs"):
+            return _as_arguments(maker() if callable(maker) else maker)
+
+    def make_inputs(self, input_seed: int) -> Any:
+        """Inputs of one call on the task's device: a tuple of positional ones, or a dict of named ones.
+
+        Raises:
+            ReferenceFault: the input maker fails.
+        """
+        maker = self._find(self.source.inputs, "missing_inputs")
+        seed_generators(input_seed)
+        with self.blame("inputs"):
+            return _as_arguments(maker() if callable(maker) else maker)
+
+    def call(self, module: torch.nn.Module, arguments: Any) -> Any:
+        """What forward returns, without gradients.
+
+        Raises:
+            ReferenceFault: the inputs do not fit forward, or forward raises.
+        """
+        with self.blame("forward", module, arguments), torch.no_grad():
+            return module(**arguments) if isinstance(arguments, dict) else module(*arguments)
+
+    @contextlib.contextmanager
+    def blame(self, kind: str, module: torch.nn.Module | None = None, arguments: Any = ()) -> Generator[None]:
+        """Turn what user code raises into a ReferenceFault with the user's file and line."""
+        try:
+            yield
+        except (Exception, SystemExit) as error:
+            raise explain(error, kind, self.source, module, arguments) from error
+
+    def _find(self, dotted: str, kind: str) -> Any:
+        try:
+            return functools.reduce(getattr, dotted.split("."), self.namespace)
+        except AttributeError:
+            names = ", ".join(sorted(name for name in vars(self.namespace) if not name.startswith("_"))[:20])
+            raise ReferenceFault(
+                kind,
+                f"{self.source.main} defines no {dotted!r}; it defines {names or 'nothing'}",
+                file=self.source.main,
+            ) from None
+
+    def _reimport(self, weights_seed: int) -> tuple[torch.nn.Module, bytes]:
+        # A module made at import time gets other weights only by running the file again.
+        seed_generators(weights_seed)
+        state = pack_torch_state()
+        self.namespace = _execute(self.source)
+        return self._finish(self._find(self.source.entry, "missing_entry")), state
+
+    def _finish(self, module: torch.nn.Module) -> torch.nn.Module:
+        if self.source.mode == "eval":
+            module.eval()
+        with self.blame("constructor"):
+            return module.to(self.source.device)
+
+
+def explain(
+    error: BaseException,
+    kind: str,
+    source: ReferenceSource,
+    module: torch.nn.Module | None = None,
+    arguments: Any = (),
+) -> ReferenceFault:
+    """The fault that `error`, raised by user code, amounts to."""
+    if isinstance(error, ReferenceFault):
+        return error
+    if isinstance(error, SyntaxError) and error.filename:
+        fault = ReferenceFault(
+            "syntax", f"syntax error: {error.msg}", file=_relative(error.filename, source), line=error.lineno
+        )
+        fault.source_line = (error.text or "").strip() or None
+        return fault
+    if isinstance(error, ImportError) and kind == "import":
+        kind = "missing_import"
+    if isinstance(error, MemoryError | torch.cuda.OutOfMemoryError) or "can't allocate memory" in str(error):
+        kind = "out_of_memory"
+    file, line, text = _last_user_line(error, source)
+    message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    if isinstance(error, SystemExit):
+        message = f"the reference ends the process (exit code {error.code})"
+    if kind == "forward" and line is None and isinstance(error, TypeError) and module is not None:
+        kind = "wrong_inputs"
+        file, line, text = _definition(module, source)
+        message = (
+            f"{error}; {source.inputs}() gave {len(arguments)} input{'s' if len(arguments) != 1 else ''}"
+        )
+    fault = ReferenceFault(kind, message, file=file, line=line)
+    fault.source_line = text
+    return fault
+
+
+def _execute(source: ReferenceSource) -> types.ModuleType:
+    folders = [
+        str(source.file.parent),
+        *([source.folder] if source.folder != str(source.file.parent) else []),
+    ]
+    for folder in reversed([*folders, *source.search_path]):
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+    name = source.file.stem
+    if name in sys.modules and getattr(sys.modules[name], "__file__", None) != str(source.file):
+        # The user's file is named like something that is loaded already (types.py, torch.py).
+        name = f"stitch_reference_{name}"
+    sys.dont_write_bytecode = True
+    spec = importlib.util.spec_from_file_location(name, source.file)
+    if spec is None or spec.loader is None:
+        raise ReferenceFault("missing_file", f"{source.main} is not a Python file")
+    namespace = importlib.util.module_from_spec(spec)
+    sys.modules[name] = namespace
+    try:
+        spec.loader.exec_module(namespace)
+    except (Exception, SystemExit) as error:
+        raise explain(error, "import", source) from error
+    return namespace
+
+
+def _as_arguments(value: Any) -> Any:
+    if isinstance(value, dict):
+        return value
+    return tuple(value) if isinstance(value, (list, tuple)) else (value,)
+
+
+def _last_user_line(
+    error: BaseException, source: ReferenceSource
+) -> tuple[str | None, int | None, str | None]:
+    roots = [Path(folder).resolve() for folder in (source.folder, *source.search_path)]
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        if path.is_absolute() and any(root in path.resolve().parents for root in roots):
+            return _relative(frame.filename, source), frame.lineno, frame.line or None
+    return None, None, None
+
+
+def _definition(
+    module: torch.nn.Module, source: ReferenceSource
+) -> tuple[str | None, int | None, str | None]:
+    function = module.function if isinstance(module, _Function) else type(module).forward
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return source.main, None, None
+    return (
+        _relative(code.co_filename, source),
+        code.co_firstlineno,
+        linecache.getline(code.co_filename, code.co_firstlineno).strip() or None,
+    )
+
+
+def _relative(filename: str, source: ReferenceSource) -> str:
+    path, root = Path(filename).resolve(), Path(source.folder).resolve()
+    return str(path.relative_to(root)) if root in path.parents else filename

@@ -1,0 +1,191 @@
+"""What one look at the reference tells: its inputs, outputs, state, use of random numbers, and doubts."""
+
+import json
+import platform
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from stitch_tools.worker.reference.draws import Bounds, DrawUnavailableError, make_draw
+from stitch_tools.worker.reference.load import Reference, ReferenceFault
+from stitch_tools.worker.reference.run import Call, call_reference, named_tensors
+from stitch_tools.worker.trees import flatten_inputs
+
+KNOWN_DTYPES = (
+    "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool",
+    "complex64", "complex128",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """Secret seeds of one observation."""
+
+    inputs: int
+    other_inputs: int
+    forward: int
+
+
+def observe(
+    reference: Reference, module: torch.nn.Module, seeds: Seeds, *, rtol: float, atol: float
+) -> dict[str, Any]:
+    """The fields of ReferenceFacts as JSON values.
+
+    Raises:
+        ReferenceFault: the inputs cannot be made, do not fit, or forward raises.
+    """
+    arguments = make_draw(reference, "own-1", seeds.inputs, Bounds())
+    versions = {name: tensor._version for name, tensor, is_buffer in named_tensors(module) if not is_buffer}
+    first = call_reference(reference, module, arguments, forward_seed=seeds.forward)
+    again = call_reference(reference, module, arguments, forward_seed=seeds.forward)
+    uses_rng = not first.generators_before.same_as(first.generators_after)
+    warnings: list[str] = []
+    deterministic = _judge_determinism(first, again, uses_rng, warnings)
+    depends = _judge_dependence(reference, module, arguments, first, seeds, rtol, atol, warnings)
+    _note_side_effects(module, versions, first, warnings)
+    tensors = named_tensors(module)
+    inputs = flatten_inputs(arguments)
+    return {
+        "inputs": _specs(inputs.names, inputs.tensors),
+        "outputs": _specs(first.outputs.names, first.outputs.tensors),
+        "output_structure": json.dumps(first.outputs.structure),
+        "parameters": _specs(tuple(name for name, _, _ in tensors), tuple(value for _, value, _ in tensors)),
+        "buffers": [name for name, _, is_buffer in tensors if is_buffer],
+        "mutated_buffers": sorted(first.buffers_after),
+        "uses_rng": uses_rng,
+        "deterministic": deterministic,
+        "depends_on_inputs": depends,
+        "warnings": warnings,
+        "torch_version": str(torch.__version__),
+        "python_version": platform.python_version(),
+    }
+
+
+def spec(name: str, tensor: torch.Tensor) -> dict[str, Any]:
+    """The fields of TensorSpec; strides only where the tensor is not contiguous.
+
+    Raises:
+        ReferenceFault: the type is none that crosses the ABI.
+    """
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    if dtype not in KNOWN_DTYPES:
+        raise ReferenceFault(
+            "unsupported_dtype", f"tensor {name!r} is {dtype}; known are {', '.join(KNOWN_DTYPES)}"
+        )
+    stride = None if tensor.is_contiguous() else list(tensor.stride())
+    return {"name": name, "shape": list(tensor.shape), "dtype": dtype, "stride": stride}
+
+
+def _specs(names: tuple[str, ...], tensors: tuple[torch.Tensor, ...]) -> list[dict[str, Any]]:
+    return [spec(name, tensor) for name, tensor in zip(names, tensors, strict=True)]
+
+
+def _judge_determinism(first: Call, again: Call, uses_rng: bool, warnings: list[str]) -> bool:
+    difference = largest_difference(first.outputs.tensors, again.outputs.tensors)
+    if difference is None:
+        return True
+    seeded = " with the same generator state" if uses_rng else ""
+    warnings.append(
+        f"two calls on the same inputs{seeded} gave different outputs (largest difference {difference:.3g}): "
+        "a program can only be compared up to that"
+    )
+    return False
+
+
+def _judge_dependence(
+    reference: Reference,
+    module: torch.nn.Module,
+    arguments: Any,
+    first: Call,
+    seeds: Seeds,
+    rtol: float,
+    atol: float,
+    warnings: list[str],
+) -> bool:
+    if not flatten_inputs(arguments).tensors:
+        warnings.append("the task has no tensor inputs: every call computes the same")
+        return False
+    other = _other_inputs(reference, arguments, seeds)
+    try:
+        second = call_reference(reference, module, other, forward_seed=seeds.forward)
+    except ReferenceFault as fault:
+        warnings.append(f"on a second set of its own inputs the reference failed: {fault.message}")
+        return True
+    if [t.shape for t in first.outputs.tensors] != [t.shape for t in second.outputs.tensors]:
+        warnings.append("the outputs' shapes depend on the inputs' values")
+        return True
+    ratio = _reaction(first, second, rtol, atol)
+    if ratio <= 1.0:
+        warnings.append(
+            f"other inputs changed the output by only {ratio:.2g} times the tolerance "
+            f"(rtol {rtol:g}, atol {atol:g}): a program that ignores its inputs could pass"
+        )
+        return False
+    return True
+
+
+def _other_inputs(reference: Reference, arguments: Any, seeds: Seeds) -> Any:
+    other = make_draw(reference, "own-2", seeds.other_inputs, Bounds())
+    if largest_difference(flatten_inputs(arguments).tensors, flatten_inputs(other).tensors) is not None:
+        return other
+    for kind in ("scaled", "permuted"):  # the maker returns the same values at every call
+        try:
+            return make_draw(reference, kind, seeds.other_inputs, Bounds())
+        except DrawUnavailableError:
+            continue
+    return other
+
+
+def _reaction(first: Call, second: Call, rtol: float, atol: float) -> float:
+    """Largest change of an output in units of its tolerance; infinite where a discrete output changed."""
+    worst = 0.0
+    for left, right in zip(first.outputs.tensors, second.outputs.tensors, strict=True):
+        if not left.is_floating_point():
+            worst = max(worst, 0.0 if torch.equal(left, right) else float("inf"))
+            continue
+        usable = left.isfinite() & right.isfinite()
+        if bool(usable.any()):
+            old, new = left[usable].double(), right[usable].double()
+            tolerance = atol + rtol * float(old.square().mean().sqrt())
+            worst = max(worst, float((old - new).abs().max()) / max(tolerance, 1e-300))
+    return worst
+
+
+def _note_side_effects(
+    module: torch.nn.Module, versions: dict[str, int], call: Call, warnings: list[str]
+) -> None:
+    changed = [
+        name
+        for name, tensor, _ in named_tensors(module)
+        if tensor._version != versions.get(name, tensor._version)
+    ]
+    if changed:
+        warnings.append(f"forward modifies parameters in place: {', '.join(changed[:5])}")
+    if call.inputs_changed:
+        warnings.append("forward modifies its inputs in place")
+    if call.attributes_changed:
+        names = ", ".join(sorted(set(call.attributes_changed))[:5])
+        warnings.append(
+            f"forward keeps state in attributes that are no buffers: {names}; it is reset before each call"
+        )
+    odd = [
+        name
+        for name, tensor in zip(call.outputs.names, call.outputs.tensors, strict=True)
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all())
+    ]
+    if odd:
+        warnings.append(f"outputs hold values that are not finite: {', '.join(odd[:5])}")
+
+
+def largest_difference(left: tuple[torch.Tensor, ...], right: tuple[torch.Tensor, ...]) -> float | None:
+    """Largest absolute difference, infinite where shapes differ, None where all is bitwise equal."""
+    worst: float | None = None
+    for one, two in zip(left, right, strict=True):
+        if one.shape != two.shape:
+            return float("inf")
+        same = (one == two) | ((one != one) & (two != two))
+        if not bool(same.all()):
+            gap = (one.to(torch.complex128) - two.to(torch.complex128)).abs()[~same]
+            worst = max(worst or 0.0, float(gap.nan_to_num(nan=float("inf")).max()))
+    return worst

@@ -1,0 +1,306 @@
+"""The reference once more in fp64: what the outputs would be without rounding.
+
+A dispatch mode widens every floating tensor before each operation. Random operations are drawn in the type
+that the reference draws in and widened afterwards, so that they consume the generator alike. An operation
+that has no fp64 kernel runs in its own type and is named: then the oracle is `fp64-partial`.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+from stitch_tools.worker.reference.load import Reference
+from stitch_tools.worker.reference.margins import Margins
+from stitch_tools.worker.reference.rounding import Rounding, reduction_length
+from stitch_tools.worker.reference.run import restore, snapshot
+from stitch_tools.worker.streams import seed_generators
+from stitch_tools.worker.trees import Flat, flatten_outputs, fresh_copy, map_tensors
+
+_WIDER = {
+    torch.float32: torch.float64,
+    torch.float16: torch.float64,
+    torch.bfloat16: torch.float64,
+    torch.complex64: torch.complex128,
+}
+_FLOATS = (*_WIDER, torch.float64)
+_DROPOUTS = ("aten::native_dropout", "aten::_fused_dropout")
+_MATMULS = (
+    "mm",
+    "bmm",
+    "addmm",
+    "baddbmm",
+    "addbmm",
+    "addmv",
+    "mv",
+    "dot",
+    "linear",
+    "attention",
+    "addr",
+    "vdot",
+)
+
+
+@dataclass(frozen=True)
+class OracleRun:
+    """Outputs in fp64, and per output what its path allows in rounding."""
+
+    outputs: Flat
+    rounding: tuple[Rounding, ...]
+    margins: tuple[torch.Tensor | None, ...]
+    """Per discrete output, how far its decision is from tipping over, relative to the deciding values."""
+    strict_ops: tuple[str, ...]
+    """Operations that ran without fp64."""
+
+
+@dataclass
+class _Notes:
+    """What is known about each storage: the type the reference would hold, and its path's rounding."""
+
+    own: dict[int, torch.dtype] = field(default_factory=dict[int, torch.dtype])
+    rounding: dict[int, Rounding] = field(default_factory=dict[int, Rounding])
+
+    def own_dtype(self, tensor: torch.Tensor) -> torch.dtype:
+        return self.own.get(_key(tensor), tensor.dtype)
+
+    def path(self, tensors: list[torch.Tensor]) -> Rounding:
+        known = [self.rounding.get(_key(tensor), Rounding.of(tensor.dtype)) for tensor in tensors]
+        return Rounding.worst(known)
+
+    def put(self, tensor: torch.Tensor, own: torch.dtype, path: Rounding, *, merge: bool) -> None:
+        key = _key(tensor)
+        if merge and key in self.rounding:
+            path = Rounding.worst([path, self.rounding[key]])
+        if not merge or key not in self.own:
+            self.own[key] = own
+        self.rounding[key] = path
+
+
+class Fp64Mode(TorchDispatchMode):
+    """Runs every operation inside it in fp64."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes = _Notes()
+        self.margins = Margins()
+        self.strict_ops: set[str] = set()
+
+    def register(self, wide: torch.Tensor, own: torch.dtype) -> None:
+        """Remember that `wide` stands for a tensor of type `own`."""
+        self.notes.put(wide, own, Rounding.of(own), merge=False)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        tensors = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, torch.Tensor)]
+        if _is_random(func, args, kwargs):
+            out = self._random(func, args, kwargs)
+        elif tensors:
+            out = self._wide(func, args, kwargs)
+        else:
+            # A factory rounds its constants to its own type, as in the reference.
+            out = tree_map(_widened, func(*args, **kwargs))
+        self._note(func, args, kwargs, tensors, out)
+        return out
+
+    def _wide(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        name = func._schema.name
+        if name.endswith("softmax") and len(args) == 3 and isinstance(args[2], bool):
+            args = (*args[:2], False)  # half_to_float: the input is not half any more
+        wide_args, wide_kwargs, written = _widen_call(func, args, kwargs)
+        try:
+            out = func(*wide_args, **wide_kwargs)
+        except (RuntimeError, NotImplementedError) as error:
+            if "not implemented for" not in str(error) and not isinstance(error, NotImplementedError):
+                raise
+            return self._strict(func, args, kwargs)
+        leaves = [leaf for leaf in tree_flatten(out)[0] if isinstance(leaf, torch.Tensor)]
+        if any(leaf.dtype in _WIDER for leaf in leaves) and not written:
+            # Integers divided or averaged: the result type follows torch's default, so widen the operands.
+            out = self._from_integers(func, wide_args, wide_kwargs, out)
+        for narrow, wide in written:
+            narrow.copy_(wide)
+            self.strict_ops.add(name)
+        return tree_map(lambda leaf: _original(leaf, written), out)
+
+    def _from_integers(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
+        def widen(leaf: Any) -> Any:
+            is_integer = (
+                isinstance(leaf, torch.Tensor) and leaf.dtype not in _FLOATS and not leaf.is_complex()
+            )
+            return leaf.to(torch.float64) if is_integer and leaf.dtype != torch.bool else leaf
+
+        try:
+            again = func(*tree_map(widen, args), **tree_map(widen, kwargs))
+        except (RuntimeError, NotImplementedError):
+            again = out
+        return tree_map(_widened, again)
+
+    def _strict(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self.strict_ops.add(func._schema.name)
+        return self._in_own_type(func, args, kwargs)
+
+    def _random(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if func._schema.name in _DROPOUTS:
+            _, mask = self._in_own_type(func, args, kwargs)
+            rate = args[1]
+            kept = args[0].to(torch.float64) * mask
+            return (kept / (1 - rate) if rate < 1 else kept), mask
+        return self._in_own_type(func, args, kwargs)
+
+    def _in_own_type(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The operation in the types that the reference holds; results and written arguments widened."""
+        leaves, spec = tree_flatten((args, kwargs))
+        narrowed = [
+            leaf.to(self.notes.own_dtype(leaf)) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves
+        ]
+        narrow_args, narrow_kwargs = tree_unflatten(narrowed, spec)
+        out = func(*narrow_args, **narrow_kwargs)
+        pairs = [
+            (wide, narrow)
+            for wide, narrow in zip(leaves, narrowed, strict=True)
+            if isinstance(wide, torch.Tensor) and narrow is not wide
+        ]
+        written = _written(func, args, kwargs)
+        for wide, narrow in pairs:
+            if id(wide) in written:
+                wide.copy_(narrow)
+        return tree_map(lambda leaf: _widened(_original(leaf, pairs)), out)
+
+    def _note(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor], out: Any
+    ) -> None:
+        own = _result_type(self.notes, tensors, args, kwargs)
+        name = func._schema.name.removeprefix("aten::")
+        path = self.notes.path(tensors).after(
+            length=reduction_length(name, args, out),
+            matmul=any(part in name for part in _MATMULS),
+            conv="conv" in name,
+        )
+        inputs = {_key(tensor) for tensor in tensors}
+        for leaf in tree_flatten(out)[0]:
+            if isinstance(leaf, torch.Tensor) and leaf.numel():
+                dtype = own if leaf.dtype in _FLOATS and own is not None else leaf.dtype
+                if not tensors and leaf.dtype == torch.float64:
+                    dtype = kwargs.get("dtype") or torch.get_default_dtype()
+                # The reference rounds to its own type here, whatever the operands were.
+                self.notes.put(leaf, dtype, path.rounded_to(dtype), merge=_key(leaf) in inputs)
+        self.margins.note(name, args, kwargs, out)
+
+
+def run_oracle(
+    reference: Reference, module: torch.nn.Module, arguments: Any, *, forward_seed: int | None
+) -> OracleRun:
+    """The outputs in fp64. The module, its state and the generators of later calls are left as they were.
+
+    Raises:
+        Exception: whatever the user's code raises when its tensors are fp64; the caller falls back.
+    """
+    state = snapshot(module)
+    mode = Fp64Mode()
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    wide = {name: _registered(mode, tensor) for name, tensor in tensors.items()}
+    own = map_tensors(arguments, lambda tensor: _registered(mode, tensor))
+    for child, name, value in state.attributes:
+        vars(child)[name] = map_tensors(value, lambda tensor: _registered(mode, tensor))
+    positional, named = ((), own) if isinstance(own, dict) else (own, {})
+    try:
+        if forward_seed is not None:
+            seed_generators(forward_seed)
+        with torch.no_grad(), mode:
+            raw = torch.func.functional_call(module, wide, positional, named, tie_weights=True)
+        flat = flatten_outputs(raw)
+    finally:
+        restore(module, state)
+    outputs = tuple(_widened(tensor.detach()) for tensor in flat.tensors)
+    return OracleRun(
+        Flat(flat.names, outputs, flat.structure),
+        tuple(mode.notes.path([tensor]) for tensor in flat.tensors),
+        tuple(mode.margins.of(tensor) for tensor in flat.tensors),
+        tuple(sorted(mode.strict_ops)),
+    )
+
+
+def _registered(mode: Fp64Mode, tensor: torch.Tensor) -> torch.Tensor:
+    wide = _widened(fresh_copy(tensor.detach()))
+    mode.register(wide, tensor.dtype)
+    return wide
+
+
+def _key(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _widened(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor) and leaf.dtype in _WIDER:
+        return leaf.to(_WIDER[leaf.dtype])
+    return leaf
+
+
+def _original(leaf: Any, pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> Any:
+    """The caller's own tensor where `leaf` is the temporary that stood in for it (in-place operations)."""
+    return next((own for own, temporary in pairs if leaf is temporary), leaf)
+
+
+def _widen_call(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any], list[tuple[torch.Tensor, torch.Tensor]]]:
+    written: list[tuple[torch.Tensor, torch.Tensor]] = []
+    targets = _written(func, args, kwargs)
+
+    def change(leaf: Any) -> Any:
+        if isinstance(leaf, torch.dtype):
+            return _WIDER.get(leaf, leaf)
+        wide = _widened(leaf)
+        if wide is not leaf and id(leaf) in targets:
+            written.append((leaf, wide))
+        return wide
+
+    wide_args, wide_kwargs = tree_map(change, (args, kwargs))
+    return wide_args, wide_kwargs, written
+
+
+def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> set[int]:
+    """Ids of the arguments that the operation writes to."""
+    if not func._schema.is_mutable:
+        return set()
+    found: set[int] = set()
+    for index, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = args[index] if index < len(args) else kwargs.get(argument.name)
+            found.update(id(leaf) for leaf in tree_flatten(value)[0])
+    return found
+
+
+def _is_random(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    if torch.Tag.nondeterministic_seeded not in func.tags:
+        return False
+    schema = func._schema
+    for index, argument in enumerate(schema.arguments):
+        if argument.name == "dropout_p":  # attention draws only with dropout
+            value = args[index] if index < len(args) else kwargs.get("dropout_p", argument.default_value)
+            return bool(value)
+        if argument.name in ("train", "training") and schema.name in _DROPOUTS:
+            value = args[index] if index < len(args) else kwargs.get(argument.name)
+            return value is not False
+    return True
+
+
+def _result_type(
+    notes: _Notes, tensors: list[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> torch.dtype | None:
+    asked = next((leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, torch.dtype)), None)
+    if asked is not None:
+        return asked
+    floats = [tensor for tensor in tensors if tensor.dtype in _FLOATS]
+    if not floats:
+        return torch.get_default_dtype() if tensors else None
+    # 0-d tensors do not raise the type of larger ones.
+    ranked = [tensor for tensor in floats if tensor.dim()] or floats
+    result = notes.own_dtype(ranked[0])
+    for tensor in ranked[1:]:
+        result = torch.promote_types(result, notes.own_dtype(tensor))
+    return result

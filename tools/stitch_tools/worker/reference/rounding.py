@@ -1,0 +1,121 @@
+"""How much rounding the way from the inputs to an output allows: formats, and lengths of sums."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+FLOOR_FACTOR = 16.0
+"""Starting value of DESIGN 6; docs/decisions/0003-equality.md has the calibration."""
+
+_FORMAT_EPS = {"fp32": 2.0**-23, "tf32": 2.0**-10, "fp16": 2.0**-10, "bf16": 2.0**-7}
+
+_NO_SUMS = ("index", "select", "slice", "gather", "embedding", "max", "min", "topk", "sort")
+
+
+def dtype_eps(dtype: torch.dtype) -> float:
+    """Distance from 1 to the next number of the type; 0 for types without rounding."""
+    return torch.finfo(dtype).eps if dtype.is_floating_point or dtype.is_complex else 0.0
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """The least precise type, the longest sum, and the library operations behind one value."""
+
+    eps: float = 0.0
+    length: int = 1
+    matmul: bool = False
+    conv: bool = False
+
+    @classmethod
+    def of(cls, dtype: torch.dtype) -> "Rounding":
+        """Of a value that nothing was computed for yet."""
+        return cls(eps=dtype_eps(dtype))
+
+    @classmethod
+    def worst(cls, paths: Sequence["Rounding"]) -> "Rounding":
+        """Of a value that depends on all of these."""
+        return cls(
+            eps=max((path.eps for path in paths), default=0.0),
+            length=max((path.length for path in paths), default=1),
+            matmul=any(path.matmul for path in paths),
+            conv=any(path.conv for path in paths),
+        )
+
+    def after(self, *, length: int, matmul: bool, conv: bool) -> "Rounding":
+        """The path prolonged by one operation."""
+        return replace(
+            self,
+            length=max(self.length, length),
+            matmul=self.matmul or matmul,
+            conv=self.conv or conv,
+        )
+
+    def rounded_to(self, dtype: torch.dtype) -> "Rounding":
+        """The path prolonged by rounding to `dtype`."""
+        return replace(self, eps=max(self.eps, dtype_eps(dtype)))
+
+    def floor(self, matmul_precision: str, conv_precision: str) -> float:
+        """Relative error that any honest program may have: 16 * eps * sqrt(longest sum)."""
+        eps = self.eps
+        if self.matmul:
+            eps = max(eps, _FORMAT_EPS[matmul_precision] if self.eps >= _FORMAT_EPS["fp32"] else 0.0)
+        if self.conv:
+            eps = max(eps, _FORMAT_EPS[conv_precision] if self.eps >= _FORMAT_EPS["fp32"] else 0.0)
+        return FLOOR_FACTOR * eps * math.sqrt(self.length)
+
+
+def reduction_length(name: str, args: tuple[Any, ...], out: Any) -> int:
+    """Longest chain of additions behind one element of the operation `name` (without namespace)."""
+    name = name.rstrip("_")
+    tensors = [leaf for leaf in args if isinstance(leaf, torch.Tensor)]
+    if not tensors or any(part in name for part in _NO_SUMS):
+        return 1
+    first = tensors[0]
+    if name in ("mm", "bmm", "mv", "dot"):
+        return max(1, first.shape[-1])
+    if name in ("addmm", "baddbmm", "addmv", "addbmm"):
+        return max(1, tensors[1].shape[-1])
+    if "conv" in name and len(tensors) > 1:
+        return _convolution_length(args, tensors[1])
+    if "attention" in name:
+        return max(1, first.shape[-1], tensors[1].shape[-2])
+    return _row_length(name, args, tensors, out)
+
+
+def _row_length(name: str, args: tuple[Any, ...], tensors: list[torch.Tensor], out: Any) -> int:
+    first = tensors[0]
+    if "softmax" in name or name in ("cumsum", "cumprod", "logcumsumexp"):
+        return _dim_size(first, args)
+    if name == "native_layer_norm":
+        return max(1, math.prod(args[1]))
+    if "batch_norm" in name or "group_norm" in name or "instance_norm" in name:
+        return max(1, first.numel() // max(1, first.shape[1] if first.dim() > 1 else 1))
+    if "nll_loss" in name:
+        return max(1, tensors[1].numel())
+    return _shrinkage(first, out)
+
+
+def _shrinkage(first: torch.Tensor, out: Any) -> int:
+    """Sums, means, norms and pools make fewer elements than they read; views do too, at no rounding."""
+    results = [
+        leaf for leaf in (out if isinstance(out, (tuple, list)) else [out]) if isinstance(leaf, torch.Tensor)
+    ]
+    if not results or not results[0].numel() or results[0].data_ptr() == first.data_ptr():
+        return 1
+    return max(1, first.numel() // results[0].numel())
+
+
+def _convolution_length(args: tuple[Any, ...], weight: torch.Tensor) -> int:
+    transposed = len(args) > 6 and args[6] is True
+    kernel = math.prod(weight.shape[2:])
+    groups = args[8] if len(args) > 8 and isinstance(args[8], int) else 1
+    channels = weight.shape[0] // max(1, groups) if transposed else weight.shape[1]
+    return max(1, channels * kernel)
+
+
+def _dim_size(tensor: torch.Tensor, args: tuple[Any, ...]) -> int:
+    dim = args[1] if len(args) > 1 and isinstance(args[1], int) else -1
+    return max(1, tensor.shape[dim]) if tensor.dim() else 1
