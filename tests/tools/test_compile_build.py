@@ -112,11 +112,11 @@ def test_the_recorded_command_repeats_the_library_byte_for_byte(store: Store, tm
 
 def test_a_template_bomb_is_stopped_at_the_time_limit(store: Store) -> None:
     bomb = """
-template <int N, int M> struct Tower {
-  static constexpr long v = Tower<N - 1, M>::v + Tower<N - 1, M + 1>::v;
+template <int N, long M> struct Tower {
+  static constexpr long v = Tower<N - 1, 2 * M>::v + Tower<N - 1, 2 * M + 1>::v;
 };
-template <int M> struct Tower<0, M> { static constexpr long v = M; };
-long boom() { return Tower<800, 0>::v; }
+template <long M> struct Tower<0, M> { static constexpr long v = M; };
+long boom() { return Tower<40, 0>::v; }
 """
     made = build(store, bomb, time_limit_s=0.7)
     assert not made.ok

@@ -1,0 +1,111 @@
+"""Compilers are found, and what does not fit is refused with the fix. Fakes are real little programs."""
+
+from pathlib import Path
+
+import pytest
+
+from stitch_tools.compile.toolchain import (
+    Compiler,
+    cuda_root,
+    find_cpp_compiler,
+    find_nvcc,
+    host_compiler_problem,
+    native_architecture,
+    parse_version,
+)
+from stitch_tools.errors import EnvironmentMissingError
+
+GCC_TEXT = "g++ (GCC) {version}\nCopyright (C) Free Software Foundation, Inc.\n"
+
+
+def fake_compiler(folder: Path, name: str, text: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_text(f"#!/bin/sh\ncat <<'END'\n{text}END\n", encoding="utf-8")
+    path.chmod(0o755)
+    return path
+
+
+def test_the_chosen_compiler_wins_over_cxx_and_path(tmp_path: Path) -> None:
+    chosen = fake_compiler(tmp_path / "my tools", "g++", GCC_TEXT.format(version="13.2.0"))
+    other = fake_compiler(tmp_path / "b", "g++", GCC_TEXT.format(version="12.1.0"))
+    env = {"STITCH_CXX": str(chosen), "CXX": str(other), "PATH": str(other.parent)}
+    assert find_cpp_compiler(env).version == (13, 2, 0)
+    assert find_cpp_compiler({"CXX": str(other), "PATH": ""}).version == (12, 1, 0)
+
+
+def test_cxx_may_carry_a_launcher(tmp_path: Path) -> None:
+    real = fake_compiler(tmp_path, "g++", GCC_TEXT.format(version="12.1.0"))
+    launcher = tmp_path / "launch"
+    launcher.write_text('#!/bin/sh\nexec "$@"\n', encoding="utf-8")
+    launcher.chmod(0o755)
+    assert find_cpp_compiler({"CXX": f"{launcher} {real}", "PATH": ""}).command == (str(launcher), str(real))
+
+
+def test_an_old_compiler_is_passed_over_for_a_newer_one(tmp_path: Path) -> None:
+    fake_compiler(tmp_path, "g++", GCC_TEXT.format(version="8.3.0"))
+    newer = fake_compiler(tmp_path, "g++-11", GCC_TEXT.format(version="11.4.0"))
+    assert find_cpp_compiler({"PATH": str(tmp_path)}).path == newer
+
+
+def test_only_an_old_compiler_is_a_clear_error(tmp_path: Path) -> None:
+    fake_compiler(tmp_path, "g++", GCC_TEXT.format(version="8.3.0"))
+    with pytest.raises(EnvironmentMissingError, match=r"8\.3\.0, and 9 or newer is needed") as caught:
+        find_cpp_compiler({"PATH": str(tmp_path)})
+    assert "apt install g++" in caught.value.hint
+
+
+def test_no_compiler_at_all_says_how_to_install_one(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentMissingError, match=r"no C\+\+ compiler") as caught:
+        find_cpp_compiler({"PATH": str(tmp_path)})
+    assert "STITCH_CXX" in caught.value.hint
+
+
+def test_a_chosen_compiler_that_is_not_there_is_named() -> None:
+    with pytest.raises(EnvironmentMissingError, match="STITCH_CXX=/nowhere/g"):
+        find_cpp_compiler({"STITCH_CXX": "/nowhere/g++", "PATH": "/usr/bin"})
+
+
+def test_a_program_that_is_no_compiler_is_not_taken_for_one(tmp_path: Path) -> None:
+    fake_compiler(tmp_path, "g++", "hello 9.9.9\n")
+    with pytest.raises(EnvironmentMissingError):
+        find_cpp_compiler({"PATH": str(tmp_path)})
+
+
+def test_versions_of_gcc_clang_and_nvcc_are_read() -> None:
+    gcc = parse_version(("g++",), "g++ (Debian 12.2.0-14+deb12u1) 12.2.0\n(C) Free Software Foundation\n")
+    clang = parse_version(("c",), "Ubuntu clang version 18.1.3 (1ubuntu1)\nTarget: x86_64\n")
+    nvcc = parse_version(
+        ("n",), "nvcc: NVIDIA (R) Cuda compiler driver\nCuda compilation tools, release 13.0, V13.0.88\n"
+    )
+    assert [(row.kind, row.version) for row in (gcc, clang, nvcc) if row] == [
+        ("gcc", (12, 2, 0)),
+        ("clang", (18, 1, 3)),
+        ("nvcc", (13, 0, 88)),
+    ]
+
+
+def test_the_native_architecture_is_spelled_out() -> None:
+    assert "-march=" in native_architecture(find_cpp_compiler()).replace("-target-cpu ", "-march=")
+
+
+@pytest.mark.nvcc
+def test_the_toolkit_tells_which_host_compilers_it_takes() -> None:
+    try:
+        nvcc = find_nvcc()
+    except EnvironmentMissingError as error:
+        pytest.skip(error.message)
+    assert (cuda_root(nvcc) / "include" / "cuda_runtime.h").is_file()
+    assert host_compiler_problem(nvcc, Compiler(("g++",), "gcc", (9, 1, 0), "")) is None
+    problem = host_compiler_problem(nvcc, Compiler(("/x/g++-99",), "gcc", (99, 1, 0), ""))
+    assert problem is not None
+    assert "/x/g++-99 is 99.1.0" in problem
+
+
+def test_no_nvcc_says_how_to_get_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if Path("/usr/local/cuda/bin/nvcc").exists():
+        pytest.skip("this machine has nvcc in its usual place")
+    monkeypatch.setattr("sys.path", [])
+    with pytest.raises(EnvironmentMissingError, match="nvcc") as caught:
+        find_nvcc({"PATH": str(tmp_path)})
+    assert "CUDA_HOME" in caught.value.hint
