@@ -1,0 +1,288 @@
+"""Visits, blocks and rounds: who runs when, and what one block measures. The clock is the controller's.
+
+A *block* is a pair of gos, k calls and 2k calls, of at most 20 ms together; the slope between them is the
+time per call without the cost of starting and ending a go. Long blocks scatter (12 to 24% of one program
+against itself on shared cores), medians of many short ones do not. A *visit* wakes one contestant while all
+others are stopped, drops its first calls, and runs a few blocks. A *round* visits every contestant twice in
+mirrored order (A B C C B A), the ABBA scheme for any number of contestants: linear drift cancels inside it.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Protocol, TypeVar
+
+from stitch_tools.timing.interference import Snapshot, snapshot, steal_share, waiting_share, was_disturbed
+from stitch_tools.timing.statistics import (
+    Interval,
+    half_quartile_distance,
+    is_settled,
+    median_interval,
+    round_ratio,
+)
+
+Measured = TypeVar("Measured")
+
+
+class Contestant(Protocol):
+    """A process that makes calls on command: the program, or one baseline."""
+
+    @property
+    def name(self) -> str:
+        """What the bench calls it."""
+        ...
+
+    def go(self, calls: int) -> float:
+        """Seconds from "go" to "done" for that many calls, by our clock."""
+        ...
+
+    def pause(self) -> None:
+        """Stop the process with all its threads and children."""
+        ...
+
+    def resume(self) -> None:
+        """Let it run again."""
+        ...
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How often one contestant is called in a block, from its calibrated time per call."""
+
+    calls: int
+    """k of the pair k, 2k; of the pair 0, k where `from_zero`."""
+    from_zero: bool
+    """A call is so long that k + 2k calls do not fit into a block: the slope starts at a go of 0 calls."""
+    warm_calls: int
+    """Calls dropped after each switch."""
+    latency_samples: int
+    """Single calls per visit."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Lengths and counts of one timing run."""
+
+    block_s: float = 0.020
+    """Longest block, as long as two calls fit into it."""
+    warm_s: float = 0.005
+    blocks_per_visit: int = 3
+    latency_samples: int = 5
+    min_rounds: int = 10
+    max_rounds: int = 40
+    max_repeats: int = 6
+    """How many blocks of one visit are repeated because others disturbed them."""
+
+
+@dataclass(frozen=True)
+class Visit:
+    """What one visit measured, in seconds."""
+
+    slopes_s: tuple[float, ...]
+    """Time per call, one per block."""
+    latencies_s: tuple[float, ...]
+    """Go 1, one call on an idle device."""
+    floors_s: tuple[float, ...]
+    """Go 0: what a go costs without a call."""
+    repeats: int = 0
+    """Blocks thrown away because others took time from them."""
+    disturbed: int = 0
+    """Blocks kept although they were disturbed, since the repetitions were used up."""
+
+    @property
+    def throughput_s(self) -> float:
+        """Median time per call of back-to-back calls."""
+        return median(self.slopes_s)
+
+    @property
+    def latency_s(self) -> float:
+        """One call, without the cost of the go itself."""
+        return median(self.latencies_s) - median(self.floors_s)
+
+
+@dataclass
+class Series:
+    """All visits of one contestant, two per round."""
+
+    visits: list[Visit] = field(default_factory=list[Visit])
+
+    def values(self, figure: str) -> list[float]:
+        """One value per visit."""
+        if figure == "throughput_us":
+            return [visit.throughput_s for visit in self.visits]
+        return [visit.latency_s for visit in self.visits]
+
+    def throughput_s(self) -> float:
+        """Median over all blocks."""
+        return median(slope for visit in self.visits for slope in visit.slopes_s)
+
+    def throughput_spread_s(self) -> float | None:
+        """Half the distance between the quartiles of the blocks."""
+        return half_quartile_distance([slope for visit in self.visits for slope in visit.slopes_s])
+
+    def latency_s(self) -> float:
+        """Median of go 1 minus median of go 0."""
+        ones = median(value for visit in self.visits for value in visit.latencies_s)
+        return ones - median(value for visit in self.visits for value in visit.floors_s)
+
+    def latency_spread_s(self) -> float | None:
+        """Half the distance between the quartiles of the single calls."""
+        return half_quartile_distance([value for visit in self.visits for value in visit.latencies_s])
+
+    @property
+    def blocks(self) -> int:
+        """Blocks that count."""
+        return sum(len(visit.slopes_s) for visit in self.visits)
+
+
+Watch = Callable[[], Snapshot]
+
+
+def calibrate(contestant: Contestant, rules: Rules) -> Pace:
+    """The pace of one contestant: a few calls, then as many as a quarter block holds."""
+    contestant.go(1)
+    floor = min(contestant.go(0) for _ in range(3))
+    per_call = max(contestant.go(1) - floor, 1e-7)
+    for _ in range(6):
+        calls = max(1, int(rules.block_s / 4.0 / per_call))
+        per_call = max((contestant.go(calls) - floor) / calls, 1e-7)
+        if calls * per_call >= rules.block_s / 8.0 or calls == 1:
+            break
+    calls = int(rules.block_s / 3.0 / per_call)
+    from_zero = calls < 1
+    if from_zero:
+        calls = max(1, int(rules.block_s / per_call))
+    return Pace(
+        calls=calls,
+        from_zero=from_zero,
+        warm_calls=max(1 if from_zero else 2, int(rules.warm_s / per_call)),
+        latency_samples=max(2, min(rules.latency_samples, int(rules.block_s / per_call))),
+    )
+
+
+def measure_singles(contestant: Contestant, pace: Pace) -> list[tuple[float, float]]:
+    """Pairs of (go 0, go 1) in seconds, one call at a time on an idle device."""
+    return [(contestant.go(0), contestant.go(1)) for _ in range(pace.latency_samples)]
+
+
+def measure_block(contestant: Contestant, pace: Pace) -> float:
+    """Seconds per call: the slope between the two gos of one block."""
+    if pace.from_zero:
+        floor = contestant.go(0)
+        return (contestant.go(pace.calls) - floor) / pace.calls
+    short = contestant.go(pace.calls)
+    return (contestant.go(2 * pace.calls) - short) / pace.calls
+
+
+def visit(contestant: Contestant, pace: Pace, rules: Rules, watch: Watch = snapshot) -> Visit:
+    """Wake the contestant, drop its first calls, measure single calls and blocks, stop it again."""
+    attempts = _Attempts(rules.max_repeats, watch)
+    contestant.resume()
+    try:
+        contestant.go(pace.warm_calls)
+        singles = attempts.undisturbed(lambda: measure_singles(contestant, pace))
+        slopes = [
+            attempts.undisturbed(lambda: measure_block(contestant, pace))
+            for _ in range(rules.blocks_per_visit)
+        ]
+    finally:
+        contestant.pause()
+    floors, latencies = zip(*singles, strict=True)
+    return Visit(tuple(slopes), latencies, floors, attempts.repeats, attempts.kept_disturbed)
+
+
+class _Attempts:
+    """Repeats a measurement while others disturb it, a limited number of times per visit."""
+
+    def __init__(self, limit: int, watch: Watch) -> None:
+        self._limit = limit
+        self._watch = watch
+        self.repeats = 0
+        self.kept_disturbed = 0
+
+    def undisturbed(self, measure: Callable[[], Measured]) -> Measured:
+        while True:
+            before = self._watch()
+            measured = measure()
+            if not was_disturbed(before, self._watch()):
+                return measured
+            if self.repeats >= self._limit:
+                self.kept_disturbed += 1
+                return measured
+            self.repeats += 1
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Everything that one timing run measured."""
+
+    series: dict[str, Series]
+    """By contestant; the first one is the program."""
+    began: Snapshot
+    ended: Snapshot
+
+    @property
+    def steal_share(self) -> float | None:
+        """Share of the machine's time that the hypervisor took."""
+        return steal_share(self.began, self.ended)
+
+    @property
+    def waiting_share(self) -> float | None:
+        """Share of the time in which some task had to wait for a CPU."""
+        return waiting_share(self.began, self.ended)
+
+    def ratio(self, baseline: str, program: str, figure: str) -> Interval:
+        """The speed-up over one baseline with its interval, one ratio per round."""
+        return median_interval(ratios(self.series[baseline], self.series[program], figure))
+
+
+def ratios(baseline: Series, program: Series, figure: str) -> list[float]:
+    """One speed-up per round, from the two mirrored visits of each."""
+    theirs, ours = baseline.values(figure), program.values(figure)
+    count = min(len(theirs), len(ours)) // 2
+    return [
+        round_ratio(theirs[2 * index : 2 * index + 2], ours[2 * index : 2 * index + 2])
+        for index in range(count)
+        if min(*theirs[2 * index : 2 * index + 2], *ours[2 * index : 2 * index + 2]) > 0.0
+    ]
+
+
+def run_rounds(
+    contestants: Sequence[Contestant],
+    *,
+    rules: Rules,
+    figure: str,
+    until_s: float,
+    watch: Watch = snapshot,
+    after_visit: Callable[[Contestant], None] | None = None,
+) -> Rounds:
+    """Visit all contestants in mirrored rounds until the ratios settle.
+
+    At least `rules.min_rounds` rounds are run, unless the monotonic time `until_s` comes first; then what was
+    measured so far counts, and too few rounds are inconclusive by themselves.
+    """
+    paces: dict[str, Pace] = {}
+    for contestant in contestants:
+        contestant.resume()
+        paces[contestant.name] = calibrate(contestant, rules)
+        contestant.pause()
+    began = watch()
+    rounds = Rounds({contestant.name: Series() for contestant in contestants}, began, began)
+    for index in range(rules.max_rounds):
+        if index and time.monotonic() > until_s:
+            break
+        for contestant in [*contestants, *reversed(contestants)]:
+            rounds.series[contestant.name].visits.append(
+                visit(contestant, paces[contestant.name], rules, watch)
+            )
+            if after_visit is not None:
+                after_visit(contestant)
+        if index + 1 >= rules.min_rounds and _all_settled(rounds, contestants, figure):
+            break
+    return Rounds(rounds.series, began, watch())
+
+
+def _all_settled(rounds: Rounds, contestants: Sequence[Contestant], figure: str) -> bool:
+    program = contestants[0].name
+    return all(is_settled(rounds.ratio(baseline.name, program, figure)) for baseline in contestants[1:])

@@ -1,0 +1,136 @@
+"""One process under the clock: gos through a pair of pipes, measured from "go" to "done" on our side."""
+
+import contextlib
+import os
+import select
+import struct
+import time
+from dataclasses import dataclass, field
+from typing import Protocol
+
+STOP = 2**64 - 1
+_WORD = struct.Struct("=Q")
+
+
+class ContestantFailedError(Exception):
+    """The process ended, hung, or reported an error inside the timed region; `reason` is for people."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"{name}: {reason}")
+        self.name = name
+        self.reason = reason
+
+
+class Pausable(Protocol):
+    """The process behind a contestant."""
+
+    def pause(self) -> None:
+        """Stop it with all its threads and children."""
+        ...
+
+    def resume(self) -> None:
+        """Let it run again."""
+        ...
+
+
+@dataclass
+class Pipes:
+    """The four ends of the go and done pipes. The far ends are handed to the process, then closed here."""
+
+    go_write: int
+    done_read: int
+    go_read: int | None
+    done_write: int | None
+
+    @classmethod
+    def open(cls) -> "Pipes":
+        """A new pair, closed on exec."""
+        go_read, go_write = os.pipe2(os.O_CLOEXEC)
+        done_read, done_write = os.pipe2(os.O_CLOEXEC)
+        return cls(go_write, done_read, go_read, done_write)
+
+    @property
+    def far(self) -> tuple[int, int]:
+        """What the process gets: the end that it reads counts from, the end that it answers on."""
+        if self.go_read is None or self.done_write is None:
+            raise ValueError("the far ends are closed")
+        return self.go_read, self.done_write
+
+    def close_far(self) -> None:
+        """Close our copies of the process' ends, so that its death shows as the end of the stream."""
+        for fd in (self.go_read, self.done_write):
+            if fd is not None:
+                os.close(fd)
+        self.go_read = self.done_write = None
+
+    def close(self) -> None:
+        """Close everything that is open."""
+        self.close_far()
+        for fd in (self.go_write, self.done_read):
+            if fd >= 0:
+                os.close(fd)
+        self.go_write = self.done_read = -1
+
+
+@dataclass
+class PipeContestant:
+    """A process that serves gos. `slots` is the length of its ring; `slot` is the one the next call takes."""
+
+    name: str
+    process: Pausable
+    pipes: Pipes
+    slots: int
+    go_timeout_s: float = 120.0
+    slot: int = 0
+    last_calls: int = 0
+    """Calls of the latest go."""
+    history: list[tuple[int, float]] = field(default_factory=list[tuple[int, float]])
+    """(calls, seconds) of every go, for the cross-check with the process' own notes."""
+
+    def go(self, calls: int) -> float:
+        """Seconds from "go" to "done" for `calls` calls.
+
+        Raises:
+            ContestantFailedError: the process is gone, answers too late, or a call failed.
+        """
+        word = _WORD.pack(calls)
+        start = time.perf_counter_ns()
+        try:
+            os.write(self.pipes.go_write, word)
+        except OSError as error:
+            raise ContestantFailedError(self.name, "the process ended during timing") from error
+        status = self._answer()
+        elapsed = (time.perf_counter_ns() - start) * 1e-9
+        if status:
+            raise ContestantFailedError(self.name, f"a timed call failed with status {status}")
+        self.slot = (self.slot + calls) % self.slots
+        self.last_calls = calls
+        self.history.append((calls, elapsed))
+        return elapsed
+
+    def _answer(self) -> int:
+        poller = select.poll()
+        poller.register(self.pipes.done_read, select.POLLIN)
+        data, deadline = b"", time.monotonic() + self.go_timeout_s
+        while len(data) < _WORD.size:
+            if not poller.poll(max(0.0, deadline - time.monotonic()) * 1000.0):
+                raise ContestantFailedError(self.name, f"no answer within {self.go_timeout_s:.0f} s")
+            part = os.read(self.pipes.done_read, _WORD.size - len(data))
+            if not part:
+                raise ContestantFailedError(self.name, "the process ended during timing")
+            data += part
+        return int(_WORD.unpack(data)[0])
+
+    def pause(self) -> None:
+        """Stop the process with all its threads and children."""
+        self.process.pause()
+
+    def resume(self) -> None:
+        """Let it run again."""
+        self.process.resume()
+
+    def stop(self) -> None:
+        """Ask the loop to end; the process then answers the request that started the loop."""
+        with contextlib.suppress(OSError):  # it may be gone already, which is what we want
+            os.write(self.pipes.go_write, _WORD.pack(STOP))
+        self.pipes.close()
