@@ -2,11 +2,12 @@
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypedDict, get_args
 
 from stitch_tools.errors import UsageError
 from stitch_tools.models.verdict import SandboxLevel
@@ -41,12 +42,28 @@ class Config:
         return self.origins.get(name, DEFAULT)
 
 
+class Settings(TypedDict, total=False):
+    """The same settings as keyword arguments; None and an absent key mean "not given"."""
+
+    workspace: str | Path | None
+    python: str | Path | None
+    target: str | None
+    threads: int | str | None
+    require_sandbox: str | None
+    cache_dir: str | Path | None
+    lock_dir: str | Path | None
+    time_limit_s: float | str | None
+    build_time_limit_s: float | str | None
+    min_speedup: float | str | None
+    forbid_relaxed: bool | str | None
+
+
 SETTINGS = {item.name: str(item.metadata["help"]) for item in fields(Config) if item.name != "origins"}
 """Name and one-line help of each setting, in the order in which they are shown."""
 
 
 def load_config(
-    flags: Mapping[str, object] | None = None,
+    flags: Mapping[str, object] | Settings | None = None,
     *,
     environ: Mapping[str, str] | None = None,
     cwd: Path | None = None,
@@ -184,9 +201,10 @@ def _parse(name: str, raw: object, origin: str, workspace: Path) -> object:
 
 
 def _text(raw: object, _base: Path) -> str:
-    if not isinstance(raw, str) or not raw.strip():
+    text = str(raw) if isinstance(raw, str | Path) else ""
+    if not text.strip():
         raise ValueError("it must be text")
-    return raw.strip()
+    return text.strip()
 
 
 def _interpreter(raw: object, base: Path) -> str:
@@ -197,9 +215,9 @@ def _interpreter(raw: object, base: Path) -> str:
 
 def _target(raw: object, base: Path) -> str:
     text = _text(raw, base)
-    if text == "cpu" or text == "cuda" or text.startswith("cuda:sm_"):
+    if re.fullmatch(r"cpu|cuda(:\d+|:sm_\d+[af]?)?", text):
         return text
-    raise ValueError("it must be cpu, cuda or cuda:sm_NN")
+    raise ValueError("it must be cpu, cuda, cuda:N or cuda:sm_NN")
 
 
 def _path(raw: object, base: Path) -> Path:

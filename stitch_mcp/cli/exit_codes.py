@@ -47,6 +47,7 @@ _BY_ERROR = {
     "sandbox": ExitCode.ENVIRONMENT,
     "store": ExitCode.ENVIRONMENT,
     "locked": ExitCode.ENVIRONMENT,
+    "budget": ExitCode.BUDGET,
     "interrupted": ExitCode.INTERRUPTED,
 }
 

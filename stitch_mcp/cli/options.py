@@ -1,11 +1,11 @@
 """Options that several commands share, and the settings that they lead to."""
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, Unpack
 
 import click
 
-from stitch_mcp.config import Config, load_config
+from stitch_mcp.config import Config, Settings, load_config
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -26,6 +26,12 @@ def target_option(command: F) -> F:
     return click.option("--target", metavar="DEVICE", help="cpu (default) or cuda[:sm_90].")(command)
 
 
+def speedup_option(command: F) -> F:
+    """The command with --min-speedup."""
+    text = "The goal over eager; a correct program below it exits with 4."
+    return click.option("--min-speedup", metavar="X", help=text)(command)
+
+
 def session_options(command: F) -> F:
     """The command with the options of everything that runs code: interpreter, threads, isolation, limit."""
     for name, metavar, text in (
@@ -38,15 +44,35 @@ def session_options(command: F) -> F:
     return workspace_option(target_option(command))
 
 
-def contract_options(command: F) -> F:
-    """The command with the options that change a contract."""
+def reference_options(command: F) -> F:
+    """The command with the options that say what a reference is and what counts as equal."""
     relaxed = "Let --set loosen the contract; marks every later result `relaxed`."
     command = click.option("--allow-relaxed", is_flag=True, help=relaxed)(command)
-    text = "Change a contract field, for example tolerance.rtol=1e-4. May be repeated."
-    return click.option("--set", "overrides", multiple=True, metavar="FIELD=VALUE", help=text)(command)
+    text = "Set a contract field, for example rtol=1e-4. May be repeated."
+    command = click.option("--set", "overrides", multiple=True, metavar="FIELD=VALUE", help=text)(command)
+    maker = "Function that makes the inputs (default: get_inputs, or the task file's)."
+    return click.option("--inputs", metavar="NAME", help=maker)(command)
 
 
-def settings(**flags: object) -> Config:
+def parse_overrides(pairs: Sequence[str]) -> dict[str, object]:
+    """The contract fields of `--set FIELD=VALUE`; a value that is no number stays text.
+
+    Raises:
+        click.BadParameter: a pair without "=".
+    """
+    found: dict[str, object] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name:
+            raise click.BadParameter(f"{pair!r} is not FIELD=VALUE", param_hint="--set")
+        try:
+            found[name.strip().removeprefix("tolerance.")] = float(text)
+        except ValueError:
+            found[name.strip()] = text.strip()
+    return found
+
+
+def settings(**flags: Unpack[Settings]) -> Config:
     """The settings of a call from its flags; those that were not given are None.
 
     Raises:

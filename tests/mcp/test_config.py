@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stitch_mcp.config import SETTINGS, Config, load_config, unknown_environment
+from stitch_mcp.config import SETTINGS, Config, Settings, load_config, unknown_environment
 from stitch_tools.errors import UsageError
 
 
@@ -72,7 +72,7 @@ def test_the_workspace_cannot_be_set_in_a_file_that_lies_in_it(tmp_path: Path) -
     [
         ("threads = 0", "at least 1"),
         ("threads = true", "whole number"),
-        ('target = "tpu"', "cpu, cuda or cuda:sm_NN"),
+        ('target = "tpu"', "cpu, cuda, cuda:N or cuda:sm_NN"),
         ('require-sandbox = "strong"', "one of full"),
         ("time-limit-s = -1", "above 0"),
         ('forbid-relaxed = "perhaps"', "true or false"),
@@ -117,6 +117,7 @@ def test_a_workspace_that_is_a_file_is_refused(tmp_path: Path) -> None:
 
 def test_every_setting_has_help_and_an_environment_variable(tmp_path: Path) -> None:
     assert all(SETTINGS.values())
+    assert set(Settings.__annotations__) == set(SETTINGS)
     config = load(tmp_path, STITCH_PYTHON="python3", STITCH_LOCK_DIR="locks", STITCH_FORBID_RELAXED="yes")
     assert (config.python, config.lock_dir, config.forbid_relaxed) == ("python3", tmp_path / "locks", True)
 

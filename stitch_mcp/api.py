@@ -1,0 +1,413 @@
+"""The public functions: simple arguments in, facts out. The command line calls these very functions.
+
+Settings (`workspace`, `python`, `target`, `threads`, ...) may be given by keyword to each; those that are not
+come from the environment and the configuration files, as docs/cli.md says.
+"""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Unpack
+
+from stitch_mcp.config import Config, Settings, load_config
+from stitch_mcp.programs import read_program
+from stitch_planner.runs import Workspace, read_state
+from stitch_tools.errors import BudgetError, InterruptedRunError, UsageError
+from stitch_tools.models import Bench, Build, Ceilings, Check, Graph, Program, ReferenceFacts, Task
+
+if TYPE_CHECKING:
+    from stitch_planner.loop import SolveResult
+    from stitch_planner.plan import Plan
+    from stitch_tools.processes.session import TargetSession
+
+Emit = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A reference seen from all sides, before anything is made faster."""
+
+    task: Task
+    facts: ReferenceFacts
+    graph: Graph
+    ceilings: Ceilings | None
+    """None where the target device is not here."""
+
+
+@dataclass(frozen=True)
+class _Desk:
+    """The desk of one call: its settings and its `.stitch` folder."""
+
+    config: Config
+    workspace: Workspace
+    emit: Emit | None
+    deadline_s: float
+
+    @property
+    def target(self) -> str:
+        """The target's full name: `cuda` becomes the architecture of the GPU here."""
+        from stitch_tools.device import resolve_target
+
+        return resolve_target(self.config.target).name
+
+    def task(
+        self,
+        reference: str | Path,
+        inputs: str | None = None,
+        overrides: Mapping[str, object] | None = None,
+        allow_relaxed: bool = False,
+    ) -> Task:
+        """The task that `reference` names; relative paths start at the current folder."""
+        from stitch_tools.references import load_task
+
+        if allow_relaxed and self.config.forbid_relaxed:
+            origin = self.config.origin("forbid_relaxed")
+            raise UsageError(
+                f"loosening a contract is forbidden here ({origin})", hint="leave out --allow-relaxed"
+            )
+        return load_task(
+            str(reference),
+            workspace=Path.cwd(),
+            store=self.workspace.store,
+            target=self.target,
+            overrides=overrides or {},
+            allow_relaxed=allow_relaxed,
+            inputs=inputs,
+        )
+
+    def program(self, program: str | Path, target: str, main: str | None) -> Program:
+        """The program at a path, or that of a run."""
+        path = Path(program).expanduser()
+        if not path.exists() and (str(program) == "last" or "/" not in str(program)):
+            run_id = str(program)
+            if run_id == "last" or any(name.startswith(run_id) for name in self.workspace.run_ids()):
+                state = read_state(self.workspace.run_folder(run_id))
+                if state.program is None:
+                    raise UsageError(f"run {run_id} has no program yet", hint=f"solve --resume {run_id}")
+                return self.workspace.store.get_fact(state.program.program, Program)
+        return read_program(path, self.workspace.store, target=target, main=main)
+
+    def build(self, program: Program, archs: Sequence[str] = ()) -> Build:
+        """The program's build."""
+        from stitch_tools.compile.build import compile_program
+
+        return compile_program(
+            program,
+            self.workspace.store,
+            cache_dir=self.config.cache_dir,
+            archs=archs,
+            time_limit_s=self.config.build_time_limit_s,
+            emit=self.emit,
+        )
+
+    @contextlib.contextmanager
+    def session(self) -> "Generator[TargetSession]":
+        """A warm session in the target interpreter."""
+        from stitch_tools.processes.interpreter import find_interpreter
+        from stitch_tools.processes.session import TargetSession
+
+        interpreter = find_interpreter(self.config.python, self.workspace.root)
+        self.say(f"starting {interpreter.path} (torch {interpreter.torch_version})")
+        with TargetSession(
+            interpreter, require_sandbox=self.config.require_sandbox, threads=self.config.threads
+        ) as session:
+            yield session
+
+    def say(self, sentence: str) -> None:
+        """Pass a progress sentence on."""
+        if self.emit is not None:
+            self.emit(sentence)
+
+
+def _open(settings: Settings, emit: Emit | None = None) -> _Desk:
+    config = load_config(settings)
+    workspace = Workspace(config.workspace)
+    workspace.prepare()
+    return _Desk(config, workspace, emit, time.monotonic() + config.time_limit_s)
+
+
+def load_task(
+    reference: str | Path,
+    *,
+    inputs: str | None = None,
+    overrides: Mapping[str, object] | None = None,
+    allow_relaxed: bool = False,
+    **settings: Unpack[Settings],
+) -> Task:
+    """The task that `reference` names, loaded without running any of it.
+
+    Args:
+        reference: `path.py`, `path.py:Object` or a task.toml.
+        inputs: name of the input maker, where it is not get_inputs.
+        overrides: contract fields to set, for example `{"rtol": 1e-4}`.
+        allow_relaxed: accept fields that ask for less; every result is then marked `relaxed`.
+        settings: see `stitch_mcp.config.Settings`.
+
+    Raises:
+        TaskError: the reference cannot be used.
+        UsageError: a bad setting or override.
+    """
+    return _open(settings).task(reference, inputs, overrides, allow_relaxed)
+
+
+def compile_program(
+    program: str | Path,
+    *,
+    main: str | None = None,
+    archs: Sequence[str] = (),
+    emit: Emit | None = None,
+    **settings: Unpack[Settings],
+) -> Build:
+    """The build of a program: an artifact, or the compiler's diagnostics.
+
+    Args:
+        program: a folder, a file, a certificate, or a run (its id, or "last").
+        main: the file of a folder that is compiled, where it is not clear.
+        archs: GPU architectures; empty is the target's own.
+        emit: receives progress sentences.
+        settings: see `stitch_mcp.config.Settings`.
+
+    Raises:
+        EnvironmentMissingError: no fitting compiler, or missing headers.
+        UsageError: there is no such program.
+    """
+    desk = _open(settings, emit)
+    return desk.build(desk.program(program, desk.target, main), archs)
+
+
+def check_program(
+    reference: str | Path,
+    program: str | Path,
+    *,
+    main: str | None = None,
+    inputs: str | None = None,
+    overrides: Mapping[str, object] | None = None,
+    allow_relaxed: bool = False,
+    emit: Emit | None = None,
+    **settings: Unpack[Settings],
+) -> Check:
+    """The correctness evidence for `program` against `reference`. A wrong program is a status, no exception.
+
+    Args:
+        reference: as in `load_task`.
+        program: as in `compile_program`.
+        main: as in `compile_program`.
+        inputs: as in `load_task`.
+        overrides: as in `load_task`.
+        allow_relaxed: as in `load_task`.
+        emit: receives progress sentences.
+        settings: see `stitch_mcp.config.Settings`.
+
+    Raises:
+        TaskError: the reference cannot be used.
+        EnvironmentMissingError: no torch, no compiler, or weaker isolation than required.
+    """
+    from stitch_tools.check import CheckOptions, observe_reference
+    from stitch_tools.check import check_program as check
+
+    desk = _open(settings, emit)
+    task = desk.task(reference, inputs, overrides, allow_relaxed)
+    candidate = desk.program(program, task.target, main)
+    build = desk.build(candidate)
+    with desk.session() as session:
+        desk.say("observing the reference")
+        facts = observe_reference(task, session=session, store=desk.workspace.store)
+        return check(
+            task,
+            candidate,
+            build,
+            session=session,
+            store=desk.workspace.store,
+            facts=facts,
+            options=CheckOptions(),
+            emit=emit,
+            deadline_s=desk.deadline_s,
+        )
+
+
+def benchmark_program(
+    reference: str | Path,
+    program: str | Path,
+    *,
+    quick: bool = False,
+    main: str | None = None,
+    inputs: str | None = None,
+    overrides: Mapping[str, object] | None = None,
+    allow_relaxed: bool = False,
+    emit: Emit | None = None,
+    **settings: Unpack[Settings],
+) -> Bench:
+    """The times of `program`, eager and torch.compile, side by side. Correctness is `check_program`'s matter.
+
+    Args:
+        reference: as in `load_task`.
+        program: as in `compile_program`.
+        quick: time fewer modes of torch.compile.
+        main: as in `compile_program`.
+        inputs: as in `load_task`.
+        overrides: as in `load_task`.
+        allow_relaxed: as in `load_task`.
+        emit: receives progress sentences.
+        settings: see `stitch_mcp.config.Settings`.
+
+    Raises:
+        TaskError: the reference cannot be used.
+        EnvironmentMissingError: no torch, no compiler, or weaker isolation than required.
+    """
+    from stitch_tools.check import observe_reference
+    from stitch_tools.timing import BenchOptions
+    from stitch_tools.timing import benchmark_program as benchmark
+
+    desk = _open(settings, emit)
+    task = desk.task(reference, inputs, overrides, allow_relaxed)
+    candidate = desk.program(program, task.target, main)
+    build = desk.build(candidate)
+    with desk.session() as session:
+        desk.say("observing the reference")
+        facts = observe_reference(task, session=session, store=desk.workspace.store)
+        return benchmark(
+            task,
+            candidate,
+            build,
+            session=session,
+            store=desk.workspace.store,
+            facts=facts,
+            options=BenchOptions(quick=quick),
+            emit=emit,
+            deadline_s=desk.deadline_s,
+        )
+
+
+def capture_reference(
+    reference: str | Path,
+    *,
+    inputs: str | None = None,
+    overrides: Mapping[str, object] | None = None,
+    allow_relaxed: bool = False,
+    emit: Emit | None = None,
+    **settings: Unpack[Settings],
+) -> Captured:
+    """What one run of the reference shows: facts, graph, and the device's ceilings.
+
+    Raises:
+        TaskError: the reference cannot be used.
+        EnvironmentMissingError: no torch in the target interpreter.
+    """
+    from stitch_tools.ceilings import measure_ceilings
+    from stitch_tools.check import observe_reference
+    from stitch_tools.device import resolve_target
+    from stitch_tools.graph import capture_graph
+
+    desk = _open(settings, emit)
+    task = desk.task(reference, inputs, overrides, allow_relaxed)
+    store = desk.workspace.store
+    with desk.session() as session:
+        desk.say("observing the reference")
+        facts = observe_reference(task, session=session, store=store)
+        ceilings = None
+        if resolve_target(task.target).available:
+            desk.say("measuring the device's ceilings (once per machine)")
+            ceilings = measure_ceilings(task.target, cache_dir=desk.config.cache_dir, session=session)
+        desk.say("capturing the graph")
+        graph = capture_graph(task, session=session, store=store, facts=facts, ceilings=ceilings)
+    return Captured(task, facts, graph, ceilings)
+
+
+def plan_reference(captured: Captured) -> "Plan":
+    """The order of work for a captured reference: fusion groups with predicted times."""
+    from stitch_planner.plan import make_plan
+
+    return make_plan(captured.graph, captured.facts, captured.task, captured.ceilings)
+
+
+def measure_device(
+    *, refresh: bool = False, emit: Emit | None = None, **settings: Unpack[Settings]
+) -> Ceilings:
+    """The target device's measured limits, from the cache unless `refresh`.
+
+    Raises:
+        EnvironmentMissingError: the device is not here, or no torch in the target interpreter.
+    """
+    from stitch_tools.ceilings import measure_ceilings
+
+    desk = _open(settings, emit)
+    with desk.session() as session:
+        return measure_ceilings(
+            desk.target, cache_dir=desk.config.cache_dir, session=session, refresh=refresh
+        )
+
+
+def solve(
+    reference: str | Path | None = None,
+    *,
+    resume: str | None = None,
+    quick: bool = False,
+    inputs: str | None = None,
+    overrides: Mapping[str, object] | None = None,
+    allow_relaxed: bool = False,
+    emit: Emit | None = None,
+    stop: threading.Event | None = None,
+    **settings: Unpack[Settings],
+) -> "SolveResult":
+    """The end of a run that makes `reference` faster: status, outcome, and the certificate's path.
+
+    Args:
+        reference: as in `load_task`; None with `resume`.
+        resume: a run to go on with: its id, a unique beginning of it, or "last".
+        quick: time fewer modes of torch.compile.
+        inputs: as in `load_task`.
+        overrides: as in `load_task`.
+        allow_relaxed: as in `load_task`.
+        emit: receives progress sentences.
+        stop: when set, the run ends after the step in flight and can be resumed.
+        settings: see `stitch_mcp.config.Settings`.
+
+    Raises:
+        InterruptedRunError: `stop` was set; the hint says how to resume.
+        BudgetError: the time limit was reached; the hint says how to resume.
+        TaskError: the reference cannot be used.
+        EnvironmentMissingError: something that this machine needs is missing.
+    """
+    from stitch_planner.loop import SolveRequest
+    from stitch_planner.loop import solve as run
+
+    config = load_config(settings)
+    if allow_relaxed and config.forbid_relaxed:
+        origin = config.origin("forbid_relaxed")
+        raise UsageError(
+            f"loosening a contract is forbidden here ({origin})", hint="leave out --allow-relaxed"
+        )
+    request = SolveRequest(
+        workspace=config.workspace,
+        reference=None if reference is None else str(Path.cwd() / Path(reference).expanduser()),
+        resume=resume,
+        target=config.target,
+        overrides=overrides or {},
+        allow_relaxed=allow_relaxed,
+        python=config.python,
+        quick=quick,
+        min_speedup=config.min_speedup,
+        require_sandbox=config.require_sandbox,
+        threads=config.threads,
+        cache_dir=config.cache_dir,
+        build_time_limit_s=config.build_time_limit_s,
+        inputs=inputs,
+    )
+    stop = stop or threading.Event()
+    late = threading.Event()
+    timer = threading.Timer(config.time_limit_s, lambda: (late.set(), stop.set()))
+    timer.daemon = True
+    timer.start()
+    try:
+        return run(request, emit=emit, stop=stop)
+    except InterruptedRunError as error:
+        if not late.is_set():
+            raise
+        raise BudgetError(
+            f"the time limit of {config.time_limit_s:g} s was reached", hint=error.hint
+        ) from error
+    finally:
+        timer.cancel()

@@ -1,0 +1,49 @@
+"""`stitch-mcp cache show` and `clear`."""
+
+import click
+
+from stitch_mcp.cli.options import json_option, settings
+from stitch_mcp.cli.output import Output
+from stitch_mcp.report import Section
+
+
+@click.group("cache")
+def command() -> None:
+    """Show or clear cached builds and measurements."""
+
+
+@command.command("show")
+@click.option("--cache-dir", metavar="DIR", help="Folder of the cache (default: the user's cache folder).")
+@json_option
+def show(cache_dir: str | None, as_json: bool) -> int:
+    """Show where the cache lies and what it holds."""
+    from stitch_mcp.caches import describe_cache
+
+    found = describe_cache(settings(cache_dir=cache_dir).cache_dir)
+    rows = (
+        ("builds", str(found.builds), _megabytes(found.build_bytes)),
+        ("ceilings", str(found.ceilings), _megabytes(found.ceiling_bytes)),
+    )
+    notes = (f"folder: {found.folder}", f"builds are kept up to {_megabytes(found.cap_bytes)} MB")
+    section = Section("", ("kind", "entries", "MB"), rows, notes)
+    return Output("cache show", as_json=as_json).finish(found.model_dump(mode="json"), [section])
+
+
+@command.command("clear")
+@click.option("--cache-dir", metavar="DIR", help="Folder of the cache (default: the user's cache folder).")
+@json_option
+def clear(cache_dir: str | None, as_json: bool) -> int:
+    """Remove all cached builds and measurements. Programs that are loaded now stay usable."""
+    from stitch_mcp.caches import clear_cache
+
+    gone = clear_cache(settings(cache_dir=cache_dir).cache_dir)
+    notes = (
+        f"removed {gone.builds} builds and {gone.ceilings} measurements "
+        f"({_megabytes(gone.build_bytes + gone.ceiling_bytes)} MB) from {gone.folder}",
+    )
+    fields = {"removed": gone.model_dump(mode="json")}
+    return Output("cache clear", as_json=as_json).finish(fields, [Section(notes=notes)])
+
+
+def _megabytes(size_bytes: int) -> str:
+    return f"{size_bytes / 1e6:.1f}"

@@ -1,0 +1,23 @@
+"""`stitch-mcp ceilings`."""
+
+from typing import Unpack
+
+import click
+
+from stitch_mcp.cli.options import json_option, session_options
+from stitch_mcp.cli.output import Output
+from stitch_mcp.config import Settings
+from stitch_mcp.tables import ceilings_sections
+
+
+@click.command("ceilings")
+@click.option("--refresh", is_flag=True, help="Measure again instead of reading the cache.")
+@session_options
+@json_option
+def command(refresh: bool, as_json: bool, **settings: Unpack[Settings]) -> int:
+    """Measure what the target device can do at most; kept in the cache."""
+    from stitch_mcp.api import measure_device
+
+    output = Output("ceilings", as_json=as_json)
+    ceilings = measure_device(refresh=refresh, emit=output.progress, **settings)
+    return output.finish(dict(ceilings), ceilings_sections(ceilings))

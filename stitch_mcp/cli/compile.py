@@ -1,0 +1,41 @@
+"""`stitch-mcp compile`."""
+
+import click
+
+from stitch_mcp.cli.exit_codes import for_build
+from stitch_mcp.cli.options import json_option, target_option, workspace_option
+from stitch_mcp.cli.output import Output
+from stitch_mcp.tables import build_sections
+
+
+@click.command("compile")
+@click.argument("program")
+@click.option("--main", metavar="FILE", help="The file of a folder that is compiled.")
+@click.option("--arch", "archs", multiple=True, metavar="SM", help="GPU architecture; may be repeated.")
+@click.option("--build-time-limit-s", metavar="SECONDS", help="Stop the compiler after this time.")
+@target_option
+@workspace_option
+@json_option
+def command(
+    program: str,
+    main: str | None,
+    archs: tuple[str, ...],
+    build_time_limit_s: str | None,
+    target: str | None,
+    workspace: str | None,
+    as_json: bool,
+) -> int:
+    """Build PROGRAM: a folder, a .cpp or .cu file, a certificate, or a run."""
+    from stitch_mcp.api import compile_program
+
+    output = Output("compile", as_json=as_json)
+    build = compile_program(
+        program,
+        main=main,
+        archs=archs,
+        emit=output.progress,
+        target=target,
+        workspace=workspace,
+        build_time_limit_s=build_time_limit_s,
+    )
+    return output.finish(dict(build), build_sections(build), for_build(build))

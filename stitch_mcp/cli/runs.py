@@ -1,0 +1,50 @@
+"""`stitch-mcp runs list` and `show`."""
+
+import click
+
+from stitch_mcp.cli.options import json_option, settings, workspace_option
+from stitch_mcp.cli.output import Output
+from stitch_mcp.report import Section
+
+
+@click.group("runs")
+def command() -> None:
+    """List runs, or show one."""
+
+
+@command.command("list")
+@workspace_option
+@json_option
+def list_runs(workspace: str | None, as_json: bool) -> int:
+    """List the runs of this workspace, oldest first."""
+    from stitch_mcp.history import list_history
+
+    history = list_history(settings(workspace=workspace).workspace)
+    rows = tuple((row.run_id, row.task, row.target, row.status, row.outcome) for row in history.runs)
+    notes = history.problems or (() if rows else ("no runs yet; start one with: stitch-mcp solve REF",))
+    section = Section("", ("run", "task", "target", "status", "outcome") if rows else (), rows, notes)
+    return Output("runs list", as_json=as_json).finish(history.model_dump(mode="json"), [section])
+
+
+@command.command("show")
+@click.argument("run", default="last")
+@workspace_option
+@json_option
+def show(run: str, workspace: str | None, as_json: bool) -> int:
+    """Show RUN (its id, a unique beginning of it, or `last`): events, evidence, certificate."""
+    from stitch_mcp.history import show_run
+    from stitch_mcp.tables import bench_sections, check_sections
+
+    seen = show_run(settings(workspace=workspace).workspace, run)
+    events = Section("events", ("at", "event", "what"), tuple(seen.event_rows))
+    sections = [events]
+    if seen.check:
+        sections += check_sections(seen.check)
+    if seen.bench:
+        sections += bench_sections(seen.bench)
+    notes = [f"run: {seen.folder}"]
+    notes.append(f"certificate: {seen.certificate}" if seen.certificate else "certificate: none")
+    if seen.status == "open":
+        notes.append(f"not finished; go on with: stitch-mcp solve --resume {seen.run_id}")
+    sections.append(Section(notes=tuple(notes)))
+    return Output("runs show", as_json=as_json).finish(seen.model_dump(mode="json"), sections)

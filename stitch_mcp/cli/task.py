@@ -1,0 +1,38 @@
+"""`stitch-mcp task new`."""
+
+from pathlib import Path
+
+import click
+
+from stitch_mcp.cli.options import json_option
+from stitch_mcp.cli.output import Output
+from stitch_mcp.report import Section
+from stitch_tools.errors import UsageError
+
+
+@click.group("task")
+def command() -> None:
+    """Write a task.toml for a reference."""
+
+
+@command.command("new")
+@click.argument("file")
+@click.option("--inputs", metavar="NAME", help="Function that makes the inputs (default: get_inputs).")
+@click.option("--output", metavar="PATH", help="Where to write (default: NAME.task.toml beside FILE).")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
+@json_option
+def new(file: str, inputs: str | None, output: str | None, force: bool, as_json: bool) -> int:
+    """Write a task file for FILE (path.py or path.py:Object) with every field and its default."""
+    from stitch_tools.references import render_task_toml
+    from stitch_tools.store import write_atomically
+
+    text = render_task_toml(file, workspace=Path.cwd(), inputs=inputs)
+    # `path.py:Object` and `path.py` share one folder; the colon is no part of the path then.
+    source = Path(file if Path(file).exists() else file.rpartition(":")[0])
+    path = Path(output) if output else source.with_name(f"{source.stem}.task.toml")
+    if path.exists() and not force:
+        raise UsageError(f"{path} exists", hint="replace it with --force, or choose another with --output")
+    write_atomically(path.absolute(), text.encode("utf-8"))
+    fields = {"path": str(path.absolute())}
+    notes = (f"wrote {path}", f"next: edit it, then stitch-mcp solve {path}")
+    return Output("task new", as_json=as_json).finish(fields, [Section(notes=notes)])

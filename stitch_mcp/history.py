@@ -1,0 +1,95 @@
+"""Runs as they lie on disk, read without their lock: lists for people, one run in full."""
+
+from pathlib import Path
+
+from stitch_planner.runs import RunSummary, Workspace, read_state, started, summarize
+from stitch_tools.errors import StoreError
+from stitch_tools.events import Event, read_events
+from stitch_tools.models import Bench, Build, Check, Fact, ReferenceFacts, Task
+
+
+class History(Fact):
+    """All runs of one workspace."""
+
+    workspace: str
+    """Absolute path."""
+    runs: tuple[RunSummary, ...]
+    problems: tuple[str, ...] = ()
+    """One sentence per run that cannot be read."""
+
+
+class RunView(Fact):
+    """One run in full."""
+
+    run_id: str
+    folder: str
+    """Absolute path."""
+    task: Task
+    status: str
+    """CheckStatus of the best program, "open" before the end."""
+    outcome: str
+    message: str
+    program_id: str | None
+    certificate: str | None
+    """Absolute path."""
+    facts: ReferenceFacts | None
+    build: Build | None
+    check: Check | None
+    bench: Bench | None
+    events: tuple[Event, ...]
+
+    @property
+    def event_rows(self) -> list[tuple[str, str, str]]:
+        """Time, kind and the words of each event; hashes are left out."""
+        return [(event.at, event.kind, _words(event)) for event in self.events]
+
+
+def list_history(root: Path) -> History:
+    """The runs of a workspace, oldest first; one that cannot be read is named, not hidden."""
+    workspace = Workspace(root)
+    runs: list[RunSummary] = []
+    problems: list[str] = []
+    for run_id in workspace.run_ids():
+        try:
+            runs.append(summarize(workspace, run_id))
+        except StoreError as error:
+            problems.append(f"{run_id}: {error.message} ({error.hint})")
+    return History(workspace=str(root.absolute()), runs=tuple(runs), problems=tuple(problems))
+
+
+def show_run(root: Path, run_id: str) -> RunView:
+    """One run, named whole, by a unique beginning, or as "last".
+
+    Raises:
+        UsageError: no such run.
+        StoreError: its log or a fact of it cannot be read.
+    """
+    workspace = Workspace(root)
+    folder, store = workspace.run_folder(run_id), workspace.store
+    state = read_state(folder)
+    finished = state.finished
+    return RunView(
+        run_id=folder.name,
+        folder=str(folder.absolute()),
+        task=store.get_fact(started(state).task, Task),
+        status=finished.status if finished else "open",
+        outcome=finished.outcome if finished else "unmeasured",
+        message=finished.message if finished else "",
+        program_id=state.program.program_id if state.program else None,
+        certificate=str((folder / state.certificate.file).absolute()) if state.certificate else None,
+        facts=store.get_fact(state.reference.facts, ReferenceFacts) if state.reference else None,
+        build=store.get_fact(state.build.build, Build) if state.build else None,
+        check=store.get_fact(state.check.check, Check) if state.check else None,
+        bench=store.get_fact(state.bench.bench, Bench) if state.bench else None,
+        events=tuple(read_events(folder / "events.jsonl")),
+    )
+
+
+def _words(event: Event) -> str:
+    """The payload's short values; hashes and paths say nothing to a reader."""
+    parts: list[str] = []
+    for name, value in event.payload.items():
+        plain = isinstance(value, bool | int | float) or (isinstance(value, str) and 0 < len(value) < 60)
+        if plain and not name.endswith("_id") and name != "interpreter":
+            parts.append(f"{name}={value}")
+    return ", ".join(parts)

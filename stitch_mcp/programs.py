@@ -1,0 +1,90 @@
+"""Programs as users name them (a folder, a file, a certificate) turned into a Program in the store."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from stitch_tools.errors import UsageError
+from stitch_tools.models import Program, ProgramFormat
+from stitch_tools.store import Store
+
+CERTIFICATE_SUFFIX = ".zip"
+_NATIVE = (".cpp", ".cc", ".cxx", ".cu")
+_MAX_FILE_BYTES = 16 << 20
+_MAX_FILES = 2000
+
+
+def read_program(path: Path, store: Store, *, target: str, main: str | None = None) -> Program:
+    """The program at `path`, its files in the store.
+
+    Args:
+        path: a folder, a single C++, CUDA or Python file, or a certificate.
+        store: takes the files.
+        target: `cpu` or `cuda:sm_90`; a certificate brings its own.
+        main: the file of a folder that is compiled or imported; None where only one can be meant.
+
+    Raises:
+        UsageError: nothing there, or it is not clear which file is the program.
+        CertificateError: the certificate is damaged.
+    """
+    if path.is_file() and path.suffix == CERTIFICATE_SUFFIX:
+        return _from_certificate(path, store)
+    files = {path.name: path.read_bytes()} if path.is_file() else _folder_files(path)
+    name = main or (path.name if path.is_file() else _find_main(path, files))
+    if name not in files:
+        raise UsageError(f"{path} has no file {name}", hint="name one of its files with --main")
+    return Program(
+        format=_format(name), target=target, files=store.put_files(files), main=name, author="user"
+    )
+
+
+def _from_certificate(path: Path, store: Store) -> Program:
+    from stitch_tools.certificate import read_certificate
+
+    archive = read_certificate(path)
+    program = Program.from_json_bytes(archive.entries["program.json"])
+    store.put_files(archive.folder("program"))
+    return program
+
+
+def _folder_files(folder: Path) -> dict[str, bytes]:
+    """All files below `folder`, hidden ones and caches left out."""
+    if not folder.is_dir():
+        raise UsageError(
+            f"there is no program at {folder}",
+            hint="name a folder, a .cpp, .cu or .py file, a certificate, or a run (`last`)",
+        )
+    found: dict[str, bytes] = {}
+    for path in sorted(folder.rglob("*")):
+        relative = path.relative_to(folder)
+        if any(part.startswith(".") or part == "__pycache__" for part in relative.parts):
+            continue
+        if not path.is_file():
+            continue
+        if path.stat().st_size > _MAX_FILE_BYTES or len(found) >= _MAX_FILES:
+            raise UsageError(
+                f"{folder} is no program folder: {relative} is too large, or there are too many files",
+                hint=f"a program holds at most {_MAX_FILES} files of {_MAX_FILE_BYTES >> 20} MiB",
+            )
+        found[relative.as_posix()] = path.read_bytes()
+    return found
+
+
+def _find_main(folder: Path, files: Mapping[str, bytes]) -> str:
+    """The one file at the top of the folder that can be compiled, else the one Python file."""
+    top = [name for name in files if "/" not in name]
+    for suffixes in (_NATIVE, (".py",)):
+        named = [name for name in top if Path(name).suffix in suffixes]
+        if len(named) == 1:
+            return named[0]
+        if named:
+            raise UsageError(f"{folder} could mean {', '.join(named)}", hint="choose one with --main")
+    raise UsageError(f"{folder} holds no program", hint="a program has a .cpp, .cu or .py file at its top")
+
+
+def _format(main: str) -> ProgramFormat:
+    suffix = Path(main).suffix
+    if suffix in _NATIVE:
+        return "native"
+    if suffix == ".py":
+        return "kernelbench"
+    raise UsageError(f"{main} is no program", hint="a program is a .cpp, .cu or .py file")

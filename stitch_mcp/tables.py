@@ -1,0 +1,177 @@
+"""Facts as sections: what a person reads of a build, a check, a timing, a graph or a run."""
+
+from collections.abc import Sequence
+
+from stitch_mcp.report import Section
+from stitch_tools.models import Bench, Build, Ceilings, Check, DrawResult, Graph, TensorSpec, Timing
+
+
+def microseconds(value: float | None) -> str:
+    """A time with three significant digits, "-" where it was not measured."""
+    if value is None:
+        return "-"
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def build_sections(build: Build) -> list[Section]:
+    """A compiler run: diagnostics and kernels as tables, the command to repeat it."""
+    problems = tuple(
+        (
+            row.severity,
+            f"{row.file or '-'}:{row.line}" if row.line else row.file or "-",
+            row.message if not row.source_line else f"{row.message}   | {row.source_line.strip()}",
+        )
+        for row in build.diagnostics
+    )
+    kernels = tuple(
+        (
+            row.kernel,
+            row.arch,
+            str(row.registers),
+            str(row.shared_bytes),
+            str(row.spill_store_bytes + row.spill_load_bytes),
+        )
+        for row in build.resources
+    )
+    sections: list[Section] = []
+    if problems:
+        sections.append(Section("diagnostics", ("severity", "where", "message"), problems))
+    if kernels:
+        columns = ("kernel", "arch", "registers", "shared bytes", "spilled bytes")
+        sections.append(Section("kernels", columns, kernels))
+    return [*sections, Section(notes=tuple(_build_notes(build)))]
+
+
+def _build_notes(build: Build) -> list[str]:
+    state = "built" if build.ok else "timed out" if build.timed_out else "not built"
+    how = (
+        "from the cache"
+        if build.cache_hit
+        else f"in {build.wall_s or 0:.2f} s ({build.cpu_s or 0:.2f} CPU s)"
+    )
+    notes = [f"{state} {how} with {build.compiler}"]
+    if build.artifact:
+        notes.append(f"library: {build.artifact}")
+    return [*notes, f"repeat in the program's folder: {' '.join(build.command)}"]
+
+
+def check_sections(check: Check) -> list[Section]:
+    """A check: its draws with the worst error of each, its findings, its verdict."""
+    draws = tuple(_draw_row(draw) for draw in check.draws)
+    sections: list[Section] = []
+    if draws:
+        columns = ("draw", "equal", "worst error", "allowed", "reference's own", "problem")
+        sections.append(Section("draws", columns, draws))
+    if check.findings:
+        rows = tuple(
+            (row.severity, row.rule, f"{row.file}:{row.line}" if row.file else "-", row.message)
+            for row in check.findings
+        )
+        sections.append(Section("findings", ("severity", "rule", "where", "message"), rows))
+    return [*sections, Section(notes=tuple(_check_notes(check)))]
+
+
+def _draw_row(draw: DrawResult) -> tuple[str, ...]:
+    measured = [row for row in draw.outputs if row.max_error is not None]
+    worst = max(measured, key=lambda row: (row.max_error or 0.0) / (row.bound or 1.0), default=None)
+    problem = draw.problem or next((row.problem for row in draw.outputs if row.problem), None)
+    figures = (worst.max_error, worst.bound, worst.reference_error) if worst else (None, None, None)
+    shown = ("-" if value is None else f"{value:.1e}" for value in figures)
+    return (draw.draw, "yes" if draw.ok else "NO", *shown, problem or "")
+
+
+def _check_notes(check: Check) -> list[str]:
+    flags = f" ({', '.join(check.flags)})" if check.flags else ""
+    notes = [f"status: {check.status}{flags}"]
+    if check.message:
+        notes.append(check.message)
+    notes.append(f"oracle: {check.oracle}; isolation: {check.sandbox or 'nothing ran'}")
+    notes += [f"not checked: {text}" for text in check.not_checked]
+    if check.stderr_tail and check.status != "accepted":
+        notes.append(f"the program's last output:\n{check.stderr_tail.rstrip()}")
+    return notes
+
+
+def bench_sections(bench: Bench) -> list[Section]:
+    """A timing: one row per contestant with its ratio to the program."""
+    rows = tuple(_timing_row(bench, timing) for timing in bench.timings)
+    columns = (
+        "contestant",
+        "latency us",
+        "spread",
+        "throughput us",
+        "spread",
+        "program is",
+        "95% interval",
+        "",
+    )
+    notes = [f"outcome: {bench.outcome}"]
+    if bench.message:
+        notes.append(bench.message)
+    threads = f", {bench.threads} threads" if bench.threads else ""
+    steal = "" if bench.steal_share is None else f", steal {bench.steal_share:.1%}"
+    notes.append(f"on {bench.device or 'no device'}{threads}{steal}; ratios are of {bench.figure}")
+    table = Section("times, medians", columns, rows) if rows else Section()
+    return [Section(table.title, table.columns, table.rows, tuple(notes))]
+
+
+def _timing_row(bench: Bench, timing: Timing) -> tuple[str, ...]:
+    ratio = bench.ratio(timing.name)
+    times = (
+        timing.latency_us,
+        timing.latency_spread_us,
+        timing.throughput_us,
+        timing.throughput_spread_us,
+    )
+    shown = tuple(microseconds(value) for value in times)
+    if ratio is None:
+        return (timing.name, *shown, "", "", timing.note)
+    interval = f"{ratio.low:.2f} to {ratio.high:.2f}"
+    return (timing.name, *shown, f"{ratio.speedup:.2f}x", interval, timing.note or ratio.outcome)
+
+
+def ceilings_sections(ceilings: Ceilings) -> list[Section]:
+    """A device's measured limits."""
+    rows = [
+        ("copy, memory", f"{ceilings.copy_bytes_per_s / 1e9:.1f}", "GB/s"),
+        ("launch of nothing", microseconds(ceilings.launch_us), "us"),
+        ("last-level cache", f"{ceilings.last_level_cache_bytes / 2**20:.1f}", "MiB"),
+    ]
+    if ceilings.cache_bytes_per_s is not None:
+        rows.insert(1, ("copy, cache", f"{ceilings.cache_bytes_per_s / 1e9:.1f}", "GB/s"))
+    rows += [
+        (f"matrix product, {name}", f"{rate / 1e9:.1f}", "GFLOP/s")
+        for name, rate in ceilings.flops_per_s.items()
+    ]
+    if ceilings.pointwise_flops_per_s is not None:
+        rows.append(("vector arithmetic", f"{ceilings.pointwise_flops_per_s / 1e9:.1f}", "GFLOP/s"))
+    threads = f", {ceilings.threads} threads" if ceilings.threads else ""
+    return [Section(f"{ceilings.device}{threads}", ("ceiling", "measured", "unit"), tuple(rows))]
+
+
+def graph_sections(graph: Graph) -> list[Section]:
+    """A captured graph: one row per operation with its work and its lower bound."""
+    rows = tuple(
+        (
+            node.name,
+            node.op.removeprefix("aten."),
+            _shapes(node.outputs),
+            f"{node.flops / 1e6:.2f}",
+            f"{(node.bytes_read + node.bytes_written) / 1e6:.2f}",
+            microseconds(node.min_time_us),
+            node.module_path,
+        )
+        for node in graph.nodes
+    )
+    bounds = [node.min_time_us for node in graph.nodes if node.min_time_us is not None]
+    notes = [f"captured by {graph.source} in {graph.mode} mode: {len(graph.nodes)} operations"]
+    notes += [graph.reason] if graph.reason else []
+    notes.append(f"{graph.flops / 1e6:.2f} MFLOP in all")
+    if bounds:
+        notes.append(f"lower bound, one operation after the other: {microseconds(sum(bounds))} us")
+    columns = ("name", "operation", "result", "MFLOP", "MB moved", "at least us", "module")
+    return [Section("", columns, rows, tuple(notes))]
+
+
+def _shapes(outputs: Sequence[TensorSpec]) -> str:
+    return ", ".join(f"{row.dtype}[{', '.join(map(str, row.shape))}]" for row in outputs)
