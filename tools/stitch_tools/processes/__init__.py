@@ -1,1 +1,1 @@
-"""The controller's side of processes: find the target interpreter, start its zygote, talk to what it forks."""
+"""The controller's side of processes: find the target interpreter, start its zygote, talk to its children."""

@@ -1,5 +1,6 @@
 """One confined process, seen from the controller."""
 
+import contextlib
 import os
 import select
 import signal
@@ -168,10 +169,8 @@ class Child:
         """End the child (after `wait_s` in which it may end by itself) and remember how it ended."""
         report = self._receive_report(wait_s) if wait_s else None
         if report is None:
-            try:
+            with contextlib.suppress(ChannelClosedError, ChannelTimeoutError):
                 self._control.send({"op": "kill"}, timeout_s=0.5)
-            except (ChannelClosedError, ChannelTimeoutError):
-                pass
             report = self._receive_report(_GRACE_S)
         return self._record(report or {}, kind)
 

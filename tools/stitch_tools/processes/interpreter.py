@@ -83,7 +83,7 @@ def probe(path: str, source: Source = "option") -> Interpreter:
             timeout=_PROBE_TIMEOUT_S,
             stdin=subprocess.DEVNULL,
             env=environment,
-            cwd=os.path.abspath(os.sep),
+            cwd=os.sep,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EnvironmentMissingError(f"{path} cannot be run: {error}", hint=fix) from error

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 _GIB = 1 << 30
 _SHARE_OF_FREE = 0.9
@@ -30,8 +31,7 @@ class Limits:
 
 
 def _available_bytes() -> int:
-    with open("/proc/meminfo", encoding="utf-8") as meminfo:  # noqa: PTH123
-        for line in meminfo:
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
+    for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

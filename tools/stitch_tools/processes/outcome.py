@@ -40,7 +40,7 @@ class Outcome:
     kind: OutcomeKind
     """exited: asked to. early_exit: unasked. crashed: by a fault of its own (segmentation fault, abort).
     signaled: by another signal. timed_out: a request's deadline passed, or it was ended as a hang.
-    forked: somebody else than the process itself answered. closed_descriptors: alive, but its channel is gone.
+    forked: somebody else than the process itself answered. closed_descriptors: alive, its channel is gone.
     protocol: it sent something that is not an answer. killed: ended by us without a fault."""
     exit_code: int | None = None
     signal_name: str | None = None

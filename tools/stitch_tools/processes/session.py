@@ -40,8 +40,8 @@ _SPAWN_TIMEOUT_S = 30.0
 class TargetSession:
     """A warm zygote in the target interpreter. Use as a context manager; one per run.
 
-    Start it before any lock is taken and from the main thread: only then does the kernel itself end the zygote
-    with us (from another thread a closed socket does it).
+    Start it before any lock is taken and from the main thread: only then does the kernel itself end the
+    zygote with us (from another thread a closed socket does it).
     """
 
     def __init__(
@@ -141,10 +141,10 @@ class TargetSession:
             error: dict[str, Any] = hello.get("error", {})
             raise EnvironmentMissingError(
                 f"{self.interpreter.path} cannot import torch: {error.get('kind')}: {error.get('message')}",
-                hint=f"Try it by hand: {self.interpreter.path} -c 'import torch'. --python names another interpreter.",
+                hint=f"Try it by hand: {self.interpreter.path} -c 'import torch'. Or use --python.",
             )
         found: SandboxLevel = hello["level"]
-        self.sandbox_level = min(found, self._at_most, key=_LEVELS.index)
+        self.sandbox_level = found if _LEVELS.index(found) <= _LEVELS.index(self._at_most) else self._at_most
         self.sandbox_reason = str(hello["level_reason"])
         self.torch_version = str(hello["torch_version"])
         self.cuda_version = hello["cuda_version"]
@@ -168,7 +168,7 @@ class TargetSession:
         """A confined child that serves `role`, ready for requests.
 
         Args:
-            role: whose serve loop runs; a reference may also read everything that its interpreter imports from.
+            role: whose serve loop runs; a reference may also read all of its import path.
             readable: files and folders that it may read beside its interpreter.
             writable: folders that it may write beside its scratch folder (a reference's compile cache).
             env: more environment variables; names of secrets are refused.
@@ -245,6 +245,10 @@ class TargetSession:
     def _forget(self, child: Child) -> None:
         self._children.discard(child)
         shutil.rmtree(child.scratch, ignore_errors=True)
+
+    def scratch_folders(self) -> list[Path]:
+        """Scratch folders that exist now: those of the children that run."""
+        return sorted(self._need_folder().iterdir())
 
     def _need_folder(self) -> Path:
         if self._folder is None:

@@ -4,14 +4,18 @@ Three processes take part: the outer one enters the namespaces and ends, its chi
 and the init's child is the role that serves.
 """
 
+import contextlib
 import gc
 import importlib
 import importlib.util
 import os
 import random
 import signal
+import socket
 import sys
 import tempfile
+import traceback
+from pathlib import Path
 from typing import Any
 
 from stitch_tools.worker import init, linux, sandbox
@@ -23,7 +27,7 @@ _THREADS_PER_PROCESS = 64
 
 
 def run_outer(request: dict[str, Any], channel: int, control: int, report: int, go: int) -> None:
-    """Enter the namespaces, fork the init, tell its pid on `report` ("error: ..." when refused). Never returns."""
+    """Enter the namespaces, fork the init, tell its pid on `report` (or "error: ..."). Never returns."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     linux.close_descriptors_except({0, 1, 2, channel, control, report, go})
@@ -103,7 +107,7 @@ def _run_role(request: dict[str, Any], channel_fd: int, stdout: int, stderr: int
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
     except BaseException:  # outermost frame of the role
-        sys.excepthook(*sys.exc_info())
+        traceback.print_exc()
         code = 70
     _flush()
     # Not sys.exit: tearing down torch and foreign libraries is slow and may crash.
@@ -120,10 +124,9 @@ def _prepare_environment(request: dict[str, Any]) -> None:
     random.seed(os.urandom(32))
     tempfile.tempdir = None
     gc.enable()
-    # When the machine runs out of memory, the kernel should take a child first; undumpable it could not say so.
+    # When the machine runs out of memory, the kernel should take a child first (undumpable it cannot say so).
     linux.set_dumpable(True)
-    with open("/proc/self/oom_score_adj", "w", encoding="ascii") as score:
-        score.write("1000")
+    Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
 
 
 def _confinement(request: dict[str, Any]) -> sandbox.Confinement:
@@ -162,13 +165,9 @@ def _load_serve(request: dict[str, Any]) -> Any:
 
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
-        try:
+        with contextlib.suppress(OSError, ValueError):  # the role may have closed it
             stream.flush()
-        except (OSError, ValueError):
-            pass  # the role closed it
 
 
-def _socket(fd: int) -> Any:
-    import socket
-
+def _socket(fd: int) -> socket.socket:
     return socket.socket(fileno=fd)

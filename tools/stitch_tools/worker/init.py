@@ -1,14 +1,16 @@
 """The parent of one confined process: reaps, captures output, watches memory, and tells how it ended.
 
-At level full it is pid 1 of the namespace, so its end is the end of everything inside. A confined process that
-was itself pid 1 would misreport abort and ignore its own signals. Reports go straight to the controller.
+At level full it is pid 1 of the namespace, so its end is the end of everything inside. A confined process
+that was itself pid 1 would misreport abort and ignore its own signals. Reports go straight to the controller.
 """
 
+import contextlib
 import os
 import select
 import signal
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from stitch_tools.worker import proctree
@@ -151,10 +153,8 @@ class Init:
         if not self._own_namespace:
             proctree.signal_each(self._members(), number)
             return
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(-1, number)  # everything in the namespace but us, at once
-        except ProcessLookupError:
-            pass
 
     def _end(self, reason: str) -> None:
         self._reason = self._reason or reason
@@ -210,13 +210,13 @@ class Init:
 
 
 def folder_bytes(folder: str, stop_at: int) -> int:
-    """Disk space below `folder`, counted until it passes `stop_at` bytes; too many entries count as too much."""
+    """Disk space below `folder`, counted until it passes `stop_at`; too many entries count as too much."""
     total = entries = 0
     for parent, _, names in os.walk(folder):
         for name in names:
             entries += 1
             try:
-                total += os.lstat(os.path.join(parent, name)).st_blocks * 512
+                total += Path(parent, name).lstat().st_blocks * 512
             except OSError:
                 continue
             if total > stop_at or entries > _MAX_SCRATCH_ENTRIES:
@@ -227,10 +227,7 @@ def folder_bytes(folder: str, stop_at: int) -> int:
 def _oom_kills() -> int:
     """How often the kernel has killed for memory since the machine started; 0 where it does not say."""
     try:
-        with open("/proc/vmstat", encoding="utf-8") as counters:
-            for line in counters:
-                if line.startswith("oom_kill "):
-                    return int(line.split()[1])
+        counters = Path("/proc/vmstat").read_text(encoding="utf-8")
     except OSError:
         return 0
-    return 0
+    return next((int(line.split()[1]) for line in counters.splitlines() if line.startswith("oom_kill ")), 0)

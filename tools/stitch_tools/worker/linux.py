@@ -1,8 +1,10 @@
 """The few Linux calls that Python 3.10 has no function for, through ctypes. x86-64 only."""
 
+import contextlib
 import ctypes
 import os
 import platform
+from pathlib import Path
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWUSER = 0x10000000
@@ -45,7 +47,7 @@ def _checked(result: int, what: str) -> int:
 
 
 def prctl(option: int, *args: int) -> int:
-    """The result of prctl(2).
+    """What the kernel answered to a process-control option.
 
     Raises:
         OSError: the kernel refused.
@@ -60,7 +62,7 @@ def unshare(flags: int) -> None:
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, data: str = "") -> None:
-    """mount(2)."""
+    """Mount a file system, or change the propagation of a mount (kind None)."""
     result = _libc().mount(
         source.encode(),
         os.fsencode(target),
@@ -84,10 +86,8 @@ def drop_capabilities() -> None:
             prctl(PR_CAPBSET_DROP, capability)
         except OSError:
             break  # above the kernel's last one, or not privileged: then there is nothing to drop
-    try:
+    with contextlib.suppress(OSError):  # kernels before 4.3 have no ambient set
         prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
-    except OSError:
-        pass  # kernels before 4.3 have no ambient set
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     syscall(_SYS_CAPSET, ctypes.byref(header), ctypes.byref((ctypes.c_uint32 * 6)()))
 
@@ -109,10 +109,7 @@ def become_subreaper() -> None:
 
 def close_descriptors_except(keep: set[int]) -> None:
     """Close every open descriptor that is not in `keep`."""
-    for name in os.listdir("/proc/self/fd"):
-        fd = int(name)
-        if fd not in keep:
-            try:
-                os.close(fd)
-            except OSError:
-                pass  # the descriptor of the listing itself
+    for entry in list(Path("/proc/self/fd").iterdir()):
+        if int(entry.name) not in keep:
+            with contextlib.suppress(OSError):  # the descriptor of the listing itself
+                os.close(int(entry.name))

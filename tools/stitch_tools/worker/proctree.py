@@ -1,7 +1,9 @@
 """What the processes below this one are and hold, read from /proc."""
 
+import contextlib
 import os
 import signal
+from pathlib import Path
 
 
 def descendants(pid: int) -> list[int]:
@@ -15,17 +17,20 @@ def descendants(pid: int) -> list[int]:
 def namespace_members() -> list[int]:
     """All processes that our /proc shows, except ourselves; at level full that is the namespace."""
     own = os.getpid()
-    return [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != own]
+    return [
+        int(entry.name)
+        for entry in Path("/proc").iterdir()
+        if entry.name.isdigit() and int(entry.name) != own
+    ]
 
 
 def resident_bytes(pid: int) -> int:
-    """Anonymous and shared memory that the process holds, in bytes (files it merely reads are not counted)."""
+    """Anonymous and shared memory that the process holds, in bytes (mapped files not counted)."""
     total_kib = 0
     try:
-        with open(f"/proc/{pid}/status", encoding="utf-8") as status:
-            for line in status:
-                if line.startswith(("RssAnon:", "RssShmem:")):
-                    total_kib += int(line.split()[1])
+        for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
+            if line.startswith(("RssAnon:", "RssShmem:")):
+                total_kib += int(line.split()[1])
     except (OSError, ValueError):
         return 0  # it ended while we looked
     return total_kib * 1024
@@ -34,10 +39,8 @@ def resident_bytes(pid: int) -> int:
 def signal_each(pids: list[int], number: int) -> None:
     """Send the signal to those that still exist."""
     for pid in pids:
-        try:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
-        except (ProcessLookupError, PermissionError):
-            pass
 
 
 def kill_descendants(pid: int, spare: frozenset[int] = frozenset()) -> None:
@@ -54,18 +57,17 @@ def kill_descendants(pid: int, spare: frozenset[int] = frozenset()) -> None:
 
 def _reap(pids: list[int]) -> None:
     for pid in pids:
-        try:
+        # Not ours: its own parent is dead too, and it comes to us in the next round.
+        with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, 0)
-        except ChildProcessError:
-            pass  # not ours: its own parent is dead too and it comes to us in the next round
 
 
 def _children(pid: int) -> list[int]:
     found: list[int] = []
     try:
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{thread}/children", encoding="utf-8") as children:
-                found += [int(word) for word in children.read().split()]
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            children = (thread / "children").read_text(encoding="utf-8")
+            found += [int(word) for word in children.split()]
     except (OSError, ValueError):
         return found  # it ended while we looked, or the kernel does not list children
     return found

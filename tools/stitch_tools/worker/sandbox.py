@@ -1,10 +1,9 @@
 """What a child may touch: namespaces, file rules, system calls and resource limits.
 
 Levels: `full` (user, pid, net, ipc and mount namespaces with an own /proc, and Landlock), `fs+net` (Landlock;
-internet sockets refused by the filter), `process` (neither). Each one has the system-call filter and the limits.
+internet sockets refused by the filter), `process` (neither). Each has the system-call filter and the limits.
 """
 
-import glob
 import os
 import resource
 import site
@@ -12,6 +11,7 @@ import sys
 import sysconfig
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from stitch_tools.worker import landlock, linux, seccomp
 
@@ -46,7 +46,7 @@ _SYSTEM_READABLE = (
     "/dev/urandom",
     "/dev/zero",
 )
-_DEVICES = ("/dev/null", "/dev/full", "/dev/dxg", "/dev/nvidia*")
+_DEVICES = ("null", "full", "dxg", "nvidia*")
 _MEMORY_FOLDER = "/dev/shm"
 
 
@@ -93,7 +93,7 @@ def mount_private(scratch: str | None, scratch_bytes: int) -> None:
     if scratch is None:
         return
     for folder in (scratch, _MEMORY_FOLDER):
-        if os.path.isdir(folder):
+        if Path(folder).is_dir():
             linux.mount("tmpfs", folder, "tmpfs", plain, f"size={scratch_bytes},mode=0700,nr_inodes=65536")
 
 
@@ -143,7 +143,7 @@ def apply(confinement: Confinement) -> None:
         landlock.restrict(
             (*readable, *confinement.readable),
             (confinement.scratch, *own_memory, *confinement.writable),
-            (path for pattern in _DEVICES for path in glob.glob(pattern)),
+            (str(path) for pattern in _DEVICES for path in Path("/dev").glob(pattern)),
         )
     linux.set_dumpable(confinement.dumpable)
     seccomp.install()
@@ -159,8 +159,8 @@ def interpreter_folders(import_paths: bool) -> list[str]:
         found.append(site.getusersitepackages())
     torch_file = getattr(sys.modules.get("torch"), "__file__", None)
     if torch_file:
-        found.append(os.path.dirname(os.path.dirname(torch_file)))
-    found.append(os.path.dirname(os.path.abspath(__file__)))
+        found.append(str(Path(torch_file).parent.parent))
+    found.append(str(Path(__file__).resolve().parent))
     found += [path for name in ("CUDA_HOME", "CUDA_PATH") if (path := os.environ.get(name))]
     if import_paths:
         found += sys.path
@@ -168,7 +168,7 @@ def interpreter_folders(import_paths: bool) -> list[str]:
 
 
 def _existing(paths: Iterable[str]) -> list[str]:
-    return [path for path in dict.fromkeys(paths) if path and os.path.isabs(path) and os.path.exists(path)]
+    return [path for path in dict.fromkeys(paths) if Path(path).is_absolute() and Path(path).exists()]
 
 
 def _set_limits(limits: dict[str, int]) -> None:
@@ -183,13 +183,9 @@ def _set_limits(limits: dict[str, int]) -> None:
 
 def mapped_data_bytes() -> int:
     """Private writable memory that this process has mapped, in bytes: what RLIMIT_DATA counts."""
-    with open("/proc/self/status", encoding="utf-8") as status:
-        for line in status:
-            if line.startswith("VmData:"):
-                return int(line.split()[1]) * 1024
-    return 0
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    return next((int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmData:")), 0)
 
 
 def _write(path: str, text: str) -> None:
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
+    Path(path).write_text(text, encoding="utf-8")

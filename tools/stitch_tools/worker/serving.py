@@ -5,11 +5,12 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from stitch_tools.worker.wire import Channel, ChannelClosedError, Frame
 
-_OWN_FOLDER = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_OWN_FOLDER = str(Path(__file__).resolve().parent) + os.sep
 _MAX_TRACEBACK_CHARS = 20_000
 
 
@@ -90,7 +91,7 @@ def describe_error(error: BaseException) -> dict[str, Any]:
 def _place(error: BaseException) -> tuple[str | None, int | None]:
     if isinstance(error, SyntaxError) and error.filename:
         return error.filename, error.lineno
-    library = os.path.dirname(getattr(sys.modules.get("torch"), "__file__", None) or "/nowhere/x") + os.sep
+    library = str(Path(getattr(sys.modules.get("torch"), "__file__", None) or "/nowhere/x").parent) + os.sep
     place: tuple[str | None, int | None] = (None, None)
     for frame, line in traceback.walk_tb(error.__traceback__):
         file = frame.f_code.co_filename

@@ -1,4 +1,4 @@
-"""Tensors into shared memory and back. Inputs are sealed and mapped copy-on-write; outputs are mapped shared."""
+"""Tensors into shared memory and back: inputs sealed and mapped copy-on-write, outputs mapped shared."""
 
 import ctypes
 import mmap
@@ -111,7 +111,7 @@ def _view(buffer: mmap.mmap, entry: PackEntry, size: int) -> torch.Tensor:
     shape, stride = entry["shape"], entry["stride"]
     if entry["nbytes"] == 0:
         return torch.empty_strided(shape, stride, dtype=dtype)
-    fits = 0 <= entry["offset"] and entry["offset"] + entry["nbytes"] <= size
+    fits = entry["offset"] >= 0 and entry["offset"] + entry["nbytes"] <= size
     if not fits or memory.span_elements(shape, stride) * memory.ITEM_BYTES[entry["dtype"]] > entry["nbytes"]:
         raise ValueError(f"tensor {entry['name']} does not fit into its pack")
     with warnings.catch_warnings():

@@ -99,7 +99,7 @@ class Zygote:
 def main(control_fd: int, *, bound: bool) -> int:
     """Exit code of the zygote, which speaks over the inherited socket `control_fd`.
 
-    `bound` says that the controller's main thread started us: the kernel follows that thread, not the process.
+    `bound`: the controller's main thread started us (the kernel follows that thread, not the process).
     """
     if bound:
         linux.die_with_parent(signal.SIGKILL)
