@@ -39,7 +39,7 @@ class FileLock:
         deadline = time.monotonic() + wait_s
         with storing(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, self.mode)
+            handle = self._open()
         try:
             while True:
                 try:
@@ -64,6 +64,13 @@ class FileLock:
             raise
         self._handle = handle
         self._describe(handle)
+
+    def _open(self) -> int:
+        # Without O_CREAT first: Linux refuses it for another user's file in a folder like /tmp.
+        try:
+            return os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, self.mode)
 
     def release(self) -> None:
         """Give the lock back; a second call does nothing."""

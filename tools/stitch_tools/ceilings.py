@@ -1,0 +1,189 @@
+"""What this device can do at best: measured once, cached by device and driver.
+
+Interference only ever makes a rate lower, so every figure is the best of many short repetitions. A CPU is
+probed by a small C++ program of ours (native/src/probe.cpp); matrix products, and everything on a GPU, are
+measured by torch in a confined child.
+"""
+
+import contextlib
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from stitch_tools.device import Gpu, cpu_info, find_gpus, resolve_target
+from stitch_tools.errors import EnvironmentMissingError, StitchError, WorkerError
+from stitch_tools.host_build import build_probe, user_cache_dir
+from stitch_tools.models import Ceilings, sha256_hex
+from stitch_tools.processes.session import TargetSession
+from stitch_tools.store import write_atomically
+from stitch_tools.timing.device_lock import device_lock
+
+_PROBE_TIMEOUT_S = 60.0
+_CHILD_TIMEOUT_S = 180.0
+_LOCK_WAIT_S = 60.0
+_PROBE_REPETITIONS = 3
+_DEFAULT_CACHE_BYTES = 32 << 20
+_SCHEMA = 1
+
+
+def measure_ceilings(
+    target: str,
+    *,
+    cache_dir: Path | None = None,
+    session: TargetSession | None = None,
+    refresh: bool = False,
+    emit: Callable[[str], None] | None = None,
+) -> Ceilings:
+    """The ceilings of `cpu` or `cuda:sm_90`, from the cache where they were measured before.
+
+    Args:
+        target: the device; a GPU must be in this machine.
+        cache_dir: root of our caches; default: the user's cache folder.
+        session: where torch can be run. Without one a CPU's matrix-product rate is its multiply-add rate,
+            which no product can beat; such a result is not cached over a better one.
+        refresh: measure again.
+        emit: progress for people.
+
+    Raises:
+        EnvironmentMissingError: no such device here, no C++ compiler, or (GPU) no session was given.
+        WorkerError: the measuring child failed.
+        LockedError: another process times on the device for longer than a minute.
+    """
+    threads = session.threads if session is not None else _usable_cpus()
+    gpu = _gpu_of(target)
+    key = _gpu_key(gpu) if gpu is not None else _cpu_key(threads)
+    path = (cache_dir or user_cache_dir()) / "ceilings" / f"{sha256_hex(key.encode())[:32]}.json"
+    known = None if refresh else _read(path, need_products=session is not None)
+    if known is not None:
+        return known
+    if emit is not None:
+        emit("measuring what this device can do (once per machine)")
+    with device_lock(gpu.uuid if gpu else "cpu", wait_s=_LOCK_WAIT_S, purpose="ceilings", emit=emit):
+        if gpu is None:
+            found = _measure_cpu(key, threads, cache_dir, session)
+        else:
+            found = _measure_gpu(key, gpu, target, session)
+    with contextlib.suppress(StitchError):  # a cache that cannot be written only costs the next run time
+        write_atomically(path, _entry(found, products=session is not None))
+    return found
+
+
+def _gpu_of(target: str) -> Gpu | None:
+    if target == "cpu":
+        return None
+    resolved = resolve_target(target)
+    if resolved.gpu is None:
+        raise EnvironmentMissingError(
+            f"the ceilings of {target} cannot be measured here: {resolved.device}",
+            hint="run this on a machine with such a GPU, or plan without ceilings",
+        )
+    return resolved.gpu
+
+
+def _usable_cpus() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _cpu_key(threads: int) -> str:
+    return f"cpu/{cpu_info().model}/{threads} threads/{platform.release()}"
+
+
+def _gpu_key(gpu: Gpu) -> str:
+    return f"{gpu.uuid}/driver {find_gpus().driver or 'unknown'}"
+
+
+def _entry(ceilings: Ceilings, *, products: bool) -> bytes:
+    body = {"schema": _SCHEMA, "products": products, "ceilings": ceilings.model_dump(mode="json")}
+    return json.dumps(body, indent=1).encode("utf-8")
+
+
+def _read(path: Path, *, need_products: bool) -> Ceilings | None:
+    """The cached figures; None where there are none, they are damaged, or lack measured products."""
+    try:
+        entry: dict[str, Any] = json.loads(path.read_bytes())
+        if entry["schema"] != _SCHEMA or (need_products and not entry["products"]):
+            return None
+        return Ceilings.model_validate(entry["ceilings"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _measure_cpu(key: str, threads: int, cache_dir: Path | None, session: TargetSession | None) -> Ceilings:
+    cache = cpu_info().last_level_cache_bytes or _DEFAULT_CACHE_BYTES
+    best = _run_probe(build_probe(cache_dir), threads, cache)
+    fma = best["fma_flops_per_s"]
+    rates = {"fp32": fma}
+    if session is not None:
+        rates |= _ask_child(session, "cpu")["flops_per_s"]
+    return Ceilings(
+        device=cpu_info().model,
+        device_key=key,
+        target="cpu",
+        copy_bytes_per_s=best["copy_bytes_per_s"],
+        cache_bytes_per_s=best["cache_bytes_per_s"],
+        last_level_cache_bytes=cache,
+        flops_per_s=rates,
+        pointwise_flops_per_s=fma,
+        launch_us=best["launch_s"] * 1e6,
+        threads=threads,
+    )
+
+
+def _run_probe(probe: Path, threads: int, cache_bytes: int) -> dict[str, float]:
+    """The best figures of several runs: on a shared machine one whole run may fall into a busy moment."""
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    memory_limit = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4
+    best: dict[str, float] = {}
+    for _ in range(_PROBE_REPETITIONS):
+        try:
+            done = subprocess.run(
+                [str(probe), str(cache_bytes), str(memory_limit)],
+                capture_output=True,
+                check=True,
+                timeout=_PROBE_TIMEOUT_S,
+                env=environment,
+            )
+            measured: dict[str, float] = json.loads(done.stdout)
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            raise WorkerError(
+                f"the ceilings probe failed: {error}",
+                hint="try again; `stitch-mcp doctor` checks the compiler",
+            ) from error
+        for name, value in measured.items():
+            choose = min if name == "launch_s" else max
+            best[name] = choose(best.get(name, value), value)
+    return best
+
+
+def _measure_gpu(key: str, gpu: Gpu, target: str, session: TargetSession | None) -> Ceilings:
+    if session is None:
+        raise EnvironmentMissingError(
+            "the ceilings of a GPU are measured by torch", hint="give the target interpreter (--python)"
+        )
+    answer = _ask_child(session, f"cuda:{gpu.index}")
+    return Ceilings(
+        device=gpu.name,
+        device_key=key,
+        target=target,
+        copy_bytes_per_s=answer["copy_bytes_per_s"],
+        cache_bytes_per_s=answer["cache_bytes_per_s"],
+        last_level_cache_bytes=int(gpu.l2_bytes or answer["last_level_cache_bytes"]),
+        flops_per_s=answer["flops_per_s"],
+        pointwise_flops_per_s=answer.get("pointwise_flops_per_s"),
+        launch_us=answer["launch_s"] * 1e6,
+    )
+
+
+def _ask_child(session: TargetSession, device: str) -> dict[str, Any]:
+    with session.spawn("reference") as child:
+        answer = child.request({"op": "ceilings", "device": device}, timeout_s=_CHILD_TIMEOUT_S).message
+    if not answer["ok"]:
+        raise WorkerError(
+            f"measuring the matrix-product rate failed: {answer['error']['message']}",
+            hint="does `torch.mm` work in the target interpreter?",
+        )
+    return answer
