@@ -117,7 +117,8 @@ def test_resources_are_per_kernel_and_architecture() -> None:
 
 FRAGMENTS = st.sampled_from(
     ["main.cpp", ":", "3", "(", ")", "error", "fatal", " : ", ": ", "warning #1-D", "ptxas ", "nvcc", "ld: ",
-     "\n", ", line 9; ", "bytes smem", "Used 3 registers", "Compiling entry function 'k' for 'sm_90'", "9" * 30,
+     "\n", ", line 9; ", "bytes smem", "Used 3 registers", "9" * 30,
+     "Compiling entry function 'k' for 'sm_90'",
      "Function properties for k", "\x00", "\r", "\u2028", "/", "undefined reference to `x'", " [-Wall]"]
 )  # fmt: skip
 
