@@ -1,9 +1,27 @@
-"""What lies in the user's cache folder: builds, and the measured ceilings of devices."""
+"""What lies in the user's cache folder: built programs, our own helpers, measured ceilings."""
 
+import contextlib
 import shutil
 from pathlib import Path
 
 from stitch_tools.models import Fact
+
+PROGRAMS = "programs"
+KINDS = {
+    PROGRAMS: "built programs",
+    "native": "our own helpers, compiled for this machine",
+    "ceilings": "measured devices",
+}
+"""Folders below the cache that are ours; nothing else in it is touched."""
+
+
+class CacheKind(Fact):
+    """One kind of cached thing."""
+
+    name: str
+    meaning: str
+    entries: int
+    size_bytes: int
 
 
 class CacheReport(Fact):
@@ -11,36 +29,30 @@ class CacheReport(Fact):
 
     folder: str
     """Absolute path."""
-    builds: int
-    """Built libraries."""
-    build_bytes: int
     cap_bytes: int
-    """Size above which the longest unused builds are removed."""
-    ceilings: int
-    """Measured devices."""
-    ceiling_bytes: int
+    """Size of built programs above which the longest unused ones are removed."""
+    kinds: tuple[CacheKind, ...]
 
 
 def describe_cache(cache_dir: Path | None) -> CacheReport:
     """What the cache holds; None is the user's cache folder."""
-    from stitch_tools.compile.cache import BuildCache, default_cache_dir
+    from stitch_tools.compile.cache import SIZE_CAP_BYTES, BuildCache
+    from stitch_tools.host_build import user_cache_dir
 
-    folder = cache_dir or default_cache_dir()
-    cache = BuildCache(folder)
-    built = cache.summary()
-    measured = _ceiling_files(folder)
-    return CacheReport(
-        folder=str(folder.absolute()),
-        builds=built.entries,
-        build_bytes=built.size_bytes,
-        cap_bytes=cache.size_cap_bytes,
-        ceilings=len(measured),
-        ceiling_bytes=sum(path.stat().st_size for path in measured),
-    )
+    folder = cache_dir or user_cache_dir()
+    built = BuildCache(folder).summary()
+    kinds = [
+        CacheKind(name=PROGRAMS, meaning=KINDS[PROGRAMS], entries=built.entries, size_bytes=built.size_bytes)
+    ]
+    for name in KINDS:
+        if name != PROGRAMS:
+            sizes = _sizes(folder / name)
+            kinds.append(CacheKind(name=name, meaning=KINDS[name], entries=len(sizes), size_bytes=sum(sizes)))
+    return CacheReport(folder=str(folder.absolute()), cap_bytes=SIZE_CAP_BYTES, kinds=tuple(kinds))
 
 
 def clear_cache(cache_dir: Path | None) -> CacheReport:
-    """What was removed: every build and every measurement.
+    """What was removed: all that `describe_cache` shows.
 
     Raises:
         StoreError: the folder cannot be written.
@@ -51,10 +63,17 @@ def clear_cache(cache_dir: Path | None) -> CacheReport:
     before = describe_cache(cache_dir)
     folder = Path(before.folder)
     BuildCache(folder).clear()
-    with storing(folder):
-        shutil.rmtree(folder / "ceilings", ignore_errors=True)
+    for name in KINDS:
+        if name != PROGRAMS and (folder / name).exists():
+            with storing(folder / name):
+                shutil.rmtree(folder / name)
     return before
 
 
-def _ceiling_files(folder: Path) -> list[Path]:
-    return [path for path in (folder / "ceilings").glob("*.json") if path.is_file()]
+def _sizes(folder: Path) -> list[int]:
+    sizes: list[int] = []
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):
+            if path.is_file():
+                sizes.append(path.stat().st_size)
+    return sizes

@@ -1,9 +1,15 @@
 """Facts as sections: what a person reads of a build, a check, a timing, a graph or a run."""
 
+import shlex
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from stitch_mcp.report import Section
 from stitch_tools.models import Bench, Build, Ceilings, Check, DrawResult, Graph, TensorSpec, Timing
+
+if TYPE_CHECKING:
+    from stitch_mcp.certificates import CertificateView
+    from stitch_planner.loop import SolveResult
 
 
 def microseconds(value: float | None) -> str:
@@ -175,3 +181,36 @@ def graph_sections(graph: Graph) -> list[Section]:
 
 def _shapes(outputs: Sequence[TensorSpec]) -> str:
     return ", ".join(f"{row.dtype}[{', '.join(map(str, row.shape))}]" for row in outputs)
+
+
+def certificate_sections(seen: "CertificateView") -> list[Section]:
+    """A verified certificate."""
+    speedup = "-" if seen.speedup is None else f"{seen.speedup:.2f}x eager"
+    rows = (
+        ("certificate", seen.certificate_id[:16]),
+        ("made", seen.created_at),
+        ("program", seen.program_id[:16]),
+        ("target", f"{seen.target} on {seen.device}"),
+        ("status", seen.status + (f" ({', '.join(seen.flags)})" if seen.flags else "")),
+        ("outcome", f"{seen.outcome}, {speedup}"),
+        ("files", f"{seen.files}, every hash fits"),
+    )
+    notes = ("verified: nothing in this archive is damaged", seen.claim)
+    notes += tuple(f"not checked: {text}" for text in seen.not_checked)
+    return [Section("", ("what", "says"), rows, notes)]
+
+
+def solve_sections(result: "SolveResult") -> list[Section]:
+    """The end of a run: times, verdict, certificate and the command that re-checks it."""
+    sections = bench_sections(result.bench) if result.bench and result.bench.timings else []
+    if result.check and result.check.status != "accepted":
+        sections = check_sections(result.check)
+    notes = [f"{result.task} on {result.target}: {result.message or result.status}"]
+    notes += [f"warning: {text}" for text in result.warnings]
+    notes += [f"note: {text}" for text in result.notes]
+    notes.append(f"run: {result.run_folder}")
+    if result.certificate:
+        path = shlex.quote(result.certificate)
+        notes.append(f"certificate: {result.certificate}")
+        notes.append(f"re-check it: stitch-mcp certify --verify {path}")
+    return [*sections, Section(notes=tuple(notes))]

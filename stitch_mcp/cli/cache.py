@@ -20,13 +20,10 @@ def show(cache_dir: str | None, as_json: bool) -> int:
     from stitch_mcp.caches import describe_cache
 
     found = describe_cache(settings(cache_dir=cache_dir).cache_dir)
-    rows = (
-        ("builds", str(found.builds), _megabytes(found.build_bytes)),
-        ("ceilings", str(found.ceilings), _megabytes(found.ceiling_bytes)),
-    )
-    notes = (f"folder: {found.folder}", f"builds are kept up to {_megabytes(found.cap_bytes)} MB")
+    rows = tuple((row.meaning, str(row.entries), _megabytes(row.size_bytes)) for row in found.kinds)
+    notes = (f"folder: {found.folder}", f"built programs are kept up to {_megabytes(found.cap_bytes)} MB")
     section = Section("", ("kind", "entries", "MB"), rows, notes)
-    return Output("cache show", as_json=as_json).finish(found.model_dump(mode="json"), [section])
+    return Output("cache show", as_json=as_json).finish(dict(found), [section])
 
 
 @command.command("clear")
@@ -37,12 +34,10 @@ def clear(cache_dir: str | None, as_json: bool) -> int:
     from stitch_mcp.caches import clear_cache
 
     gone = clear_cache(settings(cache_dir=cache_dir).cache_dir)
-    notes = (
-        f"removed {gone.builds} builds and {gone.ceilings} measurements "
-        f"({_megabytes(gone.build_bytes + gone.ceiling_bytes)} MB) from {gone.folder}",
-    )
-    fields = {"removed": gone.model_dump(mode="json")}
-    return Output("cache clear", as_json=as_json).finish(fields, [Section(notes=notes)])
+    entries = sum(row.entries for row in gone.kinds)
+    size = _megabytes(sum(row.size_bytes for row in gone.kinds))
+    section = Section(notes=(f"removed {entries} entries ({size} MB) from {gone.folder}",))
+    return Output("cache clear", as_json=as_json).finish({"removed": gone}, [section])
 
 
 def _megabytes(size_bytes: int) -> str:

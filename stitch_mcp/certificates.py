@@ -1,0 +1,91 @@
+"""Certificates for people: verify one, write that of a run, load its program as a torch module."""
+
+from pathlib import Path
+
+from stitch_planner.runs import Workspace, read_state
+from stitch_tools.certificate import read_certificate
+from stitch_tools.errors import UsageError
+from stitch_tools.models import Fact, sha256_hex
+from stitch_tools.store import write_atomically
+
+
+class CertificateView(Fact):
+    """What a certificate says, once it was verified."""
+
+    path: str
+    """Absolute path."""
+    certificate_id: str
+    created_at: str
+    run_id: str
+    task_id: str
+    program_id: str
+    target: str
+    status: str
+    """CheckStatus."""
+    flags: tuple[str, ...]
+    outcome: str
+    """BenchOutcome, "unmeasured" where nothing was timed."""
+    speedup: float | None
+    """Median of eager time / program time."""
+    device: str
+    """CPU or GPU that the times were taken on."""
+    files: int
+    """Entries whose hashes were checked."""
+    claim: str
+    """What verifying shows, and what not."""
+    not_checked: tuple[str, ...]
+
+
+def verify_certificate(path: str | Path) -> CertificateView:
+    """The certificate's content after every hash and every byte of the archive was checked.
+
+    Raises:
+        CertificateError: it is damaged, no certificate, or from a newer version.
+    """
+    file = Path(path).expanduser()
+    certificate = read_certificate(file).certificate
+    bench = certificate.bench
+    eager = bench.ratio("eager") if bench else None
+    return CertificateView(
+        path=str(file.absolute()),
+        certificate_id=certificate.certificate_id,
+        created_at=certificate.created_at,
+        run_id=certificate.run_id,
+        task_id=certificate.task_id,
+        program_id=certificate.program_id,
+        target=certificate.target,
+        status=certificate.check.status,
+        flags=certificate.check.flags,
+        outcome=bench.outcome if bench else "unmeasured",
+        speedup=eager.speedup if eager else None,
+        device=(bench.device if bench else "") or certificate.environment.cpu or "",
+        files=len(certificate.files),
+        claim=certificate.claim,
+        not_checked=certificate.not_checked,
+    )
+
+
+def export_certificate(root: Path, run_id: str, output: str | Path | None) -> CertificateView:
+    """The verified certificate of a run, copied to `output` where that is given.
+
+    Raises:
+        UsageError: no such run, or it has no certificate.
+        CertificateError: its archive was damaged since.
+    """
+    folder = Workspace(root).run_folder(run_id)
+    state = read_state(folder)
+    if state.certificate is None:
+        status = state.finished.status if state.finished else "not finished"
+        hint = "only accepted programs are certified" if state.finished else f"solve --resume {folder.name}"
+        raise UsageError(f"run {folder.name} has no certificate: it is {status}", hint=hint)
+    path = folder / state.certificate.file
+    if output is not None:
+        target = Path(output).expanduser().absolute()
+        if target.is_dir():
+            target = target / path.name
+        data = path.read_bytes()
+        if sha256_hex(data) != state.certificate.sha256:
+            raise UsageError(f"{path} was changed since it was written", hint="solve the task again")
+        write_atomically(target, data)
+        path = target
+    return verify_certificate(path)

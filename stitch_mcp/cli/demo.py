@@ -1,0 +1,25 @@
+"""`stitch-mcp demo`."""
+
+from typing import Unpack
+
+import click
+
+from stitch_mcp.cli.exit_codes import for_result
+from stitch_mcp.cli.interrupt import stop_on_interrupt
+from stitch_mcp.cli.options import json_option, session_options, settings
+from stitch_mcp.cli.output import Output
+from stitch_mcp.config import Settings
+from stitch_mcp.tables import solve_sections
+
+
+@click.command("demo")
+@session_options
+@json_option
+def command(as_json: bool, **given: Unpack[Settings]) -> int:
+    """Solve a packaged example from end to end: capture, plan, stitch, build, check, time, certify."""
+    from stitch_mcp.demo import solve_demo
+
+    output = Output("demo", as_json=as_json)
+    with stop_on_interrupt(settings(**given).workspace) as stop:
+        result = solve_demo(emit=output.progress, stop=stop, **given)
+    return output.finish(dict(result), solve_sections(result), for_result(result.status, result.bench, None))

@@ -1,0 +1,39 @@
+"""`stitch-mcp doctor`."""
+
+from typing import Unpack
+
+import click
+
+from stitch_mcp.cli.exit_codes import ExitCode
+from stitch_mcp.cli.options import json_option, session_options, settings
+from stitch_mcp.cli.output import Output
+from stitch_mcp.config import Settings
+from stitch_mcp.report import Section
+
+
+@click.command("doctor")
+@session_options
+@json_option
+def command(as_json: bool, **given: Unpack[Settings]) -> int:
+    """Look for what this machine lacks, each with its fix. Exits with 5 where --target cannot be solved."""
+    from stitch_mcp.doctor import examine
+
+    config = settings(**given)
+    output = Output("doctor", as_json=as_json)
+    seen = examine(config, output.progress)
+    rows = tuple((item.status, item.name, item.detail) for item in seen.items)
+    fixes = tuple(f"{item.name}: {item.fix}" for item in seen.items if item.fix)
+    able = (
+        ("solve for cpu", seen.can_solve_cpu),
+        ("build for cuda", seen.can_build_cuda),
+        ("measure on cuda", seen.can_measure_cuda),
+    )
+    sections = [
+        Section("", ("status", "what", "found"), rows),
+        *([Section("what would help", notes=fixes)] if fixes else []),
+        Section(
+            "this machine can", ("task", ""), tuple((name, "yes" if can else "no") for name, can in able)
+        ),
+    ]
+    enough = seen.can_solve_cpu if config.target == "cpu" else seen.can_build_cuda
+    return output.finish(dict(seen), sections, ExitCode.DONE if enough else ExitCode.ENVIRONMENT)

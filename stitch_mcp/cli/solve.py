@@ -1,0 +1,60 @@
+"""`stitch-mcp solve`."""
+
+from typing import Unpack
+
+import click
+
+from stitch_mcp.cli.exit_codes import for_result
+from stitch_mcp.cli.interrupt import stop_on_interrupt
+from stitch_mcp.cli.options import (
+    json_option,
+    parse_overrides,
+    reference_options,
+    session_options,
+    settings,
+    speedup_option,
+)
+from stitch_mcp.cli.output import Output
+from stitch_mcp.config import Settings
+from stitch_mcp.tables import solve_sections
+
+
+@click.command("solve")
+@click.argument("reference", required=False)
+@click.option("--resume", metavar="RUN", help="Go on with a run: its id, a unique beginning, or `last`.")
+@click.option("--quick", is_flag=True, help="Of torch.compile, time the default mode alone.")
+@speedup_option
+@reference_options
+@session_options
+@json_option
+def command(
+    reference: str | None,
+    resume: str | None,
+    quick: bool,
+    inputs: str | None,
+    overrides: tuple[str, ...],
+    allow_relaxed: bool,
+    as_json: bool,
+    **given: Unpack[Settings],
+) -> int:
+    """Make REFERENCE faster: capture, plan, stitch, build, check, time, certify.
+
+    REFERENCE is a KernelBench-style file, path.py:Object, or a task.toml.
+    """
+    from stitch_mcp.api import solve
+
+    output = Output("solve", as_json=as_json)
+    with stop_on_interrupt(settings(**given).workspace) as stop:
+        result = solve(
+            reference,
+            resume=resume,
+            quick=quick,
+            inputs=inputs,
+            overrides=parse_overrides(overrides),
+            allow_relaxed=allow_relaxed,
+            emit=output.progress,
+            stop=stop,
+            **given,
+        )
+    code = for_result(result.status, result.bench, result.min_speedup)
+    return output.finish(dict(result), solve_sections(result), code)

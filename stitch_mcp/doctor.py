@@ -1,0 +1,277 @@
+"""What this machine has and lacks, item by item, each with the fix."""
+
+import ctypes.util
+import os
+import platform
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from stitch_mcp.config import Config, unknown_environment
+from stitch_tools.errors import EnvironmentMissingError, StitchError
+from stitch_tools.models import Fact
+
+Status = Literal["ok", "warning", "missing", "failed"]
+_LITTLE_DISK_BYTES = 2 << 30
+
+
+class Item(Fact):
+    """One thing that was looked at."""
+
+    name: str
+    status: Status
+    """`missing`: something optional is not there; `failed`: nothing can be checked or timed without it."""
+    detail: str
+    """What was found."""
+    fix: str = ""
+    """What to do, "" where all is well."""
+
+
+class Diagnosis(Fact):
+    """All items, and what this machine can do with them."""
+
+    items: tuple[Item, ...]
+    can_solve_cpu: bool
+    """Whether `solve --target cpu` has all that it needs."""
+    can_build_cuda: bool
+    can_measure_cuda: bool
+
+
+def examine(config: Config, emit: Callable[[str], None] | None = None) -> Diagnosis:
+    """The state of this machine. Never raises for what is missing: that is what it reports."""
+    say = emit or _silent
+    say("looking at Python, compilers and libraries")
+    items = [_platform_item(), _cpu_item(), _python_item(), *_compiler_items(), *_library_items()]
+    say("starting the target interpreter")
+    target_items, torch_cuda = _target_items(config)
+    say("looking for GPUs and profilers")
+    items += [*target_items, *_gpu_items(torch_cuda), *_profiler_items(), *_disk_items(config)]
+    items += [
+        Item(name="settings", status="warning", detail=text) for text in unknown_environment(os.environ)
+    ]
+    status = {item.name: item.status for item in items}
+    usable = ("ok", "warning")
+    runs = all(status.get(name) in usable for name in ("platform", "target interpreter", "isolation"))
+    builds_cuda = status.get("nvcc") == "ok" and status.get("nvcc host compiler") != "failed"
+    return Diagnosis(
+        items=tuple(items),
+        can_solve_cpu=runs and status.get("C++ compiler") == "ok",
+        can_build_cuda=builds_cuda,
+        can_measure_cuda=runs and builds_cuda and status.get("GPU") == "ok",
+    )
+
+
+def _silent(sentence: str) -> None:
+    del sentence
+
+
+def _failure(name: str, error: StitchError, status: Status = "failed") -> Item:
+    return Item(name=name, status=status, detail=error.message, fix=error.hint)
+
+
+def _platform_item() -> Item:
+    detail = f"{platform.system()} {platform.release()} {platform.machine()}"
+    if platform.system() == "Linux" and platform.machine() in ("x86_64", "AMD64"):
+        return Item(name="platform", status="ok", detail=detail)
+    fix = "programs are run and timed on x86-64 Linux only (WSL2 counts); planning and CUDA builds work here"
+    return Item(name="platform", status="failed", detail=detail, fix=fix)
+
+
+def _cpu_item() -> Item:
+    from stitch_tools.device import cpu_info
+
+    cpu = cpu_info()
+    vectors = next((name for name in ("avx512f", "avx2", "avx") if name in cpu.flags), "no AVX")
+    detail = f"{cpu.model}, {cpu.usable} of {cpu.cores} cores usable, {vectors}"
+    return Item(name="CPU", status="ok", detail=detail)
+
+
+def _python_item() -> Item:
+    return Item(name="our Python", status="ok", detail=f"{platform.python_version()} ({sys.executable})")
+
+
+def _compiler_items() -> list[Item]:
+    from stitch_tools.compile.toolchain import cuda_root, find_cpp_compiler, find_nvcc, host_compiler_problem
+
+    items: list[Item] = []
+    host = nvcc = None
+    try:
+        host = find_cpp_compiler()
+        items.append(Item(name="C++ compiler", status="ok", detail=f"{host.version_line} ({host.path})"))
+    except EnvironmentMissingError as error:
+        items.append(_failure("C++ compiler", error))
+    try:
+        nvcc = find_nvcc()
+        items.append(Item(name="nvcc", status="ok", detail=f"{nvcc.version_line} ({cuda_root(nvcc)})"))
+    except EnvironmentMissingError as error:
+        items.append(_failure("nvcc", error, "missing"))
+    if host is not None and nvcc is not None:
+        problem = host_compiler_problem(nvcc, host)
+        fix = "name an older host compiler with STITCH_CXX, or install a newer toolkit" if problem else ""
+        detail = problem or f"{host.path.name} {host.major} fits"
+        status: Status = "failed" if problem else "ok"
+        items.append(Item(name="nvcc host compiler", status=status, detail=detail, fix=fix))
+    return items
+
+
+def _library_items() -> list[Item]:
+    from stitch_tools.compile.headers import find_cublas, find_onednn
+
+    items: list[Item] = []
+    for library, use in (
+        (find_onednn(), "matrix products and convolutions of cpu programs"),
+        (find_cublas(), "matrix products of cuda programs"),
+    ):
+        if library.include is None:
+            detail = f"not found; needed for {use}"
+            items.append(Item(name=library.name, status="missing", detail=detail, fix=library.hint))
+            continue
+        where = f"headers in {library.include}"
+        where += f", library {library.shared_object}" if library.shared_object else ", library from torch"
+        items.append(Item(name=library.name, status="ok", detail=where))
+    return items
+
+
+def _target_items(config: Config) -> tuple[list[Item], str | None]:
+    """Target interpreter and isolation, found by starting a session as every command does."""
+    from stitch_tools.processes.interpreter import find_interpreter
+    from stitch_tools.processes.session import TargetSession
+
+    try:
+        interpreter = find_interpreter(config.python, config.workspace)
+    except StitchError as error:
+        return [_failure("target interpreter", error)], None
+    detail = (
+        f"Python {interpreter.python_version}, torch {interpreter.torch_version} "
+        f"({interpreter.path}, by {interpreter.source})"
+    )
+    found = Item(name="target interpreter", status="ok", detail=detail)
+    try:
+        with TargetSession(interpreter, require_sandbox=config.require_sandbox) as session:
+            isolation = _isolation_item(session.sandbox_level, session.sandbox_reason)
+            return [found, isolation], session.cuda_version
+    except StitchError as error:
+        return [found, _failure("isolation", error)], None
+
+
+def _isolation_item(level: str, reason: str) -> Item:
+    if level == "full":
+        return Item(name="isolation", status="ok", detail="full: namespaces, Landlock and seccomp")
+    fix = (
+        "allow unprivileged user namespaces (sysctl kernel.unprivileged_userns_clone=1, or on Ubuntu "
+        "kernel.apparmor_restrict_unprivileged_userns=0; in Docker --security-opt seccomp=unconfined)"
+    )
+    return Item(name="isolation", status="warning", detail=f"{level}: {reason}", fix=fix)
+
+
+def _gpu_items(torch_cuda: str | None) -> list[Item]:
+    from stitch_tools.device import find_gpus
+
+    search = find_gpus()
+    if not search.gpus:
+        detail = f"none: {search.problem}; cuda programs are built and stay unmeasured"
+        return [
+            Item(name="GPU", status="missing", detail=detail, fix="use --target cpu, or a machine with one")
+        ]
+    names = ", ".join(f"{gpu.name} ({gpu.arch})" for gpu in search.gpus)
+    detail = f"{names}; driver {search.driver or 'unknown'}, runs CUDA {search.driver_cuda or 'unknown'}"
+    items = [Item(name="GPU", status="ok", detail=detail)]
+    items += _version_items(search.driver_cuda, torch_cuda)
+    return items
+
+
+def _version_items(driver_cuda: str | None, torch_cuda: str | None) -> list[Item]:
+    """Toolkit and torch beside the driver: a newer major version than the driver's does not run."""
+    from stitch_tools.compile.toolchain import find_nvcc
+
+    pairs: list[tuple[str, str | None, str]] = [
+        ("torch and driver", torch_cuda, "install a torch build for the driver's CUDA version"),
+    ]
+    try:
+        version = ".".join(str(part) for part in find_nvcc().version[:2])
+        pairs.append(("toolkit and driver", version, "install the toolkit of the driver's major version"))
+    except EnvironmentMissingError:
+        pass
+    items: list[Item] = []
+    for name, version, fix in pairs:
+        if version is None:
+            items.append(Item(name=name, status="warning", detail="torch was built without CUDA", fix=fix))
+        elif driver_cuda is not None and _major(version) > _major(driver_cuda):
+            detail = f"CUDA {version} is newer than the driver's {driver_cuda}"
+            items.append(Item(name=name, status="failed", detail=detail, fix=f"update the driver, or {fix}"))
+        else:
+            items.append(Item(name=name, status="ok", detail=f"CUDA {version} on a driver for {driver_cuda}"))
+    return items
+
+
+def _major(version: str) -> int:
+    found = re.match(r"\d+", version)
+    return int(found.group()) if found else 0
+
+
+def _profiler_items() -> list[Item]:
+    ncu = shutil.which("ncu")
+    fix = "install the CUDA toolkit's Nsight Compute; only profiling needs it"
+    found = (
+        Item(name="ncu", status="ok", detail=ncu)
+        if ncu
+        else Item(name="ncu", status="missing", detail="not found", fix=fix)
+    )
+    return [found, _nsys_item(ncu)]
+
+
+def _nsys_item(ncu: str | None) -> Item:
+    """The nsys found, and whether it can turn its raw recording into a report.
+
+    The Nsight Systems that comes inside Nsight Compute leaves a `.qdstrm` unless libdw can be loaded.
+    """
+    nsys = shutil.which("nsys") or _bundled_nsys(ncu)
+    if nsys is None:
+        fix = "install Nsight Systems; only profiling needs it"
+        return Item(name="nsys", status="missing", detail="not found", fix=fix)
+    if ctypes.util.find_library("dw") is None:
+        detail = f"{nsys}, but libdw.so.1 is missing: it would leave a .qdstrm and no report"
+        fix = "install libdw1 and libelf1 (Debian, Ubuntu) or elfutils-libs (Fedora)"
+        return Item(name="nsys", status="warning", detail=detail, fix=fix)
+    return Item(name="nsys", status="ok", detail=nsys)
+
+
+def _bundled_nsys(ncu: str | None) -> str | None:
+    """The nsys inside the Nsight Compute install that `ncu` belongs to."""
+    if ncu is None:
+        return None
+    root = Path(ncu).resolve().parent
+    found = sorted(
+        path for folder in (root, root.parent) for path in folder.glob("host/target-linux-x64/nsys")
+    )
+    return str(found[0]) if found else None
+
+
+def _disk_items(config: Config) -> list[Item]:
+    import tempfile
+
+    from stitch_tools.host_build import user_cache_dir
+
+    folders = {
+        "workspace": config.workspace / ".stitch",
+        "cache": config.cache_dir or user_cache_dir(),
+        "temporary files": Path(tempfile.gettempdir()),
+    }
+    return [_folder_item(name, folder) for name, folder in folders.items()]
+
+
+def _folder_item(name: str, folder: Path) -> Item:
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    if not os.access(existing, os.W_OK):
+        option = {"workspace": "--workspace", "cache": "STITCH_CACHE_DIR"}.get(name, "TMPDIR")
+        fix = f"choose another folder with {option}"
+        return Item(name=name, status="failed", detail=f"{existing} cannot be written", fix=fix)
+    free = shutil.disk_usage(existing).free
+    detail = f"{folder}, {free / 1e9:.1f} GB free"
+    if free < _LITTLE_DISK_BYTES:
+        fix = "free some space; `stitch-mcp cache clear` removes builds"
+        return Item(name=name, status="warning", detail=detail, fix=fix)
+    return Item(name=name, status="ok", detail=detail)
