@@ -5,7 +5,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 from stitch_tools.errors import WorkerError
@@ -77,22 +77,56 @@ class Child:
             ChildTimeout: no answer before the deadline; the child was killed.
             ChildDied: the child ended, or sent something else than an answer and was killed for it.
         """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        self.ask(message, blob, fds, timeout_s=_remaining(deadline))
+        return self.answer(_remaining(deadline))
+
+    def ask(
+        self,
+        message: dict[str, Any],
+        blob: bytes = b"",
+        fds: tuple[int, ...] = (),
+        timeout_s: float | None = 60.0,
+    ) -> None:
+        """Send a request without waiting for its answer; `answer` must follow.
+
+        Raises:
+            ChildTimeout: the child does not read; it was killed.
+            ChildDied: the child has ended.
+        """
         if self._outcome is not None:
             raise ChildDied(self._outcome)
         self._sequence += 1
+        with self._fatal_trouble():
+            self.channel.send({**message, "seq": self._sequence}, blob, fds, timeout_s or 3600.0)
+
+    def answer(self, timeout_s: float | None = 60.0) -> Frame:
+        """The answer to the latest `ask`. The caller owns the descriptors in it.
+
+        Raises:
+            ChildTimeout: no answer before the deadline; the child was killed.
+            ChildDied: the child ended, or sent something else than an answer and was killed for it.
+        """
+        if self._outcome is not None:
+            raise ChildDied(self._outcome)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        try:
-            self.channel.send({**message, "seq": self._sequence}, blob, fds, _remaining(deadline) or 3600.0)
+        with self._fatal_trouble():
             self._await_answer(deadline)
             frame = self.channel.receive(_remaining(deadline))
+        self._verify(frame)
+        return frame
+
+    @contextlib.contextmanager
+    def _fatal_trouble(self) -> Generator[None]:
+        """Trouble on the channel ends the child and becomes its outcome."""
+        try:
+            yield
         except ChannelTimeoutError:
             raise ChildTimeout(self._finish("timed_out")) from None
         except ChannelClosedError:
             raise ChildDied(self._finish("closed_descriptors", _CLOSE_RACE_S)) from None
         except ProtocolError:
             raise ChildDied(self._finish("protocol")) from None
-        self._verify(frame)
-        return frame
 
     def _await_answer(self, deadline: float | None) -> None:
         """Wait until the channel has something; a report of the end while nothing is there ends the wait."""
