@@ -1,6 +1,6 @@
 """The captured graph: typed operations with their work, and the device's measured ceilings."""
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from pydantic import Field
 from typing_extensions import TypeAliasType
@@ -18,7 +18,10 @@ class ValueRef(Fact):
     """Which output of a node with several."""
 
 
-Argument = TypeAliasType("Argument", "ValueRef | bool | int | float | str | tuple[Argument, ...] | None")
+if TYPE_CHECKING:  # pyright follows the recursion in a plain alias only, pydantic in a TypeAliasType only
+    Argument: TypeAlias = "ValueRef | bool | int | float | str | tuple[Argument, ...] | None"
+else:
+    Argument = TypeAliasType("Argument", "ValueRef | bool | int | float | str | tuple[Argument, ...] | None")
 """An operand. Non-finite floats are the strings "inf", "-inf" and "nan", since JSON has no such numbers;
 dtypes, devices, layouts and memory formats are torch's names ("torch.float32")."""
 

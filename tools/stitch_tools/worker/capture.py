@@ -78,11 +78,19 @@ def capture(module: nn.Module, inputs: Sequence[Any] | Mapping[str, Any]) -> Jso
 
 
 def _arguments(module: nn.Module, inputs: Sequence[Any] | Mapping[str, Any]) -> Arguments:
+    if _share_memory(inputs):
+        # Export would take two inputs that are one tensor for one input; other draws need not share it.
+        inputs = map_tensors(inputs, fresh_copy)
     if not isinstance(inputs, Mapping):
         return Arguments(tuple(inputs))
     order = [name for name in inspect.signature(module.forward).parameters if name in inputs]
     order += [name for name in inputs if name not in order]
     return Arguments(kwargs={name: inputs[name] for name in order})
+
+
+def _share_memory(inputs: Any) -> bool:
+    tensors = [leaf for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, torch.Tensor)]
+    return len({tensor.untyped_storage().data_ptr() for tensor in tensors}) < len(tensors)
 
 
 def _key_text(key: Any) -> str:

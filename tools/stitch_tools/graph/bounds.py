@@ -1,0 +1,40 @@
+"""The shortest time that an operation can take on a device whose limits were measured."""
+
+from stitch_tools.graph.cost import Work
+from stitch_tools.graph.families import Family
+from stitch_tools.models import Ceilings, Contract
+
+_MATRIX_FAMILIES: tuple[Family, ...] = ("gemm", "conv", "sdpa", "rnn")
+_FASTEST_FIRST = ("bf16", "fp16", "tf32", "fp32")
+
+
+def min_time_us(work: Work, family: Family, ceilings: Ceilings, contract: Contract, dtype: str) -> float:
+    """max(bytes / bandwidth, operations / rate) + launch in microseconds; 0 for what moves nothing.
+
+    Data that fits the last-level cache is charged at the cache's bandwidth, matrix products at the rate of
+    the fastest format that the contract allows: a bound must not be beaten by an honest program.
+    """
+    moved = work.bytes_read + work.bytes_written
+    if not moved and not work.flops:
+        return 0.0
+    bandwidth = ceilings.copy_bytes_per_s
+    if moved <= ceilings.last_level_cache_bytes and ceilings.cache_bytes_per_s is not None:
+        bandwidth = max(bandwidth, ceilings.cache_bytes_per_s)
+    seconds = moved / bandwidth
+    rate = _rate(family, ceilings, contract, dtype)
+    if rate is not None:
+        seconds = max(seconds, work.flops / rate)
+    return seconds * 1e6 + ceilings.launch_us
+
+
+def _rate(family: Family, ceilings: Ceilings, contract: Contract, dtype: str) -> float | None:
+    """Operations per second, or None where no ceiling was measured."""
+    if family not in _MATRIX_FAMILIES:
+        return ceilings.pointwise_flops_per_s
+    if dtype in ("float16", "bfloat16"):
+        own = "fp16" if dtype == "float16" else "bf16"
+        return ceilings.flops_per_s.get(own, ceilings.flops_per_s.get("fp32"))
+    allowed = contract.conv_precision if family == "conv" else contract.matmul_precision
+    formats = _FASTEST_FIRST[_FASTEST_FIRST.index(allowed) :]
+    rates = [ceilings.flops_per_s[name] for name in formats if name in ceilings.flops_per_s]
+    return max(rates, default=None)

@@ -1,0 +1,96 @@
+"""From the capture's JSON to the Graph fact, with the work and the shortest time of every operation."""
+
+from collections.abc import Mapping
+from typing import cast
+
+from pydantic import ValidationError
+
+from stitch_tools.errors import TaskError, WorkerError
+from stitch_tools.graph.bounds import min_time_us
+from stitch_tools.graph.cost import node_work
+from stitch_tools.graph.families import family_of
+from stitch_tools.models import Ceilings, Contract, Graph, GraphNode, ReferenceFacts, Task, TensorSpec
+from stitch_tools.processes.child import Child
+
+CAPTURE_TIMEOUT_S = 180.0
+
+
+def capture_graph(child: Child, task: Task, facts: ReferenceFacts | None, ceilings: Ceilings | None) -> Graph:
+    """The forward of the task that `child` (a reference server) has loaded.
+
+    Raises:
+        TaskError: the reference's forward failed.
+        WorkerError: the answer is not a graph, or does not fit what was observed.
+        ChildDied, ChildTimeout: as `Child.request`.
+    """
+    frame = child.request({"op": "capture"}, timeout_s=CAPTURE_TIMEOUT_S)
+    answer = frame.message
+    if not answer.get("ok"):
+        raise TaskError(_fault_text(answer.get("error")), hint="does the forward run by itself?")
+    graph = build_graph(answer["graph"], task.contract, ceilings)
+    if facts is not None:
+        _compare(graph, facts)
+    return graph
+
+
+def _fault_text(error: object) -> str:
+    """What a serve loop's error says, with the user's file and line in front."""
+    if not isinstance(error, dict):
+        return "the graph cannot be captured"
+    told = cast("dict[str, object]", error)
+    place = f"{told['file']}:{told['line']}: " if told.get("file") else ""
+    return f"{place}{told.get('message') or told.get('kind')}"
+
+
+def build_graph(data: Mapping[str, object], contract: Contract, ceilings: Ceilings | None) -> Graph:
+    """The Graph of the capture's JSON, its nodes costed.
+
+    Raises:
+        WorkerError: the JSON does not fit the fact.
+    """
+    try:
+        graph = Graph.model_validate(data)
+    except ValidationError as error:
+        raise WorkerError(f"the captured graph is malformed: {error}", hint="report this as a bug") from error
+    return with_costs(graph, contract, ceilings)
+
+
+def with_costs(graph: Graph, contract: Contract, ceilings: Ceilings | None) -> Graph:
+    """The graph with flops, bytes, reduction lengths and, given ceilings, shortest times filled in."""
+    specs: dict[tuple[str, int], TensorSpec] = {(row.name, 0): row.spec for row in graph.inputs}
+    nodes: list[GraphNode] = []
+    for node in graph.nodes:
+        specs.update({(node.name, index): spec for index, spec in enumerate(node.outputs)})
+        try:
+            work = node_work(node, specs)
+        except KeyError as error:
+            raise WorkerError(
+                f"node {node.name} uses {error}, which is not in the graph", hint="report this as a bug"
+            ) from error
+        shortest = None
+        if ceilings is not None:
+            shortest = min_time_us(work, family_of(node.op), ceilings, contract, node.outputs[0].dtype)
+        update = {
+            "flops": work.flops,
+            "bytes_read": work.bytes_read,
+            "bytes_written": work.bytes_written,
+            "reduction_length": work.reduction_length,
+            "min_time_us": shortest,
+        }
+        nodes.append(node.model_copy(update=update))
+    return graph.model_copy(update={"nodes": tuple(nodes)})
+
+
+def _compare(graph: Graph, facts: ReferenceFacts) -> None:
+    """Refuse a graph whose inputs or outputs are not those that were observed."""
+    specs = {(row.name, 0): row.spec for row in graph.inputs}
+    for node in graph.nodes:
+        specs.update({(node.name, index): spec for index, spec in enumerate(node.outputs)})
+    users = [row for row in graph.outputs if row.kind == "user"]
+    shapes = [specs[row.value.ref, row.value.index].shape if row.value else () for row in users]
+    expected = [spec.shape for spec in facts.outputs]
+    if shapes != expected:
+        raise WorkerError(
+            f"the captured graph returns {shapes}, but the reference returned {expected}",
+            hint="its outputs may depend on data; this is a bug if they do not",
+        )
