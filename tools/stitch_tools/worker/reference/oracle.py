@@ -12,7 +12,6 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from stitch_tools.worker.reference.load import Reference
 from stitch_tools.worker.reference.margins import Margins
 from stitch_tools.worker.reference.rounding import Rounding, reduction_length
 from stitch_tools.worker.reference.run import restore, snapshot
@@ -53,6 +52,8 @@ class OracleRun:
     """Per discrete output, how far its decision is from tipping over, relative to the deciding values."""
     strict_ops: tuple[str, ...]
     """Operations that ran without fp64."""
+    buffers: dict[str, torch.Tensor]
+    """The buffers after the call."""
 
 
 @dataclass
@@ -192,9 +193,9 @@ class Fp64Mode(TorchDispatchMode):
 
 
 def run_oracle(
-    reference: Reference, module: torch.nn.Module, arguments: Any, *, forward_seed: int | None
+    module: torch.nn.Module, arguments: Any, *, forward_seed: int | None, device: str | None = None
 ) -> OracleRun:
-    """The outputs in fp64. The module, its state and the generators of later calls are left as they were.
+    """The outputs in fp64, on `device` (None: where the module is). The module and its state are left alone.
 
     Raises:
         Exception: whatever the user's code raises when its tensors are fp64; the caller falls back.
@@ -202,10 +203,16 @@ def run_oracle(
     state = snapshot(module)
     mode = Fp64Mode()
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    wide = {name: _registered(mode, tensor) for name, tensor in tensors.items()}
-    own = map_tensors(arguments, lambda tensor: _registered(mode, tensor))
+
+    def register(tensor: torch.Tensor) -> torch.Tensor:
+        wide = _widened(fresh_copy(tensor.detach(), device))
+        mode.register(wide, tensor.dtype)
+        return wide
+
+    wide = {name: register(tensor) for name, tensor in tensors.items()}
+    own = map_tensors(arguments, register)
     for child, name, value in state.attributes:
-        vars(child)[name] = map_tensors(value, lambda tensor: _registered(mode, tensor))
+        vars(child)[name] = map_tensors(value, register)
     positional, named = ((), own) if isinstance(own, dict) else (own, {})
     try:
         if forward_seed is not None:
@@ -221,13 +228,8 @@ def run_oracle(
         tuple(mode.notes.path([tensor]) for tensor in flat.tensors),
         tuple(mode.margins.of(tensor) for tensor in flat.tensors),
         tuple(sorted(mode.strict_ops)),
+        {name: wide[name] for name, _ in module.named_buffers()},
     )
-
-
-def _registered(mode: Fp64Mode, tensor: torch.Tensor) -> torch.Tensor:
-    wide = _widened(fresh_copy(tensor.detach()))
-    mode.register(wide, tensor.dtype)
-    return wide
 
 
 def _key(tensor: torch.Tensor) -> int:

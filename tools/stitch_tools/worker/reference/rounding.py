@@ -35,6 +35,11 @@ class Rounding:
         return cls(eps=dtype_eps(dtype))
 
     @classmethod
+    def unknown(cls, dtype: torch.dtype) -> "Rounding":
+        """Of a value whose path nobody followed: so long that only the contract's ceiling bounds it."""
+        return cls(eps=dtype_eps(dtype), length=1 << 60)
+
+    @classmethod
     def worst(cls, paths: Sequence["Rounding"]) -> "Rounding":
         """Of a value that depends on all of these."""
         return cls(

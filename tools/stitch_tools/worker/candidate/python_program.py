@@ -1,0 +1,115 @@
+"""A KernelBench-style program: a Python file with `ModelNew`, constructed like the reference."""
+
+import importlib.util
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from stitch_tools.worker.candidate.native import ProgramError
+from stitch_tools.worker.streams import pack_torch_state, unpack_torch_state
+from stitch_tools.worker.trees import Flat, TreeError, flatten_outputs
+
+ENTRY = "ModelNew"
+
+
+class PythonProgram:
+    """The loaded file and one `ModelNew` instance."""
+
+    def __init__(self, folder: str, main: str, *, mode: str = "train", device: str = "cpu") -> None:
+        """Execute the file.
+
+        Raises:
+            ProgramError: it fails (a kernel that does not compile, for one) or defines no `ModelNew`.
+        """
+        path = Path(folder) / main
+        self.mode, self.device = mode, device
+        sys.path.insert(0, str(path.parent))
+        spec = importlib.util.spec_from_file_location("stitch_candidate", path)
+        if spec is None or spec.loader is None:
+            raise ProgramError("not_loadable", "load", f"{main} is not a Python file")
+        namespace = importlib.util.module_from_spec(spec)
+        sys.modules["stitch_candidate"] = namespace
+        try:
+            spec.loader.exec_module(namespace)
+        except Exception as error:  # the candidate's outermost frame
+            raise ProgramError("not_loadable", "load", _short(error)) from error
+        entry = getattr(namespace, ENTRY, None)
+        if entry is None:
+            raise ProgramError("not_loadable", "load", f"{main} defines no {ENTRY}")
+        self._entry: Any = entry
+        self.module: torch.nn.Module | None = None
+
+    def init(self, generator_state: bytes, arguments: Any) -> None:
+        """Construct `ModelNew` from the generator state that the reference was constructed from.
+
+        Raises:
+            ProgramError: the constructor fails.
+        """
+        self.module = None
+        if generator_state:
+            unpack_torch_state(generator_state)
+        try:
+            module = self._entry(**arguments) if isinstance(arguments, dict) else self._entry(*arguments)
+            if self.mode == "eval":
+                module.eval()
+            self.module = module.to(self.device)
+        except Exception as error:
+            raise ProgramError(_status(error), "constructor", _short(error)) from error
+
+    def reload(self, parameters: Sequence[tuple[str, torch.Tensor]]) -> str | None:
+        """Load weights in place; None when done, else why names, shapes or order do not agree."""
+        module = self._need()
+        own = [(name, tensor) for name, tensor in module.state_dict(keep_vars=True).items()]
+        given = [(name, tensor) for name, tensor in parameters if name in dict(own)]
+        if [name for name, _ in own] != [name for name, _ in parameters][: len(own)]:
+            return "the program's parameters have other names, or another order"
+        if any(tensor.shape != value.shape for (_, tensor), (_, value) in zip(own, given, strict=True)):
+            return "the program's parameters have other shapes"
+        with torch.no_grad():
+            for (_, tensor), (_, value) in zip(own, given, strict=True):
+                tensor.copy_(value)
+        return None
+
+    def run(self, arguments: Any, generator_state: bytes) -> tuple[Flat, bytes]:
+        """Outputs of one forward, and the generator's state after it.
+
+        Raises:
+            ProgramError: forward fails, or returns what cannot be an output.
+        """
+        module = self._need()
+        if generator_state:
+            unpack_torch_state(generator_state)
+        try:
+            with torch.no_grad():
+                raw = module(**arguments) if isinstance(arguments, dict) else module(*arguments)
+            flat = flatten_outputs(raw)
+        except TreeError as error:
+            raise ProgramError("error", "forward", str(error)) from error
+        except Exception as error:
+            raise ProgramError(_status(error), "forward", _short(error)) from error
+        for name, tensor in zip(flat.names, flat.tensors, strict=True):
+            if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+                raise ProgramError(
+                    "error", "forward", f"output {name} is a {type(tensor).__name__}, not a tensor"
+                )
+        return flat, pack_torch_state()
+
+    def _need(self) -> torch.nn.Module:
+        if self.module is None:
+            raise ProgramError("error", "forward", "init comes first")
+        return self.module
+
+
+def _status(error: BaseException) -> str:
+    text = str(error)
+    is_memory = isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)) or "allocate memory" in text
+    return "out_of_memory" if is_memory else "error"
+
+
+def _short(error: BaseException) -> str:
+    """The message and the innermost lines of the program's own."""
+    return "".join(traceback.format_exception(error, limit=-4)).strip()[-4000:]

@@ -1,0 +1,94 @@
+"""The worker's requests. Other rooms add a handler with one line in `handlers`."""
+
+from collections.abc import Callable
+from typing import Any
+
+from stitch_tools.worker.candidate.native import ProgramError
+from stitch_tools.worker.candidate.state import BUFFER, CandidateState
+from stitch_tools.worker.serving import Handler, Reply, Request, serve_ops
+from stitch_tools.worker.tensors import map_pack
+from stitch_tools.worker.trees import TreeError
+from stitch_tools.worker.wire import Channel
+
+
+def serve(channel: Channel, scratch: str) -> None:
+    """Answer the controller until it asks us to exit."""
+    serve_ops(channel, handlers(CandidateState()))
+
+
+def handlers(state: CandidateState) -> dict[str, Handler]:
+    """Handlers by operation. What the program does wrong is an answer with `status` and `message`."""
+    own: dict[str, Callable[[CandidateState, Request], Reply]] = {
+        "load": _load,
+        "init": _init,
+        "reload": _reload,
+        "run": _run,
+    }
+    return {name: _answering(state, handler) for name, handler in own.items()}
+
+
+def _answering(state: CandidateState, handler: Callable[[CandidateState, Request], Reply]) -> Handler:
+    def answer(request: Request) -> Reply:
+        try:
+            return handler(state, request)
+        except ProgramError as error:
+            return Reply({"status": error.status, "step": error.step, "message": error.message})
+        except TreeError as error:
+            return Reply({"status": "not_representable", "step": "inputs", "message": str(error)})
+
+    return answer
+
+
+def _done(blob: bytes = b"", **fields: Any) -> Reply:
+    return Reply({"status": "ok", "step": "", "message": "", **fields}, blob)
+
+
+def _load(state: CandidateState, request: Request) -> Reply:
+    message = request.message
+    if message["format"] == "native":
+        state.load_native(message["path"], message["libraries"], message["device"], message["threads"])
+    else:
+        state.load_python(message["folder"], message["main"], message["mode"], message["device"])
+    return _done()
+
+
+def _init(state: CandidateState, request: Request) -> Reply:
+    message = request.message
+    parameters = _named(request.fds[0], message["parameters"])
+    init_tensors = [tensor for _, tensor in _named(request.fds[1], message["init"])]
+    state.init(parameters, request.blob, message["init_structure"], init_tensors)
+    return _done()
+
+
+def _reload(state: CandidateState, request: Request) -> Reply:
+    """Other weights into the same instance, in place; status `not_reloadable` where names do not agree."""
+    parameters = _named(request.fds[0], request.message["parameters"])
+    reason = state.python.reload(parameters) if state.python is not None else "only a ModelNew is reloaded"
+    return Reply({"status": "not_reloadable", "step": "reload", "message": reason}) if reason else _done()
+
+
+def _run(state: CandidateState, request: Request) -> Reply:
+    message, (inputs_fd, outputs_fd) = request.message, request.fds
+    layout = message["layout"]
+    state.buffer_names = tuple(
+        entry["name"].removeprefix(BUFFER) for entry in layout if entry["name"].startswith(BUFFER)
+    )
+    mapped = state.take_inputs(inputs_fd, message["inputs"], shared=message["shared"], reuse=message["reuse"])
+    outputs = state.map_outputs(outputs_fd, layout)
+    if state.native is None:
+        return _done(state.run_python(message["structure"], outputs, request.blob))
+    planned = state.run_native(outputs)
+    if message["shared"]:
+        for target, value in zip(mapped, state.inputs, strict=True):
+            if target is not value:
+                target.copy_(value)
+    return _done(
+        workspace_bytes=planned.workspace_bytes,
+        capturable=planned.capturable,
+        inplace_state=planned.inplace_state,
+    )
+
+
+def _named(fd: int, manifest: list[Any]) -> list[tuple[str, Any]]:
+    tensors = map_pack(fd, manifest, writable=True)
+    return [(entry["name"], tensor) for entry, tensor in zip(manifest, tensors, strict=True)]

@@ -1,0 +1,184 @@
+"""What the worker holds: the program, its weights, and the memory of its current inputs and outputs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from stitch_tools.worker.candidate.native import NativeProgram, Planned, ProgramError, make_workspace
+from stitch_tools.worker.candidate.python_program import PythonProgram
+from stitch_tools.worker.memory import PackEntry, span_elements
+from stitch_tools.worker.tensors import dtype_name, map_pack
+from stitch_tools.worker.trees import fresh_copy, unflatten
+
+GUARD = "guard"
+BUFFER = "buffer:"
+
+
+@dataclass
+class Outputs:
+    """The controller's output memory, and what the program writes to (the same on a CPU)."""
+
+    targets: list[torch.Tensor]
+    """In the pack: outputs."""
+    state_targets: list[torch.Tensor]
+    """In the pack: updated buffers, which hold their present values."""
+    outputs: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
+    state: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
+
+    def copy_back(self) -> None:
+        """Bring what was computed on a device into the pack."""
+        for target, value in zip(
+            (*self.targets, *self.state_targets), (*self.outputs, *self.state), strict=True
+        ):
+            if target is not value:
+                target.copy_(value)
+
+
+class CandidateState:
+    """Everything between two requests; `program` is for handlers that other rooms add."""
+
+    def __init__(self) -> None:
+        self.native: NativeProgram | None = None
+        self.python: PythonProgram | None = None
+        self.device = "cpu"
+        self.threads = 0
+        self.inputs: list[torch.Tensor] = []
+        self.parameters: list[tuple[str, torch.Tensor]] = []
+        self.buffer_names: tuple[str, ...] = ()
+
+    @property
+    def stream(self) -> int:
+        """The stream that work is ordered on, as an address; 0 on a CPU."""
+        return torch.cuda.current_stream().cuda_stream if self.device.startswith("cuda") else 0
+
+    def load_native(self, path: str, libraries: Sequence[str], device: str, threads: int) -> None:
+        """Load a built library.
+
+        Raises:
+            ProgramError: it cannot be loaded.
+        """
+        self.device, self.threads = device, threads
+        self.native = NativeProgram(path, libraries)
+
+    def load_python(self, folder: str, main: str, mode: str, device: str) -> None:
+        """Load a file with `ModelNew`.
+
+        Raises:
+            ProgramError: it cannot be loaded.
+        """
+        self.device = device
+        self.python = PythonProgram(folder, main, mode=mode, device=device)
+
+    def init(
+        self,
+        parameters: list[tuple[str, torch.Tensor]],
+        generator_state: bytes,
+        init_structure: Any,
+        init_tensors: list[torch.Tensor],
+    ) -> None:
+        """Weights to the program: named tensors to a native one, a generator state to a `ModelNew`.
+
+        Raises:
+            ProgramError: the program refuses or fails.
+        """
+        self.parameters = [(name, self._placed(tensor)) for name, tensor in parameters]
+        if self.native is not None:
+            self.native.init(self.parameters, device=self.device, stream=self.stream, threads=self.threads)
+            self._synchronize()
+        if self.python is not None:
+            self.python.init(generator_state, unflatten(init_structure, init_tensors))
+
+    def take_inputs(
+        self, fd: int, manifest: list[PackEntry], *, shared: bool, reuse: bool
+    ) -> list[torch.Tensor]:
+        """The inputs in fresh memory, or (`reuse`) in the memory of the inputs before."""
+        mapped = map_pack(fd, manifest, writable=True, private=not shared)
+        placed = [self._placed(tensor) for tensor in mapped]
+        fits = len(self.inputs) == len(placed) and all(
+            old.shape == new.shape and old.stride() == new.stride() and old.dtype == new.dtype
+            for old, new in zip(self.inputs, placed, strict=True)
+        )
+        if reuse and fits:
+            for old, new in zip(self.inputs, placed, strict=True):
+                _raw(old).copy_(_raw(new))
+        else:
+            self.inputs = placed
+        return mapped
+
+    def map_outputs(self, fd: int, layout: list[PackEntry]) -> Outputs:
+        """The controller's output memory; on a device, poisoned memory there that is copied back later."""
+        tensors = list(zip(layout, map_pack(fd, layout, writable=True, private=False), strict=True))
+        outputs = Outputs(
+            [tensor for entry, tensor in tensors if entry["name"] != GUARD and not _is_buffer(entry)],
+            [tensor for entry, tensor in tensors if _is_buffer(entry)],
+        )
+        outputs.outputs = [self._placed(tensor) for tensor in outputs.targets]
+        outputs.state = [self._placed(tensor) for tensor in outputs.state_targets]
+        return outputs
+
+    def run_native(self, outputs: Outputs) -> Planned:
+        """Plan and run one forward of a native program.
+
+        Raises:
+            ProgramError: refused, failed, or it announces other outputs (status `other_outputs`).
+        """
+        program = self.native
+        if program is None:
+            raise ProgramError("error", "forward", "no native program is loaded")
+        planned = program.plan(self.inputs)
+        _match(planned.outputs, outputs.outputs)
+        workspace = make_workspace(planned.workspace_bytes, self.device)
+        prepared = program.prepare(
+            self.inputs, outputs.outputs, state=outputs.state, workspace=workspace, stream=self.stream
+        )
+        program.call(prepared)
+        self._synchronize()
+        outputs.copy_back()
+        return planned
+
+    def run_python(self, structure: Any, outputs: Outputs, generator_state: bytes) -> bytes:
+        """Run one forward of a `ModelNew`; returns the generator state after it.
+
+        Raises:
+            ProgramError: failed, or its outputs are others (status `other_outputs`).
+        """
+        if self.python is None:
+            raise ProgramError("error", "forward", "no Python program is loaded")
+        flat, end = self.python.run(unflatten(structure, self.inputs), generator_state)
+        _match(tuple((tuple(tensor.shape), tensor.dtype) for tensor in flat.tensors), outputs.outputs)
+        if any(str(tensor.device).split(":")[0] != self.device.split(":")[0] for tensor in flat.tensors):
+            raise ProgramError("other_outputs", "forward", f"an output is not on {self.device}")
+        for target, value in zip(outputs.targets, flat.tensors, strict=True):
+            target.copy_(value)
+        buffers = dict(self.python.module.named_buffers()) if self.python.module is not None else {}
+        for target, name in zip(outputs.state_targets, self.buffer_names, strict=False):
+            if name in buffers:
+                target.copy_(buffers[name])
+        return end
+
+    def _placed(self, tensor: torch.Tensor) -> torch.Tensor:
+        return fresh_copy(tensor, self.device) if self.device.startswith("cuda") else tensor
+
+    def _synchronize(self) -> None:
+        if self.device.startswith("cuda"):
+            torch.cuda.synchronize()
+
+
+def _match(announced: tuple[tuple[tuple[int, ...], torch.dtype], ...], expected: list[torch.Tensor]) -> None:
+    wanted = tuple((tuple(tensor.shape), tensor.dtype) for tensor in expected)
+    if announced != wanted:
+        raise ProgramError("other_outputs", "outputs", f"gives {_text(announced)}, expected {_text(wanted)}")
+
+
+def _text(specs: tuple[tuple[tuple[int, ...], torch.dtype], ...]) -> str:
+    return ", ".join(f"{dtype_name(dtype)}{list(shape)}" for shape, dtype in specs) or "no outputs"
+
+
+def _is_buffer(entry: PackEntry) -> bool:
+    return entry["name"].startswith(BUFFER)
+
+
+def _raw(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.as_strided((span_elements(tensor.shape, tensor.stride()),), (1,), tensor.storage_offset())

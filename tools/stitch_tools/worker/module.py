@@ -1,0 +1,118 @@
+"""A built native program as a torch module, for use outside of any harness. Forward only."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from stitch_tools.worker.candidate.native import NativeProgram, ProgramError, make_workspace
+from stitch_tools.worker.trees import flatten_inputs, unflatten
+
+
+class StitchModule(torch.nn.Module):
+    """Calls a native program where the reference was called.
+
+    Parameters and buffers are kept under the reference's names, so `state_dict` and `load_state_dict` work;
+    after loading other weights, `refresh` hands them to the program (loading does so itself).
+    """
+
+    def __init__(
+        self,
+        library: str,
+        parameters: Mapping[str, torch.Tensor],
+        *,
+        output_structure: str,
+        libraries: Sequence[str] = (),
+        device: torch.device | str = "cpu",
+        updated_buffers: Sequence[str] = (),
+        threads: int = 0,
+    ) -> None:
+        """Load and initialise.
+
+        Args:
+            library: path of the built shared library.
+            parameters: the reference's parameters and buffers by qualified name (its `state_dict`).
+            output_structure: ReferenceFacts.output_structure.
+            libraries: Build.libraries, loaded first.
+            device: where the program runs.
+            updated_buffers: names of buffers that forward updates, where the contract says `updated`.
+            threads: CPU threads at most; 0 leaves it to the runtime.
+
+        Raises:
+            ProgramError: the library cannot be loaded, or refuses the parameters.
+        """
+        super().__init__()
+        self._structure = json.loads(output_structure)
+        self._updated = tuple(updated_buffers)
+        self._threads = threads
+        self._device = torch.device(device)
+        self._names: dict[str, str] = {}
+        for name, tensor in parameters.items():
+            # Qualified names contain dots, which torch forbids in one module's own names.
+            self._names[name] = name.replace(".", "/")
+            self.register_buffer(self._names[name], tensor.detach().to(self._device).clone())
+        self._register_state_dict_hook(_rename_out(self._names))
+        self.register_load_state_dict_pre_hook(_rename_in(self._names))
+        self.register_load_state_dict_post_hook(lambda module, keys: module.refresh())
+        self._program = NativeProgram(library, libraries)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Give the program the present weights.
+
+        Raises:
+            ProgramError: it refuses them.
+        """
+        named = [(name, getattr(self, own)) for name, own in self._names.items()]
+        self._program.init(named, device=self._device, stream=self._stream(), threads=self._threads)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The reference's outputs.
+
+        Raises:
+            RuntimeError: a gradient is asked for; the program has no backward.
+            ProgramError: the program does not support inputs like these, or fails.
+        """
+        flat = flatten_inputs(kwargs if kwargs and not args else args)
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in flat.tensors):
+            raise RuntimeError(
+                "this module is a compiled forward pass and has no gradients: "
+                "call it under torch.no_grad() or torch.inference_mode(), or use the reference for training"
+            )
+        inputs = [tensor.detach().to(self._device) for tensor in flat.tensors]
+        planned = self._program.plan(inputs)
+        outputs = [torch.empty(shape, dtype=dtype, device=self._device) for shape, dtype in planned.outputs]
+        state = [getattr(self, self._names[name]) for name in self._updated]
+        workspace = make_workspace(planned.workspace_bytes, self._device)
+        self._program.call(
+            self._program.prepare(inputs, outputs, state=state, workspace=workspace, stream=self._stream())
+        )
+        return unflatten(self._structure, outputs)
+
+    def train(self, mode: bool = True) -> "StitchModule":
+        """The module itself; the mode was fixed when the program was made."""
+        return self
+
+    def _stream(self) -> int:
+        return torch.cuda.current_stream(self._device).cuda_stream if self._device.type == "cuda" else 0
+
+
+def _rename_out(names: dict[str, str]) -> Any:
+    def hook(module: torch.nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+        for name, own in names.items():
+            state[prefix + name] = state.pop(prefix + own)
+
+    return hook
+
+
+def _rename_in(names: dict[str, str]) -> Any:
+    def hook(module: torch.nn.Module, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+        for name, own in names.items():
+            if prefix + name in state and own != name:
+                state[prefix + own] = state.pop(prefix + name)
+
+    return hook
+
+
+__all__ = ["ProgramError", "StitchModule"]

@@ -1,0 +1,246 @@
+"""The reference server's requests. Other rooms add a handler with one line in `handlers`."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from stitch_tools.worker import memory
+from stitch_tools.worker.capture import handle_capture
+from stitch_tools.worker.reference.draws import Bounds, DrawUnavailableError
+from stitch_tools.worker.reference.load import ReferenceFault, ReferenceSource, explain
+from stitch_tools.worker.reference.observe import Seeds, observe, spec
+from stitch_tools.worker.reference.run import all_buffers, kept_generators, named_tensors
+from stitch_tools.worker.reference.state import ServerState, Settings
+from stitch_tools.worker.serving import Handler, Reply, Request, serve_ops
+from stitch_tools.worker.streams import pack_torch_state
+from stitch_tools.worker.tensors import map_pack, write_pack
+from stitch_tools.worker.trees import flatten_inputs
+from stitch_tools.worker.wire import Channel
+
+GUARD = "guard"
+"""Name of the bytes between two outputs that nobody may write to."""
+GUARD_BYTE = 0xA5
+_GUARD_BYTES = 256
+
+
+def serve(channel: Channel, scratch: str) -> None:
+    """Answer the controller until it asks us to exit."""
+    serve_ops(channel, handlers(ServerState()))
+
+
+def handlers(state: ServerState) -> dict[str, Handler]:
+    """Handlers by operation; a fault of the reference's is an answer with the user's file and line."""
+    own: dict[str, Callable[[ServerState, Request], Reply]] = {
+        "load": _load,
+        "set_weights": _set_weights,
+        "observe": _observe,
+        "make_draw": _make_draw,
+        "expect": _expect,
+        "prime": _prime,
+        "compare": _compare,
+        "capture": handle_capture,
+    }
+    return {name: _answering(state, handler) for name, handler in own.items()}
+
+
+def _answering(state: ServerState, handler: Callable[[ServerState, Request], Reply]) -> Handler:
+    def answer(request: Request) -> Reply:
+        try:
+            return handler(state, request)
+        except ReferenceFault as fault:
+            return fault_reply(fault)
+        except (MemoryError, RuntimeError) as error:
+            # Work of ours on the reference's behalf (copies, fp64) that its size makes impossible.
+            is_memory = isinstance(error, MemoryError) or "allocate memory" in str(error)
+            if state.reference is None or not is_memory:
+                raise
+            return fault_reply(explain(error, "out_of_memory", state.reference.source))
+
+    return answer
+
+
+def fault_reply(fault: ReferenceFault) -> Reply:
+    """The answer that names the user's own line."""
+    return Reply(
+        {
+            "ok": False,
+            "error": {
+                "kind": fault.kind,
+                "message": fault.message,
+                "file": fault.file,
+                "line": fault.line,
+                "source_line": fault.source_line,
+                "traceback": "",
+            },
+        }
+    )
+
+
+def _load(state: ServerState, request: Request) -> Reply:
+    message = request.message
+    source = ReferenceSource(
+        folder=message["folder"],
+        main=message["main"],
+        entry=message["entry"],
+        inputs=message["inputs"],
+        init_inputs=message["init_inputs"],
+        search_path=tuple(message["search_path"]),
+        mode=message["mode"],
+        device=message["device"],
+    )
+    settings = Settings(
+        rtol=message["rtol"],
+        atol=message["atol"],
+        matmul_precision=message["matmul_precision"],
+        conv_precision=message["conv_precision"],
+        bounds=Bounds(message["input_low"], message["input_high"]),
+    )
+    state.load(source, settings)
+    return Reply({"threads": torch.get_num_threads()})
+
+
+def _set_weights(state: ServerState, request: Request) -> Reply:
+    """Packs of named tensors and of the constructor's tensor arguments; blob: the generator state."""
+    generator = state.set_weights(request.message["seed"])
+    reference, module = state.need()
+    weights = [(name, tensor) for name, tensor, _ in named_tensors(module)]
+    arguments = flatten_inputs(reference.init_arguments(request.message["seed"]))
+    weights_fd, weights_manifest = write_pack(weights)
+    init_fd, init_manifest = write_pack(list(zip(arguments.names, arguments.tensors, strict=True)))
+    message = {
+        "parameters": weights_manifest,
+        "init": init_manifest,
+        "init_structure": arguments.structure,
+        "parameter_names": [name for name, _, is_buffer in named_tensors(module) if not is_buffer],
+    }
+    return Reply(message, generator, (weights_fd, init_fd))
+
+
+def _observe(state: ServerState, request: Request) -> Reply:
+    message = request.message
+    state.set_weights(message["weights_seed"])
+    reference, module = state.need()
+    seeds = Seeds(message["input_seed"], message["other_input_seed"], message["forward_seed"])
+    with kept_generators():
+        facts = observe(reference, module, seeds, rtol=state.settings.rtol, atol=state.settings.atol)
+    state.make_draw("own-1", seeds.inputs, seeds.forward)
+    return Reply({"facts": facts})
+
+
+def _make_draw(state: ServerState, request: Request) -> Reply:
+    message = request.message
+    try:
+        draw = state.make_draw(message["kind"], message["seed"], message["forward_seed"])
+    except DrawUnavailableError as reason:
+        return Reply({"unavailable": str(reason)})
+    flat = flatten_inputs(draw.arguments)
+    shared = bool(message.get("shared"))
+    fd, manifest = write_pack(list(zip(flat.names, flat.tensors, strict=True)), sealed=not shared)
+    if shared:
+        draw.shared = tuple(map_pack(fd, manifest, writable=False, private=False))
+    return Reply({"inputs": manifest, "structure": flat.structure}, fds=(fd,))
+
+
+def _expect(state: ServerState, request: Request) -> Reply:
+    """Specs and layout of the outputs. `unavailable` where the reference refuses a draw of ours."""
+    start = time.perf_counter()
+    kind = state.draw.kind if state.draw else ""
+    try:
+        draw = state.expect(tuple(request.message.get("updated_buffers", ())))
+    except ReferenceFault as fault:
+        if not kind.startswith("own") and fault.kind in ("forward", "wrong_inputs"):
+            return Reply({"unavailable": f"the reference refuses it: {fault.message[:300]}"})
+        raise
+    unusable = state.unusable()
+    if unusable:
+        return Reply({"unavailable": unusable})
+    outputs = [spec(row.name, row.reference) for row in draw.expected]
+    rows: list[tuple[str, Any, Any, str]] = [(GUARD, (_GUARD_BYTES,), None, "uint8")]
+    for row in outputs:
+        rows += [(row["name"], row["shape"], None, row["dtype"]), (GUARD, (_GUARD_BYTES,), None, "uint8")]
+    manifest, nbytes = memory.lay_out(rows)
+    message = {
+        "outputs": outputs,
+        "layout": manifest,
+        "nbytes": nbytes,
+        "oracle": draw.oracle_kind,
+        "notes": list(draw.notes),
+        "seconds": time.perf_counter() - start,
+    }
+    return Reply(message, state.forward_state())
+
+
+def _prime(state: ServerState, request: Request) -> Reply:
+    """Poison the outputs' memory, and put the updated buffers' present values into it."""
+    manifest = request.message["layout"]
+    _, module = state.need()
+    buffers = all_buffers(module)
+    tensors = map_pack(request.fds[0], manifest, writable=True, private=False)
+    for entry, tensor in zip(manifest, tensors, strict=True):
+        name = entry["name"]
+        if name.startswith("buffer:"):
+            tensor.copy_(buffers[name.removeprefix("buffer:")])
+        elif tensor.numel():
+            is_float = tensor.is_floating_point() or tensor.is_complex()
+            tensor.reshape(-1).view(torch.uint8).fill_(0xFF if is_float else GUARD_BYTE)
+    return Reply()
+
+
+def _compare(state: ServerState, request: Request) -> Reply:
+    """Verdicts on the outputs in the pack; whether bytes beside them or the inputs were written to."""
+    manifest = request.message["layout"]
+    tensors = [tensor.clone() for tensor in map_pack(request.fds[0], manifest)]
+    guards = [tensor for entry, tensor in zip(manifest, tensors, strict=True) if entry["name"] == GUARD]
+    outputs = [tensor for entry, tensor in zip(manifest, tensors, strict=True) if entry["name"] != GUARD]
+    verdicts = [verdict.as_json() for verdict in state.compare([_as_bool(tensor) for tensor in outputs])]
+    for row, tensor in zip(verdicts, outputs, strict=True):
+        row["problem"] = _untouched(tensor) or row["problem"]
+    message: dict[str, Any] = {
+        "outputs": verdicts,
+        "overrun": any(bool((guard != GUARD_BYTE).any()) for guard in guards),
+        "inputs_intact": _inputs_intact(state),
+    }
+    if request.blob:
+        message["same_generator"] = _same_generator(state, request.blob)
+    return Reply(message)
+
+
+def _as_bool(tensor: torch.Tensor) -> torch.Tensor:
+    # A byte other than 0 and 1 in a bool tensor makes torch's own comparisons contradict each other.
+    return tensor.view(torch.uint8) != 0 if tensor.dtype == torch.bool else tensor
+
+
+def _untouched(tensor: torch.Tensor) -> str | None:
+    if not tensor.numel():
+        return None
+    raw = tensor.contiguous().reshape(-1).view(torch.uint8)
+    if tensor.dtype == torch.bool and bool((raw > 1).any()):
+        return "was not written everywhere: it holds bytes that are neither true nor false"
+    poison = 0xFF if tensor.is_floating_point() or tensor.is_complex() else GUARD_BYTE
+    return "was never written" if bool((raw == poison).all()) else None
+
+
+def _inputs_intact(state: ServerState) -> bool | None:
+    draw = state.draw
+    if draw is None or draw.shared is None or (draw.call and draw.call.inputs_changed):
+        return None
+    masters = flatten_inputs(draw.arguments).tensors
+    return all(_same_bytes(shared, master.cpu()) for shared, master in zip(draw.shared, masters, strict=True))
+
+
+def _same_bytes(left: torch.Tensor, right: torch.Tensor) -> bool:
+    raw_left, raw_right = (tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (left, right))
+    return torch.equal(raw_left, raw_right)
+
+
+def _same_generator(state: ServerState, blob: bytes) -> bool:
+    end = state.end_state()
+    if end is None:
+        return False
+    with kept_generators():
+        torch.set_rng_state(end.cpu)
+        if end.cuda is not None:
+            torch.cuda.set_rng_state(end.cuda)
+        return pack_torch_state() == blob

@@ -1,0 +1,239 @@
+"""What the reference server holds between requests: the module, the current draw, what is expected of it."""
+
+import resource
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from stitch_tools.worker.reference.compare import Expected, Rule, Verdict, compare_output, undecidable
+from stitch_tools.worker.reference.draws import Bounds, make_draw
+from stitch_tools.worker.reference.load import Reference, ReferenceFault, ReferenceSource
+from stitch_tools.worker.reference.oracle import OracleRun, run_oracle
+from stitch_tools.worker.reference.rounding import Rounding
+from stitch_tools.worker.reference.run import Call, all_buffers, call_reference, kept_generators, precision
+from stitch_tools.worker.streams import GeneratorState, generator_state, pack_torch_state, seed_generators
+
+_SHARE_OF_FREE = 0.7
+_WIDE_FACTOR = 3
+"""fp64 copies of everything that one call touches, and the temporaries of widening."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The contract's fields that the server needs."""
+
+    rtol: float = 1e-3
+    atol: float = 1e-5
+    matmul_precision: str = "fp32"
+    conv_precision: str = "fp32"
+    bounds: Bounds = field(default_factory=Bounds)
+
+
+@dataclass
+class Draw:
+    """One set of inputs, and what the reference makes of it."""
+
+    kind: str
+    arguments: Any
+    """Masters; never handed out themselves."""
+    forward_seed: int
+    shared: tuple[torch.Tensor, ...] | None = None
+    """The inputs' memory that the worker may write to, where it was given such."""
+    call: Call | None = None
+    oracle_kind: str = "none"
+    notes: tuple[str, ...] = ()
+    expected: tuple[Expected, ...] = ()
+
+
+class ServerState:
+    """Everything between two requests. `module` and `arguments` are for handlers that other rooms add."""
+
+    def __init__(self) -> None:
+        self.reference: Reference | None = None
+        self.module: torch.nn.Module | None = None
+        self.settings = Settings()
+        self.draw: Draw | None = None
+        self.finite_on_own = True
+        self._call_bytes = 0
+
+    @property
+    def arguments(self) -> Any:
+        """Inputs of the current draw (the task's own when none was made yet)."""
+        return self._need_draw().arguments
+
+    def load(self, source: ReferenceSource, settings: Settings) -> None:
+        """Execute the user's file.
+
+        Raises:
+            ReferenceFault: the reference cannot be loaded.
+        """
+        self.module, self.draw = None, None
+        self.reference, self.settings = Reference(source), settings
+
+    def need(self) -> tuple[Reference, torch.nn.Module]:
+        """Reference and module.
+
+        Raises:
+            ReferenceFault: nothing is loaded; a mistake of the caller.
+        """
+        if self.reference is None or self.module is None:
+            raise ReferenceFault("not_loaded", "load and set_weights come first")
+        return self.reference, self.module
+
+    def set_weights(self, seed: int) -> bytes:
+        """Construct the module anew; returns the generator state that its constructor started from."""
+        if self.reference is None:
+            raise ReferenceFault("not_loaded", "load comes first")
+        self.module, self.draw = None, None
+        self.module, state = self.reference.construct(seed)
+        return state
+
+    def make_draw(self, kind: str, seed: int, forward_seed: int) -> Draw:
+        """Inputs of the next draw; the one before is forgotten."""
+        reference, _ = self.need()
+        self.draw = None
+        self.draw = Draw(kind, make_draw(reference, kind, seed, self.settings.bounds), forward_seed)
+        return self.draw
+
+    def expect(self, updated_buffers: tuple[str, ...]) -> Draw:
+        """Run reference and oracle on the current draw.
+
+        Raises:
+            ReferenceFault: forward raises on these inputs.
+        """
+        reference, module = self.need()
+        draw = self._need_draw()
+        settings = self.settings
+        with precision(settings.matmul_precision, settings.conv_precision):
+            before = _peak_rss_bytes()
+            draw.call = call_reference(reference, module, draw.arguments, forward_seed=draw.forward_seed)
+            self._call_bytes = max(self._call_bytes, _peak_rss_bytes() - before)
+        oracle = self._run_oracle(module, draw)
+        draw.expected = _expectations(draw.call, oracle, updated_buffers, all_buffers(module))
+        if draw.kind.startswith("own"):
+            self.finite_on_own = self.finite_on_own and _all_finite(draw.expected)
+        return draw
+
+    def unusable(self) -> str | None:
+        """Why the current draw, when it is one of ours, cannot tell right from wrong; None when it can."""
+        draw = self._need_draw()
+        if draw.kind.startswith("own"):
+            return None
+        if self.finite_on_own and not _all_finite(draw.expected):
+            return "the reference's output is not finite on it"
+        rule = self._rule(draw)
+        return next((reason for row in draw.expected if (reason := undecidable(row, rule))), None)
+
+    def compare(self, actual: list[torch.Tensor]) -> list[Verdict]:
+        """How the outputs (and after them the updated buffers) compare."""
+        draw = self._need_draw()
+        rule = self._rule(draw)
+        device = draw.expected[0].reference.device if draw.expected else "cpu"
+        return [
+            compare_output(tensor.to(device), row, rule)
+            for tensor, row in zip(actual, draw.expected, strict=True)
+        ]
+
+    def forward_state(self) -> bytes:
+        """The generator state that forward starts from, for a program that draws random numbers itself."""
+        with kept_generators():
+            seed_generators(self._need_draw().forward_seed)
+            return pack_torch_state()
+
+    def end_state(self) -> GeneratorState | None:
+        """The generators after the reference's call."""
+        call = self._need_draw().call
+        return call.generators_after if call else None
+
+    def _need_draw(self) -> Draw:
+        if self.draw is None:
+            raise ReferenceFault("not_loaded", "make_draw comes first")
+        return self.draw
+
+    def _rule(self, draw: Draw) -> Rule:
+        settings = self.settings
+        structured = not draw.kind.startswith(("own", "batch-probe"))
+        return Rule(
+            settings.rtol, settings.atol, settings.matmul_precision, settings.conv_precision, structured
+        )
+
+    def _run_oracle(self, module: torch.nn.Module, draw: Draw) -> OracleRun | None:
+        kind, device = self._place_oracle(module)
+        if kind == "fp32-strict":
+            draw.oracle_kind, draw.notes = kind, ("not enough memory for the reference in fp64",)
+            return None
+        try:
+            oracle = run_oracle(module, draw.arguments, forward_seed=draw.forward_seed, device=device)
+        except Exception as error:  # foreign code that meets fp64 may raise anything
+            draw.oracle_kind = "fp32-strict"
+            draw.notes = (f"the reference does not run in fp64: {type(error).__name__}: {str(error)[:300]}",)
+            return None
+        if draw.call is not None and not generator_state().same_as(draw.call.generators_after):
+            draw.oracle_kind = "fp32-strict"
+            draw.notes = ("in fp64 the reference draws other random numbers",)
+            return None
+        draw.oracle_kind = "fp64-partial" if oracle.strict_ops and kind == "fp64" else kind
+        if oracle.strict_ops:
+            draw.notes = (f"without fp64: {', '.join(oracle.strict_ops)}",)
+        return oracle
+
+    def _place_oracle(self, module: torch.nn.Module) -> tuple[str, str | None]:
+        weights = sum(tensor.nbytes for tensor in (*module.parameters(), *module.buffers()))
+        needed = 2 * weights + _WIDE_FACTOR * self._call_bytes
+        cuda = next((tensor.device for tensor in module.parameters() if tensor.is_cuda), None)
+        if cuda is not None:
+            needed = 2 * weights + _WIDE_FACTOR * torch.cuda.max_memory_allocated(cuda)
+            if needed < _SHARE_OF_FREE * torch.cuda.mem_get_info(cuda)[0]:
+                return "fp64", None
+        if needed > _SHARE_OF_FREE * _free_bytes():
+            return "fp32-strict", None
+        return ("fp64", None) if cuda is None else ("fp64-cpu", "cpu")
+
+
+def _expectations(
+    call: Call, oracle: OracleRun | None, buffers: tuple[str, ...], unchanged: dict[str, torch.Tensor]
+) -> tuple[Expected, ...]:
+    rows: list[Expected] = []
+    for index, (name, tensor) in enumerate(zip(call.outputs.names, call.outputs.tensors, strict=True)):
+        if oracle is None or oracle.outputs.tensors[index].shape != tensor.shape:
+            rows.append(Expected(name, tensor, _wide(tensor), Rounding.unknown(tensor.dtype)))
+            continue
+        truth = oracle.outputs.tensors[index].to(tensor.device)
+        rows.append(Expected(name, tensor, truth, oracle.rounding[index], oracle.margins[index]))
+    path = Rounding.worst([row.rounding for row in rows])
+    for name in buffers:
+        tensor = call.buffers_after[name] if name in call.buffers_after else unchanged[name]
+        truth = oracle.buffers[name].to(tensor.device) if oracle else _wide(tensor)
+        rows.append(Expected(f"buffer:{name}", tensor, truth, path))
+    return tuple(rows)
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.double() if tensor.is_floating_point() else tensor
+
+
+def _all_finite(rows: tuple[Expected, ...]) -> bool:
+    return all(bool(row.reference.isfinite().all()) for row in rows if row.reference.is_floating_point())
+
+
+def _peak_rss_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _free_bytes() -> int:
+    for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return 1 << 62
+
+
+def timed_call(state: ServerState) -> float:
+    """Seconds of one warm call of the reference on the current draw."""
+    reference, module = state.need()
+    with kept_generators():
+        start = time.perf_counter()
+        call_reference(reference, module, state.arguments, forward_seed=None)
+        return time.perf_counter() - start

@@ -1,0 +1,48 @@
+"""Baselines in the reference server: each one is built, and then serves gos in a loop of its own."""
+
+import time
+from typing import Any
+
+import torch
+
+from stitch_tools.worker.reference.draws import make_draw
+from stitch_tools.worker.reference.run import precision
+from stitch_tools.worker.reference.state import ServerState
+from stitch_tools.worker.serving import Reply, Request
+from stitch_tools.worker.timed import (
+    PythonRing,
+    build_baseline,
+    cuda_ceilings,
+    keeps_outputs,
+    matmul_rates,
+)
+
+
+def timed_baseline(state: ServerState, request: Request) -> Reply:
+    """Build one baseline and serve its gos over the two descriptors until the controller stops.
+
+    The first answer on the done pipe follows the first go, so building counts towards that go's time limit.
+    """
+    reference, module = state.need()
+    message, (go_fd, done_fd) = request.message, request.fds
+    settings = state.settings
+    draws = [make_draw(reference, "own", int(seed), settings.bounds) for seed in message["seeds"]]
+    kind, device = str(message["baseline"]), reference.source.device
+    cuda = device.startswith("cuda")
+    began = time.perf_counter()
+    with precision(settings.matmul_precision, settings.conv_precision):
+        with reference.blame("forward", module, draws[0]):
+            call = build_baseline(kind, module, draws[0])
+        built_s = time.perf_counter() - began
+        ring = PythonRing(call, draws, int(message["slots"]), keep_outputs=keeps_outputs(kind, device))
+        log = ring.serve(go_fd, done_fd, cuda=cuda)
+    return Reply({"gos": log.gos, "log": log.entries, "loop": log.loop, "built_s": built_s})
+
+
+def ceilings(state: ServerState, request: Request) -> Reply:
+    """Rates of this device by torch; needs no reference."""
+    device = str(request.message["device"])
+    answer: dict[str, Any] = {"flops_per_s": matmul_rates(device), "threads": torch.get_num_threads()}
+    if device.startswith("cuda"):
+        answer |= cuda_ceilings(device)
+    return Reply(answer)
