@@ -143,7 +143,8 @@ def apply(confinement: Confinement) -> None:
         landlock.restrict(
             (*readable, *confinement.readable),
             (confinement.scratch, *own_memory, *confinement.writable),
-            (str(path) for pattern in _DEVICES for path in Path("/dev").glob(pattern)),
+            # cuInit names its threads through /proc/self/task/*/comm and fails (error 304) where it cannot.
+            ("/proc/self", *(str(path) for pattern in _DEVICES for path in Path("/dev").glob(pattern))),
         )
     linux.set_dumpable(confinement.dumpable)
     seccomp.install()
