@@ -29,6 +29,8 @@ from stitch_tools.worker.graph_json import (
     drop_unused,
     tensor_spec,
 )
+from stitch_tools.worker.reference.state import ServerState
+from stitch_tools.worker.serving import Reply, Request
 from stitch_tools.worker.streams import generator_state, restore_generators
 from stitch_tools.worker.trees import flatten_outputs, fresh_copy, map_tensors
 
@@ -75,6 +77,13 @@ def capture(module: nn.Module, inputs: Sequence[Any] | Mapping[str, Any]) -> Jso
             "mode": _mode(module),
             **_opaque(module, arguments),
         }
+
+
+def handle_capture(state: ServerState, request: Request) -> Reply:
+    """The `capture` request: the loaded reference's graph on the inputs of the current draw."""
+    del request
+    _, module = state.need()
+    return Reply({"graph": capture(module, state.arguments)})
 
 
 def _arguments(module: nn.Module, inputs: Sequence[Any] | Mapping[str, Any]) -> Arguments:
