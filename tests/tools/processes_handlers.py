@@ -161,7 +161,11 @@ def try_paths(request: Request) -> Reply:
 def _try_path(path: Path) -> str:
     marks = ""
     try:
-        _ = list(path.iterdir()) if path.is_dir() else path.read_bytes()
+        if path.is_dir():
+            list(path.iterdir())
+        else:
+            with path.open("rb") as file:
+                file.read(1)
         marks += "r"
     except OSError:
         pass
@@ -214,14 +218,20 @@ def _raw(number: int, *args: Any) -> int:
     return result
 
 
-def kill_everybody(request: Request) -> Reply:
-    """Signal the init, the zygote's side and whoever else can be named."""
-    for target in request.message["pids"]:
-        try:
-            os.kill(target, signal.SIGKILL)
-        except OSError as error:
-            kept.append(error)
-    return Reply()
+def kill_each(request: Request) -> Reply:
+    """For each pid (0: the own parent) the name of the error that killing it met."""
+    return Reply(
+        {
+            str(pid): _attempt(lambda pid=pid: os.kill(pid or os.getppid(), 9))
+            for pid in request.message["pids"]
+        }
+    )
+
+
+def kill_init_and_wait(request: Request) -> NoReturn:
+    os.kill(os.getppid(), signal.SIGKILL)
+    while True:
+        time.sleep(60)
 
 
 def fill_scratch(request: Request) -> Reply:
@@ -287,7 +297,8 @@ HANDLERS: dict[str, Handler] = {
         look,
         try_paths,
         try_calls,
-        kill_everybody,
+        kill_each,
+        kill_init_and_wait,
         fill_scratch,
         run_program,
         count_up,
