@@ -27,6 +27,7 @@ def serve_native(
     draws: Sequence[Sequence[torch.Tensor]],
     outputs: Sequence[Sequence[torch.Tensor]],
     *,
+    updated: Sequence[torch.Tensor] = (),
     runner: NativeRunner | None,
     go_fd: int,
     done_fd: int,
@@ -46,6 +47,7 @@ def serve_native(
         program.prepare(
             [fresh_copy(tensor) for tensor in draws[slot % len(draws)]],
             outputs[slot],
+            state=updated,
             workspace=workspace,
             stream=stream,
         )

@@ -5,6 +5,7 @@ from typing import Any
 
 from stitch_tools.worker.candidate.native import ProgramError
 from stitch_tools.worker.candidate.state import BUFFER, CandidateState
+from stitch_tools.worker.candidate.timing import timed_program, timed_runner
 from stitch_tools.worker.serving import Handler, Reply, Request, serve_ops
 from stitch_tools.worker.tensors import map_pack
 from stitch_tools.worker.trees import TreeError
@@ -23,6 +24,8 @@ def handlers(state: CandidateState) -> dict[str, Handler]:
         "init": _init,
         "reload": _reload,
         "run": _run,
+        "timed_runner": timed_runner,
+        "timed_program": timed_program,
     }
     return {name: _answering(state, handler) for name, handler in own.items()}
 

@@ -10,6 +10,7 @@ from stitch_tools.worker.candidate.native import NativeProgram, Planned, Program
 from stitch_tools.worker.candidate.python_program import PythonProgram
 from stitch_tools.worker.memory import PackEntry, span_elements
 from stitch_tools.worker.tensors import dtype_name, map_pack
+from stitch_tools.worker.timed_loop import NativeRunner
 from stitch_tools.worker.trees import fresh_copy, unflatten
 
 GUARD = "guard"
@@ -42,6 +43,8 @@ class CandidateState:
     def __init__(self) -> None:
         self.native: NativeProgram | None = None
         self.python: PythonProgram | None = None
+        self.runner: NativeRunner | None = None
+        """The timed loop, where this worker is timed; loaded before the program."""
         self.device = "cpu"
         self.threads = 0
         self.inputs: list[torch.Tensor] = []

@@ -13,6 +13,7 @@ from stitch_tools.worker.reference.load import ReferenceFault, ReferenceSource, 
 from stitch_tools.worker.reference.observe import Seeds, observe, spec
 from stitch_tools.worker.reference.run import all_buffers, kept_generators, named_tensors
 from stitch_tools.worker.reference.state import ServerState, Settings
+from stitch_tools.worker.reference.timing import ceilings, timed_baseline
 from stitch_tools.worker.serving import Handler, Reply, Request, serve_ops
 from stitch_tools.worker.streams import pack_torch_state
 from stitch_tools.worker.tensors import map_pack, write_pack
@@ -40,6 +41,8 @@ def handlers(state: ServerState) -> dict[str, Handler]:
         "expect": _expect,
         "prime": _prime,
         "compare": _compare,
+        "timed_baseline": timed_baseline,
+        "ceilings": ceilings,
         "capture": handle_capture,
     }
     return {name: _answering(state, handler) for name, handler in own.items()}

@@ -1,0 +1,110 @@
+"""The program under the clock: a ring of prepared calls, outputs into the controller's memory."""
+
+from typing import Any
+
+import torch
+
+from stitch_tools.worker import memory
+from stitch_tools.worker.candidate.native import ProgramError
+from stitch_tools.worker.candidate.state import CandidateState
+from stitch_tools.worker.serving import Reply, Request
+from stitch_tools.worker.tensors import map_pack
+from stitch_tools.worker.timed import PythonRing, serve_native
+from stitch_tools.worker.timed_loop import LoopLog, NativeRunner
+from stitch_tools.worker.trees import flatten_outputs, fresh_copy, unflatten
+
+
+def timed_runner(state: CandidateState, request: Request) -> Reply:
+    """Load the C loop and resolve its driver functions; asked for before the program is loaded.
+
+    Raises:
+        ProgramError: the program is loaded already, and could have put itself in between.
+    """
+    if state.native is not None or state.python is not None:
+        raise ProgramError("error", "timed_runner", "the timed loop comes before the program")
+    state.runner = NativeRunner(request.message["library"], cuda=bool(request.message["cuda"]))
+    return _ok()
+
+
+def timed_program(state: CandidateState, request: Request) -> Reply:
+    """Prepare the ring and serve gos until the controller stops. Descriptors: go, done, outputs, draws."""
+    message = request.message
+    go_fd, done_fd, outputs_fd, *draw_fds = request.fds
+    specs = [(name, shape, None, dtype) for name, shape, dtype in message["outputs"]]
+    layout, _ = memory.lay_out(specs * int(message["slots"]))
+    targets = map_pack(outputs_fd, layout, writable=True, private=False, populate=True)
+    draws = [
+        [_placed(state, tensor) for tensor in map_pack(fd, manifest, writable=True)]
+        for fd, manifest in zip(draw_fds, message["inputs"], strict=True)
+    ]
+    rows = [targets[first : first + len(specs)] for first in range(0, len(targets), len(specs))]
+    if state.native is None:
+        log = _serve_python(state, draws, rows, message["structure"], (go_fd, done_fd))
+    else:
+        log = _serve_native(state, draws, rows, message["state"], (go_fd, done_fd))
+    return _ok(gos=log.gos, log=log.entries, loop=log.loop)
+
+
+def _serve_native(
+    state: CandidateState,
+    draws: list[list[torch.Tensor]],
+    rows: list[list[torch.Tensor]],
+    buffers: list[str],
+    pipes: tuple[int, int],
+) -> LoopLog:
+    program = state.native
+    if program is None:
+        raise ProgramError("error", "timed_program", "no native program is loaded")
+    parameters = dict(state.parameters)
+    outputs = [[_placed(state, tensor) for tensor in row] for row in rows]
+    log = serve_native(
+        program,
+        draws,
+        outputs,
+        updated=[parameters[name].clone() for name in buffers],
+        runner=state.runner,
+        go_fd=pipes[0],
+        done_fd=pipes[1],
+        stream=state.stream,
+    )
+    _copy_back(outputs, rows)
+    return log
+
+
+def _serve_python(
+    state: CandidateState,
+    draws: list[list[torch.Tensor]],
+    rows: list[list[torch.Tensor]],
+    structure: Any,
+    pipes: tuple[int, int],
+) -> LoopLog:
+    program = state.python
+    if program is None or program.module is None:
+        raise ProgramError("error", "timed_program", "load and init come first")
+    module = program.module
+
+    def call(arguments: Any) -> Any:
+        return module(**arguments) if isinstance(arguments, dict) else module(*arguments)
+
+    arguments = [unflatten(structure, draw) for draw in draws]
+    ring = PythonRing(call, arguments, len(rows), keep_outputs=True)
+    log = ring.serve(*pipes, cuda=state.device.startswith("cuda"))
+    held = [flatten_outputs(value).tensors if value is not None else () for value in ring.outputs]
+    _copy_back([list(row) for row in held], rows)
+    return log
+
+
+def _copy_back(values: list[list[torch.Tensor]], targets: list[list[torch.Tensor]]) -> None:
+    with torch.inference_mode():
+        for row, target_row in zip(values, targets, strict=True):
+            for value, target in zip(row, target_row, strict=False):
+                if value is not target and value.shape == target.shape:
+                    target.copy_(value)
+
+
+def _placed(state: CandidateState, tensor: torch.Tensor) -> torch.Tensor:
+    return fresh_copy(tensor, state.device) if state.device.startswith("cuda") else tensor
+
+
+def _ok(**fields: Any) -> Reply:
+    return Reply({"status": "ok", "step": "", "message": "", **fields})
