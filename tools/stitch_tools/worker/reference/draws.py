@@ -9,9 +9,6 @@ import torch
 from stitch_tools.worker.reference.load import Reference
 from stitch_tools.worker.trees import flatten_inputs, fresh_copy, map_tensors
 
-STRUCTURED = ("signed", "scaled", "outliers", "constants", "zeros", "near-constant", "permuted")
-"""Kinds beside `own` and `batch-probe`, in the order in which a check makes them."""
-
 _OUTLIER_SHARE = 1e-3
 _OUTLIER_FACTOR = 100.0
 _ROW_NOISE = 2.0**-7

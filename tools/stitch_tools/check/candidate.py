@@ -1,0 +1,133 @@
+"""The worker seen from the controller: load, initialise, run. Its answers are claims."""
+
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from stitch_tools.check.reference import Expectation, Inputs, Weights
+from stitch_tools.errors import WorkerError
+from stitch_tools.models import Build, Program, Task
+from stitch_tools.processes.session import TargetSession
+from stitch_tools.store import Store
+from stitch_tools.worker.wire import Frame
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the worker says of one step; status `ok`, or the program's own trouble."""
+
+    status: str
+    step: str
+    message: str
+    blob: bytes = b""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the step was done."""
+        return self.status == "ok"
+
+
+class Worker:
+    """One candidate in a child of its own. `child` is for other rooms' requests."""
+
+    def __init__(
+        self, session: TargetSession, task: Task, program: Program, build: Build | None, store: Store
+    ) -> None:
+        """Start the child; the program is not loaded yet."""
+        self._task, self._program, self._build = task, program, build
+        self._threads = session.threads
+        self._folder: Path | None = None
+        readable: list[Path] = []
+        if program.format == "native":
+            if build is None or build.artifact is None:
+                raise WorkerError("a native program is run from its build", hint="Compile it first.")
+            readable = [Path(build.artifact), *map(Path, build.libraries)]
+        else:
+            self._folder = Path(tempfile.mkdtemp(prefix="stitch-program-"))
+            store.materialize(program.files, self._folder)
+            readable = [self._folder]
+        try:
+            self.child = session.spawn("worker", readable=readable)
+        except BaseException:
+            self._remove_folder()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the child."""
+        self.child.close()
+        self._remove_folder()
+
+    def load(self, timeout_s: float) -> Answer:
+        """Load the program's library or file."""
+        device = self._task.target.partition(":")[0]
+        if self._build is not None and self._program.format == "native":
+            message: dict[str, Any] = {
+                "format": "native",
+                "path": self._build.artifact,
+                "libraries": list(self._build.libraries),
+                "device": device,
+                "threads": self._threads,
+            }
+        else:
+            message = {
+                "format": "kernelbench",
+                "folder": str(self._folder),
+                "main": self._program.main,
+                "mode": self._task.contract.mode,
+                "device": device,
+            }
+        return self._answer(self.child.request({"op": "load", **message}, timeout_s=timeout_s))
+
+    def init(self, weights: Weights, timeout_s: float) -> Answer:
+        """Give the program its weights."""
+        message = {
+            "op": "init",
+            "parameters": weights.parameters,
+            "init": weights.init,
+            "init_structure": weights.init_structure,
+        }
+        return self._answer(self.child.request(message, weights.generator, weights.fds, timeout_s))
+
+    def reload(self, weights: Weights, timeout_s: float) -> Answer:
+        """Other weights into the same `ModelNew`; status `not_reloadable` when names do not agree."""
+        message = {"op": "reload", "parameters": weights.parameters}
+        return self._answer(self.child.request(message, fds=weights.fds[:1], timeout_s=timeout_s))
+
+    def run(
+        self, inputs: Inputs, outputs_fd: int, expectation: Expectation, *, reuse: bool, timeout_s: float
+    ) -> Answer:
+        """One forward into the output memory."""
+        message = {
+            "op": "run",
+            "inputs": inputs.manifest,
+            "structure": inputs.structure,
+            "layout": expectation.layout,
+            "shared": inputs.shared,
+            "reuse": reuse,
+        }
+        fds = (inputs.fds[0], outputs_fd)
+        return self._answer(self.child.request(message, expectation.generator, fds, timeout_s))
+
+    def _answer(self, frame: Frame) -> Answer:
+        message = frame.message
+        if message["ok"] is not True:
+            # An exception that no handler foresaw: foreign code raised it, so it is the program's.
+            error: dict[str, Any] = message.get("error") or {}
+            kind = str(error.get("kind"))
+            status = "out_of_memory" if kind == "out_of_memory" else "error"
+            return Answer(status, "worker", f"{kind}: {error.get('message')}")
+        return Answer(
+            str(message.get("status")), str(message.get("step")), str(message.get("message")), frame.blob
+        )
+
+    def _remove_folder(self) -> None:
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)

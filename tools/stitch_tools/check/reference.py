@@ -1,0 +1,279 @@
+"""The reference server seen from the controller: loads a task, observes it, makes draws, compares outputs."""
+
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from stitch_tools.errors import EnvironmentMissingError, TaskError, WorkerError
+from stitch_tools.models import OutputError, ReferenceFacts, Task
+from stitch_tools.processes.child import Child
+from stitch_tools.processes.outcome import ChildDied
+from stitch_tools.processes.session import TargetSession
+from stitch_tools.store import Store
+from stitch_tools.worker.wire import Frame
+
+_SEED_BITS = 62
+_HINTS = {
+    "syntax": "Correct the line, then run again.",
+    "missing_import": "Install it into the target interpreter, or name its folder as search_path in task.toml.",
+    "missing_entry": "Name the entry in task.toml (`entry = ...`) or as path.py:Object.",
+    "missing_inputs": "Define the function, or name another with `inputs = ...` in task.toml.",
+    "missing_init_inputs": "Define the function, or name another with `init_inputs = ...` in task.toml.",
+    "wrong_inputs": "The input maker must return the positional inputs of forward as a list or tuple.",
+    "out_of_memory": "Make the task's inputs smaller, free memory, or use a machine with more.",
+    "output": "Return tensors, numbers, or tuples, lists and dicts of them.",
+}
+_DEFAULT_HINT = "Run the file by hand in the target interpreter to see the full traceback."
+
+
+class NoDeviceError(EnvironmentMissingError):
+    """The task's device is not in this machine."""
+
+    code = "environment"
+
+
+class DrawUnavailable(Exception):  # noqa: N818 (an answer, not an error: this kind of draw does not apply)
+    """The reference server cannot make, or cannot judge, this draw; the message says why."""
+
+
+@dataclass
+class Pack:
+    """Descriptors of shared memory that this process holds; `close` after they were passed on."""
+
+    fds: tuple[int, ...]
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        for fd in self.fds:
+            os.close(fd)
+        self.fds = ()
+
+
+@dataclass
+class Weights(Pack):
+    """A set of weights: named tensors, constructor arguments, and the generator state before construction."""
+
+    parameters: list[dict[str, Any]]
+    init: list[dict[str, Any]]
+    init_structure: Any
+    generator: bytes
+
+
+@dataclass
+class Inputs(Pack):
+    """Inputs of one draw."""
+
+    kind: str
+    manifest: list[dict[str, Any]]
+    structure: Any
+    shared: bool
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What is expected of the current draw, without the values."""
+
+    layout: list[dict[str, Any]]
+    nbytes: int
+    oracle: str
+    notes: tuple[str, ...]
+    reference_s: float
+    generator: bytes
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How the outputs of one draw compare."""
+
+    outputs: tuple[OutputError, ...]
+    overrun: bool
+    """Whether bytes beside the outputs were written to."""
+    inputs_intact: bool | None
+    same_generator: bool | None
+
+
+class ReferenceServer:
+    """A task's reference in a sandboxed child, warm until closed. `child` is for other rooms' requests."""
+
+    def __init__(self, session: TargetSession, task: Task, store: Store, *, timeout_s: float = 600.0) -> None:
+        """Start the server and load the reference.
+
+        Raises:
+            TaskError: the reference cannot be loaded; the message names file and line.
+            NoDeviceError: the task's device is not here.
+        """
+        self.task = task
+        self._session = session
+        self._timeout_s = timeout_s
+        self._folder = Path(tempfile.mkdtemp(prefix="stitch-task-"))
+        try:
+            store.materialize(task.files, self._folder)
+            self.child = self._start()
+        except BaseException:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the server and remove its folder."""
+        self.child.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def revive(self) -> None:
+        """Start a new server if the old one died."""
+        if not self.child.is_alive():
+            self.child = self._start()
+
+    def observe(self) -> ReferenceFacts:
+        """What one look at the reference tells; constructs it with weights of its own.
+
+        Raises:
+            TaskError: inputs cannot be made or do not fit, or forward raises.
+        """
+        names = ("weights_seed", "input_seed", "other_input_seed", "forward_seed")
+        answer = self._ask({"op": "observe", **{name: _seed() for name in names}})
+        return ReferenceFacts.model_validate(answer.message["facts"])
+
+    def set_weights(self) -> Weights:
+        """A fresh secret set of weights, which the reference now has, too."""
+        answer = self._ask({"op": "set_weights", "seed": _seed()})
+        message = answer.message
+        return Weights(
+            answer.fds, message["parameters"], message["init"], message["init_structure"], answer.blob
+        )
+
+    def make_draw(self, kind: str, *, shared: bool = False) -> Inputs:
+        """Inputs from a fresh secret seed; in memory that may be written to when `shared`.
+
+        Raises:
+            DrawUnavailable: the kind does not apply to this task.
+        """
+        request = {
+            "op": "make_draw",
+            "kind": kind,
+            "seed": _seed(),
+            "forward_seed": _seed(),
+            "shared": shared,
+        }
+        answer = self._ask(request)
+        _refuse_unavailable(answer)
+        return Inputs(answer.fds, kind, answer.message["inputs"], answer.message["structure"], shared)
+
+    def expect(self, updated_buffers: Sequence[str] = ()) -> Expectation:
+        """Run reference and oracle on the current draw.
+
+        Raises:
+            DrawUnavailable: the reference refuses the draw, or it cannot tell right from wrong.
+        """
+        answer = self._ask({"op": "expect", "updated_buffers": list(updated_buffers)})
+        _refuse_unavailable(answer)
+        message = answer.message
+        return Expectation(
+            message["layout"],
+            message["nbytes"],
+            message["oracle"],
+            tuple(message["notes"]),
+            message["seconds"],
+            answer.blob,
+        )
+
+    def prime(self, outputs_fd: int, expectation: Expectation) -> None:
+        """Poison the output memory, and put the updated buffers' values into it."""
+        self._ask({"op": "prime", "layout": expectation.layout}, fds=(outputs_fd,))
+
+    def compare(self, outputs_fd: int, expectation: Expectation, generator_after: bytes = b"") -> Comparison:
+        """Compare what lies in the output memory with the oracle."""
+        request = {"op": "compare", "layout": expectation.layout}
+        message = self._ask(request, generator_after, (outputs_fd,)).message
+        return Comparison(
+            tuple(OutputError.model_validate(row) for row in message["outputs"]),
+            message["overrun"],
+            message["inputs_intact"],
+            message.get("same_generator"),
+        )
+
+    def _start(self) -> Child:
+        task, contract = self.task, self.task.contract
+        readable = (self._folder, *map(Path, task.search_path))
+        child = self._session.spawn("reference", readable=readable)
+        message = {
+            "op": "load",
+            "folder": str(self._folder),
+            "main": task.main,
+            "entry": task.entry,
+            "inputs": task.inputs,
+            "init_inputs": task.init_inputs,
+            "search_path": list(task.search_path),
+            "mode": contract.mode,
+            "device": task.target.partition(":")[0],
+            "rtol": contract.tolerance.rtol,
+            "atol": contract.tolerance.atol,
+            "matmul_precision": contract.matmul_precision,
+            "conv_precision": contract.conv_precision,
+            "input_low": contract.input_low,
+            "input_high": contract.input_high,
+        }
+        try:
+            self._exchange(child, message)
+        except BaseException:
+            child.kill()
+            raise
+        return child
+
+    def _ask(self, message: dict[str, Any], blob: bytes = b"", fds: tuple[int, ...] = ()) -> Frame:
+        return self._exchange(self.child, message, blob, fds)
+
+    def _exchange(
+        self, child: Child, message: dict[str, Any], blob: bytes = b"", fds: tuple[int, ...] = ()
+    ) -> Frame:
+        try:
+            answer = child.request(message, blob, fds, self._timeout_s)
+        except ChildDied as death:
+            raise _death_of_reference(death) from death
+        if not answer.message["ok"]:
+            raise _fault(self.task, answer.message["error"])
+        return answer
+
+
+def _seed() -> int:
+    return secrets.randbits(_SEED_BITS)
+
+
+def _refuse_unavailable(answer: Frame) -> None:
+    reason = answer.message.get("unavailable")
+    if reason is not None:
+        raise DrawUnavailable(reason)
+
+
+def _fault(task: Task, error: dict[str, Any]) -> Exception:
+    kind, file, line = str(error["kind"]), error.get("file"), error.get("line")
+    if kind == "no_device":
+        return NoDeviceError(
+            f"{error['message']}; the task's target is {task.target}",
+            hint="Use a machine with such a GPU and a CUDA build of torch, or --target cpu.",
+        )
+    where = f"{file}:{line}: " if file and line else f"{file}: " if file else ""
+    text = f"\n    {error['source_line']}" if error.get("source_line") else ""
+    if error.get("traceback"):
+        # Not a ReferenceFault: the server itself failed.
+        return WorkerError(
+            f"the reference server failed: {kind}: {error['message']}", hint=str(error["traceback"])
+        )
+    return TaskError(f"{where}{error['message']}{text}", hint=_HINTS.get(kind, _DEFAULT_HINT))
+
+
+def _death_of_reference(death: ChildDied) -> TaskError:
+    outcome = death.outcome
+    hint = _HINTS["out_of_memory"] if outcome.kind == "out_of_memory" else _DEFAULT_HINT
+    tail = f"\n{outcome.stderr_tail.strip()[-1000:]}" if outcome.stderr_tail.strip() else ""
+    return TaskError(f"the reference did not survive: {outcome.describe()}{tail}", hint=hint)

@@ -1,0 +1,47 @@
+"""Sentences about a check, for people."""
+
+from stitch_tools.check.candidate import Answer
+from stitch_tools.models import Build, DrawResult, OutputError
+
+
+def describe_build(build: Build) -> str:
+    """Why the build failed, by its first error."""
+    if build.timed_out:
+        return "the compiler did not end in time"
+    for diagnostic in build.diagnostics:
+        if diagnostic.severity in ("fatal", "error"):
+            place = f"{diagnostic.file}:{diagnostic.line}: " if diagnostic.file else ""
+            return f"{place}{diagnostic.message}"
+    return "the compiler failed without a message"
+
+
+def describe_refusal(answer: Answer) -> str:
+    """What a step of the program answered instead of success."""
+    if answer.status == "other_outputs":
+        return f"wrong outputs: {answer.message}"
+    if answer.status == "unsupported":
+        return f"the program refuses the inputs: {answer.message or 'no reason given'}"
+    return f"{answer.step}: {answer.message or answer.status}"
+
+
+def describe_draw(draw: DrawResult) -> str:
+    """One line on a draw: right with its error, or what is wrong and where."""
+    if draw.problem is not None:
+        return f"draw {draw.draw}: {draw.problem}"
+    wrong = next((row for row in draw.outputs if row.problem), None)
+    if wrong is not None:
+        return f"draw {draw.draw}: output {wrong.output}: {wrong.problem}{_place(wrong)}"
+    errors = [row for row in draw.outputs if row.max_error is not None]
+    worst = max(errors, key=lambda row: row.max_error or 0.0, default=None)
+    if worst is None or worst.bound is None:
+        return f"draw {draw.draw}: equal"
+    return f"draw {draw.draw}: right (error {worst.max_error:.2g} of the rms, bound {worst.bound:.2g})"
+
+
+def _place(row: OutputError) -> str:
+    if row.worst_index is None:
+        return ""
+    where = f" at {list(row.worst_index)}"
+    if row.expected is None or row.actual is None:
+        return where
+    return f"{where}: expected {row.expected:.9g}, got {row.actual:.9g}"
