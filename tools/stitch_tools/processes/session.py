@@ -203,27 +203,37 @@ class TargetSession:
         return child
 
     def _fork(self, message: dict[str, Any], scratch: Path) -> Child:
-        if self._control is None:
-            raise WorkerError("the session has not started or is closed", hint="Use it as a context manager.")
         channel, channel_end = _pair()
         control, control_end = _pair()
-        with channel_end, control_end:
-            try:
-                self._control.send(message, fds=(channel_end.fileno(), control_end.fileno()))
-            except (ChannelClosedError, ChannelTimeoutError) as error:
-                raise WorkerError(
-                    f"the zygote is gone: {self._tail()}", hint="Start a new session."
-                ) from error
-            answer = self._receive(_SPAWN_TIMEOUT_S)
+        try:
+            with channel_end, control_end:
+                pid = self._ask_zygote(message, (channel_end.fileno(), control_end.fileno()))
+            child = Child(
+                channel, control, os.pidfd_open(pid), pid, str(scratch), lambda: self._forget(child)
+            )
+        except BaseException:
+            channel.close()
+            control.close()
+            shutil.rmtree(scratch, ignore_errors=True)
+            raise
+        return child
+
+    def _ask_zygote(self, message: dict[str, Any], ends: tuple[int, int]) -> int:
+        """Pid of the new child's init."""
+        if self._control is None:
+            raise WorkerError("the session has not started or is closed", hint="Use it as a context manager.")
+        try:
+            self._control.send(message, fds=ends)
+        except (ChannelClosedError, ChannelTimeoutError) as error:
+            raise WorkerError(f"the zygote is gone: {self._tail()}", hint="Start a new session.") from error
+        answer = self._receive(_SPAWN_TIMEOUT_S)
         if not answer.get("ok"):
             raise SandboxError(
                 f"a child could not be started at isolation level {message['level']}:"
                 f" {answer.get('error', {}).get('message')}",
                 hint="`stitch-mcp doctor` names the level that works here.",
             )
-        pidfd = os.pidfd_open(answer["pid"])
-        child = Child(channel, control, pidfd, answer["pid"], str(scratch), lambda: self._forget(child))
-        return child
+        return int(answer["pid"])
 
     def _await_ready(self, child: Child) -> None:
         try:

@@ -1,0 +1,123 @@
+"""Children live no longer than the controller, and start much faster than torch is imported."""
+
+import fcntl
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stitch_tools.errors import EnvironmentMissingError, WorkerError
+from stitch_tools.processes.interpreter import Interpreter, find_interpreter
+from stitch_tools.processes.outcome import ChildDied
+from stitch_tools.processes.session import TargetSession
+from stitch_tools.worker import proctree
+
+HANDLERS = Path(__file__).with_name("processes_handlers.py")
+
+# A controller that holds a lock over a worker with a stray grandchild, and then waits to be killed.
+CONTROLLER = """
+import fcntl, sys, threading, time
+from pathlib import Path
+from stitch_tools.processes.interpreter import find_interpreter
+from stitch_tools.processes.session import TargetSession
+
+root, handlers, level, thread = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4] == "thread"
+session = TargetSession(find_interpreter(None, root), at_most=level, scratch_root=root / "scratch")
+if thread:
+    starter = threading.Thread(target=session.start)
+    starter.start()
+    starter.join()
+else:
+    session.start()
+lock = (root / "lock").open("w")
+fcntl.flock(lock, fcntl.LOCK_EX)
+child = session.spawn("worker", serve_file=handlers)
+child.request({"op": "leave_grandchild"})
+print("up", flush=True)
+child.request({"op": "hang"}, timeout_s=600)
+"""
+
+
+@pytest.mark.parametrize("level", ["full", "fs+net", "process"])
+@pytest.mark.parametrize("started_from", ["main", "thread"])
+def test_a_killed_controller_leaves_nothing(tmp_path: Path, level: str, started_from: str) -> None:
+    command = [sys.executable, "-c", CONTROLLER, str(tmp_path), str(HANDLERS), level, started_from]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as controller:
+        assert controller.stdout is not None
+        assert controller.stdout.readline() == "up\n"
+        family = proctree.descendants(controller.pid)
+        assert len(family) >= 4  # zygote, init, worker, grandchild
+        handles = [os.pidfd_open(pid) for pid in family]
+        killed_at = time.monotonic()
+        controller.kill()
+    for handle in handles:
+        assert ends_before(handle, killed_at + 1.0)
+        os.close(handle)
+    with (tmp_path / "lock").open("w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def ends_before(handle: int, deadline: float) -> bool:
+    poller = select.poll()
+    poller.register(handle, select.POLLIN)
+    return bool(poller.poll(max(0.0, deadline - time.monotonic()) * 1000))
+
+
+def test_a_closed_session_leaves_nothing(tmp_path: Path) -> None:
+    before = set(proctree.descendants(os.getpid()))
+    with TargetSession(find_interpreter(None, tmp_path), scratch_root=tmp_path / "scratch") as session:
+        child = session.spawn("worker", serve_file=HANDLERS)
+        child.request({"op": "leave_grandchild"})
+        family = set(proctree.descendants(os.getpid())) - before
+        assert len(family) >= 4
+    assert child.outcome().kind == "killed"
+    assert not family & set(proctree.descendants(os.getpid()))
+    assert list((tmp_path / "scratch").iterdir()) == []
+
+
+def test_a_zygote_that_died_is_an_error_of_ours(tmp_path: Path) -> None:
+    before = set(proctree.descendants(os.getpid()))
+    with TargetSession(find_interpreter(None, tmp_path)) as session:
+        child = session.spawn("worker", serve_file=HANDLERS)
+        (zygote,) = (pid for pid in proctree.descendants(os.getpid())[:1] if pid not in before)
+        os.kill(zygote, signal.SIGKILL)
+        with pytest.raises(ChildDied):
+            child.request({"op": "hang"}, timeout_s=10)
+        with pytest.raises(WorkerError):
+            session.spawn("worker", serve_file=HANDLERS)
+
+
+def test_a_spawn_is_much_faster_than_importing_torch(tmp_path: Path) -> None:
+    interpreter = find_interpreter(None, tmp_path)
+    importing = duration_s(lambda: subprocess.run([interpreter.path, "-c", "import torch"], check=True))
+    with TargetSession(interpreter) as session:
+
+        def spawn_and_answer() -> None:
+            session.spawn("worker", serve_file=HANDLERS).request({"op": "ping"})
+
+        spawning = min(duration_s(spawn_and_answer) for _ in range(5))
+    assert spawning * 5 < importing
+
+
+def duration_s(action: Callable[[], object]) -> float:
+    started = time.monotonic()
+    action()
+    return time.monotonic() - started
+
+
+def test_an_interpreter_whose_torch_does_not_load_is_named(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "v"], check=True)
+    (library,) = (tmp_path / "v" / "lib").glob("python*/site-packages")
+    (library / "torch.py").write_text("raise OSError('libcudart.so.99 is missing')\n", encoding="utf-8")
+    python = str(tmp_path / "v" / "bin" / "python")
+    with (
+        pytest.raises(EnvironmentMissingError, match=r"libcudart\.so\.99 is missing"),
+        TargetSession(Interpreter(python, "3.11.0", "2.9.0", "option")),
+    ):
+        pass
