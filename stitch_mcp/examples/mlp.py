@@ -17,14 +17,17 @@ class Model(nn.Module):
         self.logits = nn.Linear(hidden, classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(rows, features) to (rows, classes)."""
         x = self.act(self.up_norm(self.up(x)))
         x = self.act(self.mix_norm(self.mix(x)))
         return self.logits(x)
 
 
 def get_init_inputs():
+    """Features, hidden width, classes."""
     return [32, 64, 8]
 
 
 def get_inputs():
+    """One batch of rows."""
     return [torch.randn(16384, 32)]

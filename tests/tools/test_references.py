@@ -1,0 +1,385 @@
+"""Loading a task is static: nothing of the user's runs, and what is wrong is said with its place."""
+
+import contextlib
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stitch_tools.errors import StitchError, TaskError, UsageError
+from stitch_tools.models import Contract, Task
+from stitch_tools.references import load_task, render_task_toml
+from stitch_tools.store import Store
+from stitch_tools.task_file import CONTRACT_KEYS, TASK_KEYS, contract_values, read_task_file
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+MODEL = """\
+import torch
+
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return x
+
+
+def get_inputs():
+    return [torch.ones(2)]
+"""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+def write(folder: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return folder
+
+
+def load(folder: Path, reference: str, store: Store, **options: object) -> Task:
+    return load_task(reference, workspace=folder, store=store, **options)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_kernelbench_file_becomes_a_task_whose_source_is_in_the_store(tmp_path: Path, store: Store) -> None:
+    write(tmp_path, {"net.py": MODEL})
+    task = load(tmp_path, "net.py", store)
+    assert (task.name, task.main, task.entry, task.style) == ("net", "net.py", "Model", "kernelbench")
+    assert (task.inputs, task.init_inputs, task.target) == ("get_inputs", None, "cpu")
+    assert store.get(task.files[0].sha256).decode() == MODEL
+    assert task.contract == Contract()
+
+
+def test_nothing_of_the_reference_runs(tmp_path: Path, store: Store) -> None:
+    marker = tmp_path / "ran"
+    text = f"import pathlib\npathlib.Path({str(marker)!r}).touch()\nraise SystemExit(3)\n" + MODEL
+    write(tmp_path, {"net.py": text})
+    load(tmp_path, "net.py", store)
+    assert not marker.exists()
+
+
+def test_equal_sources_give_equal_ids_wherever_they_lie(tmp_path: Path, store: Store) -> None:
+    write(tmp_path / "a", {"net.py": MODEL})
+    write(tmp_path / "b ö", {"net.py": MODEL})
+    first, second = load(tmp_path / "a", "net.py", store), load(tmp_path / "b ö", "net.py", store)
+    assert first.task_id == second.task_id
+    changed = load(tmp_path / "a", "net.py", store, overrides={"rtol": 1e-5})
+    assert changed.task_id != first.task_id
+
+
+@pytest.mark.parametrize(
+    ("entry", "init_inputs"), [("Net", "get_init_inputs"), ("instance", None), ("function", None)]
+)
+def test_an_object_is_a_class_an_instance_or_a_function(
+    tmp_path: Path, store: Store, entry: str, init_inputs: str | None
+) -> None:
+    text = "class Net: ...\ninstance = Net()\ndef function(x): ...\n"
+    text += "def get_init_inputs(): return []\ndef make(): return []\n"
+    write(tmp_path, {"net.py": text})
+    task = load(tmp_path, f"net.py:{entry}", store, inputs="make")
+    assert (task.entry, task.style, task.inputs, task.init_inputs) == (entry, "object", "make", init_inputs)
+
+
+def test_a_syntax_error_is_shown_with_line_and_text(tmp_path: Path, store: Store) -> None:
+    write(tmp_path, {"net.py": "import torch\n\nclass Model(:\n    pass\n"})
+    with pytest.raises(TaskError) as caught:
+        load(tmp_path, "net.py", store)
+    message = caught.value.message
+    assert "net.py:3: syntax error" in message
+    assert "    class Model(:\n                ^" in message
+
+
+def test_a_syntax_error_in_an_imported_file_names_that_file(tmp_path: Path, store: Store) -> None:
+    write(tmp_path, {"net.py": "import layers\n" + MODEL, "layers.py": "x = = 1\n"})
+    with pytest.raises(TaskError, match=r"layers\.py:1: syntax error"):
+        load(tmp_path, "net.py", store)
+
+
+@pytest.mark.parametrize("data", [b"\xff\xfe\x00bad", b"x = 1\x00\n", b"# coding: nonsense\n"])
+def test_a_file_that_is_not_text_is_refused(tmp_path: Path, store: Store, data: bytes) -> None:
+    (tmp_path / "net.py").write_bytes(data)
+    with pytest.raises(TaskError, match=r"net\.py"):
+        load(tmp_path, "net.py", store)
+
+
+@given(data=st.binary(max_size=200))
+def test_any_bytes_give_a_task_error_and_no_other(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes
+) -> None:
+    folder = tmp_path_factory.mktemp("bytes")
+    (folder / "net.py").write_bytes(data)
+    with pytest.raises(TaskError):
+        load_task("net.py", workspace=folder, store=Store(folder / "store"))
+
+
+def test_a_missing_entry_names_what_is_there(tmp_path: Path, store: Store) -> None:
+    write(tmp_path, {"net.py": "class Encoder: ...\ndef helper(): ...\ndef get_inputs(): return []\n"})
+    with pytest.raises(TaskError) as caught:
+        load(tmp_path, "net.py", store)
+    assert "has no `Model` (the entry)" in caught.value.message
+    assert "class Encoder, function helper" in caught.value.message
+    assert caught.value.hint == "name the object: net.py:Encoder"
+
+
+def test_a_misspelt_input_maker_gets_a_suggestion(tmp_path: Path, store: Store) -> None:
+    write(tmp_path, {"net.py": MODEL.replace("get_inputs", "get_input")})
+    with pytest.raises(TaskError) as caught:
+        load(tmp_path, "net.py", store)
+    assert caught.value.hint == "did you mean `get_input`?"
+
+
+def test_an_input_maker_with_arguments_is_refused_with_its_line(tmp_path: Path, store: Store) -> None:
+    write(tmp_path, {"net.py": MODEL.replace("get_inputs()", "get_inputs(batch, *, width, depth=2)")})
+    with pytest.raises(TaskError, match=r"net\.py:9: `get_inputs` needs arguments \(batch, width\)"):
+        load(tmp_path, "net.py", store)
+
+
+def test_names_bound_under_a_condition_or_by_import_count(tmp_path: Path, store: Store) -> None:
+    text = "try:\n    from layers import Model\nexcept ImportError:\n    Model = None\n"
+    text += "if True:\n    def get_inputs(): return []\n"
+    write(tmp_path, {"net.py": text, "layers.py": "class Model: ...\n"})
+    assert [file.path for file in load(tmp_path, "net.py", store).files] == ["layers.py", "net.py"]
+
+
+def test_a_star_import_may_bring_the_entry(tmp_path: Path, store: Store) -> None:
+    write(tmp_path, {"net.py": "from layers import *\n", "layers.py": MODEL})
+    assert len(load(tmp_path, "net.py", store).files) == 2
+
+
+def test_imported_files_beside_the_reference_belong_to_the_task(tmp_path: Path, store: Store) -> None:
+    files = {
+        "net.py": "import os.path, torch, blocks.deep.conv\nfrom helpers import norm\n" + MODEL,
+        "helpers.py": "def norm():\n    import late\n",
+        "late.py": "import net\n",
+        "blocks/__init__.py": "from . import shared\n",
+        "blocks/shared.py": "",
+        "blocks/deep/__init__.py": "",
+        "blocks/deep/conv.py": "from ..shared import x\nfrom ...outside import y\n",
+        "unused.py": "this is not Python",
+    }
+    write(tmp_path, files)
+    found = [file.path for file in load(tmp_path, "net.py", store).files]
+    assert found == sorted(set(files) - {"unused.py"})
+
+
+def test_a_reference_inside_a_package_keeps_its_place(tmp_path: Path, store: Store) -> None:
+    files = {"pkg/__init__.py": "", "pkg/net.py": "from .part import x\n" + MODEL, "pkg/part.py": "x = 1\n"}
+    write(tmp_path, files)
+    task = load(tmp_path, "pkg/net.py", store)
+    assert task.main == "pkg/net.py"
+    assert [file.path for file in task.files] == ["pkg/net.py", "pkg/part.py"]
+
+
+def test_a_missing_file_suggests_the_one_that_is_there(tmp_path: Path, store: Store) -> None:
+    write(tmp_path, {"network.py": MODEL})
+    with pytest.raises(TaskError) as caught:
+        load(tmp_path, "netwrk.py", store)
+    assert "network.py" in caught.value.hint
+
+
+@pytest.mark.parametrize("reference", ["net.txt", "folder-without-file", "net"])
+def test_what_is_no_reference_is_refused(tmp_path: Path, store: Store, reference: str) -> None:
+    with pytest.raises(TaskError):
+        load(tmp_path, reference, store)
+
+
+def test_paths_with_spaces_colons_and_unicode_work(tmp_path: Path, store: Store) -> None:
+    write(tmp_path / "a b:c" / "модель", {"ünet 1.py": MODEL})
+    task = load(tmp_path, "a b:c/модель/ünet 1.py:Model", store)
+    assert (task.main, task.entry, task.name) == ("ünet 1.py", "Model", "ünet-1")
+
+
+def test_the_target_is_checked(tmp_path: Path, store: Store) -> None:
+    write(tmp_path, {"net.py": MODEL})
+    assert load(tmp_path, "net.py", store, target="cuda:sm_90").target == "cuda:sm_90"
+    with pytest.raises(UsageError, match="unknown target"):
+        load(tmp_path, "net.py", store, target="gpu")
+
+
+class TestTaskFile:
+    """`task.toml`, beside the reference or named itself."""
+
+    def test_a_contract_beside_the_reference_is_found_and_named_as_source(
+        self, tmp_path: Path, store: Store
+    ) -> None:
+        toml = 'name = "n"\n[contract]\nmode = "eval"\nrtol = 1e-4\n'
+        write(tmp_path, {"net.py": MODEL, "net.task.toml": toml})
+        task = load(tmp_path, "net.py", store)
+        assert (task.name, task.contract.mode, task.contract.tolerance.rtol) == ("n", "eval", 1e-4)
+        assert task.contract.sources == {"mode": "task.toml", "rtol": "task.toml"}
+        assert not task.contract.relaxed
+        assert load(tmp_path, "net.task.toml", store).task_id == task.task_id
+
+    def test_a_folder_stands_for_its_task_toml(self, tmp_path: Path, store: Store) -> None:
+        write(tmp_path / "task", {"src/net.py": MODEL, "task.toml": 'reference = "src/net.py"\n'})
+        assert load(tmp_path, "task", store).main == "net.py"
+
+    def test_a_task_toml_may_name_an_object_and_makers(self, tmp_path: Path, store: Store) -> None:
+        toml = 'reference = "net.py:Net"\ninputs = "make"\ninit_inputs = "sizes"\n'
+        text = "class Net: ...\ndef make(): ...\ndef sizes(): ...\n"
+        write(tmp_path, {"net.py": text, "task.toml": toml})
+        task = load(tmp_path, "task.toml", store)
+        assert (task.entry, task.inputs, task.init_inputs) == ("Net", "make", "sizes")
+        assert load(tmp_path, "task.toml", store, inputs="sizes").inputs == "sizes"
+
+    def test_files_and_search_path_are_taken_relative_to_the_task_file(
+        self, tmp_path: Path, store: Store
+    ) -> None:
+        toml = 'reference = "net.py"\nfiles = ["data/w.bin"]\nsearch_path = ["lib"]\n'
+        write(tmp_path, {"net.py": MODEL, "task.toml": toml, "data/w.bin": "abc", "lib/x.py": ""})
+        task = load(tmp_path, "task.toml", store)
+        assert [file.path for file in task.files] == ["data/w.bin", "net.py"]
+        assert task.search_path == (str(tmp_path / "lib"),)
+
+    @pytest.mark.parametrize(
+        "line", ['files = ["none.bin"]', 'search_path = ["none"]', 'files = ["../other.py"]', "files = 3"]
+    )
+    def test_files_that_cannot_be_taken_are_refused(self, tmp_path: Path, store: Store, line: str) -> None:
+        write(tmp_path, {"in/net.py": MODEL, "in/net.task.toml": line + "\n", "other.py": ""})
+        with pytest.raises(TaskError):
+            load(tmp_path, "in/net.py", store)
+
+    @pytest.mark.parametrize(
+        ("text", "message", "hint"),
+        [
+            ("refernce = 'net.py'", "unknown key `refernce`", "did you mean `reference`?"),
+            ("[contract]\ntolerance = 1", "unknown key `tolerance`", "rtol"),
+            ("[contract]\nr_tol = 1", "unknown key `r_tol`", "did you mean `rtol`?"),
+            ("[contract]\nmode = 'training'", "mode = 'training'", "train, eval"),
+            ("[contract]\nrtol = '1e-3'", "not a finite number", ""),
+            ("[contract]\nrtol = true", "not a finite number", ""),
+            ("[contract]\nrtol = nan", "not a finite number", ""),
+            ("[contract]\natol = -1", "negative", ""),
+            ("[contract]\npytorch_share = 10", "above 1", "10 percent"),
+            ("contract = 3", "must be a table", "[contract]"),
+            ("name = ''", "not a text", ""),
+            ("name = ", "not valid TOML", ""),
+        ],
+    )
+    def test_a_wrong_key_or_value_is_named(
+        self, tmp_path: Path, store: Store, text: str, message: str, hint: str
+    ) -> None:
+        write(tmp_path, {"net.py": MODEL, "net.task.toml": text + "\n"})
+        with pytest.raises(TaskError) as caught:
+            load(tmp_path, "net.py", store)
+        assert message in caught.value.message
+        assert hint in caught.value.hint
+
+    def test_the_written_file_loads_to_the_same_task(self, tmp_path: Path, store: Store) -> None:
+        write(tmp_path, {"ne t.py": MODEL + "\ndef get_init_inputs():\n    return []\n"})
+        before = load(tmp_path, "ne t.py", store)
+        write(tmp_path, {"ne t.task.toml": render_task_toml("ne t.py", workspace=tmp_path)})
+        assert load(tmp_path, "ne t.py", store) == before
+
+    def test_the_written_file_shows_every_key_and_its_lines_are_valid(self, tmp_path: Path) -> None:
+        write(tmp_path, {"net.py": MODEL, "part.py": ""})
+        text = render_task_toml("net.py", workspace=tmp_path)
+        optional = {"name", "contract", "init_inputs"}
+        for key in [*(set(TASK_KEYS) - optional), *(row.name for row in CONTRACT_KEYS)]:
+            assert f"{key} = " in text
+        path = tmp_path / "check.toml"
+        path.write_text(re.sub(r"(?m)^# (?=\w+ = )", "", text), encoding="utf-8")
+        assert set(read_task_file(path).contract or {}) == {row.name for row in CONTRACT_KEYS}
+
+
+class TestLoosening:
+    """Tightening is free; asking for less is open and marked, or refused."""
+
+    LOOSER = (
+        ("rtol", 1e-2),
+        ("atol", 1e-3),
+        ("matmul_precision", "tf32"),
+        ("conv_precision", "bf16"),
+        ("shape_policy", "fixed"),
+        ("pytorch_share", 0.5),
+    )
+    TIGHTER = (
+        ("rtol", 1e-5),
+        ("atol", 0.0),
+        ("pytorch_share", 0.0),
+        ("buffers", "updated"),
+        ("mode", "eval"),
+    )
+
+    @pytest.mark.parametrize(("key", "value"), LOOSER)
+    @pytest.mark.parametrize("source", ["caller", "task.toml"])
+    def test_a_loosening_is_refused_unless_allowed_and_then_marked(
+        self, tmp_path: Path, store: Store, key: str, value: object, source: str
+    ) -> None:
+        write(tmp_path, {"net.py": MODEL})
+        overrides = {key: value} if source == "caller" else {}
+        if source == "task.toml":
+            write(tmp_path, {"net.task.toml": f"[contract]\n{key} = {value!r}\n"})
+        with pytest.raises(UsageError) as caught:
+            load(tmp_path, "net.py", store, overrides=overrides)
+        assert key in caught.value.message
+        assert "--allow-relaxed" in caught.value.hint
+        contract = load(tmp_path, "net.py", store, overrides=overrides, allow_relaxed=True).contract
+        assert contract.relaxed
+        assert contract.sources == {key: source}
+
+    @pytest.mark.parametrize(("key", "value"), TIGHTER)
+    def test_a_tightening_is_free(self, tmp_path: Path, store: Store, key: str, value: object) -> None:
+        write(tmp_path, {"net.py": MODEL})
+        contract = load(tmp_path, "net.py", store, overrides={key: value}).contract
+        assert not contract.relaxed
+        assert contract.sources == {key: "caller"}
+
+    @pytest.mark.parametrize(
+        ("said", "asked"),
+        [
+            ("rtol = 1e-5", {"rtol": 1e-4}),
+            ("mode = 'eval'", {"mode": "train"}),
+            ("buffers = 'updated'", {"buffers": "ignored"}),
+            ("input_low = 0", {"input_low": 0.5}),
+        ],
+    )
+    def test_a_caller_cannot_silently_ask_for_less_than_the_task_says(
+        self, tmp_path: Path, store: Store, said: str, asked: dict[str, object]
+    ) -> None:
+        write(tmp_path, {"net.py": MODEL, "net.task.toml": f"[contract]\n{said}\n"})
+        with pytest.raises(UsageError, match="would be loosened"):
+            load(tmp_path, "net.py", store, overrides=asked)
+
+    def test_a_caller_that_repeats_the_task_changes_nothing(self, tmp_path: Path, store: Store) -> None:
+        write(tmp_path, {"net.py": MODEL, "net.task.toml": "[contract]\nmode = 'eval'\n"})
+        plain = load(tmp_path, "net.py", store)
+        assert load(tmp_path, "net.py", store, overrides={"mode": "eval"}) == plain
+
+    def test_an_unknown_override_is_a_usage_error(self, tmp_path: Path, store: Store) -> None:
+        write(tmp_path, {"net.py": MODEL})
+        with pytest.raises(UsageError, match="unknown key `modes`") as caught:
+            load(tmp_path, "net.py", store, overrides={"modes": "eval"})
+        assert not isinstance(caught.value, TaskError)
+        with pytest.raises(UsageError, match="above input_high"):
+            load(tmp_path, "net.py", store, overrides={"input_low": 2, "input_high": 1})
+
+    @given(
+        st.dictionaries(
+            st.sampled_from([row.name for row in CONTRACT_KEYS]) | st.text(max_size=5),
+            st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6) | st.just("eval"),
+        )
+    )
+    def test_any_override_is_taken_or_refused_with_our_own_error(self, values: dict[str, object]) -> None:
+        with contextlib.suppress(StitchError):
+            assert set(contract_values(values, "overrides")) <= {row.name for row in CONTRACT_KEYS}
+
+
+def test_every_example_loads_with_its_contract_and_without_relaxation(tmp_path: Path, store: Store) -> None:
+    paths = sorted((REPOSITORY / "examples").glob("*.py"))
+    assert len(paths) >= 12
+    for path in paths:
+        task = load(REPOSITORY, f"examples/{path.name}", store)
+        assert path.with_suffix(".task.toml").is_file(), path.name
+        assert not task.contract.relaxed
+
+
+def test_the_packaged_example_is_the_one_of_the_repository() -> None:
+    for name in ("mlp.py", "mlp.task.toml"):
+        packaged = REPOSITORY / "stitch_mcp" / "examples" / name
+        assert packaged.read_bytes() == (REPOSITORY / "examples" / name).read_bytes()
