@@ -1,3 +1,46 @@
-"""stitch-mcp: from a PyTorch reference to a verified, faster native program."""
+"""stitch-mcp: from a PyTorch reference to a verified, faster native program.
+
+The public functions are imported when they are first used: `import stitch_mcp` itself loads nothing.
+"""
+
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from stitch_mcp.api import benchmark_program, check_program, compile_program, load_task, solve
+    from stitch_mcp.modules import load_program
+
+_HOMES = {
+    "benchmark_program": "stitch_mcp.api",
+    "check_program": "stitch_mcp.api",
+    "compile_program": "stitch_mcp.api",
+    "load_program": "stitch_mcp.modules",
+    "load_task": "stitch_mcp.api",
+    "solve": "stitch_mcp.api",
+}
+
+__all__ = [
+    "__version__",
+    "benchmark_program",
+    "check_program",
+    "compile_program",
+    "load_program",
+    "load_task",
+    "solve",
+]
+
+
+def __getattr__(name: str) -> object:
+    """The public function of that name, imported now."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'stitch_mcp' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return sorted([*globals(), *_HOMES])

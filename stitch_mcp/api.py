@@ -5,6 +5,7 @@ come from the environment and the configuration files, as docs/cli.md says.
 """
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -21,6 +22,7 @@ from stitch_tools.models import Bench, Build, Ceilings, Check, Graph, Program, R
 if TYPE_CHECKING:
     from stitch_planner.loop import SolveResult
     from stitch_planner.plan import Plan
+    from stitch_tools.check import ReferenceServer
     from stitch_tools.processes.session import TargetSession
 
 Emit = Callable[[str], None]
@@ -90,6 +92,10 @@ class _Desk:
                 return self.workspace.store.get_fact(state.program.program, Program)
         return read_program(path, self.workspace.store, target=target, main=main)
 
+    def candidate_build(self, program: Program) -> Build | None:
+        """The program's build; None for a Python file, which builds itself when it is loaded."""
+        return self.build(program) if program.format == "native" else None
+
     def build(self, program: Program, archs: Sequence[str] = ()) -> Build:
         """The program's build."""
         from stitch_tools.compile.build import compile_program
@@ -116,14 +122,39 @@ class _Desk:
         ) as session:
             yield session
 
+    @contextlib.contextmanager
+    def observed(
+        self, session: "TargetSession", task: Task
+    ) -> "Generator[tuple[ReferenceServer, ReferenceFacts]]":
+        """The task's reference in a server of its own, and what one look at it tells.
+
+        Where the task's device is not here, the reference is looked at on the CPU.
+        """
+        from stitch_tools.check import ReferenceServer
+        from stitch_tools.device import resolve_target
+
+        here = resolve_target(task.target).available
+        self.say("observing the reference")
+        seen = task if here else task.model_copy(update={"target": "cpu"})
+        with ReferenceServer(session, seen, self.workspace.store) as server:
+            yield server, server.observe()
+
     def say(self, sentence: str) -> None:
         """Pass a progress sentence on."""
         if self.emit is not None:
             self.emit(sentence)
 
 
-def _open(settings: Settings, emit: Emit | None = None) -> _Desk:
+def _configure(settings: Settings) -> Config:
     config = load_config(settings)
+    if config.lock_dir is not None:
+        # Locks are shared with other processes, so the variable is their one agreed place.
+        os.environ["STITCH_LOCK_DIR"] = str(config.lock_dir)
+    return config
+
+
+def _open(settings: Settings, emit: Emit | None = None) -> _Desk:
+    config = _configure(settings)
     workspace = Workspace(config.workspace)
     workspace.prepare()
     return _Desk(config, workspace, emit, time.monotonic() + config.time_limit_s)
@@ -205,16 +236,13 @@ def check_program(
         TaskError: the reference cannot be used.
         EnvironmentMissingError: no torch, no compiler, or weaker isolation than required.
     """
-    from stitch_tools.check import CheckOptions, observe_reference
     from stitch_tools.check import check_program as check
 
     desk = _open(settings, emit)
     task = desk.task(reference, inputs, overrides, allow_relaxed)
     candidate = desk.program(program, task.target, main)
-    build = desk.build(candidate)
-    with desk.session() as session:
-        desk.say("observing the reference")
-        facts = observe_reference(task, session=session, store=desk.workspace.store)
+    build = desk.candidate_build(candidate)
+    with desk.session() as session, desk.observed(session, task) as (server, facts):
         return check(
             task,
             candidate,
@@ -222,9 +250,9 @@ def check_program(
             session=session,
             store=desk.workspace.store,
             facts=facts,
-            options=CheckOptions(),
             emit=emit,
             deadline_s=desk.deadline_s,
+            reference=server if server.task == task else None,
         )
 
 
@@ -257,17 +285,14 @@ def benchmark_program(
         TaskError: the reference cannot be used.
         EnvironmentMissingError: no torch, no compiler, or weaker isolation than required.
     """
-    from stitch_tools.check import observe_reference
     from stitch_tools.timing import BenchOptions
     from stitch_tools.timing import benchmark_program as benchmark
 
     desk = _open(settings, emit)
     task = desk.task(reference, inputs, overrides, allow_relaxed)
     candidate = desk.program(program, task.target, main)
-    build = desk.build(candidate)
-    with desk.session() as session:
-        desk.say("observing the reference")
-        facts = observe_reference(task, session=session, store=desk.workspace.store)
+    build = desk.candidate_build(candidate)
+    with desk.session() as session, desk.observed(session, task) as (_, facts):
         return benchmark(
             task,
             candidate,
@@ -297,22 +322,20 @@ def capture_reference(
         EnvironmentMissingError: no torch in the target interpreter.
     """
     from stitch_tools.ceilings import measure_ceilings
-    from stitch_tools.check import observe_reference
     from stitch_tools.device import resolve_target
     from stitch_tools.graph import capture_graph
 
     desk = _open(settings, emit)
     task = desk.task(reference, inputs, overrides, allow_relaxed)
-    store = desk.workspace.store
     with desk.session() as session:
-        desk.say("observing the reference")
-        facts = observe_reference(task, session=session, store=store)
         ceilings = None
         if resolve_target(task.target).available:
-            desk.say("measuring the device's ceilings (once per machine)")
-            ceilings = measure_ceilings(task.target, cache_dir=desk.config.cache_dir, session=session)
-        desk.say("capturing the graph")
-        graph = capture_graph(task, session=session, store=store, facts=facts, ceilings=ceilings)
+            ceilings = measure_ceilings(
+                task.target, cache_dir=desk.config.cache_dir, session=session, emit=emit
+            )
+        with desk.observed(session, task) as (server, facts):
+            desk.say("capturing the graph")
+            graph = capture_graph(server.child, task, facts, ceilings)
     return Captured(task, facts, graph, ceilings)
 
 
@@ -336,7 +359,7 @@ def measure_device(
     desk = _open(settings, emit)
     with desk.session() as session:
         return measure_ceilings(
-            desk.target, cache_dir=desk.config.cache_dir, session=session, refresh=refresh
+            desk.target, cache_dir=desk.config.cache_dir, session=session, refresh=refresh, emit=emit
         )
 
 
@@ -374,7 +397,7 @@ def solve(
     from stitch_planner.loop import SolveRequest
     from stitch_planner.loop import solve as run
 
-    config = load_config(settings)
+    config = _configure(settings)
     if allow_relaxed and config.forbid_relaxed:
         origin = config.origin("forbid_relaxed")
         raise UsageError(

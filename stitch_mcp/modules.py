@@ -1,0 +1,199 @@
+"""A certificate's program as a torch module, in the caller's own process. Forward only, and not sandboxed."""
+
+import contextlib
+import importlib.util
+import sys
+import tempfile
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stitch_tools.certificate import Archive, read_certificate
+from stitch_tools.errors import CertificateError, EnvironmentMissingError, UsageError
+from stitch_tools.models import Build, Program, ReferenceFacts, Task
+from stitch_tools.store import Store
+
+if TYPE_CHECKING:
+    import torch
+
+    from stitch_tools.worker.reference.load import Reference
+
+    Weights = torch.nn.Module | Mapping[str, torch.Tensor]
+
+
+def load_program(
+    certificate: str | Path,
+    *,
+    weights: "Weights | None" = None,
+    cache_dir: Path | None = None,
+    threads: int | None = None,
+) -> "torch.nn.Module":
+    """The certified program as a module that is called like the reference.
+
+    The program's sources are taken from the archive and built through the cache. It runs in this process,
+    without a sandbox: load only what you trust.
+
+    Args:
+        certificate: path of the archive.
+        weights: a module of the reference's kind, or its state_dict, whose weights the program gets. None:
+            those of a reference constructed from the archive after `torch.manual_seed(0)`; `load_state_dict`
+            gives it others.
+        cache_dir: root of our caches; None is the user's cache folder.
+        threads: CPU threads at most; None leaves it to the runtime.
+
+    Raises:
+        CertificateError: the archive is damaged.
+        EnvironmentMissingError: this process has no torch, or the program cannot be built here.
+        UsageError: the weights are not those of such a reference.
+    """
+    _require_torch()
+    archive = read_certificate(Path(certificate).expanduser())
+    try:
+        task = Task.from_json_bytes(archive.entries["task.json"])
+        facts = ReferenceFacts.from_json_bytes(archive.entries["facts.json"])
+        program = Program.from_json_bytes(archive.entries["program.json"])
+    except (KeyError, ValueError) as error:
+        raise CertificateError(
+            f"{certificate} lacks a fact: {error}", hint="is it from a newer version?"
+        ) from error
+    with tempfile.TemporaryDirectory(prefix="stitch-load-") as name:
+        folder = Path(name)
+        if program.format == "kernelbench":
+            return _python_module(archive, task, program, weights)
+        store = Store(folder / "store")
+        store.put_files(archive.folder("program"))
+        build = _build(program, store, cache_dir)
+        state = _state(weights) if weights is not None else _fresh_state(archive, task, folder / "task")
+    return _native_module(build, task, facts, state, threads)
+
+
+def _require_torch() -> None:
+    if importlib.util.find_spec("torch") is None:
+        raise EnvironmentMissingError(
+            "load_program needs torch in this process",
+            hint='pip install "stitch-mcp[torch]", or call it where torch is installed',
+        )
+
+
+def _build(program: Program, store: Store, cache_dir: Path | None) -> Build:
+    from stitch_tools.compile.build import compile_program
+
+    build = compile_program(program, store, cache_dir=cache_dir)
+    if not build.ok:
+        first = next((row.message for row in build.diagnostics if row.severity in ("fatal", "error")), "")
+        raise EnvironmentMissingError(
+            f"the certified program does not build here: {first}",
+            hint=f"it was certified with another compiler than {build.compiler}; see `stitch-mcp compile`",
+        )
+    return build
+
+
+def _native_module(
+    build: Build, task: Task, facts: ReferenceFacts, state: "Mapping[str, torch.Tensor]", threads: int | None
+) -> "torch.nn.Module":
+    from stitch_tools.worker.module import StitchModule
+
+    missing = [row.name for row in facts.parameters if row.name not in state]
+    if missing:
+        raise UsageError(
+            f"the weights lack {', '.join(missing[:5])}",
+            hint="pass a module of the reference's kind, or its state_dict",
+        )
+    updated = facts.mutated_buffers if task.contract.buffers == "updated" else ()
+    return StitchModule(
+        build.artifact or "",
+        {row.name: state[row.name] for row in facts.parameters},
+        output_structure=facts.output_structure,
+        libraries=build.libraries,
+        device=_device(task),
+        updated_buffers=updated,
+        threads=threads or 0,
+    )
+
+
+def _python_module(
+    archive: Archive, task: Task, program: Program, weights: "Weights | None"
+) -> "torch.nn.Module":
+    """A `ModelNew` that calls a library of its own: built by its file, constructed like the reference."""
+    from stitch_tools.worker.candidate.python_program import PythonProgram
+
+    # The file stays until the process ends: it may build or read beside itself when it is first called.
+    folder = Path(tempfile.mkdtemp(prefix="stitch-program-"))
+    _write(archive.folder("program"), folder)
+    with tempfile.TemporaryDirectory(prefix="stitch-load-") as name, _undisturbed():
+        reference = _reference(archive, task, Path(name))
+        arguments = reference.init_arguments(0)
+        _, generator = reference.construct(0)
+        made = PythonProgram(str(folder), program.main, mode=task.contract.mode, device=_device(task))
+        made.init(generator, arguments)
+    module = made.module
+    if module is None:
+        raise UsageError(f"{program.main} made no module", hint="solve the task again")
+    if weights is not None:
+        module.load_state_dict(dict(_state(weights)), strict=False)
+    return module
+
+
+def _state(weights: "Weights") -> "dict[str, torch.Tensor]":
+    """Parameters and all buffers by name; a state_dict lacks the buffers that are not persistent."""
+    if isinstance(weights, Mapping):
+        return dict(weights)
+    return {**dict(weights.named_buffers()), **weights.state_dict()}
+
+
+def _fresh_state(archive: Archive, task: Task, folder: Path) -> "dict[str, torch.Tensor]":
+    with _undisturbed():
+        module, _ = _reference(archive, task, folder).construct(0)
+    return _state(module)
+
+
+def _reference(archive: Archive, task: Task, folder: Path) -> "Reference":
+    from stitch_tools.worker.reference.load import Reference, ReferenceFault, ReferenceSource
+
+    _write(archive.folder("task"), folder)
+    source = ReferenceSource(
+        folder=str(folder),
+        main=task.main,
+        entry=task.entry,
+        inputs=task.inputs,
+        init_inputs=task.init_inputs,
+        search_path=task.search_path,
+        mode=task.contract.mode,
+        device=_device(task),
+    )
+    try:
+        return Reference(source)
+    except ReferenceFault as error:
+        raise UsageError(
+            f"the certificate's reference cannot be constructed here: {error.message}",
+            hint="pass `weights`: a module of the reference's kind, or its state_dict",
+        ) from error
+
+
+def _device(task: Task) -> str:
+    return task.target.partition(":")[0]
+
+
+def _write(files: Mapping[str, bytes], folder: Path) -> None:
+    for name, data in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Generator[None]:
+    """Loading a reference seeds generators and extends the import path: put both back for the caller."""
+    from stitch_tools.worker.streams import generator_state, restore_generators
+
+    generators, path, modules = generator_state(), list(sys.path), dict(sys.modules)
+    bytecode = sys.dont_write_bytecode
+    try:
+        yield
+    finally:
+        restore_generators(generators)
+        sys.path[:] = path
+        sys.dont_write_bytecode = bytecode
+        for name in set(sys.modules) - set(modules):
+            if (getattr(sys.modules[name], "__file__", None) or "").startswith(tempfile.gettempdir()):
+                del sys.modules[name]
