@@ -2,6 +2,7 @@
 
 import shutil
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -33,23 +34,30 @@ class Worker:
     """One candidate in a child of its own. `child` is for other rooms' requests."""
 
     def __init__(
-        self, session: TargetSession, task: Task, program: Program, build: Build | None, store: Store
+        self,
+        session: TargetSession,
+        task: Task,
+        program: Program,
+        build: Build | None,
+        store: Store,
+        *,
+        readable: Sequence[Path] = (),
     ) -> None:
-        """Start the child; the program is not loaded yet."""
+        """Start the child; the program is not loaded yet. `readable`: what it may read beside the program."""
         self._task, self._program, self._build = task, program, build
         self._threads = session.threads
         self._folder: Path | None = None
-        readable: list[Path] = []
+        visible = list(readable)
         if program.format == "native":
             if build is None or build.artifact is None:
                 raise WorkerError("a native program is run from its build", hint="Compile it first.")
-            readable = [Path(build.artifact), *map(Path, build.libraries)]
+            visible += [Path(build.artifact), *map(Path, build.libraries)]
         else:
             self._folder = Path(tempfile.mkdtemp(prefix="stitch-program-"))
             store.materialize(program.files, self._folder)
-            readable = [self._folder]
+            visible.append(self._folder)
         try:
-            self.child = session.spawn("worker", readable=readable)
+            self.child = session.spawn("worker", readable=visible)
         except BaseException:
             self._remove_folder()
             raise

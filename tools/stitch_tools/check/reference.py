@@ -4,7 +4,7 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -20,7 +20,7 @@ from stitch_tools.worker.wire import Frame
 _SEED_BITS = 62
 _HINTS = {
     "syntax": "Correct the line, then run again.",
-    "missing_import": "Install it into the target interpreter, or name its folder as search_path in task.toml.",
+    "missing_import": "Install it into the target interpreter, or name its folder in task.toml (search_path).",
     "missing_entry": "Name the entry in task.toml (`entry = ...`) or as path.py:Object.",
     "missing_inputs": "Define the function, or name another with `inputs = ...` in task.toml.",
     "missing_init_inputs": "Define the function, or name another with `init_inputs = ...` in task.toml.",
@@ -100,8 +100,25 @@ class Comparison:
 class ReferenceServer:
     """A task's reference in a sandboxed child, warm until closed. `child` is for other rooms' requests."""
 
-    def __init__(self, session: TargetSession, task: Task, store: Store, *, timeout_s: float = 600.0) -> None:
+    def __init__(
+        self,
+        session: TargetSession,
+        task: Task,
+        store: Store,
+        *,
+        timeout_s: float = 600.0,
+        writable: Sequence[Path] = (),
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         """Start the server and load the reference.
+
+        Args:
+            session: the target interpreter.
+            task: what to load.
+            store: where the task's files lie.
+            timeout_s: longest request.
+            writable: folders that it may write beside its scratch folder (a compile cache).
+            env: more environment variables.
 
         Raises:
             TaskError: the reference cannot be loaded; the message names file and line.
@@ -110,6 +127,7 @@ class ReferenceServer:
         self.task = task
         self._session = session
         self._timeout_s = timeout_s
+        self._writable, self._env = tuple(writable), dict(env or {})
         self._folder = Path(tempfile.mkdtemp(prefix="stitch-task-"))
         try:
             store.materialize(task.files, self._folder)
@@ -152,8 +170,8 @@ class ReferenceServer:
             answer.fds, message["parameters"], message["init"], message["init_structure"], answer.blob
         )
 
-    def make_draw(self, kind: str, *, shared: bool = False) -> Inputs:
-        """Inputs from a fresh secret seed; in memory that may be written to when `shared`.
+    def make_draw(self, kind: str, *, shared: bool = False, seed: int | None = None) -> Inputs:
+        """Inputs from a fresh secret seed (or `seed`); in memory that may be written to when `shared`.
 
         Raises:
             DrawUnavailable: the kind does not apply to this task.
@@ -161,7 +179,7 @@ class ReferenceServer:
         request = {
             "op": "make_draw",
             "kind": kind,
-            "seed": _seed(),
+            "seed": _seed() if seed is None else seed,
             "forward_seed": _seed(),
             "shared": shared,
         }
@@ -205,7 +223,7 @@ class ReferenceServer:
     def _start(self) -> Child:
         task, contract = self.task, self.task.contract
         readable = (self._folder, *map(Path, task.search_path))
-        child = self._session.spawn("reference", readable=readable)
+        child = self._session.spawn("reference", readable=readable, writable=self._writable, env=self._env)
         message = {
             "op": "load",
             "folder": str(self._folder),
