@@ -61,15 +61,16 @@ def with_costs(graph: Graph, contract: Contract, ceilings: Ceilings | None) -> G
     nodes: list[GraphNode] = []
     for node in graph.nodes:
         specs.update({(node.name, index): spec for index, spec in enumerate(node.outputs)})
+        shortest = None
         try:
             work = node_work(node, specs)
-        except KeyError as error:
+            if ceilings is not None:
+                shortest = min_time_us(work, family_of(node.op), ceilings, contract, node.outputs[0].dtype)
+        except (LookupError, ValueError, ArithmeticError) as error:
             raise WorkerError(
-                f"node {node.name} uses {error}, which is not in the graph", hint="report this as a bug"
+                f"node {node.name} ({node.op}) cannot be costed: {type(error).__name__}: {error}",
+                hint="the captured graph is damaged, or this is a bug",
             ) from error
-        shortest = None
-        if ceilings is not None:
-            shortest = min_time_us(work, family_of(node.op), ceilings, contract, node.outputs[0].dtype)
         update = {
             "flops": work.flops,
             "bytes_read": work.bytes_read,

@@ -1,0 +1,372 @@
+"""A captured graph computes what the module computes, in its mode, and leaves the module alone."""
+
+import dataclasses
+import importlib.util
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from stitch_tools.graph import build_graph, render_graph
+from stitch_tools.models import Contract, Graph
+from stitch_tools.worker.capture import MAX_CONSTANT_BYTES, capture
+from tests.graph_runner import run_graph
+
+EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples").glob("*.py"))
+X = torch.linspace(-2, 2, 12).reshape(3, 4)
+
+
+class Body(nn.Module):
+    """A module whose forward is a function of the module and its inputs."""
+
+    def __init__(self, body: Callable[..., Any]) -> None:
+        super().__init__()
+        self.body = body
+        self.lin = nn.Linear(4, 4)
+        self.norm = nn.BatchNorm1d(4)
+        self.count = 0
+        self.total: torch.Tensor
+        self.register_buffer("total", torch.zeros(4))
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.body(self, *inputs)
+
+
+def captured(module: nn.Module, inputs: Any) -> Graph:
+    data = capture(module, inputs)
+    return build_graph(json.loads(json.dumps(data, allow_nan=False)), Contract(), None)
+
+
+def ops(graph: Graph) -> list[str]:
+    return [node.op.removeprefix("aten.") for node in graph.nodes]
+
+
+def assert_computes_the_same(graph: Graph, module: nn.Module, inputs: list[Any]) -> None:
+    torch.manual_seed(3)
+    actual = run_graph(graph, module, inputs)
+    torch.manual_seed(3)
+    with torch.no_grad():
+        expected = pytree.tree_leaves(module(*inputs))
+    assert len(actual) == len(expected)
+    for ours, theirs in zip(actual, expected, strict=True):
+        if ours is not None:
+            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5, equal_nan=True)
+
+
+def load_example(path: Path) -> tuple[nn.Module, list[Any]]:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    torch.manual_seed(0)
+    mode = (
+        "train" if 'mode = "train"' in path.with_suffix(".task.toml").read_text(encoding="utf-8") else "eval"
+    )
+    return module.Model(*module.get_init_inputs()).train(mode == "train"), module.get_inputs()
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_every_example_is_exported_and_its_graph_computes_the_same(path: Path) -> None:
+    module, inputs = load_example(path)
+    graph = captured(module, inputs)
+    assert (graph.source, graph.reason) == ("export", "")
+    assert graph.flops > 0
+    assert_computes_the_same(graph, module, inputs)
+
+
+def inplace_chain(self: Body, x: torch.Tensor) -> Any:
+    y = self.lin(x)
+    y.relu_()
+    z = y.mul_(2)
+    return y + z
+
+
+def inplace_under_a_view(self: Body, x: torch.Tensor) -> Any:
+    y = x * 2
+    column = y[:, 0]
+    y.add_(1)
+    return column + y.sum(1)
+
+
+def write_through_a_view(self: Body, x: torch.Tensor) -> Any:
+    y = x.clone()
+    y[:, 0] = 1.0
+    y[y < 0] = 0.5
+    return y
+
+
+def mixed_types_in_place(self: Body, x: torch.Tensor) -> Any:
+    y = x.to(torch.bfloat16)
+    y.add_(x)
+    return y
+
+
+def no_grad_region(self: Body, x: torch.Tensor) -> Any:
+    with torch.no_grad():
+        y = self.lin(x)
+    return y * 2 + x
+
+
+def autocast_region(self: Body, x: torch.Tensor) -> Any:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = self.lin(x)
+    return y.float()
+
+
+def constants(self: Body, x: torch.Tensor) -> Any:
+    return torch.where(x > 0, x + torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor(0.5)) / float("inf")
+
+
+def several_outputs(self: Body, x: torch.Tensor) -> Any:
+    top = torch.topk(x, 2)
+    a, b = x.chunk(2, -1)
+    return {"top": top, "rest": [b, a * torch.sigmoid(b)]}
+
+
+def loop(self: Body, x: torch.Tensor) -> Any:
+    for i in range(3):
+        x = x + i
+    return x
+
+
+def random_numbers(self: Body, x: torch.Tensor) -> Any:
+    torch.rand(2)
+    return nn.functional.dropout(x, 0.5, self.training) + torch.randn_like(x)
+
+
+def contraction(self: Body, x: torch.Tensor) -> Any:
+    return torch.einsum("ij,kj->ik", x, self.lin.weight)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        inplace_chain,
+        inplace_under_a_view,
+        write_through_a_view,
+        mixed_types_in_place,
+        no_grad_region,
+        autocast_region,
+        constants,
+        several_outputs,
+        loop,
+        random_numbers,
+        contraction,
+    ],
+)
+def test_what_models_do_is_exported_and_computes_the_same(body: Callable[..., Any]) -> None:
+    module = Body(body)
+    graph = captured(module, [X])
+    assert (graph.source, graph.reason) == ("export", "")
+    assert_computes_the_same(graph, module, [X])
+
+
+def test_whole_operations_are_kept() -> None:
+    def body(self: Body, x: torch.Tensor) -> Any:
+        return nn.functional.gelu(nn.functional.layer_norm(self.lin(x), (4,)), approximate="tanh")
+
+    assert ops(captured(Body(body), [X])) == ["linear.default", "layer_norm.default", "gelu.default"]
+
+
+def test_in_place_operations_become_their_functional_twins() -> None:
+    assert ops(captured(Body(inplace_chain), [X])) == [
+        "linear.default",
+        "relu.default",
+        "mul.Tensor",
+        "add.Tensor",
+    ]
+
+
+def test_the_mode_decides_what_batch_norm_and_dropout_are() -> None:
+    def body(self: Body, x: torch.Tensor) -> Any:
+        return nn.functional.dropout(self.norm(x), 0.5, self.training)
+
+    module = Body(body)
+    training = captured(module.train(), [X])
+    assert training.mode == "train"
+    assert ops(training) == ["add.Tensor", "batch_norm.default", "dropout.default"]
+    assert training.nodes[1].args[5] is True
+    evaluating = captured(module.eval(), [X])
+    assert evaluating.mode == "eval"
+    assert ops(evaluating) == ["batch_norm.default"]
+    assert evaluating.nodes[0].args[5] is False
+
+
+def test_updated_buffers_are_outputs() -> None:
+    def body(self: Body, x: torch.Tensor) -> Any:
+        self.total.add_(x.sum(0))
+        return self.norm(x) + self.total
+
+    graph = captured(Body(body), [X])
+    updates = {row.target: row.value for row in graph.outputs if row.kind == "buffer_mutation"}
+    assert set(updates) == {"total", "norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
+    assert updates["total"] is not None
+    assert updates["norm.running_mean"] is None
+
+
+def test_a_written_input_is_an_output_and_stays_as_it_was() -> None:
+    def body(self: Body, x: torch.Tensor) -> Any:
+        x.add_(1)
+        return x * 2
+
+    mine = X.clone()
+    graph = captured(Body(body), [mine])
+    assert [(row.kind, row.target) for row in graph.outputs] == [("user", ""), ("input_mutation", "0")]
+    assert torch.equal(mine, X)
+
+
+def test_inputs_keep_their_path_and_numbers_become_arguments() -> None:
+    def body(self: Body, tree: Any, scale: float) -> Any:
+        return tree["b"][1] * scale
+
+    graph = captured(Body(body), [{"a": X, "b": [X + 1, X + 2]}, 0.5])
+    assert [row.target for row in graph.inputs if row.kind == "user"] == ["0.a", "0.b.0", "0.b.1"]
+    assert graph.nodes[0].args[1] == 0.5
+
+
+def test_inputs_may_be_named() -> None:
+    class Named(nn.Module):
+        def forward(self, x: torch.Tensor, *, y: torch.Tensor) -> Any:
+            return x - y, None, 3
+
+    graph = captured(Named(), {"y": X[0], "x": X})
+    assert [row.target for row in graph.inputs] == ["x", "y"]
+    assert [row.value is None for row in graph.outputs] == [False, True]
+
+
+def test_one_tensor_given_twice_stays_two_inputs() -> None:
+    def body(self: Body, x: torch.Tensor, y: torch.Tensor) -> Any:
+        return x @ y.t()
+
+    graph = captured(Body(body), [X, X])
+    left, right = X, X + 1
+    (result,) = run_graph(graph, Body(body), [left, right])
+    assert result is not None
+    assert torch.equal(result, left @ right.t())
+
+
+def test_strides_are_told_where_they_are_not_dense() -> None:
+    def body(self: Body, x: torch.Tensor) -> Any:
+        return x.t() + 1
+
+    graph = captured(Body(body), [X.t().contiguous().t()])
+    assert graph.inputs[-1].spec.stride == (1, 3)
+    assert graph.nodes[0].outputs[0].stride is None
+
+
+def test_modules_are_named_by_their_path() -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.ReLU(), nn.Linear(4, 2)))
+    assert [node.module_path for node in captured(module, [X]).nodes] == ["0", "1.0", "1.1"]
+
+
+def test_large_constants_are_named_but_not_sent() -> None:
+    values = torch.zeros(MAX_CONSTANT_BYTES // 4 + 1)
+
+    class Holder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.values = values
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.sum() + self.values
+
+    constant = next(row for row in captured(Holder(), [X]).inputs if row.kind == "constant")
+    assert constant.data_base64 is None
+    assert constant.spec.shape == (MAX_CONSTANT_BYTES // 4 + 1,)
+
+
+class Options:
+    """An input that no tool knows."""
+
+    scale = 2.0
+
+
+def test_inputs_that_export_refuses_are_traced() -> None:
+    def body(self: Body, x: torch.Tensor, options: Options) -> Any:
+        return self.lin(x) * options.scale
+
+    module, inputs = Body(body), [X, Options()]
+    graph = captured(module, inputs)
+    assert graph.source == "fx"
+    assert graph.reason.startswith("export: ValueError")
+    assert_computes_the_same(graph, module, inputs)
+
+
+@dataclasses.dataclass
+class Batch:
+    """An input that hides a tensor."""
+
+    values: torch.Tensor
+
+
+def branch_on_data(self: Body, x: torch.Tensor) -> Any:
+    return x * 2 if x.sum() > 0 else x * 3
+
+
+def read_a_number(self: Body, x: torch.Tensor) -> Any:
+    return x * x.mean().item()
+
+
+def shape_from_data(self: Body, x: torch.Tensor) -> Any:
+    return x[x > 0]
+
+
+def through_numpy(self: Body, x: torch.Tensor) -> Any:
+    return torch.from_numpy(x.numpy() * 2)
+
+
+@pytest.mark.parametrize("body", [branch_on_data, read_a_number, shape_from_data, through_numpy])
+def test_what_depends_on_data_is_opaque_with_the_reason(body: Callable[..., Any]) -> None:
+    if body is through_numpy:
+        pytest.importorskip("numpy")
+    graph = captured(Body(body), [X])
+    assert graph.source == "opaque"
+    assert "export: " in graph.reason
+    assert "fx: " in graph.reason
+    assert [node.op for node in graph.nodes] == ["stitch.opaque.default"]
+    assert graph.nodes[0].bytes_read > X.nbytes
+    assert len(graph.outputs) == 1
+
+
+def test_a_tensor_hidden_in_an_object_is_never_baked_in() -> None:
+    def body(self: Body, x: torch.Tensor, batch: Batch) -> Any:
+        return x + batch.values
+
+    assert captured(Body(body), [X, Batch(X)]).source == "opaque"
+
+
+def test_the_module_is_as_before() -> None:
+    def body(self: Body, x: torch.Tensor) -> Any:
+        self.count += 1
+        self.last = x
+        self.total.add_(1)
+        return self.norm(x) * torch.rand(())
+
+    module = Body(body)
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    generator = torch.get_rng_state()
+    captured(module, [X])
+    assert (module.count, hasattr(module, "last")) == (0, False)
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), generator)
+
+
+def test_zero_rows_are_captured() -> None:
+    graph = captured(Body(inplace_chain), [torch.empty(0, 4)])
+    assert graph.outputs[0].value is not None
+    assert graph.nodes[0].flops == 0
+
+
+def test_a_graph_is_shown_as_a_plain_table() -> None:
+    text = render_graph(captured(Body(inplace_chain), [X]))
+    assert "captured by export, train mode" in text
+    assert "%x" not in text
+    line = next(line for line in text.splitlines() if line.startswith("  linear"))
+    assert "f32[3,4]" in line
+    assert text.endswith("moved\n")
