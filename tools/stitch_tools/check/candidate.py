@@ -10,6 +10,7 @@ from typing import Any, Self
 from stitch_tools.check.reference import Expectation, Inputs, Weights
 from stitch_tools.errors import WorkerError
 from stitch_tools.models import Build, Program, Task
+from stitch_tools.processes.limits import Limits
 from stitch_tools.processes.session import TargetSession
 from stitch_tools.store import Store
 from stitch_tools.worker.wire import Frame
@@ -42,6 +43,7 @@ class Worker:
         store: Store,
         *,
         readable: Sequence[Path] = (),
+        memory_bytes: int | None = None,
     ) -> None:
         """Start the child; the program is not loaded yet. `readable`: what it may read beside the program."""
         self._task, self._program, self._build = task, program, build
@@ -57,7 +59,7 @@ class Worker:
             store.materialize(program.files, self._folder)
             visible.append(self._folder)
         try:
-            self.child = session.spawn("worker", readable=visible)
+            self.child = session.spawn("worker", readable=visible, limits=Limits(memory_bytes=memory_bytes))
         except BaseException:
             self._remove_folder()
             raise

@@ -167,7 +167,14 @@ class _Judge:
             )
             reference.revive()
             worker = stack.enter_context(
-                Worker(self.session, self.task, self.program, self.build, self.store)
+                Worker(
+                    self.session,
+                    self.task,
+                    self.program,
+                    self.build,
+                    self.store,
+                    memory_bytes=self.options.memory_bytes,
+                )
             )
             self.ran = True
             try:

@@ -24,3 +24,5 @@ class CheckOptions:
     """One forward of the program; at least 50 times what the reference took is always granted."""
     reference_timeout_s: float = 600.0
     """One request to the reference server."""
+    memory_bytes: int | None = None
+    """Memory that the program may use; None: nine tenths of what is free."""

@@ -20,7 +20,7 @@ from stitch_tools.worker.wire import Frame
 _SEED_BITS = 62
 _HINTS = {
     "syntax": "Correct the line, then run again.",
-    "missing_import": "Install it into the target interpreter, or name its folder in task.toml (search_path).",
+    "missing_import": "Install it into the target interpreter, or add its folder to search_path.",
     "missing_entry": "Name the entry in task.toml (`entry = ...`) or as path.py:Object.",
     "missing_inputs": "Define the function, or name another with `inputs = ...` in task.toml.",
     "missing_init_inputs": "Define the function, or name another with `init_inputs = ...` in task.toml.",

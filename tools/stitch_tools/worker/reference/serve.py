@@ -1,5 +1,6 @@
 """The reference server's requests. Other rooms add a handler with one line in `handlers`."""
 
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -180,6 +181,8 @@ def _prime(state: ServerState, request: Request) -> Reply:
     manifest = request.message["layout"]
     _, module = state.need()
     buffers = all_buffers(module)
+    # Guards and the gaps that alignment leaves: nobody may write there.
+    _whole(request.fds[0], writable=True).fill_(GUARD_BYTE)
     tensors = map_pack(request.fds[0], manifest, writable=True, private=False)
     for entry, tensor in zip(manifest, tensors, strict=True):
         name = entry["name"]
@@ -195,19 +198,35 @@ def _compare(state: ServerState, request: Request) -> Reply:
     """Verdicts on the outputs in the pack; whether bytes beside them or the inputs were written to."""
     manifest = request.message["layout"]
     tensors = [tensor.clone() for tensor in map_pack(request.fds[0], manifest)]
-    guards = [tensor for entry, tensor in zip(manifest, tensors, strict=True) if entry["name"] == GUARD]
     outputs = [tensor for entry, tensor in zip(manifest, tensors, strict=True) if entry["name"] != GUARD]
     verdicts = [verdict.as_json() for verdict in state.compare([_as_bool(tensor) for tensor in outputs])]
     for row, tensor in zip(verdicts, outputs, strict=True):
         row["problem"] = _untouched(tensor) or row["problem"]
     message: dict[str, Any] = {
         "outputs": verdicts,
-        "overrun": any(bool((guard != GUARD_BYTE).any()) for guard in guards),
+        "overrun": _overrun(request.fds[0], manifest),
         "inputs_intact": _inputs_intact(state),
     }
     if request.blob:
         message["same_generator"] = _same_generator(state, request.blob)
     return Reply(message)
+
+
+def _whole(fd: int, *, writable: bool = False) -> torch.Tensor:
+    size = os.fstat(fd).st_size
+    entry = memory.PackEntry(name="", shape=[size], stride=[1], dtype="uint8", offset=0, nbytes=size)
+    return map_pack(fd, [entry], writable=writable, private=not writable)[0]
+
+
+def _overrun(fd: int, manifest: list[memory.PackEntry]) -> bool:
+    """Whether a byte that belongs to no output was written to."""
+    raw, end = _whole(fd), 0
+    for entry in [*(row for row in manifest if row["name"] != GUARD), None]:
+        start = entry["offset"] if entry else raw.numel()
+        if bool((raw[end:start] != GUARD_BYTE).any()):
+            return True
+        end = start + (entry["nbytes"] if entry else 0)
+    return False
 
 
 def _as_bool(tensor: torch.Tensor) -> torch.Tensor:
