@@ -275,6 +275,8 @@ class TestBounds:
     def test_a_malformed_graph_is_our_error(self) -> None:
         with pytest.raises(WorkerError, match="malformed"):
             build_graph({"source": "magic"}, Contract(), None)
-        node = {"name": "n", "op": "aten.relu.default", "args": [{"ref": "gone"}], "outputs": []}
-        with pytest.raises(WorkerError, match="gone"):
-            build_graph({"source": "export", "nodes": [node]}, Contract(), None)
+        output = {"name": "n", "shape": [2], "dtype": "float32"}
+        for refs, outputs in (("gone", [output]), ("n", []), ("gone", [])):
+            node = {"name": "n", "op": "aten.relu.default", "args": [{"ref": refs}], "outputs": outputs}
+            with pytest.raises(WorkerError, match="cannot be costed"):
+                build_graph({"source": "export", "nodes": [node]}, Contract(), None)
