@@ -119,14 +119,14 @@ def _begin(request: SolveRequest, workspace: Workspace, on_event: OnEvent) -> tu
     if request.reference is None:
         raise UsageError("nothing to solve", hint="name a reference file, or a run with --resume")
     target = resolve_target(request.target)
-    overrides = dict(request.overrides) | ({"inputs": request.inputs} if request.inputs else {})
     task = load_task(
         request.reference,
-        workspace=workspace.root,
+        workspace=Path.cwd(),
         store=workspace.store,
         target=target.name,
-        overrides=overrides,
+        overrides=request.overrides,
         allow_relaxed=request.allow_relaxed,
+        inputs=request.inputs,
     )
     interpreter = find_interpreter(request.python, workspace.root)
     run = Run(workspace.new_run_folder(task), workspace.store, on_event=on_event)

@@ -25,7 +25,7 @@ from stitch_planner.run_events import (
 from stitch_planner.runs import Run, started
 from stitch_planner.stitcher import stitch
 from stitch_tools.ceilings import measure_ceilings
-from stitch_tools.check import CheckOptions, check_program, observe_reference
+from stitch_tools.check import CheckOptions, ReferenceServer, check_program
 from stitch_tools.compile import compile_program
 from stitch_tools.device import resolve_target
 from stitch_tools.errors import StoreError
@@ -63,6 +63,7 @@ class Work:
     cache_dir: Path | None = None
     build_time_limit_s: float = 600.0
     _session: TargetSession | None = dataclasses.field(default=None, init=False)
+    _reference: ReferenceServer | None = dataclasses.field(default=None, init=False)
     _cleanup: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack, init=False)
 
     def __enter__(self) -> Self:
@@ -82,6 +83,15 @@ class Work:
                 TargetSession(self.interpreter, require_sandbox=self.require_sandbox, threads=self.threads)
             )
         return self._session
+
+    @property
+    def reference(self) -> ReferenceServer:
+        """The reference in a server of its own; where the task's device is not here, it runs on the CPU."""
+        if self._reference is None:
+            here = resolve_target(self.task.target).available
+            seen = self.task if here else self.task.model_copy(update={"target": "cpu"})
+            self._reference = self._cleanup.enter_context(ReferenceServer(self.session, seen, self.run.store))
+        return self._reference
 
     @property
     def facts(self) -> ReferenceFacts:
@@ -135,7 +145,7 @@ class Work:
 def observe(work: Work) -> None:
     """Run the reference once and keep what was seen."""
     work.emit("observing the reference")
-    facts = observe_reference(work.task, session=work.session, store=work.run.store)
+    facts = work.reference.observe()
     for warning in facts.warnings:
         work.emit(f"warning: {warning}")
     work.run.record(ReferenceObserved(facts=work.run.store.put_fact(facts), warnings=facts.warnings))
@@ -146,10 +156,11 @@ def capture(work: Work) -> None:
     store = work.run.store
     ceilings = None
     if resolve_target(work.task.target).available:
-        work.emit("measuring the device's ceilings (once per machine)")
-        ceilings = measure_ceilings(work.task.target, cache_dir=work.cache_dir, session=work.session)
+        ceilings = measure_ceilings(
+            work.task.target, cache_dir=work.cache_dir, session=work.session, emit=work.emit
+        )
     work.emit("capturing the graph")
-    graph = capture_graph(work.task, session=work.session, store=store, facts=work.facts, ceilings=ceilings)
+    graph = capture_graph(work.reference.child, work.task, work.facts, ceilings)
     work.run.record(
         GraphCaptured(
             graph=store.put_fact(graph),
@@ -227,6 +238,7 @@ def check(work: Work) -> None:
         facts=work.facts,
         options=CheckOptions(),
         emit=work.emit,
+        reference=work.reference if resolve_target(work.task.target).available else None,
     )
     work.emit(f"check: {checked.status}{' (' + checked.message + ')' if checked.message else ''}")
     work.run.record(
