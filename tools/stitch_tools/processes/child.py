@@ -159,7 +159,7 @@ class Child:
 
     def outcome(self) -> Outcome:
         """How it ended; a child that still runs is ended for that."""
-        return self._outcome or self._finish("killed", 0)
+        return self.kill()
 
     def pause(self) -> None:
         """Stop the child and everything it started; returns when it stands still.
@@ -173,9 +173,9 @@ class Child:
         """Let it go on."""
         self._tell("resume", "resumed")
 
-    def kill(self, kind: OutcomeKind = "killed") -> Outcome:
-        """End the whole tree now; `kind` names the reason where it had not ended by itself."""
-        return self._outcome or self._finish(kind, 0)
+    def kill(self, kind: OutcomeKind = "killed", *, grace_s: float = 0.0) -> Outcome:
+        """End the whole tree, after `grace_s` to end by itself; `kind` is the reason where it had not ended."""
+        return self._outcome or self._finish(kind, grace_s)
 
     def close(self) -> None:
         """Ask it to end, insist after a moment, and forget its scratch folder."""
@@ -226,7 +226,7 @@ class Child:
             exit_code=report.get("exit_code"),
             signal_name=signal_name(number),
             stdout_tail=str(report.get("stdout_tail", "")),
-            stderr_tail=str(report.get("stderr_tail", "")),
+            stderr_tail=str(report.get("stderr_tail", report.get("error", ""))),
             peak_rss_bytes=report.get("peak_rss_bytes"),
             left_behind=int(report.get("left_behind", 0)),
         )

@@ -1,5 +1,6 @@
 """One target interpreter kept warm: a zygote, and the children that it forks on request."""
 
+import contextlib
 import os
 import shutil
 import socket
@@ -239,7 +240,7 @@ class TargetSession:
         try:
             first: Frame = child.channel.receive(_SPAWN_TIMEOUT_S)
         except (ChannelClosedError, ChannelTimeoutError, ProtocolError):
-            outcome = child.kill()
+            outcome = child.kill("closed_descriptors", grace_s=0.5)
             raise WorkerError(
                 f"a child ended while it was set up: {outcome.describe()}", hint=outcome.stderr_tail
             ) from None
@@ -254,7 +255,7 @@ class TargetSession:
 
     def _forget(self, child: Child) -> None:
         self._children.discard(child)
-        shutil.rmtree(child.scratch, ignore_errors=True)
+        _remove(Path(child.scratch))
 
     def scratch_folders(self) -> list[Path]:
         """Scratch folders that exist now: those of the children that run."""
@@ -301,8 +302,18 @@ class TargetSession:
             self._errors.close()
             self._errors = None
         if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            _remove(self._folder)
             self._folder = None
+
+
+def _remove(folder: Path) -> None:
+    for parent, names, _ in os.walk(folder):
+        for name in names:
+            path = Path(parent, name)
+            if not path.is_symlink():
+                with contextlib.suppress(OSError):  # a child may have shut a folder of its own against us
+                    path.chmod(0o700)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _pair() -> tuple[Channel, socket.socket]:

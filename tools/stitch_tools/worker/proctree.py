@@ -6,11 +6,11 @@ import signal
 from pathlib import Path
 
 
-def descendants(pid: int) -> list[int]:
-    """All living and ended-but-unreaped processes below `pid`, parents before children."""
+def descendants(pid: int, spare: frozenset[int] = frozenset()) -> list[int]:
+    """All processes below `pid` (unreaped ones too), parents first; without the families of `spare`."""
     found = [pid]
     for parent in found:
-        found += _children(parent)
+        found += [child for child in _children(parent) if child not in spare]
     return found[1:]
 
 
@@ -44,9 +44,9 @@ def signal_each(pids: list[int], number: int) -> None:
 
 
 def kill_descendants(pid: int, spare: frozenset[int] = frozenset()) -> None:
-    """Kill everything below `pid` but `spare`, also what is being forked meanwhile."""
+    """Kill everything below `pid` but the families of `spare`, also what is being forked meanwhile."""
     for _ in range(100):
-        targets = [child for child in descendants(pid) if child not in spare]
+        targets = descendants(pid, spare)
         if not targets:
             return
         # Stopped first, so that no parent forks anew between our look and the blow.

@@ -48,6 +48,23 @@ _SYSTEM_READABLE = (
 )
 _DEVICES = ("null", "full", "dxg", "nvidia*")
 _MEMORY_FOLDER = "/dev/shm"
+# Parts of a prefix, not the prefix itself: some people make an environment of their project's own folder.
+_PREFIX_PARTS = (
+    "bin",
+    "lib",
+    "lib32",
+    "lib64",
+    "libexec",
+    "include",
+    "share",
+    "etc",
+    "ssl",
+    "pyvenv.cfg",
+    "nvvm",
+    "targets",
+    "compiler_compat",
+    "x86_64-conda-linux-gnu",
+)
 
 
 @dataclass(frozen=True)
@@ -74,11 +91,14 @@ def enter_namespaces() -> None:
         OSError: the machine does not allow it.
     """
     uid, gid = os.geteuid(), os.getegid()
+    # The /proc/self of an undumpable process belongs to root: a plain user could not write the maps.
+    linux.set_dumpable(True)
     linux.unshare(NAMESPACES)
     # Root maps to nobody, so that a program executed inside never regains capabilities by its uid.
     _write("/proc/self/setgroups", "deny")
     _write("/proc/self/uid_map", f"{uid or _NOBODY} {uid} 1")
     _write("/proc/self/gid_map", f"{gid or _NOBODY} {gid} 1")
+    linux.set_dumpable(False)
 
 
 def mount_private(scratch: str | None, scratch_bytes: int) -> None:
@@ -152,7 +172,8 @@ def apply(confinement: Confinement) -> None:
 
 def interpreter_folders(import_paths: bool) -> list[str]:
     """Folders that this interpreter needs to run and import: its own, and torch's."""
-    found: list[str] = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix]
+    prefixes = dict.fromkeys((sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix))
+    found = [str(Path(prefix, name)) for prefix in prefixes for name in _PREFIX_PARTS]
     found += [
         path for name in ("stdlib", "platstdlib", "purelib", "platlib") if (path := sysconfig.get_path(name))
     ]
@@ -165,7 +186,7 @@ def interpreter_folders(import_paths: bool) -> list[str]:
     found += [path for name in ("CUDA_HOME", "CUDA_PATH") if (path := os.environ.get(name))]
     if import_paths:
         found += sys.path
-    return [path for path in _existing(found) if path != "/"]
+    return _existing(found)
 
 
 def _existing(paths: Iterable[str]) -> list[str]:

@@ -90,10 +90,7 @@ class Zygote:
                 break
             self._inits.discard(pid)
         # Without a pid namespace a child that outlived its init comes to us; nobody else knows of it.
-        family = set(self._inits)
-        for known in self._inits:
-            family.update(proctree.descendants(known))
-        proctree.kill_descendants(os.getpid(), spare=frozenset(family))
+        proctree.kill_descendants(os.getpid(), spare=frozenset(self._inits))
 
 
 def main(control_fd: int, *, bound: bool) -> int:
