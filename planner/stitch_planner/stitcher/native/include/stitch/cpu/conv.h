@@ -8,6 +8,7 @@
 #ifndef STITCH_CPU_CONV_H_
 #define STITCH_CPU_CONV_H_
 
+#include <cmath>
 #include <list>
 #include <memory>
 
@@ -32,11 +33,22 @@ struct ConvOptions {
   int64_t hint[3] = {0, 0, 0};         // N, H, W to expect; N = 0: prepare nothing in init
 };
 
+// Inference-mode batch normalisation behind a convolution: out * scale + offset with
+// scale = gamma / sqrt(variance + eps), offset = beta - mean * scale. gamma and beta may be null.
+struct FoldedNorm {
+  const float* gamma = nullptr;
+  const float* beta = nullptr;
+  const float* mean = nullptr;  // null: nothing to fold
+  const float* variance = nullptr;
+  float eps = 1e-5f;
+};
+
 class Conv {
  public:
   // `weight` is torch's: [out, in/groups, kh, kw], or [in, out/groups, kh, kw] when transposed. It and `bias`
   // must stay valid as long as this object.
-  int32_t init(Dnnl& lib, const ConvOptions& options, const float* weight, const float* bias) {
+  int32_t init(Dnnl& lib, const ConvOptions& options, const float* weight, const float* bias,
+               const FoldedNorm& norm = {}) {
     lib_ = &lib;
     options_ = options;
     weight_ = weight;
@@ -45,6 +57,7 @@ class Conv {
     packed_.clear();
     STITCH_TRY(lib.open());
     STITCH_TRY(describe_weight());
+    if (norm.mean) STITCH_TRY(fold(norm));
     Entry* entry = nullptr;
     const Key hint{options.hint[0], options.hint[1], options.hint[2]};
     return hint.n > 0 ? find(hint, &entry) : STITCH_OK;
@@ -103,6 +116,34 @@ class Conv {
       strides.insert(strides.begin(), out * in * area);
     }
     return plain_.strided(*lib_, weight_dims_, strides);
+  }
+
+  // Multiplies the normalisation into copies of weight and bias, in double: the copy rounds once.
+  int32_t fold(const FoldedNorm& norm) {
+    const ConvOptions& o = options_;
+    const int64_t area = o.kernel[0] * o.kernel[1], count = o.in_channels * o.out_channels / o.groups * area;
+    if (!folded_weight_.reserve(sizeof(float) * count) ||
+        !folded_bias_.reserve(sizeof(float) * o.out_channels)) {
+      return lib_->fail(STITCH_OUT_OF_MEMORY, "no memory for folded weights");
+    }
+    const int64_t out = o.out_channels / o.groups, in = o.in_channels / o.groups;
+    for (int64_t c = 0; c < o.out_channels; ++c) {
+      const double scale =
+          (norm.gamma ? norm.gamma[c] : 1.0) / std::sqrt(double{norm.variance[c]} + norm.eps);
+      const double bias = bias_ ? bias_[c] : 0.0, beta = norm.beta ? norm.beta[c] : 0.0;
+      folded_bias_.floats()[c] = static_cast<float>((bias - norm.mean[c]) * scale + beta);
+      const int64_t group = c / out, within = c % out;
+      for (int64_t i = 0; i < in; ++i) {
+        const int64_t at = (o.transposed ? (group * in + i) * out + within : c * in + i) * area;
+        for (int64_t k = at; k < at + area; ++k) {
+          folded_weight_.floats()[k] = static_cast<float>(weight_[k] * scale);
+        }
+      }
+    }
+    weight_ = folded_weight_.floats();
+    bias_ = folded_bias_.floats();
+    options_.has_bias = true;
+    return STITCH_OK;
   }
 
   int32_t find(const Key& key, Entry** found) {
@@ -205,6 +246,7 @@ class Conv {
   const float* bias_ = nullptr;
   size_t operands_ = 0;
   Dims weight_dims_;
+  Buffer folded_weight_, folded_bias_;  // used when a normalisation was folded in
   MemoryDesc plain_;
   std::vector<std::unique_ptr<Packed>> packed_;
   std::list<Entry> kept_;
