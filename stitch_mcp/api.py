@@ -65,11 +65,8 @@ class _Desk:
         """The task that `reference` names; relative paths start at the current folder."""
         from stitch_tools.references import load_task
 
-        if allow_relaxed and self.config.forbid_relaxed:
-            origin = self.config.origin("forbid_relaxed")
-            raise UsageError(
-                f"loosening a contract is forbidden here ({origin})", hint="leave out --allow-relaxed"
-            )
+        if allow_relaxed:
+            _refuse_forbidden(self.config)
         return load_task(
             str(reference),
             workspace=Path.cwd(),
@@ -143,6 +140,14 @@ class _Desk:
         """Pass a progress sentence on."""
         if self.emit is not None:
             self.emit(sentence)
+
+
+def _refuse_forbidden(config: Config) -> None:
+    if config.forbid_relaxed:
+        origin = config.origin("forbid_relaxed")
+        raise UsageError(
+            f"loosening a contract is forbidden here ({origin})", hint="leave out --allow-relaxed"
+        )
 
 
 def _configure(settings: Settings) -> Config:
@@ -394,15 +399,13 @@ def solve(
         TaskError: the reference cannot be used.
         EnvironmentMissingError: something that this machine needs is missing.
     """
+    config = _configure(settings)
+    if allow_relaxed:
+        _refuse_forbidden(config)
+
     from stitch_planner.loop import SolveRequest
     from stitch_planner.loop import solve as run
 
-    config = _configure(settings)
-    if allow_relaxed and config.forbid_relaxed:
-        origin = config.origin("forbid_relaxed")
-        raise UsageError(
-            f"loosening a contract is forbidden here ({origin})", hint="leave out --allow-relaxed"
-        )
     request = SolveRequest(
         workspace=config.workspace,
         reference=None if reference is None else str(Path.cwd() / Path(reference).expanduser()),

@@ -151,13 +151,14 @@ def _target_items(config: Config) -> tuple[list[Item], str | None]:
     found = Item(name="target interpreter", status="ok", detail=detail)
     try:
         with TargetSession(interpreter, require_sandbox=config.require_sandbox) as session:
-            isolation = _isolation_item(session.sandbox_level, session.sandbox_reason)
+            isolation = isolation_item(session.sandbox_level, session.sandbox_reason)
             return [found, isolation], session.cuda_version
     except StitchError as error:
         return [found, _failure("isolation", error)], None
 
 
-def _isolation_item(level: str, reason: str) -> Item:
+def isolation_item(level: str, reason: str) -> Item:
+    """The isolation that sessions reach, and how to get more where it is not full."""
     if level == "full":
         return Item(name="isolation", status="ok", detail="full: namespaces, Landlock and seccomp")
     fix = (
@@ -168,6 +169,7 @@ def _isolation_item(level: str, reason: str) -> Item:
 
 
 def _gpu_items(torch_cuda: str | None) -> list[Item]:
+    from stitch_tools.compile.toolchain import find_nvcc
     from stitch_tools.device import find_gpus
 
     search = find_gpus()
@@ -178,33 +180,37 @@ def _gpu_items(torch_cuda: str | None) -> list[Item]:
         ]
     names = ", ".join(f"{gpu.name} ({gpu.arch})" for gpu in search.gpus)
     detail = f"{names}; driver {search.driver or 'unknown'}, runs CUDA {search.driver_cuda or 'unknown'}"
-    items = [Item(name="GPU", status="ok", detail=detail)]
-    items += _version_items(search.driver_cuda, torch_cuda)
-    return items
-
-
-def _version_items(driver_cuda: str | None, torch_cuda: str | None) -> list[Item]:
-    """Toolkit and torch beside the driver: a newer major version than the driver's does not run."""
-    from stitch_tools.compile.toolchain import find_nvcc
-
-    pairs: list[tuple[str, str | None, str]] = [
-        ("torch and driver", torch_cuda, "install a torch build for the driver's CUDA version"),
-    ]
     try:
-        version = ".".join(str(part) for part in find_nvcc().version[:2])
-        pairs.append(("toolkit and driver", version, "install the toolkit of the driver's major version"))
+        toolkit = ".".join(str(part) for part in find_nvcc().version[:2])
     except EnvironmentMissingError:
-        pass
+        toolkit = None
+    return [
+        Item(name="GPU", status="ok", detail=detail),
+        *version_items(search.driver_cuda, torch_cuda, toolkit),
+    ]
+
+
+def version_items(driver_cuda: str | None, torch_cuda: str | None, toolkit: str | None) -> list[Item]:
+    """Torch and toolkit beside the driver: what is newer than the driver's major version does not run."""
     items: list[Item] = []
-    for name, version, fix in pairs:
-        if version is None:
-            items.append(Item(name=name, status="warning", detail="torch was built without CUDA", fix=fix))
-        elif driver_cuda is not None and _major(version) > _major(driver_cuda):
-            detail = f"CUDA {version} is newer than the driver's {driver_cuda}"
-            items.append(Item(name=name, status="failed", detail=detail, fix=f"update the driver, or {fix}"))
-        else:
-            items.append(Item(name=name, status="ok", detail=f"CUDA {version} on a driver for {driver_cuda}"))
+    fix = "install a torch build for the driver's CUDA version"
+    if torch_cuda is None:
+        items.append(
+            Item(name="torch and driver", status="warning", detail="torch was built without CUDA", fix=fix)
+        )
+    else:
+        items.append(_version_item("torch and driver", torch_cuda, driver_cuda, fix))
+    if toolkit is not None:
+        fix = "install the toolkit of the driver's major version"
+        items.append(_version_item("toolkit and driver", toolkit, driver_cuda, fix))
     return items
+
+
+def _version_item(name: str, version: str, driver_cuda: str | None, fix: str) -> Item:
+    if driver_cuda is not None and _major(version) > _major(driver_cuda):
+        detail = f"CUDA {version} is newer than the driver's {driver_cuda}"
+        return Item(name=name, status="failed", detail=detail, fix=f"update the driver, or {fix}")
+    return Item(name=name, status="ok", detail=f"CUDA {version} on a driver for {driver_cuda or 'unknown'}")
 
 
 def _major(version: str) -> int:
@@ -215,24 +221,23 @@ def _major(version: str) -> int:
 def _profiler_items() -> list[Item]:
     ncu = shutil.which("ncu")
     fix = "install the CUDA toolkit's Nsight Compute; only profiling needs it"
-    found = (
-        Item(name="ncu", status="ok", detail=ncu)
-        if ncu
-        else Item(name="ncu", status="missing", detail="not found", fix=fix)
-    )
-    return [found, _nsys_item(ncu)]
+    if ncu:
+        found = Item(name="ncu", status="ok", detail=ncu)
+    else:
+        found = Item(name="ncu", status="missing", detail="not found", fix=fix)
+    nsys = shutil.which("nsys") or _bundled_nsys(ncu)
+    return [found, nsys_item(nsys, has_libdw=ctypes.util.find_library("dw") is not None)]
 
 
-def _nsys_item(ncu: str | None) -> Item:
+def nsys_item(nsys: str | None, *, has_libdw: bool) -> Item:
     """The nsys found, and whether it can turn its raw recording into a report.
 
     The Nsight Systems that comes inside Nsight Compute leaves a `.qdstrm` unless libdw can be loaded.
     """
-    nsys = shutil.which("nsys") or _bundled_nsys(ncu)
     if nsys is None:
         fix = "install Nsight Systems; only profiling needs it"
         return Item(name="nsys", status="missing", detail="not found", fix=fix)
-    if ctypes.util.find_library("dw") is None:
+    if not has_libdw:
         detail = f"{nsys}, but libdw.so.1 is missing: it would leave a .qdstrm and no report"
         fix = "install libdw1 and libelf1 (Debian, Ubuntu) or elfutils-libs (Fedora)"
         return Item(name="nsys", status="warning", detail=detail, fix=fix)
@@ -260,10 +265,11 @@ def _disk_items(config: Config) -> list[Item]:
         "cache": config.cache_dir or user_cache_dir(),
         "temporary files": Path(tempfile.gettempdir()),
     }
-    return [_folder_item(name, folder) for name, folder in folders.items()]
+    return [folder_item(name, folder) for name, folder in folders.items()]
 
 
-def _folder_item(name: str, folder: Path) -> Item:
+def folder_item(name: str, folder: Path) -> Item:
+    """Whether a folder, which need not exist yet, can be written and has room."""
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     if not os.access(existing, os.W_OK):
         option = {"workspace": "--workspace", "cache": "STITCH_CACHE_DIR"}.get(name, "TMPDIR")

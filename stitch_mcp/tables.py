@@ -10,6 +10,7 @@ from stitch_tools.models import Bench, Build, Ceilings, Check, DrawResult, Graph
 if TYPE_CHECKING:
     from stitch_mcp.certificates import CertificateView
     from stitch_planner.loop import SolveResult
+    from stitch_planner.plan import Plan
 
 
 def microseconds(value: float | None) -> str:
@@ -214,3 +215,9 @@ def solve_sections(result: "SolveResult") -> list[Section]:
         notes.append(f"certificate: {result.certificate}")
         notes.append(f"re-check it: stitch-mcp certify --verify {path}")
     return [*sections, Section(notes=tuple(notes))]
+
+
+def plan_sections(plan: "Plan") -> list[Section]:
+    """A plan: one row per step with its predicted time."""
+    rows = tuple((step.name, step.kind) for step in plan.steps)
+    return [Section("", ("step", "kind"), rows)]

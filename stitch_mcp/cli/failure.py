@@ -1,7 +1,6 @@
 """Failures as the user sees them: one message, one next step, one exit code; one JSON object with --json."""
 
 import errno
-import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -55,10 +54,6 @@ def describe(error: BaseException) -> Failure:
 
 def report_failure(error: BaseException, arguments: Sequence[str]) -> int:
     """Exit code of the failure, after telling of it: on stdout with --json, else on stderr."""
-    if isinstance(error, BrokenPipeError):
-        # The reader of our output has gone (`| head`): that is no failure; spare the interpreter the flush.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ExitCode.DONE
     failure = describe(error)
     if failure.code == "internal":
         traceback.print_exception(error, file=sys.stderr)

@@ -1,6 +1,7 @@
 """What a command prints: progress on stderr; on stdout either tables or exactly one JSON object."""
 
 import json
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -40,10 +41,14 @@ class Output:
 
     def finish(self, fields: Mapping[str, object], sections: Sequence[Section], exit_code: int = 0) -> int:
         """Print the result and return the exit code for click to hand on."""
-        if self.as_json:
-            print_object(self.command, fields, exit_code)
-        else:
-            print_sections(sections, sys.stdout)
+        try:
+            if self.as_json:
+                print_object(self.command, fields, exit_code)
+            else:
+                print_sections(sections, sys.stdout)
+        except BrokenPipeError:
+            # The reader has gone (`| head`): no failure, and nothing must be flushed at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(exit_code)
 
 

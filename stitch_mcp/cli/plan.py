@@ -7,7 +7,7 @@ import click
 from stitch_mcp.cli.options import json_option, parse_overrides, reference_options, session_options
 from stitch_mcp.cli.output import Output
 from stitch_mcp.config import Settings
-from stitch_mcp.plan_tables import plan_sections
+from stitch_mcp.tables import plan_sections
 
 
 @click.command("plan")

@@ -1,0 +1,232 @@
+"""Commands that need no torch: task, cache, runs, compile, config, certify's refusals, interrupts."""
+
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from stitch_mcp.cli import main
+from stitch_mcp.cli.interrupt import stop_on_interrupt
+from stitch_mcp.cli.options import parse_overrides
+from stitch_mcp.programs import read_program
+from stitch_tools.errors import InterruptedRunError, UsageError
+from stitch_tools.store import Store
+
+PROGRAMS = Path(__file__).parents[1] / "tools" / "programs"
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty workspace with a cache of its own, as the current folder; its name is not ASCII."""
+    folder = tmp_path / "my wörk"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("STITCH_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
+    for name in ("STITCH_WORKSPACE", "STITCH_TARGET", "STITCH_MIN_SPEEDUP"):
+        monkeypatch.delenv(name, raising=False)
+    return folder
+
+
+def run_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, object]]:
+    code = main([*arguments, "--json"])
+    found: dict[str, object] = json.loads(capsys.readouterr().out)
+    assert found["exit_code"] == code
+    return code, found
+
+
+def good_program(folder: Path) -> Path:
+    folder.mkdir()
+    shutil.copy(PROGRAMS / "linear_relu.cpp", folder)
+    (folder / "fault.h").write_text("#define FAULT NONE\n", encoding="utf-8")
+    return folder
+
+
+def test_config_show_names_the_origin_of_each_value(
+    workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (workspace / "stitch.toml").write_text("threads = 3\n", encoding="utf-8")
+    code, found = run_json(capsys, "config", "show", "--origin")
+    assert code == 0
+    settings, origins = found["settings"], found["origins"]
+    assert isinstance(settings, dict)
+    assert isinstance(origins, dict)
+    assert settings["threads"] == 3
+    assert origins["threads"] == str(workspace / "stitch.toml")
+    assert origins["cache_dir"] == "STITCH_CACHE_DIR"
+    assert main(["config", "show", "--origin"]) == 0
+    assert "stitch.toml" in capsys.readouterr().out
+
+
+def test_an_unknown_key_in_stitch_toml_stops_every_command(
+    workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (workspace / "stitch.toml").write_text("thread = 3\n", encoding="utf-8")
+    code, found = run_json(capsys, "runs", "list")
+    assert code == 2
+    assert found["error"] == {
+        "code": "usage",
+        "message": f"{workspace / 'stitch.toml'}: unknown setting `thread`",
+        "hint": "did you mean `threads`?",
+    }
+
+
+def test_task_new_writes_a_file_that_loads_again(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from stitch_mcp import load_task
+
+    shutil.copy(PROGRAMS / "linear_relu.py", workspace / "model.py")
+    code, found = run_json(capsys, "task", "new", "model.py")
+    written = workspace / "model.task.toml"
+    assert (code, found["path"]) == (0, str(written))
+    assert load_task(written).main == load_task("model.py").main == "model.py"
+
+
+def test_task_new_does_not_replace_a_file_unasked(
+    workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copy(PROGRAMS / "linear_relu.py", workspace / "model.py")
+    (workspace / "model.task.toml").write_text("# mine\n", encoding="utf-8")
+    assert run_json(capsys, "task", "new", "model.py")[0] == 2
+    assert (workspace / "model.task.toml").read_text(encoding="utf-8") == "# mine\n"
+    assert run_json(capsys, "task", "new", "model.py", "--force")[0] == 0
+
+
+def test_a_build_is_kept_shown_and_cleared(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program = good_program(workspace / "program")
+    code, first = run_json(capsys, "compile", str(program))
+    assert (code, first["ok"], first["cache_hit"]) == (0, True, False)
+    assert run_json(capsys, "compile", str(program))[1]["cache_hit"] is True
+    kinds = run_json(capsys, "cache", "show")[1]["kinds"]
+    assert isinstance(kinds, list)
+    assert kinds[0]["entries"] == 1
+    assert run_json(capsys, "cache", "clear")[0] == 0
+    kinds = run_json(capsys, "cache", "show")[1]["kinds"]
+    assert isinstance(kinds, list)
+    assert [row["entries"] for row in kinds] == [0] * len(kinds)
+
+
+def test_clearing_the_cache_touches_nothing_that_is_not_ours(
+    workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = Path(os.environ["STITCH_CACHE_DIR"]) / "mine" / "file"
+    other.parent.mkdir(parents=True)
+    other.write_text("kept", encoding="utf-8")
+    assert main(["cache", "clear"]) == 0
+    assert other.exists()
+
+
+def test_a_program_that_does_not_compile_is_a_result_with_diagnostics(
+    workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (workspace / "bad.cpp").write_text("int f( {\n", encoding="utf-8")
+    code, found = run_json(capsys, "compile", "bad.cpp")
+    assert (code, found["ok"]) == (3, False)
+    diagnostics = found["diagnostics"]
+    assert isinstance(diagnostics, list)
+    assert (diagnostics[0]["severity"], diagnostics[0]["file"], diagnostics[0]["line"]) == (
+        "error",
+        "bad.cpp",
+        1,
+    )
+    assert main(["compile", "bad.cpp"]) == 3
+    out = capsys.readouterr().out
+    assert "bad.cpp:1" in out
+    assert "repeat in the program's folder:" in out
+
+
+def test_an_empty_workspace_has_no_runs(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = run_json(capsys, "runs", "list")
+    assert (code, found["runs"]) == (0, [])
+    assert run_json(capsys, "runs", "show")[0] == 2
+    assert run_json(capsys, "solve", "--resume", "last")[0] == 2
+    assert run_json(capsys, "certify")[0] == 2
+
+
+def test_solve_without_a_reference_says_what_is_missing(
+    workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, found = run_json(capsys, "solve")
+    error = found["error"]
+    assert isinstance(error, dict)
+    assert (code, error["code"]) == (2, "usage")
+
+
+def test_verifying_what_is_no_certificate_is_3(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (workspace / "x.stitch.zip").write_bytes(b"PK\x03\x04 not really")
+    assert run_json(capsys, "certify", "--verify", "x.stitch.zip")[0] == 3
+    assert run_json(capsys, "certify", "--verify", "nowhere.zip")[0] == 3
+
+
+def test_an_interpreter_without_torch_is_named_with_the_fix(
+    workspace: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    import venv
+
+    venv.create(tmp_path / "bare", with_pip=False)
+    shutil.copy(PROGRAMS / "linear_relu.py", workspace / "model.py")
+    code, found = run_json(capsys, "solve", "model.py", "--python", str(tmp_path / "bare" / "bin" / "python"))
+    error = found["error"]
+    assert isinstance(error, dict)
+    assert (code, error["code"]) == (5, "environment")
+    assert "torch" in error["hint"]
+
+
+def test_a_relaxed_contract_can_be_forbidden(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copy(PROGRAMS / "linear_relu.py", workspace / "model.py")
+    (workspace / "stitch.toml").write_text("forbid-relaxed = true\n", encoding="utf-8")
+    code, found = run_json(capsys, "solve", "model.py", "--set", "rtol=0.5", "--allow-relaxed")
+    error = found["error"]
+    assert isinstance(error, dict)
+    assert (code, "stitch.toml" in error["message"]) == (2, True)
+
+
+def test_overrides_are_numbers_where_they_look_like_numbers() -> None:
+    assert parse_overrides(["rtol=1e-4", "tolerance.atol=0", "mode = eval"]) == {
+        "rtol": 1e-4,
+        "atol": 0.0,
+        "mode": "eval",
+    }
+
+
+def test_a_folder_with_two_programs_asks_which_one(tmp_path: Path) -> None:
+    for name in ("a.cpp", "b.cu"):
+        (tmp_path / name).write_text("", encoding="utf-8")
+    store = Store(tmp_path / "store")
+    with pytest.raises(UsageError, match="could mean"):
+        read_program(tmp_path, store, target="cpu")
+    assert read_program(tmp_path, store, target="cpu", main="b.cu").main == "b.cu"
+
+
+def test_a_folder_program_has_all_files_but_hidden_ones_and_caches(tmp_path: Path) -> None:
+    folder = tmp_path / "program"
+    for name in ("main.cpp", "stitch/cpu/x.h", ".git/config", "__pycache__/x.pyc"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name, encoding="utf-8")
+    program = read_program(folder, Store(tmp_path / "store"), target="cpu")
+    assert [file.path for file in program.files] == ["main.cpp", "stitch/cpu/x.h"]
+    assert (program.format, program.main) == ("native", "main.cpp")
+
+
+def test_a_python_file_is_a_kernelbench_program(tmp_path: Path) -> None:
+    (tmp_path / "new.py").write_text("class ModelNew: ...\n", encoding="utf-8")
+    assert read_program(tmp_path / "new.py", Store(tmp_path / "s"), target="cpu").format == "kernelbench"
+
+
+def test_the_first_interrupt_asks_to_stop_and_the_second_stops(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGINT)
+
+    def press_twice() -> None:
+        with stop_on_interrupt(tmp_path) as stop:
+            assert not stop.is_set()
+            os.kill(os.getpid(), signal.SIGINT)
+            assert stop.wait(timeout=10)
+            os.kill(os.getpid(), signal.SIGINT)
+            signal.pause()  # ended at once by the second signal, should it not have been delivered yet
+
+    with pytest.raises(InterruptedRunError, match="stopped at once") as caught:
+        press_twice()
+    assert "run the same command again" in caught.value.hint
+    assert signal.getsignal(signal.SIGINT) is before

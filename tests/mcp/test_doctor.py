@@ -1,0 +1,86 @@
+"""What `doctor` finds, and the fix that it names."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from stitch_mcp import doctor
+from stitch_mcp.cli import main
+from stitch_mcp.config import load_config
+
+
+def statuses(items: list[doctor.Item]) -> dict[str, str]:
+    return {item.name: item.status for item in items}
+
+
+def test_this_machine_is_examined_in_full(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code = main(["doctor", "--json", "--workspace", str(tmp_path)])
+    found = json.loads(capsys.readouterr().out)
+    items = {item["name"]: item for item in found["items"]}
+    wanted = {"platform", "CPU", "our Python", "C++ compiler", "nvcc", "oneDNN", "cuBLASLt"}
+    wanted |= {
+        "target interpreter",
+        "isolation",
+        "GPU",
+        "ncu",
+        "nsys",
+        "workspace",
+        "cache",
+        "temporary files",
+    }
+    assert wanted <= set(items)
+    assert code == (0 if found["can_solve_cpu"] else 5)
+    for item in items.values():
+        assert item["status"] in {"ok", "warning", "missing", "failed"}
+        assert item["detail"]
+        assert item["fix"] or item["status"] == "ok", item
+
+
+def test_an_interpreter_without_torch_fails_with_the_fix(tmp_path: Path) -> None:
+    import venv
+
+    venv.create(tmp_path / "bare", with_pip=False)
+    config = load_config(
+        {"workspace": str(tmp_path), "python": str(tmp_path / "bare" / "bin" / "python")}, environ={}
+    )
+    seen = doctor.examine(config)
+    item = next(item for item in seen.items if item.name == "target interpreter")
+    assert (item.status, seen.can_solve_cpu) == ("failed", False)
+    assert "torch" in item.fix
+
+
+@pytest.mark.parametrize(
+    ("driver", "torch", "status"),
+    [("13.0", "13.0", "ok"), ("13.0", "12.8", "ok"), ("12.4", "13.0", "failed"), ("13.0", None, "warning")],
+)
+def test_torch_must_not_be_newer_than_the_driver(driver: str, torch: str | None, status: str) -> None:
+    found = doctor.version_items(driver, torch, toolkit=None)
+    assert statuses(found) == {"torch and driver": status}
+    assert found[0].fix or status == "ok"
+
+
+def test_the_toolkit_must_not_be_newer_than_the_driver() -> None:
+    found = statuses(doctor.version_items("12.4", "12.4", toolkit="13.0"))
+    assert found == {"torch and driver": "ok", "toolkit and driver": "failed"}
+
+
+def test_nsys_without_libdw_is_a_warning_that_names_the_package() -> None:
+    item = doctor.nsys_item("/opt/nsys", has_libdw=False)
+    assert item.status == "warning"
+    assert "libdw1" in item.fix
+    assert doctor.nsys_item("/opt/nsys", has_libdw=True).status == "ok"
+    assert doctor.nsys_item(None, has_libdw=True).status == "missing"
+
+
+def test_weaker_isolation_is_a_warning_with_its_reason() -> None:
+    assert doctor.isolation_item("full", "").status == "ok"
+    weaker = doctor.isolation_item("process", "user namespaces are switched off")
+    assert (weaker.status, "switched off" in weaker.detail) == ("warning", True)
+    assert "userns" in weaker.fix
+
+
+def test_a_folder_that_is_not_there_yet_is_judged_by_its_parent(tmp_path: Path) -> None:
+    item = doctor.folder_item("cache", tmp_path / "not" / "yet")
+    assert item.status in {"ok", "warning"}
+    assert "GB free" in item.detail
