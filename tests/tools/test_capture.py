@@ -3,7 +3,8 @@
 import dataclasses
 import importlib.util
 import json
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,16 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from stitch_tools.graph import build_graph, render_graph
+from stitch_tools.check.reference import ReferenceServer
+from stitch_tools.errors import TaskError
+from stitch_tools.graph import build_graph, capture_graph, render_graph
 from stitch_tools.models import Contract, Graph
+from stitch_tools.processes.interpreter import find_interpreter
+from stitch_tools.processes.session import TargetSession
+from stitch_tools.references import load_task
+from stitch_tools.store import Store
 from stitch_tools.worker.capture import MAX_CONSTANT_BYTES, capture
-from tests.graph_runner import run_graph
+from tests.graph_runner import constant_of, run_graph
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples").glob("*.py"))
 X = torch.linspace(-2, 2, 12).reshape(3, 4)
@@ -370,3 +377,54 @@ def test_a_graph_is_shown_as_a_plain_table() -> None:
     line = next(line for line in text.splitlines() if line.startswith("  linear"))
     assert "f32[3,4]" in line
     assert text.endswith("moved\n")
+
+
+ATTRIBUTES = """\
+import torch
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fixed = torch.tensor([1.0, 2.0])
+        self.drawn = torch.randn(2)
+
+    def forward(self, x):
+        return x * self.fixed + self.drawn
+
+def get_inputs():
+    return [torch.randn(3, 2)]
+"""
+FAULT = ATTRIBUTES.replace("return x * self.fixed", "return [][1]")
+
+
+@pytest.fixture(scope="module")
+def session() -> Generator[TargetSession]:
+    interpreter = find_interpreter(sys.executable, Path.cwd())
+    with TargetSession(interpreter) as session:
+        yield session
+
+
+def served_graph(session: TargetSession, folder: Path, text: str, *, observes: bool) -> Graph:
+    (folder / "net.py").write_text(text, encoding="utf-8")
+    store = Store(folder / "store")
+    task = load_task("net.py", workspace=folder, store=store)
+    with ReferenceServer(session, task, store) as server:
+        facts = server.observe() if observes else None
+        return capture_graph(server.child, task, facts, None)
+
+
+@pytest.mark.parametrize("observes", [True, False])
+def test_a_constant_that_depends_on_the_weights_seed_is_not_sent(
+    session: TargetSession, tmp_path: Path, observes: bool
+) -> None:
+    graph = served_graph(session, tmp_path, ATTRIBUTES, observes=observes)
+    constants = {row.target: row for row in graph.inputs if row.kind == "constant"}
+    assert graph.source == "export"
+    assert constants["drawn"].data_base64 is None
+    values = constant_of(constants["fixed"].data_base64 or "", "float32", (2,))
+    assert values.tolist() == [1.0, 2.0]
+
+
+def test_a_forward_that_fails_is_told_with_its_line(session: TargetSession, tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match=r"net\.py:10: .*list index out of range"):
+        served_graph(session, tmp_path, FAULT, observes=False)

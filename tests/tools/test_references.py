@@ -226,6 +226,8 @@ class TestTaskFile:
         task = load(tmp_path, "task.toml", store)
         assert (task.entry, task.inputs, task.init_inputs) == ("Net", "make", "sizes")
         assert load(tmp_path, "task.toml", store, inputs="sizes").inputs == "sizes"
+        write(tmp_path, {"net.task.toml": 'entry = "Net"\ninputs = "make"\ninit_inputs = "sizes"\n'})
+        assert load(tmp_path, "net.py", store) == task.model_copy(update={"name": "net"})
 
     def test_files_and_search_path_are_taken_relative_to_the_task_file(
         self, tmp_path: Path, store: Store
@@ -279,7 +281,7 @@ class TestTaskFile:
     def test_the_written_file_shows_every_key_and_its_lines_are_valid(self, tmp_path: Path) -> None:
         write(tmp_path, {"net.py": MODEL, "part.py": ""})
         text = render_task_toml("net.py", workspace=tmp_path)
-        optional = {"name", "contract", "init_inputs"}
+        optional = {"name", "entry", "contract", "init_inputs"}
         for key in [*(set(TASK_KEYS) - optional), *(row.name for row in CONTRACT_KEYS)]:
             assert f"{key} = " in text
         path = tmp_path / "check.toml"

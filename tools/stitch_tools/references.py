@@ -132,7 +132,7 @@ def _locate(reference: str, workspace: Path) -> _Pointer:
     if path.suffix != ".toml":
         contract = path.with_name(f"{path.stem}.task.toml")
         task_file = read_task_file(contract) if contract.is_file() else None
-        return _Pointer(path, entry, task_file)
+        return _Pointer(path, entry or (task_file.entry if task_file else None), task_file)
     task_file = read_task_file(path)
     named = task_file.reference
     if named is None:
@@ -140,7 +140,7 @@ def _locate(reference: str, workspace: Path) -> _Pointer:
             raise TaskError(f"{path} names no reference", hint='add a line: reference = "model.py"')
         named = path.name.removesuffix(".task.toml") + ".py"
     file, own_entry = _split(named, path.parent)
-    return _Pointer(file, entry or own_entry, task_file)
+    return _Pointer(file, entry or own_entry or task_file.entry, task_file)
 
 
 def _split(reference: str, base: Path) -> tuple[Path, str | None]:

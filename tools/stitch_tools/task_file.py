@@ -89,6 +89,7 @@ CONTRACT_KEYS = (
 
 TASK_KEYS = {
     "reference": "the Python file, relative to this one, with `:Object` if that is the entry",
+    "entry": "class, instance or function in that file; the same as `:Object`",
     "name": "short name for people",
     "inputs": "function that returns the inputs of one call",
     "init_inputs": "function that returns constructor arguments",
@@ -104,6 +105,7 @@ class TaskFile:
 
     path: Path
     reference: str | None = None
+    entry: str | None = None
     name: str | None = None
     inputs: str | None = None
     init_inputs: str | None = None
@@ -137,6 +139,7 @@ def read_task_file(path: Path) -> TaskFile:
     return TaskFile(
         path=path,
         reference=_text(data, "reference", path),
+        entry=_text(data, "entry", path),
         name=_text(data, "name", path),
         inputs=_text(data, "inputs", path),
         init_inputs=_text(data, "init_inputs", path),

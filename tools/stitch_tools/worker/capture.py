@@ -36,6 +36,7 @@ from stitch_tools.worker.trees import flatten_outputs, fresh_copy, map_tensors
 
 MAX_CONSTANT_BYTES = 1 << 20
 """Larger lifted constants are named, not sent."""
+_ANY_SEED, _OTHER_SEED = 1, 2  # a graph without constants is the same for all weights and inputs
 _KINDS = {"PARAMETER": "parameter", "BUFFER": "buffer", "CONSTANT_TENSOR": "constant"}
 
 
@@ -82,8 +83,24 @@ def capture(module: nn.Module, inputs: Sequence[Any] | Mapping[str, Any]) -> Jso
 def handle_capture(state: ServerState, request: Request) -> Reply:
     """The `capture` request: the loaded reference's graph on the inputs of the current draw."""
     del request
-    _, module = state.need()
-    return Reply({"graph": capture(module, state.arguments)})
+    if state.module is None:
+        state.set_weights(_ANY_SEED)
+    if state.draw is None:
+        state.make_draw("own-1", _ANY_SEED, _ANY_SEED)
+    reference, module = state.need()
+    graph = capture(module, state.arguments)
+    if any("data_base64" in row for row in graph["inputs"]):
+        other, _ = reference.construct(_OTHER_SEED)
+        _keep_equal_constants(graph, capture(other, state.arguments))
+    return Reply({"graph": graph})
+
+
+def _keep_equal_constants(graph: Json, other: Json) -> None:
+    """Drop the data of constants that another construction gives other values (unregistered weights)."""
+    seen = {row["name"]: row.get("data_base64") for row in other["inputs"]}
+    for row in graph["inputs"]:
+        if "data_base64" in row and seen.get(row["name"]) != row["data_base64"]:
+            del row["data_base64"]
 
 
 def _arguments(module: nn.Module, inputs: Sequence[Any] | Mapping[str, Any]) -> Arguments:
