@@ -1,0 +1,173 @@
+"""The Python API: its page, its laziness, and programs loaded from certificates."""
+
+import re
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+import stitch_mcp
+from stitch_mcp.programs import read_program
+from stitch_tools.certificate import Certificate, seal_certificate, write_certificate
+from stitch_tools.errors import CertificateError, UsageError
+from stitch_tools.models import Check, Contract, Environment, ReferenceFacts, Task, TensorSpec
+from stitch_tools.store import Store
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = ROOT / "tests" / "tools" / "programs"
+
+
+@pytest.fixture
+def certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A certificate of the program `linear_relu.cpp`, made by hand."""
+    monkeypatch.setenv("STITCH_CACHE_DIR", str(tmp_path / "cache"))
+    store = Store(tmp_path / "store")
+    task = Task(
+        name="reference",
+        files=store.put_files({"linear_relu.py": (PROGRAMS / "linear_relu.py").read_bytes()}),
+        main="linear_relu.py",
+        contract=Contract(),
+    )
+    folder = tmp_path / "program"
+    folder.mkdir()
+    (folder / "linear_relu.cpp").write_bytes((PROGRAMS / "linear_relu.cpp").read_bytes())
+    (folder / "fault.h").write_text("#define FAULT NONE\n", encoding="utf-8")
+    program = read_program(folder, store, target="cpu")
+    facts = ReferenceFacts(
+        inputs=(TensorSpec(name="0", shape=(8, 16), dtype="float32"),),
+        outputs=(TensorSpec(name="", shape=(8, 33), dtype="float32"),),
+        output_structure='"leaf"',
+        parameters=(
+            TensorSpec(name="fc.weight", shape=(33, 16), dtype="float32"),
+            TensorSpec(name="fc.bias", shape=(33,), dtype="float32"),
+        ),
+    )
+    entries = {
+        "task.json": task.canonical_json(),
+        "facts.json": facts.canonical_json(),
+        "program.json": program.canonical_json(),
+        **{f"task/{file.path}": store.get(file.sha256) for file in task.files},
+        **{f"program/{file.path}": store.get(file.sha256) for file in program.files},
+    }
+    draft = Certificate(
+        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        run_id="by-hand",
+        task_id=task.task_id,
+        program_id=program.program_id,
+        target="cpu",
+        check=Check(program_id=program.program_id, task_id=task.task_id, status="accepted"),
+        bench=None,
+        environment=Environment(stitch_version="test", platform="test"),
+        files=(),
+    )
+    path = tmp_path / "by hand.stitch.zip"
+    write_certificate(seal_certificate(draft, entries), path)
+    return path
+
+
+def test_the_public_names_are_these() -> None:
+    assert sorted(stitch_mcp.__all__) == [
+        "__version__",
+        "benchmark_program",
+        "check_program",
+        "compile_program",
+        "load_program",
+        "load_task",
+        "solve",
+    ]
+    for name in stitch_mcp.__all__:
+        assert getattr(stitch_mcp, name)
+        assert name in dir(stitch_mcp)
+    with pytest.raises(AttributeError, match="no attribute 'sovle'"):
+        _ = stitch_mcp.sovle  # pyright: ignore[reportAttributeAccessIssue] # the point of the test
+
+
+def test_the_page_names_every_function() -> None:
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    for name in stitch_mcp.__all__:
+        assert name == "__version__" or f"stitch_mcp.{name}(" in text, name
+
+
+@pytest.mark.slow
+def test_the_code_on_the_page_runs(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert len(blocks) >= 8
+    (tmp_path / "page.py").write_text("\n".join(blocks), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "page.py"], cwd=tmp_path, capture_output=True, text=True, timeout=550
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_loaded_program_computes_what_the_reference_computes(certificate: Path) -> None:
+    torch = pytest.importorskip("torch")
+    reference = torch.nn.Module()
+    reference.fc = torch.nn.Linear(16, 33)
+    fast = stitch_mcp.load_program(certificate, weights=reference)
+    x = torch.randn(8, 16)
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x), torch.relu(reference.fc(x)))
+    assert list(fast.state_dict()) == ["fc.weight", "fc.bias"]
+
+
+def test_other_weights_can_be_loaded_later(certificate: Path) -> None:
+    torch = pytest.importorskip("torch")
+    fast = stitch_mcp.load_program(certificate)
+    other = torch.nn.Module()
+    other.fc = torch.nn.Linear(16, 33)
+    fast.load_state_dict(other.state_dict())
+    x = torch.randn(8, 16)
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x), torch.relu(other.fc(x)))
+
+
+def test_without_weights_it_has_those_of_a_fresh_reference_and_disturbs_nothing(certificate: Path) -> None:
+    torch = pytest.importorskip("torch")
+    path, state = list(sys.path), torch.get_rng_state()
+    fast = stitch_mcp.load_program(certificate)
+    assert sys.path == path
+    assert torch.equal(torch.get_rng_state(), state)
+    assert "linear_relu" not in sys.modules
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        fresh = torch.nn.Linear(16, 33)
+    x = torch.randn(8, 16)
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x), torch.relu(fresh(x)))
+
+
+def test_gradients_are_refused_in_words(certificate: Path) -> None:
+    torch = pytest.importorskip("torch")
+    fast = stitch_mcp.load_program(certificate)
+    with pytest.raises(RuntimeError, match="no gradients"):
+        fast(torch.randn(8, 16, requires_grad=True))
+
+
+def test_weights_of_another_module_are_refused(certificate: Path) -> None:
+    torch = pytest.importorskip("torch")
+    with pytest.raises(UsageError, match=r"the weights lack fc\.weight"):
+        stitch_mcp.load_program(certificate, weights=torch.nn.Linear(16, 33))
+
+
+def test_a_damaged_certificate_is_not_loaded(certificate: Path) -> None:
+    pytest.importorskip("torch")
+    data = bytearray(certificate.read_bytes())
+    data[len(data) // 2] ^= 1
+    certificate.write_bytes(data)
+    with pytest.raises(CertificateError):
+        stitch_mcp.load_program(certificate)
+
+
+def test_a_certificate_is_a_program(certificate: Path, tmp_path: Path) -> None:
+    build = stitch_mcp.compile_program(certificate, workspace=tmp_path)
+    assert build.ok
+
+
+def test_loading_a_task_runs_nothing(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(
+        "raise SystemExit('it ran')\nclass Model: ...\ndef get_inputs(): return []\n", encoding="utf-8"
+    )
+    assert stitch_mcp.load_task(tmp_path / "model.py", workspace=tmp_path).name == "model"
