@@ -126,6 +126,13 @@ class Worker:
         fds = (inputs.fds[0], outputs_fd)
         return self._answer(self.child.request(message, expectation.generator, fds, timeout_s))
 
+    def eager_share(self, timeout_s: float) -> tuple[float, tuple[str, ...]] | None:
+        """Share of a `ModelNew`'s time in torch's own operators, and their names; None when unknown."""
+        message = self.child.request({"op": "eager_share"}, timeout_s=timeout_s).message
+        if message.get("status") != "ok":
+            return None
+        return float(message["share"]), tuple(str(name) for name in message["names"])
+
     def _answer(self, frame: Frame) -> Answer:
         message = frame.message
         if message["ok"] is not True:

@@ -202,7 +202,19 @@ class _Judge:
                 weights.close()
             if end is not None:
                 return end
+            if label == "weights-1" and self.program.format == "kernelbench" and not self.record.failures:
+                self._weigh_eager(worker)
         return None
+
+    def _weigh_eager(self, worker: Worker) -> None:
+        found = worker.eager_share(self.options.call_timeout_s)
+        if found is None or found[0] <= self.task.contract.pytorch_share:
+            return
+        share, names = found
+        self.record.flags.append("partial")
+        self._note(
+            "eager_share", f"{share:.0%} of the time is torch's own operators: {', '.join(names[:10])}"
+        )
 
     def _schedule(self) -> list[tuple[str, list[str]]]:
         options, contract = self.options, self.task.contract

@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
+from stitch_tools.worker.candidate.eager import eager_share
 from stitch_tools.worker.candidate.native import ProgramError
 from stitch_tools.worker.candidate.state import BUFFER, CandidateState
 from stitch_tools.worker.candidate.timing import timed_program, timed_runner
 from stitch_tools.worker.serving import Handler, Reply, Request, serve_ops
 from stitch_tools.worker.tensors import map_pack
-from stitch_tools.worker.trees import TreeError
+from stitch_tools.worker.trees import TreeError, unflatten
 from stitch_tools.worker.wire import Channel
 
 
@@ -24,6 +25,7 @@ def handlers(state: CandidateState) -> dict[str, Handler]:
         "init": _init,
         "reload": _reload,
         "run": _run,
+        "eager_share": _eager_share,
         "timed_runner": timed_runner,
         "timed_program": timed_program,
     }
@@ -78,18 +80,32 @@ def _run(state: CandidateState, request: Request) -> Reply:
     )
     mapped = state.take_inputs(inputs_fd, message["inputs"], shared=message["shared"], reuse=message["reuse"])
     outputs = state.map_outputs(outputs_fd, layout)
-    if state.native is None:
-        return _done(state.run_python(message["structure"], outputs, request.blob))
-    planned = state.run_native(outputs)
+    state.structure = message["structure"]
+    planned, end = None, b""
+    if state.native is not None:
+        planned = state.run_native(outputs)
+    else:
+        end = state.run_python(state.structure, outputs, request.blob)
     if message["shared"]:
         for target, value in zip(mapped, state.inputs, strict=True):
             if target is not value:
                 target.copy_(value)
+    if planned is None:
+        return _done(end)
     return _done(
         workspace_bytes=planned.workspace_bytes,
         capturable=planned.capturable,
         inplace_state=planned.inplace_state,
     )
+
+
+def _eager_share(state: CandidateState, request: Request) -> Reply:
+    """How much of a `ModelNew`'s time is torch's own, measured on the inputs of the last run."""
+    if state.python is None or state.python.module is None:
+        return _done(share=0.0, names=[])
+    arguments = unflatten(state.structure, state.inputs)
+    share, names = eager_share(state.python.module, arguments, state.device)
+    return _done(share=share, names=names[:50])
 
 
 def _named(fd: int, manifest: list[Any]) -> list[tuple[str, Any]]:

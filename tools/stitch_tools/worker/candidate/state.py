@@ -50,6 +50,7 @@ class CandidateState:
         self.inputs: list[torch.Tensor] = []
         self.parameters: list[tuple[str, torch.Tensor]] = []
         self.buffer_names: tuple[str, ...] = ()
+        self.structure: Any = ["tuple"]
 
     @property
     def stream(self) -> int:
