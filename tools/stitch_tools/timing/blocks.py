@@ -11,9 +11,16 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
-from stitch_tools.timing.interference import Snapshot, snapshot, steal_share, waiting_share, was_disturbed
+from stitch_tools.timing.interference import (
+    WAITING_SHARE,
+    Snapshot,
+    snapshot,
+    steal_share,
+    waited_share,
+    was_disturbed,
+)
 from stitch_tools.timing.statistics import (
     Interval,
     half_quartile_distance,
@@ -23,6 +30,7 @@ from stitch_tools.timing.statistics import (
 )
 
 Measured = TypeVar("Measured")
+Figure = Literal["latency_us", "throughput_us"]
 
 
 class Contestant(Protocol):
@@ -71,6 +79,9 @@ class Rules:
     latency_samples: int = 5
     min_rounds: int = 10
     max_rounds: int = 40
+    """Undisturbed rounds after which a wide interval is left as it is."""
+    waiting_share: float = WAITING_SHARE
+    """A block in which some task waited longer for a CPU is repeated; 1.0: never."""
     max_repeats: int = 6
     """How many blocks of one visit are repeated because others disturbed them."""
 
@@ -80,7 +91,7 @@ class Visit:
     """What one visit measured, in seconds."""
 
     slopes_s: tuple[float, ...]
-    """Time per call, one per block."""
+    """Time per call, one per undisturbed block; of all blocks where none was undisturbed."""
     latencies_s: tuple[float, ...]
     """Go 1, one call on an idle device."""
     floors_s: tuple[float, ...]
@@ -88,7 +99,9 @@ class Visit:
     repeats: int = 0
     """Blocks thrown away because others took time from them."""
     disturbed: int = 0
-    """Blocks kept although they were disturbed, since the repetitions were used up."""
+    """Blocks that were disturbed in every repetition."""
+    clean: bool = True
+    """Whether singles and at least one block were undisturbed: only then does the visit enter a ratio."""
 
     @property
     def throughput_s(self) -> float:
@@ -107,7 +120,7 @@ class Series:
 
     visits: list[Visit] = field(default_factory=list[Visit])
 
-    def values(self, figure: str) -> list[float]:
+    def values(self, figure: Figure) -> list[float]:
         """One value per visit."""
         if figure == "throughput_us":
             return [visit.throughput_s for visit in self.visits]
@@ -177,39 +190,45 @@ def measure_block(contestant: Contestant, pace: Pace) -> float:
 
 def visit(contestant: Contestant, pace: Pace, rules: Rules, watch: Watch = snapshot) -> Visit:
     """Wake the contestant, drop its first calls, measure single calls and blocks, stop it again."""
-    attempts = _Attempts(rules.max_repeats, watch)
+    attempts = _Attempts(rules, watch)
     contestant.resume()
     try:
         contestant.go(pace.warm_calls)
-        singles = attempts.undisturbed(lambda: measure_singles(contestant, pace))
-        slopes = [
+        singles, singles_clean = attempts.undisturbed(lambda: measure_singles(contestant, pace))
+        blocks = [
             attempts.undisturbed(lambda: measure_block(contestant, pace))
             for _ in range(rules.blocks_per_visit)
         ]
     finally:
         contestant.pause()
     floors, latencies = zip(*singles, strict=True)
-    return Visit(tuple(slopes), latencies, floors, attempts.repeats, attempts.kept_disturbed)
+    clean = [slope for slope, is_clean in blocks if is_clean]
+    return Visit(
+        slopes_s=tuple(clean or [slope for slope, _ in blocks]),
+        latencies_s=latencies,
+        floors_s=floors,
+        repeats=attempts.repeats,
+        disturbed=len(blocks) - len(clean),
+        clean=singles_clean and bool(clean),
+    )
 
 
 class _Attempts:
     """Repeats a measurement while others disturb it, a limited number of times per visit."""
 
-    def __init__(self, limit: int, watch: Watch) -> None:
-        self._limit = limit
+    def __init__(self, rules: Rules, watch: Watch) -> None:
+        self._rules = rules
         self._watch = watch
         self.repeats = 0
-        self.kept_disturbed = 0
 
-    def undisturbed(self, measure: Callable[[], Measured]) -> Measured:
+    def undisturbed(self, measure: Callable[[], Measured]) -> tuple[Measured, bool]:
         while True:
             before = self._watch()
             measured = measure()
-            if not was_disturbed(before, self._watch()):
-                return measured
-            if self.repeats >= self._limit:
-                self.kept_disturbed += 1
-                return measured
+            if not was_disturbed(before, self._watch(), self._rules.waiting_share):
+                return measured, True
+            if self.repeats >= self._rules.max_repeats:
+                return measured, False
             self.repeats += 1
 
 
@@ -228,31 +247,33 @@ class Rounds:
         return steal_share(self.began, self.ended)
 
     @property
-    def waiting_share(self) -> float | None:
+    def waited_share(self) -> float | None:
         """Share of the time in which some task had to wait for a CPU."""
-        return waiting_share(self.began, self.ended)
+        return waited_share(self.began, self.ended)
 
-    def ratio(self, baseline: str, program: str, figure: str) -> Interval:
-        """The speed-up over one baseline with its interval, one ratio per round."""
-        return median_interval(ratios(self.series[baseline], self.series[program], figure))
+    def ratio(self, baseline: str, program: str, figure: Figure) -> Interval | None:
+        """The speed-up over one baseline with its interval, one ratio per round; None without any round."""
+        values = ratios(self.series[baseline], self.series[program], figure)
+        return median_interval(values) if values else None
 
 
-def ratios(baseline: Series, program: Series, figure: str) -> list[float]:
-    """One speed-up per round, from the two mirrored visits of each."""
+def ratios(baseline: Series, program: Series, figure: Figure) -> list[float]:
+    """One speed-up per round, from the two mirrored visits of each; disturbed rounds are left out."""
     theirs, ours = baseline.values(figure), program.values(figure)
-    count = min(len(theirs), len(ours)) // 2
-    return [
-        round_ratio(theirs[2 * index : 2 * index + 2], ours[2 * index : 2 * index + 2])
-        for index in range(count)
-        if min(*theirs[2 * index : 2 * index + 2], *ours[2 * index : 2 * index + 2]) > 0.0
-    ]
+    found: list[float] = []
+    for first in range(0, min(len(theirs), len(ours)) - 1, 2):
+        pair = slice(first, first + 2)
+        clean = all(visit.clean for visit in (*baseline.visits[pair], *program.visits[pair]))
+        if clean and min(*theirs[pair], *ours[pair]) > 0.0:
+            found.append(round_ratio(theirs[pair], ours[pair]))
+    return found
 
 
 def run_rounds(
     contestants: Sequence[Contestant],
     *,
     rules: Rules,
-    figure: str,
+    figure: Figure,
     until_s: float,
     watch: Watch = snapshot,
     after_visit: Callable[[Contestant], None] | None = None,
@@ -260,7 +281,7 @@ def run_rounds(
     """Visit all contestants in mirrored rounds until the ratios settle.
 
     At least `rules.min_rounds` rounds are run, unless the monotonic time `until_s` comes first; then what was
-    measured so far counts, and too few rounds are inconclusive by themselves.
+    measured so far counts, and too few undisturbed rounds are inconclusive by themselves.
     """
     paces: dict[str, Pace] = {}
     for contestant in contestants:
@@ -269,20 +290,26 @@ def run_rounds(
         contestant.pause()
     began = watch()
     rounds = Rounds({contestant.name: Series() for contestant in contestants}, began, began)
-    for index in range(rules.max_rounds):
-        if index and time.monotonic() > until_s:
-            break
+    done = 0
+    while not done or time.monotonic() < until_s:
+        done += 1
         for contestant in [*contestants, *reversed(contestants)]:
             rounds.series[contestant.name].visits.append(
                 visit(contestant, paces[contestant.name], rules, watch)
             )
             if after_visit is not None:
                 after_visit(contestant)
-        if index + 1 >= rules.min_rounds and _all_settled(rounds, contestants, figure):
+        if done >= rules.min_rounds and _is_enough(rounds, contestants, rules, figure):
             break
     return Rounds(rounds.series, began, watch())
 
 
-def _all_settled(rounds: Rounds, contestants: Sequence[Contestant], figure: str) -> bool:
-    program = contestants[0].name
-    return all(is_settled(rounds.ratio(baseline.name, program, figure)) for baseline in contestants[1:])
+def _is_enough(rounds: Rounds, contestants: Sequence[Contestant], rules: Rules, figure: Figure) -> bool:
+    program, *baselines = (contestant.name for contestant in contestants)
+    for baseline in baselines:
+        interval = rounds.ratio(baseline, program, figure)
+        if interval is None or interval.count < rules.min_rounds:
+            return False
+        if interval.count < rules.max_rounds and not is_settled(interval):
+            return False
+    return True

@@ -1,0 +1,347 @@
+"""Program and baselines side by side: who sits down, how long, and what the figures amount to."""
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from stitch_tools.check.reference import ReferenceServer
+from stitch_tools.device import Target, cpu_info, resolve_target
+from stitch_tools.models import Bench, BenchOutcome, Build, Program, Ratio, ReferenceFacts, Task, Timing
+from stitch_tools.processes.session import TargetSession
+from stitch_tools.store import Store
+from stitch_tools.timing.blocks import Figure, Rounds, Rules, Series, run_rounds
+from stitch_tools.timing.contestant import ContestantFailedError
+from stitch_tools.timing.crosscheck import disagreement
+from stitch_tools.timing.device_lock import device_lock
+from stitch_tools.timing.recheck import recheck
+from stitch_tools.timing.ring import RingShape, available_bytes, ring_shape
+from stitch_tools.timing.seats import PROGRAM, Field, Seat, seat_baseline, seat_program
+from stitch_tools.timing.statistics import outcome_of
+
+Emit = Callable[[str], None]
+CPU_BASELINES = ("eager", "compile:default")
+CUDA_BASELINES = (
+    "eager",
+    "compile:default",
+    "compile:reduce-overhead",
+    "compile:max-autotune-no-cudagraphs",
+    "compile:max-autotune",
+    "cudagraph",
+    "cudagraph-static",
+)
+CUDA_QUICK_BASELINES = ("eager", "compile:default", "cudagraph", "cudagraph-static")
+_SEED_BITS = 62
+_MEMORY_SHARE = 4
+_CUDA_CACHE_BYTES = 64 << 20
+_DISTURBED = 0.10
+"""Above this share of disturbed visits the message says so."""
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """What is timed, and how long."""
+
+    quick: bool = False
+    """The fewest rounds, and torch.compile's default mode alone."""
+    baselines: tuple[str, ...] | None = None
+    """None: those of the target."""
+    budget_s: float = 60.0
+    """Time for rounds once all contestants sit; half of it in quick runs."""
+    compile_limit_s: float = 180.0
+    """Longest compilation of one baseline; beyond it the baseline counts as not measured."""
+    samples: int = 3
+    """Outputs of the timed region that are compared with the reference afterwards."""
+    lock_wait_s: float = 600.0
+    """How long to wait for another process that times on the same device."""
+    cache_dir: Path | None = None
+    """Root of our caches; None: the user's cache folder."""
+    rules: Rules = field(default_factory=Rules)
+
+
+def benchmark_program(
+    task: Task,
+    program: Program,
+    build: Build | None,
+    *,
+    session: TargetSession,
+    store: Store,
+    facts: ReferenceFacts,
+    options: BenchOptions | None = None,
+    emit: Emit | None = None,
+    deadline_s: float | None = None,
+) -> Bench:
+    """The Bench of an accepted program; trouble of the program's is the outcome `unmeasured` with its reason.
+
+    Args:
+        task: reference and contract.
+        program: the candidate.
+        build: its build; None only for KernelBench-style programs.
+        session: the target interpreter, warm.
+        store: where the sources lie.
+        facts: what was observed of the reference.
+        options: what is timed, and how long.
+        emit: takes sentences on the progress.
+        deadline_s: a time.monotonic() value after which no further round is begun.
+
+    Raises:
+        TaskError: the reference itself fails.
+        LockedError: another process times on this device for too long.
+        WorkerError, SandboxError: a failure of ours or of this machine.
+    """
+    began = time.monotonic()
+    run = _Run(task, program, session, store, facts, options or BenchOptions(), emit)
+    target = resolve_target(task.target)
+    refusal = run.refusal(build, target)
+    if refusal is not None:
+        return run.unmeasured(refusal, target, began)
+    key = target.gpu.uuid if target.gpu else "cpu"
+    purpose = f"timing {program.program_id[:12]}"
+    with device_lock(key, wait_s=run.options.lock_wait_s, purpose=purpose, emit=emit):
+        try:
+            bench = run.measure(build, target, deadline_s, may_repeat=True)
+            if bench is None:
+                run.absent.clear()
+                bench = run.measure(build, target, deadline_s, may_repeat=False)
+        except ContestantFailedError as failure:
+            return run.unmeasured(f"the program failed while it was timed: {failure.reason}", target, began)
+    if bench is None:  # cannot be: only a run that may be repeated gives nothing
+        return run.unmeasured("the timing was not repeated", target, began)
+    return bench.model_copy(update={"wall_s": time.monotonic() - began})
+
+
+@dataclass
+class _Run:
+    """One bench in progress."""
+
+    task: Task
+    program: Program
+    session: TargetSession
+    store: Store
+    facts: ReferenceFacts
+    options: BenchOptions
+    emit: Emit | None
+    absent: list[Timing] = field(default_factory=list[Timing])
+    """Baselines that could not be measured, with the reason."""
+
+    def say(self, sentence: str) -> None:
+        """Tell whoever listens."""
+        if self.emit is not None:
+            self.emit(sentence)
+
+    def refusal(self, build: Build | None, target: Target) -> str | None:
+        """Why nothing can be timed, where that is known at once."""
+        if not target.available:
+            return f"this machine has no device for {self.task.target}: {target.device}"
+        if self.program.format == "native" and (build is None or not build.ok or build.artifact is None):
+            return "the program was not built"
+        if self.facts.uses_rng and self.program.format == "native":
+            return "the reference draws random numbers in forward, which native programs cannot repeat yet"
+        return None
+
+    def unmeasured(self, reason: str, target: Target, began: float) -> Bench:
+        """The Bench that says why there are no figures."""
+        return Bench(
+            program_id=self.program.program_id,
+            task_id=self.task.task_id,
+            outcome="unmeasured",
+            figure=self.figure,
+            device=target.device,
+            sandbox=self.session.sandbox_level,
+            message=reason,
+            wall_s=time.monotonic() - began,
+        )
+
+    @property
+    def figure(self) -> Figure:
+        """Which figure ratios are taken on."""
+        return "throughput_us" if self.task.target == "cpu" else "latency_us"
+
+    def measure(
+        self, build: Build | None, target: Target, deadline_s: float | None, *, may_repeat: bool
+    ) -> Bench | None:
+        """Seat everybody, run the rounds, compare the outputs of the timed region, and judge.
+
+        None where the program's own clock disagrees with ours and all of it `may_repeat`.
+
+        Raises:
+            ContestantFailedError: the program failed.
+        """
+        with ExitStack() as stack:
+            place = self._field(target)
+            judge = stack.enter_context(ReferenceServer(self.session, self.task, self.store))
+            weights = judge.set_weights()
+            stack.callback(weights.close)
+            draws = [judge.make_draw(f"own-{n}", seed=seed) for n, seed in enumerate(place.seeds)]
+            for draw in draws:
+                stack.callback(draw.close)
+            program = seat_program(
+                stack, place, self.program, build, weights=weights, draws=draws, samples=self.options.samples
+            )
+            seats = [program, *self._seat_baselines(stack, place)]
+            rounds = self._rounds(seats, deadline_s)
+            self._finish(seats)
+            doubt = disagreement(program)
+            if doubt is not None and may_repeat:
+                self.say(f"{doubt}; timing again")
+                return None
+            self.say("comparing outputs of the timed calls with the reference")
+            wrong, unchecked = recheck(judge, self.task, self.facts, place.seeds, program)
+            return self._judge(target, seats, rounds, wrong=wrong, doubt=doubt, unchecked=unchecked)
+
+    def _field(self, target: Target) -> Field:
+        cache = cpu_info().last_level_cache_bytes
+        if target.gpu is not None:
+            cache = target.gpu.l2_bytes or _CUDA_CACHE_BYTES
+        contestants = 1 + len(self._baselines())
+        shape = ring_shape(
+            self.facts,
+            cache_bytes=cache,
+            memory_bytes=available_bytes() // (_MEMORY_SHARE * contestants),
+        )
+        self.say(_describe_ring(shape))
+        seeds = tuple(secrets.randbits(_SEED_BITS) for _ in range(shape.draws))
+        return Field(self.session, self.task, self.store, self.facts, shape, seeds, self.options.cache_dir)
+
+    def _baselines(self) -> tuple[str, ...]:
+        if self.options.baselines is not None:
+            return self.options.baselines
+        if self.task.target == "cpu":
+            return CPU_BASELINES
+        return CUDA_QUICK_BASELINES if self.options.quick else CUDA_BASELINES
+
+    def _seat_baselines(self, stack: ExitStack, place: Field) -> list[Seat]:
+        seats: list[Seat] = []
+        for kind in self._baselines():
+            self.say(f"preparing {kind}")
+            own = stack.enter_context(ExitStack())
+            try:
+                seat = seat_baseline(own, place, kind, compile_limit_s=self.options.compile_limit_s)
+                seat.pause()
+                seats.append(seat)
+            except ContestantFailedError as failure:
+                own.close()
+                self._leave_out(kind, failure.reason)
+        return seats
+
+    def _leave_out(self, kind: str, reason: str) -> None:
+        self.say(f"{kind} is not measured: {reason}")
+        self.absent.append(Timing(name=kind, latency_us=None, note=reason))
+
+    def _rounds(self, seats: list[Seat], deadline_s: float | None) -> Rounds:
+        """Run the rounds; a baseline that fails meanwhile leaves, and the rounds begin anew without it."""
+        rules = self.options.rules
+        if self.options.quick:
+            rules = replace(rules, max_rounds=rules.min_rounds)
+        while True:
+            self.say(f"timing {', '.join(seat.name for seat in seats)}")
+            until = time.monotonic() + self.options.budget_s / (2.0 if self.options.quick else 1.0)
+            until = until if deadline_s is None else min(until, deadline_s)
+            try:
+                for seat in seats:
+                    seat.pause()
+                return run_rounds(seats, rules=rules, figure=self.figure, until_s=until)
+            except ContestantFailedError as failure:
+                if failure.name == PROGRAM:
+                    raise
+                seats[:] = [seat for seat in seats if seat.name != failure.name]
+                self._leave_out(failure.name, failure.reason)
+
+    def _finish(self, seats: list[Seat]) -> None:
+        for seat in list(seats):
+            try:
+                seat.finish()
+            except ContestantFailedError as failure:
+                if seat.name == PROGRAM:
+                    raise
+                self.say(f"{seat.name}: {failure.reason}")
+
+    def _judge(
+        self,
+        target: Target,
+        seats: Sequence[Seat],
+        rounds: Rounds,
+        *,
+        wrong: str | None,
+        doubt: str | None,
+        unchecked: str | None,
+    ) -> Bench:
+        ratios = [row for seat in seats[1:] if (row := self._ratio(seat.name, rounds)) is not None]
+        outcome: BenchOutcome = "inconclusive"
+        against = next((row for row in ratios if row.baseline == "eager"), None)
+        message = "no undisturbed round of eager was measured" if against is None else _explain(against)
+        if against is not None:
+            outcome = against.outcome
+        if doubt is not None:
+            outcome, message = "inconclusive", doubt
+        if wrong is not None:
+            outcome, message, ratios = "unmeasured", wrong, []
+        notes = [note for note in (message, _describe_disturbance(rounds), unchecked) if note]
+        return Bench(
+            program_id=self.program.program_id,
+            task_id=self.task.task_id,
+            outcome=outcome,
+            timings=(*(_timing(seat, rounds.series[seat.name]) for seat in seats), *self.absent),
+            ratios=tuple(ratios),
+            figure=self.figure,
+            device=target.device,
+            threads=self.session.threads if self.task.target == "cpu" else None,
+            steal_share=rounds.steal_share,
+            sandbox=self.session.sandbox_level,
+            message="; ".join(notes),
+        )
+
+    def _ratio(self, baseline: str, rounds: Rounds) -> Ratio | None:
+        interval = rounds.ratio(baseline, PROGRAM, self.figure)
+        if interval is None or interval.low is None or interval.high is None:
+            return None
+        return Ratio(
+            baseline=baseline,
+            speedup=interval.middle,
+            low=interval.low,
+            high=interval.high,
+            outcome=outcome_of(interval),
+        )
+
+
+def _timing(seat: Seat, series: Series) -> Timing:
+    kept = sum(visit.disturbed for visit in series.visits)
+    notes = [seat.note, f"{kept} blocks were disturbed in every repetition" if kept else ""]
+    return Timing(
+        name=seat.name,
+        latency_us=_us(series.latency_s()),
+        latency_spread_us=_us(series.latency_spread_s()),
+        throughput_us=_us(series.throughput_s()),
+        throughput_spread_us=_us(series.throughput_spread_s()),
+        n=series.blocks,
+        note="; ".join(note for note in notes if note),
+    )
+
+
+def _us(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1e6
+
+
+def _explain(against: Ratio) -> str:
+    if against.outcome != "inconclusive":
+        return ""
+    if against.low > 1.0 or against.high < 1.0:
+        return "the difference is no larger than that between two runs of one program, or rounds are too few"
+    return f"the interval of the speed-up, {against.low:.3f} to {against.high:.3f}, does not exclude equality"
+
+
+def _describe_disturbance(rounds: Rounds) -> str:
+    visits = [visit for series in rounds.series.values() for visit in series.visits]
+    dirty = sum(not visit.clean for visit in visits)
+    if dirty <= _DISTURBED * len(visits):
+        return ""
+    return (
+        f"{dirty} of {len(visits)} visits were left out since something waited for a CPU or lost it:"
+        " other processes, or more threads than cores"
+    )
+
+
+def _describe_ring(shape: RingShape) -> str:
+    return f"timing over a ring of {shape.slots} slots, {shape.nbytes / 1e6:.0f} MB"

@@ -1,0 +1,63 @@
+"""Were the timed calls right? Outputs taken during the timed region, compared by the reference server."""
+
+import mmap
+import os
+from collections.abc import Sequence
+
+from stitch_tools.check.reference import DrawUnavailable, Expectation, ReferenceServer
+from stitch_tools.models import ReferenceFacts, Task
+from stitch_tools.timing.ring import Sample
+from stitch_tools.timing.seats import Seat
+from stitch_tools.worker import memory
+
+_GUARD = "guard"
+_GUARD_BYTE = 0xA5
+"""The reference server's name and filling of bytes beside outputs; everything outside them is filled so."""
+
+
+def recheck(
+    judge: ReferenceServer, task: Task, facts: ReferenceFacts, seeds: Sequence[int], program: Seat
+) -> tuple[str | None, str | None]:
+    """(what is wrong, why nothing could be compared), each None where there is nothing to say.
+
+    `judge` must still hold the weights that the program was given.
+    """
+    if facts.uses_rng:
+        return None, "timed outputs were not re-checked: forward draws random numbers"
+    if task.contract.buffers == "updated" and facts.mutated_buffers:
+        return None, "timed outputs were not re-checked: buffers moved on with every call"
+    samples = program.sampler.samples if program.sampler is not None else []
+    if not samples:
+        return "no output of the timed calls could be taken", None
+    for sample in samples:
+        problem = _compare(judge, sample, seeds[sample.slot % len(seeds)])
+        if problem is not None:
+            return f"a timed call gave another result than the check: {problem}", None
+    return None, None
+
+
+def _compare(judge: ReferenceServer, sample: Sample, seed: int) -> str | None:
+    judge.make_draw("own-1", seed=seed).close()
+    try:
+        expectation = judge.expect()
+    except DrawUnavailable as reason:
+        return str(reason)
+    fd = memory.create(expectation.nbytes)
+    try:
+        _lay_down(fd, sample, expectation)
+        comparison = judge.compare(fd, expectation)
+    finally:
+        os.close(fd)
+    for row in comparison.outputs:
+        if row.problem is not None:
+            return f"output {row.output} {row.problem}"
+    return None
+
+
+def _lay_down(fd: int, sample: Sample, expectation: Expectation) -> None:
+    parts = iter(sample.outputs)
+    with mmap.mmap(fd, expectation.nbytes) as view:
+        view[:] = bytes([_GUARD_BYTE]) * expectation.nbytes
+        for entry in expectation.layout:
+            if entry["name"] != _GUARD:
+                view[entry["offset"] : entry["offset"] + entry["nbytes"]] = next(parts)

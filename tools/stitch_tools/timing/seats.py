@@ -1,0 +1,262 @@
+"""Contestants in confined children: the program in a worker, each baseline in a server of its own."""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stitch_tools.check.candidate import Answer, Worker
+from stitch_tools.check.reference import Inputs, ReferenceServer, Weights
+from stitch_tools.errors import EnvironmentMissingError, TaskError
+from stitch_tools.host_build import build_runner, user_cache_dir
+from stitch_tools.models import Build, Program, ReferenceFacts, Task
+from stitch_tools.processes.child import Child
+from stitch_tools.processes.outcome import ChildDied
+from stitch_tools.processes.session import TargetSession
+from stitch_tools.store import Store, storing
+from stitch_tools.timing.contestant import ContestantFailedError, PipeContestant, Pipes
+from stitch_tools.timing.ring import OutputRing, RingShape, Sampler
+
+PROGRAM = "program"
+_COMPILE_ENV = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
+"""Inductor's pool of compile processes would run beside the clock."""
+_LOAD_TIMEOUT_S = 300.0
+_FIRST_GO_TIMEOUT_S = 300.0
+_GO_TIMEOUT_S = 120.0
+_STOP_TIMEOUT_S = 60.0
+
+
+@dataclass
+class Seat(PipeContestant):
+    """A contestant with its child. `close` ends both."""
+
+    child: Child | None = None
+    sampler: Sampler | None = None
+    note: str = ""
+    log: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    """(calls, nanoseconds) that the process itself noted: a claim."""
+    _resumed: bool = True
+    _visit_start: int = 0
+
+    def resume(self) -> None:
+        """Let it run; a sampled program gets one output poisoned first."""
+        self._visit_start = len(self.history)
+        if self.sampler is not None:
+            self.sampler.before_visit(self.slot)
+        if not self._resumed:
+            self._survive(self.process.resume)
+            self._resumed = True
+
+    def pause(self) -> None:
+        """Stop it; a sampled program's output is then copied."""
+        if self._resumed:
+            self._survive(self.process.pause)
+            self._resumed = False
+        if self.sampler is not None:
+            calls = sum(calls for calls, _ in self.history[self._visit_start :])
+            self.sampler.after_visit(calls, self.last_calls)
+
+    def _survive(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except ChildDied as death:
+            raise ContestantFailedError(self.name, death.outcome.describe()) from death
+
+    def finish(self) -> None:
+        """End the loop and fetch what it noted.
+
+        Raises:
+            ContestantFailedError: the process died, or its handler failed.
+        """
+        if self.child is None:
+            return
+        if not self._resumed:
+            self._survive(self.process.resume)
+            self._resumed = True
+        self.stop()
+        message = answer_of(self.child, self.name, _STOP_TIMEOUT_S)
+        if self.sampler is not None:
+            self.sampler.at_end(sum(calls for calls, _ in self.history))
+        self.log = [(int(calls), int(ns)) for calls, ns in message.get("log", [])]
+        if message.get("loop") == "python" and self.name == PROGRAM:
+            self.note = "timed by a Python loop"
+
+
+def answer_of(child: Child, name: str, timeout_s: float) -> dict[str, Any]:
+    """The answer to the request that runs the loop, as a contestant's failure where it is one."""
+    try:
+        message = child.answer(timeout_s).message
+    except ChildDied as death:
+        raise ContestantFailedError(name, death.outcome.describe()) from death
+    if not message["ok"]:
+        error = message["error"]
+        raise ContestantFailedError(name, f"{error['kind']}: {str(error['message'])[:500]}")
+    if message.get("status", "ok") != "ok":
+        raise ContestantFailedError(name, f"{message.get('step')}: {str(message.get('message'))[:500]}")
+    return message
+
+
+def first_go(seat: Seat, timeout_s: float) -> None:
+    """Wait until the contestant is ready: its first answer follows all preparation.
+
+    Raises:
+        ContestantFailedError: with the reason that the process gave, where it gave one.
+    """
+    if seat.child is None:
+        return
+    seat.go_timeout_s = timeout_s
+    try:
+        seat.go(0)
+    except ContestantFailedError as failure:
+        if "no answer" in failure.reason:
+            seat.child.kill("timed_out")
+            raise ContestantFailedError(seat.name, f"not ready within {timeout_s:.0f} s") from failure
+        answer_of(seat.child, seat.name, 5.0)
+        raise
+    seat.go_timeout_s = _GO_TIMEOUT_S
+
+
+@dataclass(frozen=True)
+class Field:
+    """What all contestants of one bench share."""
+
+    session: TargetSession
+    task: Task
+    store: Store
+    facts: ReferenceFacts
+    shape: RingShape
+    seeds: tuple[int, ...]
+    """Of the draws; the program never sees them."""
+    cache_dir: Path | None
+
+    @property
+    def cuda(self) -> bool:
+        """Whether the contestants run on a GPU."""
+        return self.task.target != "cpu"
+
+
+def seat_program(
+    stack: ExitStack,
+    place: Field,
+    program: Program,
+    build: Build | None,
+    *,
+    weights: Weights,
+    draws: Sequence[Inputs],
+    samples: int,
+) -> Seat:
+    """The program, loaded and ready. Its outputs go into memory that this process owns.
+
+    Raises:
+        ContestantFailedError: it cannot be loaded, initialised or prepared.
+    """
+    runner, note = _runner(place.cache_dir)
+    try:
+        worker = stack.enter_context(
+            Worker(
+                place.session,
+                place.task,
+                program,
+                build,
+                place.store,
+                readable=[runner] if runner is not None else [],
+            )
+        )
+        if runner is not None:
+            request = {"op": "timed_runner", "library": str(runner), "cuda": place.cuda}
+            _need_ok(worker.child.request(request).message)
+        _need(worker.load(_LOAD_TIMEOUT_S))
+        _need(worker.init(weights, _LOAD_TIMEOUT_S))
+    except ChildDied as death:
+        raise ContestantFailedError(PROGRAM, death.outcome.describe()) from death
+    ring = OutputRing(place.facts.outputs, place.shape.slots)
+    stack.callback(ring.close)
+    updated = place.facts.mutated_buffers if place.task.contract.buffers == "updated" else ()
+    message = {
+        "op": "timed_program",
+        "slots": place.shape.slots,
+        "outputs": ring.request,
+        "inputs": [draw.manifest for draw in draws],
+        "structure": draws[0].structure,
+        "state": list(updated),
+    }
+    seat = _start(stack, PROGRAM, worker.child, message, place.shape.slots, (ring.fd, *_fds(draws)))
+    # Only a native program on a CPU writes its outputs straight into our memory.
+    live = program.format == "native" and not place.cuda
+    seat.sampler = Sampler(ring, limit=samples, live=live)
+    seat.note = note
+    first_go(seat, _FIRST_GO_TIMEOUT_S)
+    return seat
+
+
+def seat_baseline(stack: ExitStack, place: Field, kind: str, *, compile_limit_s: float) -> Seat:
+    """One baseline, built and ready, in a reference server of its own.
+
+    Raises:
+        ContestantFailedError: it cannot be built here, or not within the limit.
+    """
+    folder = _inductor_folder(place)
+    caches = {"TORCHINDUCTOR_CACHE_DIR": str(folder), "TRITON_CACHE_DIR": str(folder / "triton")}
+    try:
+        server = stack.enter_context(
+            ReferenceServer(
+                place.session, place.task, place.store, writable=[folder], env={**caches, **_COMPILE_ENV}
+            )
+        )
+        server.set_weights().close()
+    except TaskError as error:
+        raise ContestantFailedError(kind, error.message) from error
+    message = {
+        "op": "timed_baseline",
+        "baseline": kind,
+        "slots": place.shape.slots,
+        "seeds": list(place.seeds),
+    }
+    seat = _start(stack, kind, server.child, message, place.shape.slots, ())
+    first_go(seat, compile_limit_s)
+    return seat
+
+
+def _start(
+    stack: ExitStack, name: str, child: Child, message: dict[str, Any], slots: int, fds: tuple[int, ...]
+) -> Seat:
+    pipes = Pipes.open()
+    stack.callback(pipes.close)
+    try:
+        child.ask(message, fds=(*pipes.far, *fds))
+    except ChildDied as death:
+        raise ContestantFailedError(name, death.outcome.describe()) from death
+    finally:
+        pipes.close_far()
+    return Seat(name, child, pipes, slots, child=child)
+
+
+def _fds(draws: Sequence[Inputs]) -> tuple[int, ...]:
+    return tuple(draw.fds[0] for draw in draws)
+
+
+def _runner(cache_dir: Path | None) -> tuple[Path | None, str]:
+    try:
+        return build_runner(cache_dir), ""
+    except EnvironmentMissingError as error:
+        return None, f"timed by a Python loop: {error.message}"
+
+
+def _inductor_folder(place: Field) -> Path:
+    """Where compiled baselines are kept. One folder a task: a reference could poison what it can write."""
+    root = place.cache_dir or user_cache_dir()
+    folder = root / "inductor" / f"{place.session.torch_version}-{place.task.task_id[:16]}"
+    with storing(folder):
+        (folder / "triton").mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _need(answer: Answer) -> None:
+    if not answer.ok:
+        raise ContestantFailedError(PROGRAM, f"{answer.step}: {answer.message or answer.status}")
+
+
+def _need_ok(message: dict[str, Any]) -> None:
+    if not message["ok"]:
+        raise ContestantFailedError(PROGRAM, f"timed loop: {message['error']['message']}")
