@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -243,8 +243,23 @@ def test_inputs_may_be_named() -> None:
             return x - y, None, 3
 
     graph = captured(Named(), {"y": X[0], "x": X})
-    assert [row.target for row in graph.inputs] == ["x", "y"]
+    assert [row.target for row in graph.inputs] == ["y", "x"]
     assert [row.value is None for row in graph.outputs] == [False, True]
+
+
+class Pair(NamedTuple):
+    """Inputs under names that do not matter."""
+
+    left: torch.Tensor
+    right: torch.Tensor
+
+
+def test_a_named_tuple_counts_by_position() -> None:
+    def body(self: Body, pair: Pair) -> Any:
+        return pair.left - pair.right
+
+    graph = captured(Body(body), [Pair(X, X + 1)])
+    assert [row.target for row in graph.inputs if row.kind == "user"] == ["0.0", "0.1"]
 
 
 def test_one_tensor_given_twice_stays_two_inputs() -> None:

@@ -32,7 +32,7 @@ from stitch_tools.worker.graph_json import (
 from stitch_tools.worker.reference.state import ServerState
 from stitch_tools.worker.serving import Reply, Request
 from stitch_tools.worker.streams import generator_state, restore_generators
-from stitch_tools.worker.trees import flatten_outputs, fresh_copy, map_tensors
+from stitch_tools.worker.trees import Flat, flatten_inputs, flatten_outputs, fresh_copy, map_tensors
 
 MAX_CONSTANT_BYTES = 1 << 20
 """Larger lifted constants are named, not sent."""
@@ -47,13 +47,22 @@ class Arguments:
     args: tuple[Any, ...] = ()
     kwargs: Json = field(default_factory=dict)
 
+    def flat(self) -> Flat:
+        """Tensors with their dotted paths ("0", "1.hidden", "mask.0"), in the order of the ABI."""
+        return flatten_inputs(self.kwargs or self.args)
+
     def leaves(self) -> list[tuple[str, Any]]:
-        """Leaves with their dotted paths ("0", "1.hidden", "mask.0"), in export's order."""
-        pairs: list[tuple[str, Any]] = []
-        for tree in (self.args, self.kwargs):
-            found, _ = pytree.tree_flatten_with_path(tree)
-            pairs += [(".".join(_key_text(key) for key in path), leaf) for path, leaf in found]
-        return pairs
+        """Leaves in export's order; a tensor with its path, anything else with "".
+
+        Raises:
+            UnsupportedGraphError: a tensor lies in a container that only torch knows how to open.
+        """
+        flat = self.flat()
+        paths = {id(tensor): path for path, tensor in zip(flat.names, flat.tensors, strict=True)}
+        leaves = pytree.tree_leaves((self.args, self.kwargs))
+        if any(isinstance(leaf, torch.Tensor) and id(leaf) not in paths for leaf in leaves):
+            raise UnsupportedGraphError("an input tensor lies in a container of an unknown class")
+        return [(paths.get(id(leaf), ""), leaf) for leaf in leaves]
 
 
 def capture(module: nn.Module, inputs: Sequence[Any] | Mapping[str, Any]) -> Json:
@@ -70,14 +79,19 @@ def capture(module: nn.Module, inputs: Sequence[Any] | Mapping[str, Any]) -> Jso
             except Exception as error:  # torch raises whatever the user's code provokes
                 reasons.append(f"{source}: {_one_line(error)}")
                 continue
-        return {"source": source, "reason": "; ".join(reasons), "mode": _mode(module), **graph}
-    with _undisturbed(module):
-        return {
-            "source": "opaque",
-            "reason": "; ".join(reasons),
-            "mode": _mode(module),
-            **_opaque(module, arguments),
-        }
+        break
+    else:
+        source = "opaque"
+        with _undisturbed(module):
+            graph = _opaque(module, arguments)
+    graph["inputs"] = _in_abi_order(graph["inputs"], flatten_inputs(inputs).names)
+    return {"source": source, "reason": "; ".join(reasons), "mode": _mode(module), **graph}
+
+
+def _in_abi_order(rows: list[Json], paths: Sequence[str]) -> list[Json]:
+    """User inputs last and in the order of `paths`; export has named ones in its own."""
+    users = {row["target"]: row for row in rows if row["kind"] == "user"}
+    return [row for row in rows if row["kind"] != "user"] + [users[path] for path in paths if path in users]
 
 
 def handle_capture(state: ServerState, request: Request) -> Reply:
@@ -117,13 +131,6 @@ def _arguments(module: nn.Module, inputs: Sequence[Any] | Mapping[str, Any]) -> 
 def _share_memory(inputs: Any) -> bool:
     tensors = [leaf for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, torch.Tensor)]
     return len({tensor.untyped_storage().data_ptr() for tensor in tensors}) < len(tensors)
-
-
-def _key_text(key: Any) -> str:
-    for attribute in ("idx", "key", "name"):
-        if hasattr(key, attribute):
-            return str(getattr(key, attribute))
-    return str(key)
 
 
 def _by_export(module: nn.Module, inputs: Arguments) -> Json:
@@ -292,12 +299,10 @@ def _opaque(module: nn.Module, inputs: Arguments) -> Json:
             graph_inputs.append(
                 {"name": name, "kind": kind, "target": target, "spec": tensor_spec(target, tensor)}
             )
-    for path, leaf in inputs.leaves():
-        if isinstance(leaf, torch.Tensor):
-            name = f"input_{path.replace('.', '_')}"
-            graph_inputs.append(
-                {"name": name, "kind": "user", "target": path, "spec": tensor_spec(path, leaf)}
-            )
+    flat = inputs.flat()
+    for path, tensor in zip(flat.names, flat.tensors, strict=True):
+        name = f"input_{path.replace('.', '_')}"
+        graph_inputs.append({"name": name, "kind": "user", "target": path, "spec": tensor_spec(path, tensor)})
     args, kwargs = map_tensors(inputs.args, fresh_copy), map_tensors(inputs.kwargs, fresh_copy)
     leaves = flatten_outputs(module(*args, **kwargs)).tensors
     node = {

@@ -207,6 +207,8 @@ def _execute(source: ReferenceSource) -> types.ModuleType:
         if folder not in sys.path:
             sys.path.insert(0, folder)
     name = source.file.stem
+    if (source.file.parent / "__init__.py").is_file():
+        name = ".".join(Path(source.main).with_suffix("").parts)  # so that relative imports work
     if name in sys.modules and getattr(sys.modules[name], "__file__", None) != str(source.file):
         # The user's file is named like something that is loaded already (types.py, torch.py).
         name = f"stitch_reference_{name}"
