@@ -1,0 +1,192 @@
+"""A KernelProgram as one CUDA source file over the headers of the package."""
+
+from collections.abc import Iterable
+
+from stitch_planner.stitcher.cuda.functors import RowClass, pointwise_class
+from stitch_planner.stitcher.cuda.scalars import MEMORY_TYPES
+from stitch_planner.stitcher.cuda.schedule import column_schedule, row_schedule
+from stitch_planner.stitcher.ir import (
+    Argument,
+    Buffer,
+    ColumnKernel,
+    Kernel,
+    KernelProgram,
+    LibraryCall,
+    Pointer,
+    PointerList,
+    PointwiseKernel,
+    RowKernel,
+    Scalar,
+    View,
+)
+
+HEADERS = ("pointwise", "rows", "columns", "gemm", "program")
+"""Headers of stitch/cuda that a program includes, before exports.cuh at its end."""
+
+_DLPACK_CODES: dict[Scalar, tuple[int, int]] = {
+    "float32": (2, 32),
+    "float64": (2, 64),
+    "int32": (0, 32),
+    "int64": (0, 64),
+    "bool": (6, 8),
+    "uint8": (1, 8),
+}
+
+
+def emit_cuda(program: KernelProgram, title: str = "") -> str:
+    """The text of main.cu: kernel classes, facts about tensors, and the handle that runs them in order."""
+    kernels = [kernel for kernel in program.kernels if not _is_empty(kernel)]
+    calls = [kernel for kernel in kernels if isinstance(kernel, LibraryCall)]
+    headers = [f'#include "stitch/cuda/{name}.cuh"' for name in HEADERS]
+    extra = sorted({f'#include "{call.header}"' for call in calls} - set(headers))
+    sections = [
+        f"// {title or program.name}: one forward pass.\n"
+        f"//\n// Written for {program.target} and for the shapes below.",
+        "\n".join([*headers, *extra]),
+        "namespace {",
+        *(_kernel_class(kernel) for kernel in kernels if not isinstance(kernel, LibraryCall)),
+        _facts(program),
+        "}  // namespace",
+        _handle(program, kernels, calls),
+        '#include "stitch/cuda/exports.cuh"',
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def _kernel_class(kernel: Kernel) -> str:
+    if isinstance(kernel, PointwiseKernel):
+        return pointwise_class(kernel)
+    assert isinstance(kernel, RowKernel | ColumnKernel)
+    return RowClass(kernel).text()
+
+
+def _is_empty(kernel: Kernel) -> bool:
+    """Whether nothing would be computed; a reduction over nothing still has a result for each row."""
+    if isinstance(kernel, PointwiseKernel):
+        return 0 in kernel.space
+    return isinstance(kernel, RowKernel | ColumnKernel) and 0 in kernel.outer
+
+
+def _facts(program: KernelProgram) -> str:
+    tables = {
+        "Inputs": program.inputs,
+        "Params": program.params,
+        "State": program.state,
+        "Outputs": program.outputs,
+    }
+    lines: list[str] = []
+    for name, views in tables.items():
+        rows = ",\n".join(f"    {_tensor_facts(view)}" for view in views)
+        # C++ has no arrays of length 0; the count says how many entries there are.
+        lines.append(f"constexpr stitch::cuda::TensorFacts k{name}[] = {{\n{rows or '    {}'}}};")
+    counts = ", ".join(f"k{name}, {len(views)}" for name, views in tables.items())
+    lines.append(f"constexpr stitch::cuda::ProgramFacts kFacts = {{{counts}, {program.workspace_bytes}}};")
+    return "\n".join(lines)
+
+
+def _tensor_facts(view: View) -> str:
+    code, bits = _DLPACK_CODES[view.dtype]
+    shape = ", ".join(str(size) for size in view.shape)
+    name = view.buffer.source or view.buffer.name
+    return f'{{"{name}", {code}, {bits}, {len(view.shape)}, {{{shape}}}}}'
+
+
+def _handle(program: KernelProgram, kernels: list[Kernel], calls: list[LibraryCall]) -> str:
+    lines = [
+        "struct StitchHandle final : stitch::cuda::Program {",
+        "  StitchHandle() : Program(kFacts) {}",
+        "",
+    ]
+    if calls:
+        lines += _setup(program, calls)
+    lines.append("  int32_t body(const stitch::cuda::Call& call) override {")
+    lines += [f"    {line}" for line in _declarations(program, (b for b in _used(kernels)))]
+    for kernel in kernels:
+        lines += ["", *(f"    {line}" for line in _launch(kernel))]
+    lines += ["    return STITCH_OK;", "  }"]
+    if calls:
+        lines += ["", "  stitch::cuda::CublasLt lib;"]
+        lines += [f"  {call.type} {call.name};" for call in calls]
+    return "\n".join([*lines, "};"])
+
+
+def _setup(program: KernelProgram, calls: list[LibraryCall]) -> list[str]:
+    buffers = {p.view.buffer for call in calls for p in _pointers(call.init)}
+    lines = ["  int32_t setup() override {", "    STITCH_TRY(lib.open(errors));"]
+    lines += [f"    {line}" for line in _declarations(program, buffers)]
+    for call in calls:
+        arguments = ", ".join(_argument(argument) for argument in call.init)
+        lines.append(f"    STITCH_TRY({call.name}.init({arguments}));")
+        lines.append(f"    need_scratch({call.name}.workspace_bytes());")
+    return [*lines, "    return STITCH_OK;", "  }", ""]
+
+
+def _declarations(program: KernelProgram, buffers: Iterable[Buffer]) -> list[str]:
+    """A pointer for each buffer, in the program's own order of buffers."""
+    wanted = set(buffers)
+    params = {view.buffer: place for place, view in enumerate(program.params)}
+    return [_declaration(buffer, params) for buffer in program.buffers if buffer in wanted]
+
+
+def _declaration(buffer: Buffer, params: dict[Buffer, int]) -> str:
+    kind, name = MEMORY_TYPES[buffer.dtype], buffer.name
+    if buffer.role == "param":
+        return f"const {kind}* {name} = param<{kind}>({params[buffer]});"
+    if buffer.role == "input":
+        return f"const {kind}* {name} = input<{kind}>({buffer.position});"
+    if buffer.role == "workspace":
+        return f"{kind}* {name} = reinterpret_cast<{kind}*>(call.workspace + {buffer.offset});"
+    return f"{kind}* {name} = {buffer.role}<{kind}>({buffer.position});"
+
+
+def _used(kernels: list[Kernel]) -> set[Buffer]:
+    found: set[Buffer] = set()
+    for kernel in kernels:
+        if isinstance(kernel, LibraryCall):
+            found |= {pointer.view.buffer for pointer in _pointers(kernel.run)}
+        else:
+            found |= {access.buffer for access in (*kernel.loads, *kernel.stores)}
+    return found
+
+
+def _launch(kernel: Kernel) -> list[str]:
+    comment = f"// {kernel.comment}" + (
+        f" ({kernel.chosen})" if isinstance(kernel, LibraryCall) and kernel.chosen else ""
+    )
+    if isinstance(kernel, LibraryCall):
+        arguments = ", ".join(_argument(argument) for argument in kernel.run)
+        return [comment, f"STITCH_TRY({kernel.name}.run({arguments}));"]
+    buffers = dict.fromkeys(access.buffer.name for access in (*kernel.loads, *kernel.stores))
+    made = f"{kernel.name}{{{', '.join(buffers)}}}"
+    return [comment, f'STITCH_TRY({_entry(kernel)}("{kernel.name}", {made}, call));']
+
+
+def _entry(kernel: PointwiseKernel | RowKernel | ColumnKernel) -> str:
+    if isinstance(kernel, PointwiseKernel):
+        return "stitch::cuda::pointwise"
+    row = RowClass(kernel)
+    if isinstance(kernel, ColumnKernel):
+        plan = column_schedule(row.rows, row.length)
+        return f"stitch::cuda::columns<stitch::cuda::ColumnSchedule<{plan.width}, {plan.height}>>"
+    plan = row_schedule(row.rows, row.length, row.vector, row.cell_bytes)
+    numbers = f"{plan.lanes}, {plan.rows_per_block}, {plan.items}"
+    return f"stitch::cuda::rows<stitch::cuda::RowSchedule<{numbers}>>"
+
+
+def _argument(argument: Argument) -> str:
+    if isinstance(argument, Pointer):
+        view = argument.view
+        return f"{view.buffer.name} + {view.offset}" if view.offset else view.buffer.name
+    if isinstance(argument, PointerList):
+        return "{" + ", ".join(_argument(pointer) for pointer in argument.pointers) + "}"
+    return argument
+
+
+def _pointers(arguments: tuple[Argument, ...]) -> list[Pointer]:
+    found: list[Pointer] = []
+    for argument in arguments:
+        if isinstance(argument, Pointer):
+            found.append(argument)
+        elif isinstance(argument, PointerList):
+            found.extend(argument.pointers)
+    return found

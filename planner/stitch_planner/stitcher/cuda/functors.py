@@ -1,0 +1,452 @@
+"""Kernel bodies as classes: what pointwise.cuh, rows.cuh and columns.cuh ask of their F."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+
+from stitch_planner.stitcher.bodies import levels, needed, passes
+from stitch_planner.stitcher.cuda.operands import (
+    address,
+    coordinates,
+    dims_used,
+    group_type,
+    linear_address,
+    load_text,
+    offset,
+    pointers,
+    store_text,
+)
+from stitch_planner.stitcher.cuda.scalars import MEMORY_TYPES, VALUE_TYPES, constant, expression, reduction
+from stitch_planner.stitcher.cuda.schedule import index_type, is_linear, vector_width
+from stitch_planner.stitcher.ir import (
+    SCALAR_BYTES,
+    Access,
+    Buffer,
+    ColumnKernel,
+    Instr,
+    PointwiseKernel,
+    RowKernel,
+)
+
+
+@dataclass
+class Lines:
+    """Text under construction, indented by two spaces a level."""
+
+    lines: list[str] = field(default_factory=list[str])
+    depth: int = 0
+
+    def add(self, *texts: str) -> None:
+        """Appends lines at the present depth."""
+        self.lines.extend("  " * self.depth + text if text else "" for text in texts)
+
+    def open(self, text: str) -> None:
+        """Appends a line that opens a block."""
+        self.add(text)
+        self.depth += 1
+
+    def close(self, text: str = "}") -> None:
+        """Ends the innermost block."""
+        self.depth -= 1
+        self.add(text)
+
+    def unrolled(self, vector: int) -> None:
+        """Opens the loop over a group's elements."""
+        self.add("#pragma unroll")
+        self.open(f"for (int e = 0; e < {vector}; ++e) {{")
+
+
+def pointwise_class(kernel: PointwiseKernel) -> str:
+    """The class of an element-wise kernel."""
+    accesses = (*kernel.loads, *kernel.stores)
+    vector = vector_width(kernel.space, accesses)
+    out = Lines()
+    _open_class(out, kernel.name, kernel.comment, pointers(kernel.loads, kernel.stores))
+    out.add(f"using Index = {index_type(kernel.space, accesses)};")
+    out.add(f"static constexpr Index kElements = {prod(kernel.space)}, kVector = {vector};", "")
+    out.open("__device__ __forceinline__ void operator()(Index i) const {")
+    scattered = [access for access in accesses if not is_linear(kernel.space, access)]
+    used = dims_used(kernel.space, scattered)
+    used |= {_axis(instr) for instr in kernel.body.instrs if instr.op == "index"}
+    out.add(*coordinates(kernel.space, "i", "c", used))
+    for number, load in enumerate(kernel.loads):
+        where = linear_address(kernel.space, load, "i", "c")
+        out.add(f"const auto in{number} = {load_text(load, vector, where)};")
+    for number, store in enumerate(kernel.stores):
+        out.add(f"{group_type(store, vector)} out{number};")
+    out.unrolled(vector)
+    last = len(kernel.space) - 1
+    _instructions(
+        out,
+        kernel.body.instrs,
+        needed(kernel.body.instrs, list(kernel.body.results)),
+        load=lambda n: f"in{n}[e]",
+        index=lambda axis: f"int64_t{{c{axis}}} + e" if axis == last else f"int64_t{{c{axis}}}",
+        loads=kernel.loads,
+    )
+    for number, (store, result) in enumerate(zip(kernel.stores, kernel.body.results, strict=True)):
+        out.add(f"out{number}[e] = {_stored(store, _name(kernel.body.instrs, result))};")
+    out.close()
+    for number, store in enumerate(kernel.stores):
+        where = linear_address(kernel.space, store, "i", "c")
+        out.add(store_text(store, vector, where, f"out{number}"))
+    out.close()
+    out.close("};")
+    return "\n".join(out.lines)
+
+
+@dataclass(frozen=True)
+class RowClass:
+    """The class of a row or column kernel, and the numbers that its launch needs."""
+
+    kernel: RowKernel | ColumnKernel
+
+    @cached_property
+    def space(self) -> tuple[int, ...]:
+        """All dims, outer ones first."""
+        return (*self.kernel.outer, *self.kernel.inner)
+
+    @cached_property
+    def vector(self) -> int:
+        """Neighbours that a thread takes."""
+        if isinstance(self.kernel, ColumnKernel):
+            return 1
+        moving = [a for a in (*self.kernel.loads, *self.kernel.stores) if self._varies(a)]
+        whole = [Access(a.buffer, a.strides, a.offset) for a in moving]
+        return vector_width(self.space, whole)
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return prod(self.kernel.outer)
+
+    @property
+    def length(self) -> int:
+        """Elements of one row."""
+        return prod(self.kernel.inner)
+
+    @cached_property
+    def cell_bytes(self) -> int:
+        """Bytes of an element's operands that passes share."""
+        return sum(SCALAR_BYTES[self.kernel.loads[n].buffer.dtype] for n in self._shared_loads)
+
+    def text(self) -> str:
+        """The class as CUDA C++."""
+        kernel = self.kernel
+        out = Lines()
+        _open_class(out, kernel.name, kernel.comment, pointers(kernel.loads, kernel.stores))
+        accesses = (*kernel.loads, *kernel.stores)
+        out.add(f"using Index = {index_type(self.space, accesses)};")
+        out.add(f"static constexpr Index kRows = {self.rows}, kLength = {self.length};")
+        out.add(f"static constexpr int kVector = {self.vector}, kPasses = {self._passes};", "")
+        self._row_struct(out)
+        self._cells_struct(out)
+        totals = ", ".join(self._totals_type(p) for p in range(self._passes))
+        out.add("template <int P>", f"using Totals = stitch::cuda::Pick<P, {totals}>;", "")
+        self._begin(out)
+        self._load(out)
+        self._take(out)
+        self._finish(out)
+        self._put(out)
+        self._put_row(out)
+        out.close("};")
+        return "\n".join(out.lines)
+
+    # ---- what is computed where -----------------------------------------------------------------------
+
+    @property
+    def _instrs(self) -> tuple[Instr, ...]:
+        return self.kernel.body.instrs
+
+    @cached_property
+    def _levels(self) -> list[int]:
+        varies = tuple(self._varies(access) for access in self.kernel.loads)
+        return levels(self._instrs, varies, len(self.kernel.outer))
+
+    @cached_property
+    def _depths(self) -> list[int]:
+        return passes(self._instrs)
+
+    @cached_property
+    def _passes(self) -> int:
+        return max(self._depths, default=0)
+
+    def _reduces(self, number: int) -> list[int]:
+        """Reductions of one pass."""
+        return [
+            place
+            for place, instr in enumerate(self._instrs)
+            if instr.op == "reduce" and self._depths[place] == number + 1
+        ]
+
+    def _totals_type(self, number: int) -> str:
+        kinds = ", ".join(reduction(self._instrs[place]) for place in self._reduces(number))
+        return f"stitch::cuda::Totals<{kinds}>"
+
+    def _varies(self, access: Access) -> bool:
+        inner = access.strides[len(self.kernel.outer) :]
+        return any(stride != 0 and size != 1 for stride, size in zip(inner, self.kernel.inner, strict=True))
+
+    @cached_property
+    def _row_values(self) -> list[int]:
+        """Instructions whose value belongs to a row: fields of Row."""
+        return [
+            place
+            for place, instr in enumerate(self._instrs)
+            if self._levels[place] == 0 and instr.op != "const"
+        ]
+
+    @cached_property
+    def _shared_loads(self) -> list[int]:
+        """Loads that vary within a row and are needed before its last step: fields of Cells."""
+        wanted = {place for p in range(self._passes) for place in self._elements(self._pass_roots(p))}
+        return sorted({_axis(self._instrs[place]) for place in wanted if self._instrs[place].op == "load"})
+
+    def _pass_roots(self, number: int) -> list[int]:
+        return [self._instrs[place].args[0] for place in self._reduces(number)]
+
+    def _elements(self, roots: list[int]) -> list[int]:
+        """Instructions to compute for each element on the way to `roots`."""
+        return [place for place in needed(self._instrs, roots) if self._levels[place] == 1]
+
+    @property
+    def _element_stores(self) -> list[tuple[int, Access, int]]:
+        return [row for row in self._stores if self._varies(row[1])]
+
+    @property
+    def _row_stores(self) -> list[tuple[int, Access, int]]:
+        return [row for row in self._stores if not self._varies(row[1])]
+
+    @property
+    def _stores(self) -> list[tuple[int, Access, int]]:
+        pairs = zip(self.kernel.stores, self.kernel.body.results, strict=True)
+        return [(number, store, result) for number, (store, result) in enumerate(pairs)]
+
+    def _outer(self, access: Access) -> str:
+        return offset(self.kernel.outer, access.strides[: len(self.kernel.outer)], "r")
+
+    def _inner(self, access: Access) -> str:
+        return offset(self.kernel.inner, access.strides[len(self.kernel.outer) :], "c")
+
+    def _inner_coordinates(self, accesses: Sequence[Access], places: list[int]) -> list[str]:
+        first = len(self.kernel.outer)
+        used = dims_used(self.kernel.inner, accesses, first)
+        used |= {_axis(self._instrs[p]) - first for p in places if self._instrs[p].op == "index"}
+        return coordinates(self.kernel.inner, "column", "c", used)
+
+    # ---- members --------------------------------------------------------------------------------------
+
+    def _row_struct(self, out: Lines) -> None:
+        out.open("struct Row {")
+        for name, access in self._windows():
+            if self._varies(access) and self._outer(access):
+                out.add(f"Index {name}_at;")
+        for place in self._row_values:
+            out.add(f"{VALUE_TYPES[self._instrs[place].dtype]} v{place};")
+        out.close("};")
+
+    def _windows(self) -> list[tuple[str, Access]]:
+        loads = [(f"in{number}", access) for number, access in enumerate(self.kernel.loads)]
+        return loads + [(f"out{number}", access) for number, access in enumerate(self.kernel.stores)]
+
+    def _cells_struct(self, out: Lines) -> None:
+        out.open("struct Cells {")
+        for number in self._shared_loads:
+            out.add(f"{group_type(self.kernel.loads[number], self.vector)} in{number};")
+        out.close("};")
+
+    def _begin(self, out: Lines) -> None:
+        first = len(self.kernel.outer)
+        out.open("__device__ __forceinline__ void begin(Index number, Row& row) const {")
+        used = {
+            dim
+            for access in (*self.kernel.loads, *self.kernel.stores)
+            for dim, stride in enumerate(access.strides[:first])
+            if stride != 0 and self.kernel.outer[dim] != 1
+        }
+        used |= {_axis(instr) for instr in self._instrs if instr.op == "index" and _axis(instr) < first}
+        out.add(*coordinates(self.kernel.outer, "number", "r", used))
+        for name, access in self._windows():
+            if self._varies(access) and self._outer(access):
+                out.add(f"row.{name}_at = {self._outer(access)};")
+        self._row_code(out, 0)
+        out.close()
+        out.add("")
+
+    def _row_code(self, out: Lines, depth: int) -> None:
+        """Values of a row that follow from reductions up to `depth` and no earlier."""
+        totals = 0
+        for place in self._row_values:
+            instr = self._instrs[place]
+            if self._depths[place] != depth:
+                continue
+            if instr.op == "load":
+                access = self.kernel.loads[_axis(instr)]
+                text = _loaded(access, f"*({address(access, self._outer(access))})")
+            elif instr.op == "index":
+                text = f"r{_axis(instr)}"
+            elif instr.op == "reduce":
+                text = f"totals.template get<{totals}>()"
+                totals += 1
+            else:
+                text = expression(instr, self._value_name)
+            out.add(f"row.v{place} = {text};")
+
+    def _load(self, out: Lines) -> None:
+        shared = [self.kernel.loads[number] for number in self._shared_loads]
+        out.open("__device__ __forceinline__ Cells load(const Row& row, Index column) const {")
+        out.add(*self._inner_coordinates(shared, []))
+        out.add("Cells cells;")
+        for number in self._shared_loads:
+            out.add(f"cells.in{number} = {self._load_text(number)};")
+        out.add("return cells;")
+        out.close()
+        out.add("")
+
+    def _load_text(self, number: int) -> str:
+        access = self.kernel.loads[number]
+        return load_text(access, self.vector, self._where(f"in{number}", access))
+
+    def _where(self, name: str, access: Access) -> str:
+        outer = f"row.{name}_at" if self._outer(access) else ""
+        return address(access, outer, self._inner(access))
+
+    def _take(self, out: Lines) -> None:
+        out.add("template <int P>")
+        out.open(
+            "__device__ __forceinline__ void take(const Row& row, const Cells& cells, Index column, "
+            "Totals<P>& totals) const {"
+        )
+        for number in range(self._passes):
+            roots = self._pass_roots(number)
+            out.open(f"if constexpr (P == {number}) {{")
+            places = self._elements(roots)
+            out.add(*self._inner_coordinates([], places))
+            out.unrolled(self.vector)
+            self._element_code(out, places)
+            for place, root in enumerate(roots):
+                out.add(f"totals.template add<{place}>({self._value_name(root)});")
+            out.close()
+            out.close()
+        out.close()
+        out.add("")
+
+    def _finish(self, out: Lines) -> None:
+        out.add("template <int P>")
+        out.open("__device__ __forceinline__ void finish(const Totals<P>& totals, Row& row) const {")
+        for number in range(self._passes):
+            out.open(f"if constexpr (P == {number}) {{")
+            self._row_code(out, number + 1)
+            out.close()
+        out.close()
+        out.add("")
+
+    def _put(self, out: Lines) -> None:
+        stores = self._element_stores
+        places = self._elements([result for _, _, result in stores])
+        late = sorted(
+            {_axis(self._instrs[p]) for p in places if self._instrs[p].op == "load"} - set(self._shared_loads)
+        )
+        accesses = [self.kernel.loads[number] for number in late] + [access for _, access, _ in stores]
+        out.open(
+            "__device__ __forceinline__ void put(const Row& row, const Cells& cells, Index column) const {"
+        )
+        out.add(*self._inner_coordinates(accesses, places))
+        for number in late:
+            out.add(f"const auto in{number} = {self._load_text(number)};")
+        for number, access, _ in stores:
+            out.add(f"{group_type(access, self.vector)} out{number};")
+        if stores:
+            out.unrolled(self.vector)
+            self._element_code(out, places)
+            for number, access, result in stores:
+                out.add(f"out{number}[e] = {_stored(access, self._value_name(result))};")
+            out.close()
+        for number, access, _ in stores:
+            out.add(store_text(access, self.vector, self._where(f"out{number}", access), f"out{number}"))
+        out.close()
+        out.add("")
+
+    def _put_row(self, out: Lines) -> None:
+        out.open("__device__ __forceinline__ void put_row(Index number, const Row& row) const {")
+        accesses = [access for _, access, _ in self._row_stores]
+        first = len(self.kernel.outer)
+        used = dims_used(self.kernel.outer, [Access(a.buffer, a.strides[:first]) for a in accesses])
+        out.add(*coordinates(self.kernel.outer, "number", "r", used))
+        for _, access, result in self._row_stores:
+            out.add(
+                f"*({address(access, self._outer(access))}) = {_stored(access, self._value_name(result))};"
+            )
+        out.close()
+
+    def _element_code(self, out: Lines, places: list[int]) -> None:
+        shared = set(self._shared_loads)
+        first, last = len(self.kernel.outer), len(self.kernel.inner) - 1
+        _instructions(
+            out,
+            self._instrs,
+            places,
+            load=lambda n: f"cells.in{n}[e]" if n in shared else f"in{n}[e]",
+            index=lambda axis: f"int64_t{{c{axis - first}}}" + (" + e" if axis - first == last else ""),
+            loads=self.kernel.loads,
+            name=self._value_name,
+        )
+
+    def _value_name(self, place: int) -> str:
+        if self._instrs[place].op == "const":
+            return constant(self._instrs[place])
+        return f"row.v{place}" if self._levels[place] == 0 else f"v{place}"
+
+
+def _open_class(out: Lines, name: str, comment: str, declared: dict[Buffer, str]) -> None:
+    out.add(f"// {comment}")
+    out.open(f"struct {name} {{")
+    out.add(*declared.values(), "")
+
+
+def _instructions(
+    out: Lines,
+    instrs: Sequence[Instr],
+    places: Sequence[int],
+    *,
+    load: Callable[[int], str],
+    index: Callable[[int], str],
+    loads: Sequence[Access],
+    name: Callable[[int], str] | None = None,
+) -> None:
+    """One declaration for each instruction in `places`; constants stand where they are used."""
+
+    def named(place: int) -> str:
+        return name(place) if name else _name(instrs, place)
+
+    for place in places:
+        instr = instrs[place]
+        if instr.op == "const":
+            continue
+        if instr.op == "load":
+            text = _loaded(loads[_axis(instr)], load(_axis(instr)))
+        elif instr.op == "index":
+            text = index(_axis(instr))
+        else:
+            text = expression(instr, named)
+        out.add(f"const {VALUE_TYPES[instr.dtype]} v{place} = {text};")
+
+
+def _name(instrs: Sequence[Instr], place: int) -> str:
+    return constant(instrs[place]) if instrs[place].op == "const" else f"v{place}"
+
+
+def _loaded(access: Access, text: str) -> str:
+    """A memory element as a value: bool tensors hold bytes."""
+    return f"{text} != 0" if access.buffer.dtype == "bool" else text
+
+
+def _stored(access: Access, text: str) -> str:
+    return f"static_cast<{MEMORY_TYPES[access.buffer.dtype]}>({text})"
+
+
+def _axis(instr: Instr) -> int:
+    """The number of a load or of an index's axis."""
+    assert isinstance(instr.value, int)
+    return instr.value

@@ -1,0 +1,92 @@
+"""Runs written CUDA programs without a GPU, for tests: compiled by the host compiler, on CPU tensors.
+
+torch is imported only by whoever calls `OnHost`: this module belongs to tests.
+"""
+
+import subprocess
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stitch_tools.compile.build import compile_program
+from stitch_tools.compile.cpp import cpp_command
+from stitch_tools.compile.headers import native_include
+from stitch_tools.compile.toolchain import find_cpp_compiler
+from stitch_tools.models import Build, Program
+from stitch_tools.store import Store
+
+if TYPE_CHECKING:
+    import torch
+
+ALL_ARCHS = ("sm_80", "sm_90", "sm_100")
+
+
+def cuda_headers() -> Path:
+    """The package's folder of device headers."""
+    return Path(str(files("stitch_planner") / "stitcher" / "native" / "include"))
+
+
+def build_for_gpus(text: str, folder: Path, archs: Sequence[str] = ALL_ARCHS) -> Build:
+    """The build of a written program with every header that it can reach beside it.
+
+    Raises:
+        EnvironmentMissingError: there is no nvcc here.
+    """
+    contents = {"main.cu": text.encode("utf-8")}
+    for kind in ("common", "cuda"):
+        for path in sorted((cuda_headers() / "stitch" / kind).iterdir()):
+            contents[f"stitch/{kind}/{path.name}"] = path.read_bytes()
+    store = Store(folder / "store")
+    entries = store.put_files(contents)
+    program = Program(format="native", target="cuda:sm_90", files=entries, main="main.cu")
+    return compile_program(program, store, cache_dir=folder / "cache", archs=archs)
+
+
+class OnHost:
+    """A written program on CPU tensors."""
+
+    def __init__(self, text: str, folder: Path) -> None:
+        source = folder / "main.cpp"
+        source.write_text(f"#define STITCH_ON_HOST 1\n{text}", encoding="utf-8")
+        command = cpp_command(
+            find_cpp_compiler(), "main.cpp", "program.so", [cuda_headers(), native_include()]
+        )
+        # -O1 keeps tests quick; -Wno-unknown-pragmas: host compilers know no `#pragma unroll`.
+        flags = ["-O1", "-Wno-unknown-pragmas", "-Werror"]
+        done = subprocess.run([*command, *flags], cwd=folder, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        self.path = str(folder / "program.so")
+
+    def run(
+        self, inputs: "Sequence[torch.Tensor]", parameters: "Mapping[str, torch.Tensor] | None" = None
+    ) -> "list[torch.Tensor]":
+        """Outputs of one forward, poisoned before it."""
+        import torch
+
+        from stitch_tools.worker.candidate.native import NativeProgram, make_workspace
+
+        program = NativeProgram(self.path)
+        program.init(list((parameters or {}).items()))
+        planned = program.plan(inputs)
+        outputs = [torch.full(shape, 77, dtype=dtype) for shape, dtype in planned.outputs]
+        workspace = make_workspace(planned.workspace_bytes)
+        program.call(program.prepare(inputs, outputs, workspace=workspace))
+        program.close()
+        return outputs
+
+    def refusal(self, inputs: "Sequence[torch.Tensor]") -> str:
+        """The sentence with which the program refuses such inputs.
+
+        Raises:
+            AssertionError: it takes them.
+        """
+        from stitch_tools.worker.candidate.native import NativeProgram, ProgramError
+
+        program = NativeProgram(self.path)
+        program.init([])
+        try:
+            program.plan(inputs)
+        except ProgramError as error:
+            return error.message
+        raise AssertionError("the program accepts these inputs")
