@@ -93,7 +93,7 @@ def local_modules(source: PythonSource, root: Path) -> dict[Path, PythonSource]:
     waiting = [source]
     while waiting:
         current = waiting.pop()
-        for path in _imported_files(current, root):
+        for path in (*_package_files(current.path, root), *_imported_files(current, root)):
             if path not in found:
                 found[path] = read_python(path)
                 waiting.append(found[path])
@@ -111,6 +111,15 @@ def package_root(path: Path) -> Path:
     while (folder / "__init__.py").is_file() and folder != folder.parent:
         folder = folder.parent
     return folder
+
+
+def _package_files(path: Path, root: Path) -> Iterator[Path]:
+    """The `__init__.py` files that importing `path` by its dotted name runs."""
+    for folder in path.parents:
+        if folder == root or root not in folder.parents:
+            return
+        if (folder / "__init__.py").is_file():
+            yield folder / "__init__.py"
 
 
 def _imported_files(source: PythonSource, root: Path) -> Iterator[Path]:
