@@ -1,1 +1,5 @@
-"""Builds: compilers found, commands, the cache, diagnostics. `build.compile_program` is the way in."""
+"""Builds: compilers found, commands, the cache, diagnostics."""
+
+from stitch_tools.compile.build import compile_program
+
+__all__ = ["compile_program"]
