@@ -63,6 +63,12 @@ class Conv {
     return hint.n > 0 ? find(hint, &entry) : STITCH_OK;
   }
 
+  // The same with a normalisation to fold in, part by part.
+  int32_t init(Dnnl& lib, const ConvOptions& options, const float* weight, const float* bias,
+               const float* gamma, const float* beta, const float* mean, const float* variance, float eps) {
+    return init(lib, options, weight, bias, FoldedNorm{gamma, beta, mean, variance, eps});
+  }
+
   // Output size along `axis` (0: height, 1: width) for an input of `length`.
   int64_t output_size(int axis, int64_t length) const {
     const int64_t reach = options_.dilation[axis] * (options_.kernel[axis] - 1);

@@ -110,21 +110,19 @@ class StridedCopy {
     }
     for (size_t i = 0; i < outer; ++i) total *= dims_[i].size;
     const int64_t bands = tiles_ ? (dims_[outer].size + 15) / 16 : 1;  // 16 rows of tiles
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (int64_t i = 0; i < total * bands; ++i) {
-      const float* f = from;
-      float* t = to;
-      int64_t rest = i / bands;
-      for (size_t d = outer; d-- > 0;) {
-        const int64_t place = rest % dims_[d].size;
-        rest /= dims_[d].size;
-        f += place * dims_[d].from;
-        t += place * dims_[d].to;
-      }
-      if (tiles_) {
-        band(f, t, i % bands * 16);
-      } else {
-        line(f, t);
+    const int64_t work = total * bands;
+#pragma omp parallel num_threads(threads)
+    {
+      const int64_t team = omp_get_num_threads(), thread = omp_get_thread_num();
+      const int64_t end = work * (thread + 1) / team;
+      Place place(dims_, outer, work * thread / team / bands);
+      for (int64_t i = work * thread / team; i < end; ++i) {
+        if (tiles_) {
+          band(from + place.from, to + place.to, i % bands * 16);
+        } else {
+          line(from + place.from, to + place.to);
+        }
+        if ((i + 1) % bands == 0) place.step();
       }
     }
     return 0;
@@ -133,6 +131,32 @@ class StridedCopy {
  private:
   struct Dim {
     int64_t size, from, to;
+  };
+
+  // A position in the outer dims with its offsets, counted up like an odometer: lines are often short.
+  struct Place {
+    Place(const std::vector<Dim>& all, size_t outer, int64_t at) : dims(all), count(outer), index(outer) {
+      for (size_t d = count; d-- > 0;) {
+        index[d] = at % dims[d].size;
+        at /= dims[d].size;
+        from += index[d] * dims[d].from;
+        to += index[d] * dims[d].to;
+      }
+    }
+    void step() {
+      for (size_t d = count; d-- > 0;) {
+        from += dims[d].from;
+        to += dims[d].to;
+        if (++index[d] < dims[d].size) return;
+        from -= dims[d].size * dims[d].from;
+        to -= dims[d].size * dims[d].to;
+        index[d] = 0;
+      }
+    }
+    const std::vector<Dim>& dims;
+    size_t count;
+    std::vector<int64_t> index;
+    int64_t from = 0, to = 0;
   };
 
   void merge() {

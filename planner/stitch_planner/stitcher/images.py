@@ -1,0 +1,131 @@
+"""What the templates over images share: channels-last windows, pairs of sizes, activations of our own headers."""
+
+from collections.abc import Sequence
+
+from stitch_planner.stitcher.index import GraphIndex, ValueKey, argument
+from stitch_planner.stitcher.ir import LibraryCall, Pointer, View, channels_last
+from stitch_planner.stitcher.lowering import Lowering
+from stitch_planner.stitcher.scalars import number
+from stitch_tools.models.graph import Argument, GraphNode
+
+WORTH_A_TRANSPOSE = 4096
+"""Elements from which a copy into another order goes through layout.h: below, a plain kernel is as fast."""
+
+
+def as_2d(view: View) -> View:
+    """The window with a height of 1 put in, where it is [N, C, L]."""
+    if len(view.shape) == 4:
+        return view
+    n, c, length = view.shape
+    return View(
+        view.buffer,
+        (n, c, 1, length),
+        (*view.strides[:2], length * view.strides[2], view.strides[2]),
+        view.offset,
+    )
+
+
+def is_last(view: View) -> bool:
+    """Whether the window lies as N, spatial..., C without gaps."""
+    return all(
+        size == 1 or stride == dense
+        for size, stride, dense in zip(view.shape, view.strides, channels_last(view.shape), strict=True)
+    )
+
+
+def last(lowering: Lowering, key: ValueKey) -> View:
+    """The value in channels-last order; transposed where it lies otherwise."""
+    view = lowering.view(key)
+    return view if is_last(view) else reordered(lowering, view, channels_last(view.shape), key[0])
+
+
+def stays_first(node: GraphNode, view: View, index: GraphIndex) -> bool:
+    """Whether an image should be worked on as N, C, H, W: it lies so, and no convolution reads the result."""
+    if not view.is_dense or is_last(view):
+        return False
+    return not any(".conv" in user.op for user in index.users((node.name, 0)))
+
+
+def reordered(lowering: Lowering, view: View, strides: tuple[int, ...], name: str) -> View:
+    """A copy of the window with other strides, made by layout.h where that is faster than a kernel."""
+    if view.dtype != "float32" or view.numel < WORTH_A_TRANSPOSE or 0 in view.strides:
+        return lowering.copy(view, strides, name)
+    target = lowering.scratch(f"{name}_moved", view.shape, view.dtype, strides=strides)
+    strided_copy(lowering, view, target, name, ())
+    return target
+
+
+def strided_copy(lowering: Lowering, source: View, target: View, name: str, nodes: tuple[str, ...]) -> None:
+    """Adds a call that copies `source` to `target` (equal shapes)."""
+    if not source.numel:
+        return
+    lowering.add(
+        LibraryCall(
+            lowering.unique(f"move_{name}"),
+            f"copies {name} {list(source.shape)} into another order of memory",
+            nodes,
+            "stitch/cpu/layout.h",
+            "stitch::cpu::StridedCopy",
+            (braced(source.shape), braced(source.strides), braced(target.strides)),
+            (Pointer(source), Pointer(target, write=True), "threads"),
+        )
+    )
+
+
+def braced(values: Sequence[int]) -> str:
+    """A braced list of numbers."""
+    return "{" + ", ".join(map(str, values)) + "}"
+
+
+def flag(value: bool) -> str:
+    """A C++ bool."""
+    return "true" if value else "false"
+
+
+def pair(value: Argument, default: int) -> tuple[int, int]:
+    """Two numbers from what torch accepts: nothing, one number, a list of one or two; [n] alone is (.., n)."""
+    if value is None or value == ():
+        return default, default
+    if isinstance(value, tuple):
+        numbers = [int(number(item)) for item in value]
+        return (numbers[0], numbers[1]) if len(numbers) == 2 else (numbers[0], numbers[0])
+    return int(number(value)), int(number(value))
+
+
+def line(value: Argument, default: int) -> tuple[int, int]:
+    """The pair of a one-dimensional operation: nothing happens along the height that was put in."""
+    return default, pair(value, default)[1]
+
+
+def is_fp32(node: GraphNode, index: GraphIndex) -> bool:
+    """Whether all tensors that the node reads and writes are float32."""
+    return all(index.spec(key).dtype == "float32" for key in index.operands(node)) and all(
+        out.dtype == "float32" for out in node.outputs
+    )
+
+
+def own_activation(node: GraphNode) -> tuple[str, float] | None:
+    """Name in activation.h's Epilogue and slope of an activation; None where it has none."""
+    name = node.op.split(".")[1]
+    if name in _SIMPLE:
+        return _SIMPLE[name], 0.0
+    if name == "gelu":
+        return ("kGeluTanh" if argument(node, 1, "approximate") == "tanh" else "kGeluErf"), 0.0
+    if name == "leaky_relu":
+        return "kLeakyRelu", float(number(argument(node, 1, "negative_slope", 0.01)))
+    if name == "hardtanh" and (argument(node, 1, "min_val", -1.0), argument(node, 2, "max_val", 1.0)) == (
+        0,
+        6,
+    ):
+        return "kRelu6", 0.0
+    return None
+
+
+_SIMPLE = {
+    "relu": "kRelu",
+    "relu6": "kRelu6",
+    "silu": "kSilu",
+    "sigmoid": "kSigmoid",
+    "tanh": "kTanh",
+    "hardswish": "kHardswish",
+}

@@ -1,0 +1,124 @@
+"""Batch normalisation with batch statistics, with a residual and an activation behind it."""
+
+from collections.abc import Sequence
+
+from stitch_planner.stitcher.images import flag, is_fp32, is_last, last, own_activation
+from stitch_planner.stitcher.index import GraphIndex, ValueKey, argument, value_key
+from stitch_planner.stitcher.ir import LibraryCall, Pointer, View, channels_last
+from stitch_planner.stitcher.lowering import Lowering
+from stitch_planner.stitcher.scalars import number
+from stitch_planner.stitcher.templates.base import NOT_MINE, LibraryTemplate
+from stitch_tools.models.graph import Argument, GraphNode, ValueRef
+
+
+def residual_of(node: GraphNode, before: GraphNode, index: GraphIndex) -> ValueKey | None:
+    """What an addition adds to the value of `before`; None where it is no plain sum of two equal shapes."""
+    if node.op != "aten.add.Tensor" or node.kwargs or len(node.args) != 2:
+        return None
+    if not all(isinstance(item, ValueRef) for item in node.args):
+        return None
+    keys = [value_key(item) for item in node.args]
+    others = [key for key in keys if key != (before.name, 0)]
+    if len(others) != 1 or index.shape(others[0]) != before.outputs[0].shape:
+        return None
+    return others[0] if index.spec(others[0]).dtype == "float32" else None
+
+
+def absorbs_tail(nodes: Sequence[GraphNode], candidate: GraphNode, index: GraphIndex) -> bool:
+    """Whether `candidate` continues norm [+ residual] [activation]."""
+    if own_activation(nodes[-1]) is not None:
+        return False
+    if own_activation(candidate) is not None:
+        return candidate.outputs[0].dtype == "float32"
+    return len(nodes) == 1 and residual_of(candidate, nodes[0], index) is not None
+
+
+def tail_of(nodes: Sequence[GraphNode], index: GraphIndex) -> tuple[ValueKey | None, str, float]:
+    """Residual, activation's name and slope of what follows a norm in its step."""
+    residual, name, slope = None, "kNone", 0.0
+    for node in nodes[1:]:
+        activation = own_activation(node)
+        if activation is not None:
+            name, slope = activation
+        else:
+            residual = residual_of(node, nodes[0], index)
+    return residual, name, slope
+
+
+class BatchNorm(LibraryTemplate):
+    """batch_norm in training mode."""
+
+    family = "batch_norm"
+
+    def refuses(self, node: GraphNode, index: GraphIndex) -> str | None:
+        """None for fp32 images with statistics of their own."""
+        if node.op != "aten.batch_norm.default" or not _from_batch(node):
+            return NOT_MINE
+        if not is_fp32(node, index):
+            return "batch statistics are computed in float32 only"
+        shape = node.outputs[0].shape
+        count = shape[0] * _area(shape) if len(shape) > 1 else 0
+        return None if count > 1 else "batch statistics need more than one value for each channel"
+
+    def absorbs(self, nodes: Sequence[GraphNode], candidate: GraphNode, index: GraphIndex) -> bool:
+        """A residual, then an activation."""
+        return absorbs_tail(nodes, candidate, index)
+
+    def lower(self, nodes: Sequence[GraphNode], lowering: Lowering) -> None:
+        """One call, in the order of memory that the operand has."""
+        node = nodes[0]
+        key = value_key(node.args[0])
+        view = lowering.view(key)
+        residual, activation, slope = tail_of(nodes, lowering.index)
+        channels_first = view.is_dense and not is_last(view)
+        source = view if channels_first else last(lowering, key)
+        shape = node.outputs[0].shape
+        result = (nodes[-1].name, 0)
+        target = lowering.new(result, strides=None if channels_first else channels_last(shape))
+        more = None if residual is None else _like(lowering, residual, channels_first)
+        options = (
+            f"{{.images = {shape[0]}, .area = {_area(shape)}, .channels = {shape[1]}, "
+            f".eps = {float(number(argument(node, 7, 'eps', 1e-5)))!r}f, .slope = {slope!r}f}}"
+        )
+        lowering.add(
+            LibraryCall(
+                lowering.unique(f"norm_{node.name}"),
+                f"{node.module_path or node.name}: batch statistics of {shape[1]} channels"
+                f"{', residual' if more else ''}{'' if activation == 'kNone' else ', ' + activation[1:].lower()}",
+                tuple(item.name for item in nodes),
+                "stitch/cpu/batchnorm.h",
+                f"stitch::cpu::BatchNorm<{flag(not channels_first)}, stitch::cpu::Epilogue::{activation}, "
+                f"{flag(more is not None)}>",
+                (options,),
+                (
+                    Pointer(source),
+                    _optional(node.args[1], lowering),
+                    _optional(node.args[2], lowering),
+                    Pointer(more) if more else "nullptr",
+                    # The running statistics are no result of a program: see simplify.live_outputs.
+                    *["nullptr"] * 4,
+                    Pointer(target, write=True),
+                    "threads",
+                ),
+                chosen="statistics in one pass, scale, residual and activation in a second",
+            )
+        )
+
+
+def _from_batch(node: GraphNode) -> bool:
+    return argument(node, 5, "training") is True or node.args[3] is None
+
+
+def _area(shape: tuple[int, ...]) -> int:
+    area = 1
+    for size in shape[2:]:
+        area *= size
+    return area
+
+
+def _like(lowering: Lowering, key: ValueKey, channels_first: bool) -> View:
+    return lowering.dense(key) if channels_first else last(lowering, key)
+
+
+def _optional(value: Argument, lowering: Lowering) -> Pointer | str:
+    return "nullptr" if value is None else Pointer(lowering.dense(value_key(value)))
