@@ -108,7 +108,7 @@ def bench_sections(bench: Bench) -> list[Section]:
         "spread",
         "throughput us",
         "spread",
-        "program is",
+        "speedup",
         "95% interval",
         "",
     )

@@ -39,8 +39,8 @@ def modules_outside_worker() -> list[str]:
     names: list[str] = []
     for package, folder in PACKAGES.items():
         for path in sorted(folder.rglob("*.py")):
-            if WORKER in path.parents or path.name == "__main__.py":
-                continue
+            if WORKER in path.parents or path.name == "__main__.py" or path.parent.name == "examples":
+                continue  # the worker runs elsewhere, a start file runs, and an example is a user's file
             parts = (package, *path.relative_to(folder).with_suffix("").parts)
             names.append(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
     return names
