@@ -34,6 +34,8 @@ class Lowering:
     values: dict[ValueKey, View] = field(default_factory=dict[ValueKey, View])
     kernels: list[Kernel] = field(default_factory=list[Kernel])
     names: set[str] = field(default_factory=set[str])
+    output_of: dict[ValueKey, int] = field(default_factory=dict[ValueKey, int])
+    """Values that, stored dense, are an output of the program: no copy is needed at the end."""
 
     def view(self, key: ValueKey) -> View:
         """Where a value lies."""
@@ -52,9 +54,19 @@ class Lowering:
     def new(
         self, key: ValueKey, *, strides: tuple[int, ...] | None = None, buffer_name: str | None = None
     ) -> View:
-        """A fresh workspace buffer for the value, bound to it; row-major unless `strides` say otherwise."""
+        """A fresh buffer for the value, bound to it; row-major unless `strides` say otherwise.
+
+        The wish for strides is not granted where the value is an output of the program: look at the result.
+        """
         spec = self.index.spec(key)
-        view = self.scratch(buffer_name or key[0], spec.shape, scalar(spec.dtype), strides=strides)
+        position = self.output_of.get(key)
+        if position is not None:
+            buffer = Buffer(
+                self.unique(f"out_{position}"), scalar(spec.dtype), spec.numel, "output", position
+            )
+            view = View(buffer, spec.shape, row_major(spec.shape))
+        else:
+            view = self.scratch(buffer_name or key[0], spec.shape, scalar(spec.dtype), strides=strides)
         self.values[key] = view
         return view
 

@@ -30,6 +30,13 @@ class Template(Protocol):
         """None when this template lowers `node`; else why not (`NOT_MINE`: an op of another family)."""
         ...
 
+    def gather(self, node: GraphNode, index: GraphIndex) -> tuple[GraphNode, ...]:
+        """The nodes, in execution order, that one call computes when it starts at `node`; at least that one.
+
+        Values made inside must not be used outside, except for the last node's.
+        """
+        ...
+
     def absorbs(self, nodes: Sequence[GraphNode], candidate: GraphNode, index: GraphIndex) -> bool:
         """Whether one call can compute `candidate` after `nodes` (a library step so far, in order).
 
@@ -41,3 +48,17 @@ class Template(Protocol):
     def lower(self, nodes: Sequence[GraphNode], lowering: Lowering) -> None:
         """Adds kernels that compute `nodes` (one step of the plan) and binds every value that leaves it."""
         ...
+
+
+class LibraryTemplate:
+    """What most library families share: one node a call, nothing absorbed."""
+
+    kind: Literal["view", "element", "library"] = "library"
+
+    def gather(self, node: GraphNode, index: GraphIndex) -> tuple[GraphNode, ...]:
+        """The node alone."""
+        return (node,)
+
+    def absorbs(self, nodes: Sequence[GraphNode], candidate: GraphNode, index: GraphIndex) -> bool:
+        """False."""
+        return False

@@ -16,11 +16,11 @@ struct Pointers {
 // Position in the iteration space. `kDim` is the dim that the innermost loop runs over with `j`.
 template <class K, int kDim>
 struct At {
-  const Pointers<K>& row;    // advanced to the row's first element
-  int64_t j;                 // index along kDim
-  const int64_t* index_of;   // index along every other dim, where the kernel asks for it
-  float* kept = nullptr;     // K::kKept arrays of Inner's length, the current chunk of each
-  int64_t kept_stride = 0;   // floats from one of the arrays to the next
+  const Pointers<K>& row;   // advanced to the row's first element
+  int64_t j;                // index along kDim
+  const int64_t* index_of;  // index along every other dim, where the kernel asks for it
+  float* kept = nullptr;    // K::kKept arrays of Inner's length, the current chunk of each
+  int64_t kept_stride = 0;  // floats from one of the arrays to the next
 
   template <int kIndex>
   STITCH_FN typename K::Loads::template Get<kIndex>::Type load() const {

@@ -5,14 +5,18 @@
 #ifndef STITCH_CPU_ROWS_H_
 #define STITCH_CPU_ROWS_H_
 
+#include <type_traits>
+
 #include "stitch/cpu/at.h"
 #include "stitch/cpu/parallel.h"
 
 namespace stitch::cpu {
 
-#pragma omp declare reduction(stitch_max : float : omp_out = math::maximum(omp_out, omp_in)) \
+#pragma omp declare reduction(stitch_max:float                            \
+                              : omp_out = math::maximum(omp_out, omp_in)) \
     initializer(omp_priv = -__builtin_inff())
-#pragma omp declare reduction(stitch_min : float : omp_out = math::minimum(omp_out, omp_in)) \
+#pragma omp declare reduction(stitch_min:float                            \
+                              : omp_out = math::minimum(omp_out, omp_in)) \
     initializer(omp_priv = __builtin_inff())
 
 template <class K>
@@ -92,10 +96,10 @@ class Rows {
     if constexpr (Reduce::kIsSum) {
 #pragma omp simd reduction(+ : total)
       for (int64_t j = 0; j < kWidth; ++j) total += Pass::term(at(j), here);
-    } else if constexpr (is_same<Reduce, Max<float>>) {
+    } else if constexpr (std::is_same_v<Reduce, Max<float>>) {
 #pragma omp simd reduction(stitch_max : total)
       for (int64_t j = 0; j < kWidth; ++j) total = math::maximum(total, Pass::term(at(j), here));
-    } else if constexpr (is_same<Reduce, Min<float>>) {
+    } else if constexpr (std::is_same_v<Reduce, Min<float>>) {
 #pragma omp simd reduction(stitch_min : total)
       for (int64_t j = 0; j < kWidth; ++j) total = math::minimum(total, Pass::term(at(j), here));
     } else {
@@ -103,11 +107,6 @@ class Rows {
     }
     return total;
   }
-
-  template <class A, class B>
-  static constexpr bool is_same = false;
-  template <class A>
-  static constexpr bool is_same<A, A> = true;
 
   // Calls body for each line of the row (each index of Inner's dims but the last).
   template <class Body>

@@ -1,0 +1,211 @@
+"""IR -> C++ for the CPU: one readable program.cpp, and the package's headers that it includes."""
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from importlib.resources.abc import Traversable
+
+from stitch_planner.stitcher.ir import (
+    SCALAR_BYTES,
+    Access,
+    Argument,
+    Buffer,
+    ColumnKernel,
+    Kernel,
+    KernelProgram,
+    LibraryCall,
+    Pointer,
+    PointerList,
+    PointwiseKernel,
+    RowKernel,
+    View,
+)
+from stitch_planner.stitcher.kernel_text import KernelText, describe, struct_name
+from stitch_planner.stitcher.value_text import STORED_TYPE
+
+MAIN = "program.cpp"
+_CODES = {
+    "float32": "kFloat",
+    "float64": "kFloat",
+    "int32": "kInt",
+    "int64": "kInt",
+    "bool": "kBool",
+    "uint8": "kUint",
+}
+
+
+@dataclass(frozen=True)
+class StepText:
+    """One kernel or call in `run`."""
+
+    comment: str
+    lines: list[str]
+
+
+def emit_cpu(program: KernelProgram, title: str, summary: list[str]) -> dict[str, bytes]:
+    """Files of the program: `program.cpp` and every header that it includes, under `stitch/`."""
+    calls = [kernel for kernel in program.kernels if isinstance(kernel, LibraryCall)]
+    kernels = [describe(k) for k in program.kernels if not isinstance(k, LibraryCall)]
+    headers = _headers(program.kernels)
+    template = templates().get_template("cpu_program.j2")
+    text = template.render(
+        title=title,
+        summary=summary,
+        headers=headers,
+        kernels=render_kernels(kernels),
+        inputs=[_tensor_type(view) for view in program.inputs],
+        outputs=[_tensor_type(view) for view in program.outputs],
+        workspace_bytes=program.workspace_bytes,
+        call_scratch_bytes=max((call.scratch_bytes for call in calls), default=0),
+        thread_scratch=_thread_scratch(program.kernels),
+        params=[_param(view) for view in program.params],
+        uses_dnnl=any(call.uses_dnnl for call in calls),
+        calls=[
+            {"type": _unqualified(c.type), "name": c.name, "init": ", ".join(map(_argument, c.init))}
+            for c in calls
+        ],
+        buffers=[_declaration(buffer) for buffer in program.buffers if buffer.role != "param"],
+        steps=[_step(kernel) for kernel in program.kernels],
+    )
+    return {MAIN: text.encode("utf-8"), **header_closure(headers)}
+
+
+@lru_cache(maxsize=1)
+def templates():  # jinja2 is imported here, since it costs 60 ms
+    """The jinja2 environment over this package's `text` folder."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    return Environment(
+        loader=PackageLoader("stitch_planner.stitcher", "text"),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=StrictUndefined,
+        autoescape=False,
+    )
+
+
+def render_kernels(kernels: list[KernelText]) -> str:
+    """The kernels' structs, as C++ and CUDA share them (namespace stitch must be in scope)."""
+    return templates().get_template("kernels.j2").render(kernels=kernels)
+
+
+def header_closure(headers: list[str]) -> dict[str, bytes]:
+    """The named headers of this package and those that they include, by path, except stitch/abi.h of the tools."""
+    found: dict[str, bytes] = {}
+    waiting = list(headers)
+    while waiting:
+        name = waiting.pop()
+        if name in found:
+            continue
+        found[name] = _header(name).read_bytes()
+        waiting.extend(re.findall(r'#include "(stitch/[^"]+)"', found[name].decode("utf-8")))
+    return found
+
+
+def _header(name: str) -> Traversable:
+    package = "stitch_tools" if name == "stitch/abi.h" else "stitch_planner.stitcher"
+    return resources.files(package).joinpath("native", "include", *name.split("/"))
+
+
+def _headers(kernels: tuple[Kernel, ...]) -> list[str]:
+    used = {"stitch/cpu/program.h"}
+    for kernel in kernels:
+        if isinstance(kernel, LibraryCall):
+            used.add(kernel.header)
+        elif isinstance(kernel, PointwiseKernel):
+            used.add("stitch/cpu/pointwise.h")
+        else:
+            used.add("stitch/cpu/rows.h" if isinstance(kernel, RowKernel) else "stitch/cpu/columns.h")
+    return sorted(used)
+
+
+def _unqualified(text: str) -> str:
+    """Text without the namespace that the program is in."""
+    return text.replace("stitch::cpu::", "cpu::")
+
+
+def _tensor_type(view: View) -> str:
+    bits = SCALAR_BYTES[view.dtype] * 8
+    shape = ", ".join(map(str, view.shape))
+    return f"{{Code::{_CODES[view.dtype]}, {bits}, {len(view.shape)}, {{{shape}}}}}"
+
+
+def _param(view: View) -> dict[str, str]:
+    buffer = view.buffer
+    return {
+        "type": STORED_TYPE[buffer.dtype],
+        "name": buffer.name,
+        "source": buffer.source,
+        "tensor": _tensor_type(view),
+    }
+
+
+def _declaration(buffer: Buffer) -> str:
+    """The local pointer through which `run` reaches a buffer."""
+    kind = STORED_TYPE[buffer.dtype]
+    if buffer.role == "input":
+        return f"const auto* const {buffer.name} = reinterpret_cast<const {kind}*>(memory.inputs[{buffer.position}]);"
+    if buffer.role == "output":
+        return f"auto* const {buffer.name} = reinterpret_cast<{kind}*>(memory.outputs[{buffer.position}]);"
+    return f"auto* const {buffer.name} = reinterpret_cast<{kind}*>(memory.workspace + {buffer.offset});"
+
+
+def _address(buffer: Buffer, offset: int) -> str:
+    return f"{buffer.name} + {offset}" if offset else buffer.name
+
+
+def _argument(item: Argument) -> str:
+    if isinstance(item, Pointer):
+        return _address(item.view.buffer, item.view.offset)
+    if isinstance(item, PointerList):
+        return "{" + ", ".join(_argument(p) for p in item.pointers) + "}"
+    return _unqualified(item)
+
+
+def _step(kernel: Kernel) -> StepText:
+    if isinstance(kernel, LibraryCall):
+        return StepText(f"{kernel.comment} [{kernel.chosen}]", _call_lines(kernel))
+    kind = (
+        "Pointwise"
+        if isinstance(kernel, PointwiseKernel)
+        else "Rows"
+        if isinstance(kernel, RowKernel)
+        else "Columns"
+    )
+    scratch = "" if isinstance(kernel, PointwiseKernel) else ", memory.thread_scratch"
+    loads = ", ".join(_bytes_of(access, "const char*") for access in kernel.loads)
+    stores = ", ".join(_bytes_of(access, "char*") for access in kernel.stores)
+    call = f"cpu::{kind}<{struct_name(kernel.name)}>::run(threads, {{{{{loads}}}, {{{stores}}}}}{scratch});"
+    return StepText(kernel.comment, [call])
+
+
+def _bytes_of(access: Access, kind: str) -> str:
+    return f"reinterpret_cast<{kind}>({_address(access.buffer, access.offset)})"
+
+
+def _call_lines(call: LibraryCall) -> list[str]:
+    lines: list[str] = []
+    arguments: list[str] = []
+    for place, item in enumerate(call.run):
+        if isinstance(item, PointerList):
+            lines.append(f"const float* const {call.name}_operands_{place}[] = {_argument(item)};")
+            arguments.append(f"{call.name}_operands_{place}")
+        else:
+            arguments.append(_argument(item))
+    text = (
+        ", ".join(arguments).replace("scratch", "memory.call_scratch")
+        if call.scratch_bytes
+        else ", ".join(arguments)
+    )
+    return [*lines, f"STITCH_TRY({call.name}.run({text}));"]
+
+
+def _thread_scratch(kernels: tuple[Kernel, ...]) -> str:
+    sizes = [
+        f"cpu::{'Rows' if isinstance(k, RowKernel) else 'Columns'}<{struct_name(k.name)}>::kScratchFloats"
+        for k in kernels
+        if isinstance(k, RowKernel | ColumnKernel)
+    ]
+    return "4 * std::max<int64_t>({0, " + ", ".join(sizes) + "})" if sizes else "0"

@@ -1,0 +1,133 @@
+"""Which pointwise nodes a oneDNN product or convolution can compute itself, and how to say so to it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from stitch_planner.stitcher.index import GraphIndex, ValueKey, argument, references, value_key
+from stitch_planner.stitcher.lowering import Lowering
+from stitch_planner.stitcher.scalars import number
+from stitch_tools.models.graph import GraphNode, ValueRef
+
+_ACT = "stitch::cpu::Act"
+_OP = "stitch::cpu::PostOp"
+MAX_OPERANDS = 1
+"""Second operands of one call. More make oneDNN slower than a fused kernel behind it."""
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What follows a product inside the library call."""
+
+    text: str
+    """A braced list of PostOp."""
+    operands: tuple[ValueKey, ...] = ()
+    """Values of the result's shape that post-ops read, in order."""
+    comment: str = ""
+
+
+def _activation(name: str, *numbers: float) -> str:
+    extra = "".join(f", {_float(value)}" for value in numbers)
+    return f"{_OP}::activation({_ACT}::{name}{extra})"
+
+
+def _float(value: float) -> str:
+    if value == float("inf"):
+        return "__builtin_inff()"
+    if value == float("-inf"):
+        return "-__builtin_inff()"
+    return f"{value!r}f" if "." in repr(value) or "e" in repr(value) else f"{value!r}.0f"
+
+
+def _gelu(node: GraphNode) -> str:
+    return _activation("kGeluTanh" if argument(node, 1, "approximate") == "tanh" else "kGeluErf")
+
+
+def _hardtanh(node: GraphNode) -> str:
+    low, high = argument(node, 1, "min_val", -1.0), argument(node, 2, "max_val", 1.0)
+    return _activation("kClip", float(number(low)), float(number(high)))
+
+
+def _leaky(node: GraphNode) -> str:
+    return _activation("kRelu", float(number(argument(node, 1, "negative_slope", 0.01))))
+
+
+_ACTIVATIONS: dict[str, Callable[[GraphNode], str]] = {
+    "aten.relu.default": lambda node: _activation("kRelu"),
+    "aten.gelu.default": _gelu,
+    "aten.silu.default": lambda node: _activation("kSilu"),
+    "aten.sigmoid.default": lambda node: _activation("kSigmoid"),
+    "aten.tanh.default": lambda node: _activation("kTanh"),
+    "aten.hardtanh.default": _hardtanh,
+    "aten.relu6.default": lambda node: _activation("kClip", 0.0, 6.0),
+    "aten.leaky_relu.default": _leaky,
+}
+
+
+def can_follow(nodes: Sequence[GraphNode], candidate: GraphNode, index: GraphIndex) -> bool:
+    """Whether a library step that computes `nodes` can compute `candidate` as well."""
+    if candidate.outputs[0].shape != nodes[-1].outputs[0].shape or candidate.outputs[0].dtype != "float32":
+        return False
+    if candidate.op in _ACTIVATIONS:
+        return True
+    if _scaling(candidate) is not None:
+        return True
+    operand = _operand(candidate, {node.name for node in nodes}, index)
+    used = sum(_operand(node, {n.name for n in nodes}, index) is not None for node in nodes[1:])
+    return operand is not None and used < MAX_OPERANDS
+
+
+def epilogue_of(nodes: Sequence[GraphNode], lowering: Lowering) -> Epilogue:
+    """The epilogue of a step: what `nodes[1:]` do to the result of `nodes[0]`."""
+    inside = {node.name for node in nodes}
+    texts: list[str] = []
+    operands: list[ValueKey] = []
+    for node in nodes[1:]:
+        scaling = _scaling(node)
+        if node.op in _ACTIVATIONS:
+            texts.append(_ACTIVATIONS[node.op](node))
+        elif scaling is not None:
+            texts.append(_activation("kLinear", *scaling))
+        else:
+            operand = _operand(node, inside, lowering.index)
+            assert operand is not None, node
+            operands.append(operand)
+            texts.append(f"{_OP}::{'mul' if '.mul.' in node.op else 'add'}()")
+    comment = "".join(f", {node.op.split('.')[1]}" for node in nodes[1:])
+    return Epilogue("{" + ", ".join(texts) + "}", tuple(operands), comment)
+
+
+def _scaling(node: GraphNode) -> tuple[float, float] | None:
+    """Factor and summand of a node that scales or shifts by numbers."""
+    if len(node.args) != 2 or node.kwargs or not isinstance(node.args[0], ValueRef):
+        return None
+    given = node.args[1]
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        return None
+    value = float(given)
+    kinds = {
+        "mul": (value, 0.0),
+        "div": (1.0 / value if value else 0.0, 0.0),
+        "add": (1.0, value),
+        "sub": (1.0, -value),
+    }
+    name = node.op.split(".")[1]
+    return kinds.get(name) if not (name == "div" and value == 0) else None
+
+
+def _operand(node: GraphNode, inside: set[str], index: GraphIndex) -> ValueKey | None:
+    """The other operand of an addition or product of two full tensors, one of them made inside."""
+    if node.op not in ("aten.add.Tensor", "aten.mul.Tensor") or node.kwargs or len(node.args) != 2:
+        return None
+    if not all(isinstance(item, ValueRef) for item in node.args):
+        return None
+    keys = [value_key(item) for item in node.args]
+    others = [key for key in keys if key[0] not in inside]
+    if len(others) != 1 or index.spec(others[0]).dtype != "float32":
+        return None
+    return others[0] if index.shape(others[0]) == node.outputs[0].shape else None
+
+
+def operand_keys(nodes: Sequence[GraphNode]) -> set[ValueKey]:
+    """Values that a step reads from outside."""
+    inside = {node.name for node in nodes}
+    return {key for node in nodes for key in references(node) if key[0] not in inside}

@@ -1,0 +1,386 @@
+"""Which torch operations are scalar expressions, and which expression each is."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from stitch_planner.stitcher.bodies import FLOATS, RANK, BodyBuilder
+from stitch_planner.stitcher.index import argument
+from stitch_planner.stitcher.ir import SCALAR_BYTES, Scalar
+from stitch_tools.models.graph import Argument, GraphNode, ValueRef
+
+
+@dataclass(frozen=True)
+class Site:
+    """One node while it is turned into instructions."""
+
+    builder: BodyBuilder
+    node: GraphNode
+    value: Callable[[ValueRef], int]
+    """Position of an operand's value at the current element."""
+
+    @property
+    def dtype(self) -> Scalar:
+        """Element type of the node's result."""
+        return self.node.outputs[0].dtype  # pyright: ignore[reportReturnType]  # `refusal` made sure of it
+
+    @property
+    def work_dtype(self) -> Scalar:
+        """The result's type, or float32 where that is not floating (comparisons and the like)."""
+        return self.dtype if self.dtype in FLOATS else "float32"
+
+    def tensor(self, position: int, name: str = "") -> int:
+        """An operand in its own type. A number becomes a constant of the result's type."""
+        return self.any(argument(self.node, position, name))
+
+    def any(self, value: Argument) -> int:
+        """Any argument as a value."""
+        if isinstance(value, ValueRef):
+            return self.value(value)
+        if isinstance(value, bool | int | float | str):
+            return self.builder.const(number(value), _constant_type(value, self.dtype))
+        raise TypeError(f"{self.node.op}: {value!r} is no operand")
+
+    def result(self, position: int, name: str = "") -> int:
+        """An operand as the result's type."""
+        return self.builder.cast(self.tensor(position, name), self.dtype)
+
+    def number(self, position: int, name: str, default: float) -> float:
+        """A Python number that the call was given."""
+        given = argument(self.node, position, name)
+        return default if given is None else number(given)
+
+    def constant(self, value: float) -> int:
+        """A constant of the result's type."""
+        return self.builder.const(value, self.dtype)
+
+    def call(self, function: str, *args: int) -> int:
+        """A function's value in the result's type."""
+        return self.builder.op(function, args, self.dtype)
+
+
+def number(value: Argument) -> float:
+    """A Python number from an argument; strings are the non-finite ones."""
+    if isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, str) and value in ("inf", "-inf", "nan"):
+        return math.inf if value == "inf" else -math.inf if value == "-inf" else math.nan
+    raise TypeError(f"{value!r} is not a number")
+
+
+def _constant_type(value: Argument, result: Scalar) -> Scalar:
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, int):
+        return "int64" if result not in FLOATS else result
+    return result if result in FLOATS else "float32"
+
+
+Expression = Callable[[Site], int]
+
+
+def unary(function: str) -> Expression:
+    """One function of one operand, computed in the result's type."""
+    return lambda s: s.call(function, s.result(0))
+
+
+def binary(function: str) -> Expression:
+    """One function of two operands, computed in the result's type."""
+    return lambda s: s.call(function, s.result(0), s.result(1))
+
+
+def compare(function: str) -> Expression:
+    """A comparison in the operands' common type."""
+
+    def build(site: Site) -> int:
+        pair = (_operand(site, 0, 1), _operand(site, 1, 0))
+        args, _ = site.builder.promote(pair)
+        return site.builder.op(function, args, "bool")
+
+    return build
+
+
+def _operand(site: Site, position: int, other: int) -> int:
+    """A comparison's operand; a Python number takes the other operand's type where that can hold it."""
+    given = argument(site.node, position, "other")
+    if isinstance(given, ValueRef):
+        return site.value(given)
+    partner = site.builder.dtype(site.tensor(other))
+    keeps = partner in FLOATS or isinstance(given, int)
+    return site.builder.const(number(given), partner if keeps else "float32")
+
+
+def _with_alpha(function: str) -> Expression:
+    def build(site: Site) -> int:
+        alpha = site.number(2, "alpha", 1)
+        second = site.result(1, "other")
+        scaled = second if alpha == 1 else site.call("mul", second, site.constant(alpha))
+        return site.call(function, site.result(0), scaled)
+
+    return build
+
+
+def _reversed_subtract(site: Site) -> int:
+    return site.call("sub", site.result(1, "other"), site.result(0))
+
+
+def _divide(site: Site) -> int:
+    mode = argument(site.node, 2, "rounding_mode")
+    quotient = site.call("div", site.result(0), site.result(1))
+    if mode is None:
+        return quotient
+    if site.dtype in FLOATS:
+        return site.call("floor" if mode == "floor" else "trunc", quotient)
+    return site.call("floor_divide", site.result(0), site.result(1)) if mode == "floor" else quotient
+
+
+def _power(site: Site) -> int:
+    exponent = argument(site.node, 1, "exponent")
+    base = site.result(0)
+    if isinstance(exponent, int | float) and not isinstance(exponent, bool):
+        special = _small_power(site, base, float(exponent))
+        if special is not None:
+            return special
+    return site.call("pow", base, site.result(1, "exponent"))
+
+
+def _small_power(site: Site, base: int, exponent: float) -> int | None:
+    squared = site.call("mul", base, base)
+    if exponent in (2.0, 3.0, 4.0):
+        return {2.0: squared, 3.0: site.call("mul", squared, base), 4.0: site.call("mul", squared, squared)}[
+            exponent
+        ]
+    names = {0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}
+    return site.call(names[exponent], base) if exponent in names and site.dtype in FLOATS else None
+
+
+def _gelu(site: Site) -> int:
+    tanh = argument(site.node, 1, "approximate") == "tanh"
+    return site.call("gelu_tanh" if tanh else "gelu_erf", site.result(0))
+
+
+def _clamp(site: Site) -> int:
+    low, high = argument(site.node, 1, "min"), argument(site.node, 2, "max")
+    value = site.result(0)
+    if low is not None and high is not None:
+        return site.call("clamp", value, site.result(1, "min"), site.result(2, "max"))
+    if low is not None:
+        return site.call("maximum", value, site.result(1, "min"))
+    return site.call("minimum", value, site.result(2, "max"))
+
+
+def _hardtanh(site: Site) -> int:
+    low, high = site.number(1, "min_val", -1.0), site.number(2, "max_val", 1.0)
+    return site.call("clamp", site.result(0), site.constant(low), site.constant(high))
+
+
+def _with_numbers(function: str, *defaults: tuple[str, float]) -> Expression:
+    """A function of one operand and constants that follow it in the call."""
+
+    def build(site: Site) -> int:
+        extra = [site.constant(site.number(i + 1, name, value)) for i, (name, value) in enumerate(defaults)]
+        return site.call(function, site.result(0), *extra)
+
+    return build
+
+
+def _where(site: Site) -> int:
+    condition = site.builder.cast(site.tensor(0), "bool")
+    return site.call("where", condition, site.result(1), site.result(2))
+
+
+def _masked_fill(site: Site) -> int:
+    mask = site.builder.cast(site.tensor(1), "bool")
+    return site.call("where", mask, site.result(2, "value"), site.result(0))
+
+
+def _identity(site: Site) -> int:
+    return site.result(0)
+
+
+def _logical_not(site: Site) -> int:
+    return site.builder.op("logical_not", (site.builder.cast(site.tensor(0), "bool"),), "bool")
+
+
+def _logical(function: str) -> Expression:
+    def build(site: Site) -> int:
+        args = tuple(site.builder.cast(site.tensor(i), "bool") for i in (0, 1))
+        return site.builder.op(function, args, "bool")
+
+    return build
+
+
+def _is_inf(site: Site) -> int:
+    size = site.builder.op("abs", (site.tensor(0),), site.builder.dtype(site.tensor(0)))
+    return site.builder.op("eq", (size, site.builder.const(math.inf, site.builder.dtype(size))), "bool")
+
+
+def _prelu(site: Site) -> int:
+    return site.call("leaky_relu", site.result(0), site.result(1))
+
+
+def _addcmul(site: Site) -> int:
+    product = site.call("mul", site.result(1), site.result(2))
+    factor = site.number(3, "value", 1)
+    scaled = product if factor == 1 else site.call("mul", product, site.constant(factor))
+    return site.call("add", site.result(0), scaled)
+
+
+def _lerp(site: Site) -> int:
+    start, end = site.result(0), site.result(1)
+    return site.call("add", start, site.call("mul", site.result(2), site.call("sub", end, start)))
+
+
+def _batch_norm_eval(site: Site) -> int:
+    """(x - mean) / sqrt(var + eps) * weight + bias, all but x one for each channel."""
+    variance = site.call("add", site.result(4), site.constant(site.number(7, "eps", 1e-5)))
+    scale = site.call("rsqrt", variance)
+    value = site.call("mul", site.call("sub", site.result(0), site.result(3)), scale)
+    if argument(site.node, 1, "weight") is not None:
+        value = site.call("mul", value, site.result(1))
+    return value if argument(site.node, 2, "bias") is None else site.call("add", value, site.result(2))
+
+
+def _glorified(*names: str, build: Expression) -> dict[str, Expression]:
+    return dict.fromkeys(names, build)
+
+
+_UNARY = (
+    "exp expm1 log log1p log2 log10 exp2 tanh sigmoid sqrt rsqrt abs neg sin cos tan asin acos atan sinh cosh "
+    "erf erfc floor ceil trunc round sign reciprocal relu silu mish hardswish hardsigmoid square log_sigmoid"
+)
+
+EXPRESSIONS: dict[str, Expression] = {
+    **{f"aten.{name}.default": unary(name) for name in _UNARY.split()},
+    "aten.log_sigmoid.default": unary("log_sigmoid"),
+    "aten.relu6.default": lambda s: s.call("clamp", s.result(0), s.constant(0), s.constant(6)),
+    "aten.gelu.default": _gelu,
+    "aten.hardtanh.default": _hardtanh,
+    "aten.leaky_relu.default": _with_numbers("leaky_relu", ("negative_slope", 0.01)),
+    "aten.elu.default": _with_numbers("elu", ("alpha", 1.0), ("scale", 1.0), ("input_scale", 1.0)),
+    "aten.celu.default": lambda s: s.call(
+        "elu",
+        s.result(0),
+        s.constant(s.number(1, "alpha", 1.0)),
+        s.constant(1),
+        s.constant(1 / s.number(1, "alpha", 1.0)),
+    ),
+    "aten.selu.default": lambda s: s.call(
+        "elu",
+        s.result(0),
+        s.constant(1.6732632423543772),
+        s.constant(1.0507009873554805),
+        s.constant(1),
+    ),
+    "aten.softplus.default": _with_numbers("softplus", ("beta", 1.0), ("threshold", 20.0)),
+    "aten.prelu.default": _prelu,
+    "aten.threshold.default": lambda s: s.call(
+        "where",
+        s.builder.op("gt", (s.result(0), s.constant(s.number(1, "threshold", 0))), "bool"),
+        s.result(0),
+        s.constant(s.number(2, "value", 0)),
+    ),
+    **_glorified("aten.add.Tensor", "aten.add.Scalar", build=_with_alpha("add")),
+    **_glorified("aten.sub.Tensor", "aten.sub.Scalar", build=_with_alpha("sub")),
+    **_glorified("aten.rsub.Scalar", "aten.rsub.Tensor", build=_reversed_subtract),
+    **_glorified("aten.mul.Tensor", "aten.mul.Scalar", build=binary("mul")),
+    **_glorified(
+        "aten.div.Tensor", "aten.div.Scalar", "aten.div.Tensor_mode", "aten.div.Scalar_mode", build=_divide
+    ),
+    "aten.true_divide.Tensor": _divide,
+    **_glorified("aten.pow.Tensor_Scalar", "aten.pow.Tensor_Tensor", "aten.pow.Scalar", build=_power),
+    "aten.maximum.default": binary("maximum"),
+    "aten.minimum.default": binary("minimum"),
+    "aten.max.other": binary("maximum"),
+    "aten.min.other": binary("minimum"),
+    "aten.atan2.default": binary("atan2"),
+    **_glorified("aten.fmod.Tensor", "aten.fmod.Scalar", build=binary("fmod")),
+    **_glorified("aten.remainder.Tensor", "aten.remainder.Scalar", build=binary("remainder")),
+    **_glorified("aten.clamp.default", "aten.clamp.Tensor", build=_clamp),
+    **_glorified(
+        "aten.clamp_min.default",
+        "aten.clamp_min.Tensor",
+        build=lambda s: s.call("maximum", s.result(0), s.result(1)),
+    ),
+    **_glorified(
+        "aten.clamp_max.default",
+        "aten.clamp_max.Tensor",
+        build=lambda s: s.call("minimum", s.result(0), s.result(1)),
+    ),
+    **_glorified(
+        "aten.where.self",
+        "aten.where.ScalarOther",
+        "aten.where.ScalarSelf",
+        "aten.where.Scalar",
+        build=_where,
+    ),
+    **_glorified("aten.masked_fill.Scalar", "aten.masked_fill.Tensor", build=_masked_fill),
+    **{
+        f"aten.{name}.{kind}": compare(name)
+        for name in ["eq", "ne", "lt", "le", "gt", "ge"]
+        for kind in ("Tensor", "Scalar")
+    },
+    "aten.logical_not.default": _logical_not,
+    "aten.bitwise_not.default": _logical_not,
+    "aten.logical_and.default": _logical("logical_and"),
+    "aten.logical_or.default": _logical("logical_or"),
+    "aten.bitwise_and.Tensor": _logical("logical_and"),
+    "aten.bitwise_or.Tensor": _logical("logical_or"),
+    "aten.isnan.default": lambda s: s.builder.op("is_nan", (s.tensor(0),), "bool"),
+    "aten.isinf.default": _is_inf,
+    "aten.addcmul.default": _addcmul,
+    **_glorified("aten.lerp.Scalar", "aten.lerp.Tensor", build=_lerp),
+    "aten.batch_norm.default": _batch_norm_eval,
+    **_glorified(
+        "aten.to.dtype",
+        "aten.to.dtype_layout",
+        "aten.to.device",
+        "aten._to_copy.default",
+        "aten.type_as.default",
+        "aten.to.other",
+        "aten.clone.default",
+        "aten.contiguous.default",
+        "aten.dropout.default",
+        "aten.feature_dropout.default",
+        "aten.float.default",
+        "aten.alias.default",
+        "aten.detach.default",
+        "aten.detach_.default",
+        "aten.lift_fresh_copy.default",
+        "aten.positive.default",
+        build=_identity,
+    ),
+}
+"""Expression of each pointwise operation."""
+
+
+def refusal(node: GraphNode) -> str | None:
+    """Why a pointwise node cannot be an expression after all; None when it can."""
+    types = {out.dtype for out in node.outputs}
+    unknown = types - set(SCALAR_BYTES)
+    if unknown:
+        return f"no template computes in {', '.join(sorted(unknown))}"
+    if (
+        node.op in ("aten.dropout.default", "aten.feature_dropout.default")
+        and argument(node, 2, "train") is True
+    ):
+        return "dropout in training draws random numbers"
+    if node.op.startswith("aten.bitwise_") and types != {"bool"}:
+        return "bit operations on integers have no template"
+    if node.op == "aten.batch_norm.default":
+        return _batch_norm_refusal(node)
+    needs_float = {"pow", "div", "fmod", "remainder", "atan2"}
+    if node.op.split(".")[1] in needs_float and not types <= set(FLOATS):
+        return f"{node.op} on integers has no template"
+    return None
+
+
+def _batch_norm_refusal(node: GraphNode) -> str | None:
+    if argument(node, 5, "training") is not False:
+        return "batch statistics have a family of their own"
+    return None if argument(node, 3, "running_mean") is not None else "no running statistics"
+
+
+def is_promotable(dtype: str) -> bool:
+    """Whether kernels know the element type."""
+    return dtype in RANK

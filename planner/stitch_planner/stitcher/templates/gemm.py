@@ -1,0 +1,253 @@
+"""Matrix products through oneDNN, with bias, activation and residual in the library's own epilogue."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+from stitch_planner.stitcher.epilogue import Epilogue, can_follow, epilogue_of
+from stitch_planner.stitcher.index import GraphIndex, ValueKey, argument, value_key
+from stitch_planner.stitcher.ir import LibraryCall, Pointer, PointerList, View, row_major
+from stitch_planner.stitcher.lowering import Lowering
+from stitch_planner.stitcher.scalars import number
+from stitch_planner.stitcher.templates.base import NOT_MINE
+from stitch_planner.stitcher.views import collapse, expand, permute, reshape
+from stitch_tools.models.graph import GraphNode
+
+_OPS = frozenset(
+    f"aten.{name}.default" for name in ("linear", "addmm", "mm", "matmul", "bmm", "baddbmm", "__matmul__")
+)
+
+
+@dataclass(frozen=True)
+class _Product:
+    """Which operands a node multiplies: result = a @ b + bias."""
+
+    a: ValueKey
+    b: ValueKey
+    bias: ValueKey | None
+    b_transposed: bool
+
+
+def _product(node: GraphNode) -> _Product:
+    if node.op in ("aten.addmm.default", "aten.baddbmm.default"):
+        return _Product(value_key(node.args[1]), value_key(node.args[2]), value_key(node.args[0]), False)
+    bias = argument(node, 2, "bias") if node.op == "aten.linear.default" else None
+    return _Product(
+        value_key(node.args[0]),
+        value_key(node.args[1]),
+        None if bias is None else value_key(bias),
+        node.op == "aten.linear.default",
+    )
+
+
+class Gemm:
+    """linear, matmul and their relatives."""
+
+    family = "gemm"
+    kind: Literal["view", "element", "library"] = "library"
+
+    def refuses(self, node: GraphNode, index: GraphIndex) -> str | None:
+        """None for products of fp32 tensors."""
+        if node.op not in _OPS:
+            return NOT_MINE
+        if any(index.spec(key).dtype != "float32" for key in index.operands(node)):
+            return "matrix products are computed in float32 only"
+        if node.op in ("aten.addmm.default", "aten.baddbmm.default") and (
+            number(node.kwargs.get("beta", 1)) != 1 or number(node.kwargs.get("alpha", 1)) != 1
+        ):
+            return "addmm with scaling factors has no template"
+        product = _product(node)
+        if product.bias is not None and not self._bias_fits(product.bias, node, index):
+            return "only a bias vector of parameters has a template"
+        return None
+
+    @staticmethod
+    def _bias_fits(bias: ValueKey, node: GraphNode, index: GraphIndex) -> bool:
+        return index.is_constant(bias) and index.shape(bias) == node.outputs[0].shape[-1:]
+
+    def gather(self, node: GraphNode, index: GraphIndex) -> tuple[GraphNode, ...]:
+        """The node alone."""
+        return (node,)
+
+    def absorbs(self, nodes: Sequence[GraphNode], candidate: GraphNode, index: GraphIndex) -> bool:
+        """Activations that oneDNN has, constants, and one residual of the result's shape."""
+        return can_follow(nodes, candidate, index)
+
+    def lower(self, nodes: Sequence[GraphNode], lowering: Lowering) -> None:
+        """A prepacked product where the right side is a constant, else a batched one."""
+        product = _product(nodes[0])
+        weight = lowering.view(product.b)
+        if weight.buffer.role == "param" and len(weight.shape) == 2 and weight.offset == 0:
+            _lower_packed(nodes, product, weight, lowering)
+        else:
+            _lower_batched(nodes, product, lowering)
+
+
+def _lower_packed(nodes: Sequence[GraphNode], product: _Product, weight: View, lowering: Lowering) -> None:
+    if product.b_transposed:
+        weight = permute(weight, (1, 0))
+    depth, width = weight.shape
+    transposed = (weight.strides[0] == 1 and depth > 1) or weight.strides[1] != 1
+    rows = prod(lowering.index.shape(product.a)) // depth if depth else 0
+    a = _matrix(lowering, product.a, (rows, depth))
+    epilogue = epilogue_of(nodes, lowering)
+    target = lowering.new((nodes[-1].name, 0))
+    operands, operand_ld = _operands(epilogue, lowering, (rows, width))
+    options = (
+        f"{{.n = {width}, .k = {depth}, .weight_kn = {_flag(not transposed)}, "
+        f".weight_ld = {weight.strides[1] if transposed else weight.strides[0]}, "
+        f".has_bias = {_flag(product.bias is not None)}, .post = {epilogue.text}, .m_hint = {rows}}}"
+    )
+    bias = Pointer(lowering.dense(product.bias)) if product.bias is not None else "nullptr"
+    lowering.add(
+        LibraryCall(
+            lowering.unique(f"gemm_{nodes[0].name}"),
+            f"{_path(nodes[0])}: [{rows}, {depth}] x [{depth}, {width}]{epilogue.comment}",
+            tuple(node.name for node in nodes),
+            "stitch/cpu/gemm.h",
+            "stitch::cpu::Gemm",
+            ("lib", options, Pointer(weight), bias),
+            (
+                str(rows),
+                Pointer(a),
+                str(a.strides[0]),
+                Pointer(target, write=True),
+                str(width),
+                operands,
+                str(operand_ld),
+            ),
+            uses_dnnl=True,
+            chosen="oneDNN matmul, weights packed once",
+        )
+    )
+
+
+def _matrix(lowering: Lowering, key: ValueKey, shape: tuple[int, int]) -> View:
+    """A value as rows that oneDNN can read: contiguous elements, any distance between rows."""
+    seen = reshape(lowering.view(key), shape)
+    if (
+        seen is None
+        or (seen.strides[1] != 1 and shape[1] != 1)
+        or (seen.strides[0] < shape[1] and shape[0] > 1)
+    ):
+        seen = reshape(lowering.dense(key), shape)
+        if seen is None or seen.strides[1] != 1:
+            dense = lowering.copy(lowering.view(key), row_major(lowering.view(key).shape), key[0])
+            seen = reshape(dense, shape)
+    assert seen is not None
+    row = max(seen.strides[0], shape[1], 1)
+    return View(seen.buffer, shape, (row, 1), seen.offset)
+
+
+def _operands(
+    epilogue: Epilogue, lowering: Lowering, shape: tuple[int, int]
+) -> tuple[PointerList | str, int]:
+    if not epilogue.operands:
+        return "nullptr", 0
+    views = [_dense_matrix(lowering, key, shape) for key in epilogue.operands]
+    return PointerList(tuple(Pointer(view) for view in views)), shape[1]
+
+
+def _dense_matrix(lowering: Lowering, key: ValueKey, shape: tuple[int, ...]) -> View:
+    seen = reshape(lowering.dense(key), shape)
+    assert seen is not None
+    return seen
+
+
+def _lower_batched(nodes: Sequence[GraphNode], product: _Product, lowering: Lowering) -> None:
+    a, b = lowering.view(product.a), lowering.view(product.b)
+    if product.b_transposed:
+        b = permute(b, (1, 0))
+    a = a if len(a.shape) > 1 else View(a.buffer, (1, *a.shape), (0, *a.strides), a.offset)
+    b = b if len(b.shape) > 1 else View(b.buffer, (*b.shape, 1), (*b.strides, 1), b.offset)
+    rows, depth = a.shape[-2:]
+    width = b.shape[-1]
+    a, b = _readable(a, lowering, product.a), _readable(b, lowering, product.b)
+    target = lowering.new((nodes[-1].name, 0))
+    batch = _batch(a, b, target)
+    if len(batch[0]) > 2:
+        a = lowering.copy(a, row_major(a.shape), product.a[0])
+        b = lowering.copy(b, row_major(b.shape), product.b[0])
+        batch = _batch(a, b, target)
+    sizes, (a_batch, b_batch, c_batch) = batch
+    epilogue = epilogue_of(nodes, lowering)
+    full = (prod(sizes), rows, width)
+    operands = (
+        PointerList(tuple(Pointer(_dense_matrix(lowering, key, full)) for key in epilogue.operands))
+        if epilogue.operands
+        else "nullptr"
+    )
+    sizes, a_batch, b_batch, c_batch = (
+        (*([1] * (2 - len(x))), *x) if place == 0 else (*([0] * (2 - len(x))), *x)
+        for place, x in enumerate((sizes, a_batch, b_batch, c_batch))
+    )
+    lowering.add(
+        LibraryCall(
+            lowering.unique(f"matmul_{nodes[0].name}"),
+            f"{_path(nodes[0])}: {prod(sizes)} x [{rows}, {depth}] x [{depth}, {width}]{epilogue.comment}",
+            tuple(node.name for node in nodes),
+            "stitch/cpu/gemm.h",
+            "stitch::cpu::BatchMatmul",
+            ("lib", epilogue.text),
+            (
+                f"{{{sizes[0]}, {sizes[1]}, {rows}, {width}, {depth}}}",
+                Pointer(a),
+                _braced((*a_batch, *a.strides[-2:])),
+                Pointer(b),
+                _braced((*b_batch, *b.strides[-2:])),
+                Pointer(target, write=True),
+                _braced((*c_batch, width, 1)),
+                operands,
+            ),
+            uses_dnnl=True,
+            chosen="oneDNN matmul of two activations",
+        )
+    )
+
+
+def _readable(view: View, lowering: Lowering, key: ValueKey) -> View:
+    """The matrix with one contiguous side, as oneDNN wants it."""
+    rows, columns = view.shape[-2:]
+    down, across = view.strides[-2:]
+    fine = (across == 1 and (down >= columns or rows == 1)) or (
+        down == 1 and (across >= rows or columns == 1)
+    )
+    if not fine:
+        return lowering.copy(view, row_major(view.shape), key[0])
+    if across == 1 and rows == 1:
+        return View(view.buffer, view.shape, (*view.strides[:-2], max(columns, 1), 1), view.offset)
+    if down == 1 and columns == 1 and across != 1:
+        return View(view.buffer, view.shape, (*view.strides[:-1], max(rows, 1)), view.offset)
+    return view
+
+
+def _batch(a: View, b: View, target: View) -> tuple[list[int], list[list[int]]]:
+    """Batch dims of all three, broadcast and collapsed."""
+    shape = target.shape[: max(len(a.shape), len(b.shape)) - 2]
+    walks = [
+        _batch_strides(view, shape)
+        for view in (
+            a,
+            b,
+            View(target.buffer, shape + (1, 1), row_major(target.shape)[: len(shape)] + (0, 0)),
+        )
+    ]
+    return collapse(shape, walks)
+
+
+def _batch_strides(view: View, shape: tuple[int, ...]) -> tuple[int, ...]:
+    head = View(view.buffer, view.shape[:-2], view.strides[:-2], view.offset)
+    return expand(head, shape).strides
+
+
+def _braced(strides: Sequence[int]) -> str:
+    return "{{" + ", ".join(map(str, strides)) + "}}"
+
+
+def _flag(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _path(node: GraphNode) -> str:
+    return node.module_path or node.op.split(".")[1]
