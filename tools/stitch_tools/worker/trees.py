@@ -110,14 +110,14 @@ def _scalar(value: Any, path: str, found: list[tuple[str, torch.Tensor]]) -> lis
 
 
 def _build(structure: Any, rest: Iterator[torch.Tensor]) -> Any:
-    if structure == "leaf" or structure[:1] == ["scalar"]:
+    if isinstance(structure, dict):
+        return {key: _build(item, rest) for key, item in structure["dict"].items()}
+    kind, *items = ["leaf"] if structure == "leaf" else structure
+    if kind in ("leaf", "scalar"):
         tensor = next(rest, None)
         if tensor is None:
             raise TreeError("there are fewer tensors than the structure has leaves")
-        return tensor if structure == "leaf" else tensor.item()
-    if isinstance(structure, dict):
-        return {key: _build(item, rest) for key, item in structure["dict"].items()}
-    kind, *items = structure
+        return tensor if kind == "leaf" else tensor.item()
     if kind == "none":
         return None
     if kind == "constant":

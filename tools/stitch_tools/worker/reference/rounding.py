@@ -12,7 +12,8 @@ FLOOR_FACTOR = 16.0
 
 _FORMAT_EPS = {"fp32": 2.0**-23, "tf32": 2.0**-10, "fp16": 2.0**-10, "bf16": 2.0**-7}
 
-_NO_SUMS = ("index", "select", "slice", "gather", "embedding", "max", "min", "topk", "sort")
+_NO_SUMS = ("index", "select", "slice", "gather", "embedding", "topk", "sort")
+_EXTREMES = ("max", "min", "amax", "amin", "argmax", "argmin", "adaptive_max", "fractional_max")
 
 
 def dtype_eps(dtype: torch.dtype) -> float:
@@ -76,7 +77,7 @@ def reduction_length(name: str, args: tuple[Any, ...], out: Any) -> int:
     """Longest chain of additions behind one element of the operation `name` (without namespace)."""
     name = name.rstrip("_")
     tensors = [leaf for leaf in args if isinstance(leaf, torch.Tensor)]
-    if not tensors or any(part in name for part in _NO_SUMS):
+    if not tensors or any(part in name for part in _NO_SUMS) or name.startswith(_EXTREMES):
         return 1
     first = tensors[0]
     if name in ("mm", "bmm", "mv", "dot"):

@@ -1,0 +1,133 @@
+"""A built native program through ctypes, and as a torch module."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from stitch_tools.models import Build
+from stitch_tools.store import Store
+from stitch_tools.worker.candidate.native import NativeProgram, ProgramError, make_workspace
+from stitch_tools.worker.module import StitchModule
+from tests.tools.check_support import build, faulty_program, make_program
+
+WEIGHTS = {"fc.weight": torch.randn(33, 16), "fc.bias": torch.randn(33)}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return Store(tmp_path_factory.mktemp("candidate") / "store")
+
+
+def library(store: Store, fault: str = "NONE") -> str:
+    built: Build = build(faulty_program(store, fault), store)
+    assert built.artifact is not None, built.diagnostics
+    return built.artifact
+
+
+def truth(x: torch.Tensor) -> torch.Tensor:
+    return torch.relu(torch.nn.functional.linear(x, WEIGHTS["fc.weight"], WEIGHTS["fc.bias"]))
+
+
+def call(program: NativeProgram, x: torch.Tensor) -> torch.Tensor:
+    planned = program.plan([x])
+    outputs = [torch.full(shape, float("nan"), dtype=dtype) for shape, dtype in planned.outputs]
+    workspace = make_workspace(planned.workspace_bytes)
+    program.call(program.prepare([x], outputs, workspace=workspace))
+    return outputs[0]
+
+
+def test_a_program_computes_with_the_strides_and_offsets_it_is_given(store: Store) -> None:
+    program = NativeProgram(library(store))
+    program.init(list(WEIGHTS.items()))
+    base = torch.randn(20, 40)
+    for x in (torch.randn(5, 16), base[3:9, 7:23], torch.randn(16, 4).t(), torch.randn(1, 16).expand(3, 16)):
+        assert torch.allclose(call(program, x), truth(x), atol=1e-4)
+    assert call(program, torch.randn(0, 16)).shape == (0, 33)
+    program.close()
+
+
+def test_several_handles_coexist_and_init_replaces_the_weights(store: Store) -> None:
+    one, two = NativeProgram(library(store)), NativeProgram(library(store))
+    zero = [("fc.weight", torch.zeros(33, 16)), ("fc.bias", torch.ones(33))]
+    one.init(list(WEIGHTS.items()))
+    two.init(zero)
+    x = torch.randn(2, 16)
+    assert torch.equal(call(two, x), torch.ones(2, 33))
+    assert torch.allclose(call(one, x), truth(x), atol=1e-4)
+    one.init(zero)
+    assert torch.equal(call(one, x), torch.ones(2, 33))
+
+
+def test_a_prepared_call_can_be_repeated(store: Store) -> None:
+    program = NativeProgram(library(store))
+    program.init(list(WEIGHTS.items()))
+    x, y = torch.randn(4, 16), torch.empty(4, 33)
+    prepared = program.prepare([x], [y], workspace=make_workspace(program.plan([x]).workspace_bytes))
+    program.call(prepared)
+    x.mul_(2)
+    program.call(prepared)
+    assert torch.allclose(y, truth(x), atol=1e-4)
+
+
+def test_refusals_carry_status_step_and_the_program_s_own_words(store: Store) -> None:
+    program = NativeProgram(library(store))
+    with pytest.raises(ProgramError, match="parameters are missing") as caught:
+        program.init([])
+    assert (caught.value.status, caught.value.step) == ("error", "stitch_init")
+    program.init(list(WEIGHTS.items()))
+    with pytest.raises(ProgramError, match="one matrix is wanted") as caught:
+        program.plan([torch.randn(4, 17)])
+    assert caught.value.status == "unsupported"
+
+
+def test_what_is_no_program_of_ours_is_not_loadable(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "noise.so").write_bytes(b"not a library")
+    with pytest.raises(ProgramError) as caught:
+        NativeProgram(str(tmp_path / "noise.so"))
+    assert caught.value.status == "not_loadable"
+    source = b'extern "C" __attribute__((visibility("default"))) int stitch_abi_version() { return 1; }\n'
+    built = build(make_program(store, {"half.cpp": source}, "half.cpp"), store)
+    if built.artifact is not None:  # the build may refuse it already
+        with pytest.raises(ProgramError, match="stitch_init"):
+            NativeProgram(built.artifact)
+    with pytest.raises(ProgramError) as caught:
+        NativeProgram(library(store), ["/nowhere/libmissing.so"])
+    assert caught.value.status == "missing_library"
+
+
+def module(store: Store, structure: object = "leaf") -> StitchModule:
+    return StitchModule(library(store), WEIGHTS, output_structure=json.dumps(structure))
+
+
+def test_a_module_returns_the_reference_s_outputs_in_its_structure(store: Store) -> None:
+    x = torch.randn(5, 16)
+    assert torch.allclose(module(store)(x), truth(x), atol=1e-4)
+    nested = module(store, ["tuple", {"dict": {"y": "leaf", "aux": ["none"]}}])(x)
+    assert isinstance(nested, tuple)
+    assert nested[0]["aux"] is None
+    assert torch.allclose(nested[0]["y"], truth(x), atol=1e-4)
+
+
+def test_a_module_says_clearly_that_it_has_no_gradients(store: Store) -> None:
+    x = torch.randn(5, 16, requires_grad=True)
+    with pytest.raises(RuntimeError, match="no gradients"):
+        module(store)(x)
+    with torch.no_grad():
+        assert module(store)(x).shape == (5, 33)
+
+
+def test_a_module_keeps_the_reference_s_names_and_takes_other_weights(store: Store) -> None:
+    compiled = module(store)
+    state = compiled.state_dict()
+    assert set(state) == set(WEIGHTS)
+    compiled.load_state_dict({"fc.weight": torch.zeros(33, 16), "fc.bias": torch.ones(33)})
+    assert torch.equal(compiled(torch.randn(2, 16)), torch.ones(2, 33))
+    outer = torch.nn.Sequential(compiled)
+    assert set(outer.state_dict()) == {"0.fc.weight", "0.fc.bias"}
+
+
+def test_a_module_refuses_shapes_that_the_program_was_not_made_for(store: Store) -> None:
+    with pytest.raises(ProgramError, match="one matrix is wanted"):
+        module(store)(torch.randn(4, 17))

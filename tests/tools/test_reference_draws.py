@@ -1,0 +1,129 @@
+"""Draws: the task's own inputs from hidden seeds, and variations within what the contract allows."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from stitch_tools.worker.reference.draws import Bounds, DrawUnavailableError, make_draw
+from stitch_tools.worker.reference.kinds import STRUCTURED
+from stitch_tools.worker.reference.load import Reference, ReferenceSource
+
+
+def task(folder: Path, inputs: str) -> Reference:
+    source = f"import torch\ndef Model(*xs):\n    return xs\ndef get_inputs():\n    return {inputs}\n"
+    (folder / "drawn_from.py").write_text(source, encoding="utf-8")
+    return Reference(ReferenceSource(str(folder), "drawn_from.py", init_inputs=None))
+
+
+def draw(reference: Reference, kind: str, seed: int = 5, **bounds: Any) -> tuple[Any, ...]:
+    return make_draw(reference, kind, seed, Bounds(**bounds))
+
+
+def test_equal_seeds_give_equal_draws_in_fresh_memory(tmp_path: Path) -> None:
+    reference = task(tmp_path, "[torch.rand(64, 8)]")
+    for kind in ("own-1", "signed", "scaled", "outliers", "constants", "near-constant", "batch-probe"):
+        (one,), (two,), (other,) = draw(reference, kind), draw(reference, kind), draw(reference, kind, seed=6)
+        assert torch.equal(one, two)
+        assert one.data_ptr() != two.data_ptr()
+        assert not torch.equal(one, other)
+
+
+def test_each_structured_kind_has_its_structure(tmp_path: Path) -> None:
+    reference = task(tmp_path, "[torch.rand(64, 256)]")
+    (own,) = draw(reference, "own-1")
+    (signed,) = draw(reference, "signed")
+    assert torch.equal(signed.abs(), own)
+    assert 0.3 < float((signed < 0).float().mean()) < 0.7
+    (scaled,) = draw(reference, "scaled")
+    factor = float((scaled / own).nanmean())
+    assert 4 <= factor <= 16 or 1 / 16 <= factor <= 1 / 4
+    (outliers,) = draw(reference, "outliers")
+    assert 1 <= int((outliers != own).sum()) < 60
+    assert float(outliers.max()) > 10
+    (constants,) = draw(reference, "constants")
+    assert len(constants.unique()) == 1
+    (rows,) = draw(reference, "near-constant")
+    assert 0 < float((rows.std(1) / rows.mean(1)).max()) < 0.02
+    (zeros,) = draw(reference, "zeros")
+    assert not zeros.any()
+
+
+def test_the_contract_s_bounds_are_kept(tmp_path: Path) -> None:
+    reference = task(tmp_path, "[torch.rand(64, 8) + 0.5]")
+    for kind in STRUCTURED:
+        try:
+            (values,) = draw(reference, kind, low=0.25)
+        except DrawUnavailableError:
+            assert kind in ("signed", "zeros", "permuted")
+            continue
+        assert float(values.min()) >= 0.25
+    for kind in ("scaled", "outliers"):
+        with pytest.raises(DrawUnavailableError, match="on both sides"):
+            draw(reference, kind, low=0.0, high=2.0)
+
+
+def test_signs_are_not_drawn_again_where_the_task_has_both(tmp_path: Path) -> None:
+    with pytest.raises(DrawUnavailableError, match="have both signs"):
+        draw(task(tmp_path, "[torch.randn(64)]"), "signed")
+
+
+def test_integers_and_masks_are_only_permuted(tmp_path: Path) -> None:
+    reference = task(tmp_path, "[torch.rand(40, 3), torch.randint(0, 9, (40,)), torch.rand(40) > 0.8]")
+    own, permuted = draw(reference, "own-1"), draw(reference, "permuted")
+    assert torch.equal(own[0], permuted[0])
+    assert not torch.equal(own[1], permuted[1])
+    assert torch.equal(own[1].sort().values, permuted[1].sort().values)
+    assert int(own[2].sum()) == int(permuted[2].sum())
+    for kind in ("scaled", "zeros", "outliers"):
+        assert torch.equal(draw(reference, kind)[1], own[1])
+    integers = task(tmp_path, "[torch.randint(0, 9, (40,))]")
+    with pytest.raises(DrawUnavailableError, match="no floating inputs"):
+        draw(integers, "zeros")
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        "[torch.rand(6, 4).t()]",
+        "[torch.rand(8, 10)[::2, 1:7]]",
+        "[torch.rand(1, 5).expand(3, 5)]",
+        "[torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last)]",
+        "[torch.rand(0, 5)]",
+    ],
+)
+def test_strides_of_the_task_s_own_inputs_are_kept(tmp_path: Path, inputs: str) -> None:
+    reference = task(tmp_path, inputs)
+    (made,) = reference.make_inputs(5)
+    for kind in ("own-1", *STRUCTURED):
+        try:
+            (values,) = draw(reference, kind)
+        except DrawUnavailableError:
+            continue
+        assert (values.shape, values.stride()) == (made.shape, made.stride()), kind
+
+
+def test_low_precision_inputs_stay_low_precision(tmp_path: Path) -> None:
+    reference = task(tmp_path, "[torch.rand(16, 8).bfloat16()]")
+    assert all(draw(reference, kind)[0].dtype == torch.bfloat16 for kind in ("own-1", "signed", "outliers"))
+
+
+@pytest.mark.parametrize(("size", "other"), [(1, 2), (2, 3), (3, 2), (8, 5), (64, 33)])
+def test_the_batch_probe_changes_every_leading_size_alike(tmp_path: Path, size: int, other: int) -> None:
+    reference = task(tmp_path, f"[torch.rand({size}, 3), torch.randint(0, 9, ({size},)), 7]")
+    probe = draw(reference, "batch-probe")
+    assert [tensor.shape[0] for tensor in probe[:2]] == [other, other]
+    assert probe[2] == 7
+
+
+def test_inputs_without_a_common_leading_size_are_not_probed(tmp_path: Path) -> None:
+    for inputs in ("[torch.rand(4, 3), torch.rand(5, 3)]", "[torch.rand(4), torch.rand(())]", "[3]"):
+        with pytest.raises(DrawUnavailableError, match="leading size"):
+            draw(task(tmp_path, inputs), "batch-probe")
+
+
+def test_named_inputs_stay_named(tmp_path: Path) -> None:
+    probe = draw(task(tmp_path, "{'x': torch.rand(4, 3), 'flag': True}"), "batch-probe")
+    assert probe["x"].shape == (3, 3)  # pyright: ignore[reportCallIssue, reportArgumentType]
+    assert probe["flag"] is True  # pyright: ignore[reportCallIssue, reportArgumentType]
