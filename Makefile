@@ -25,5 +25,5 @@ lint:
 	@$(TARGET) scripts/check --static
 
 clean:
-	rm -rf "$(VENV)" .stitch .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
+	rm -rf "$(VENV)" "$(VENV).lock" .stitch .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
