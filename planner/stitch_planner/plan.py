@@ -7,6 +7,7 @@ from stitch_planner.stitcher.index import GraphIndex, ValueKey, references
 from stitch_planner.stitcher.partition import Step, partition
 from stitch_planner.stitcher.reductions import REDUCTIONS
 from stitch_planner.stitcher.simplify import simplify
+from stitch_planner.stitcher.targets import templates_for
 from stitch_tools.models import Ceilings, Contract, Fact, Graph, GraphNode, ReferenceFacts, Task
 
 Bound = Literal["memory", "compute", "launch"]
@@ -72,7 +73,7 @@ def make_plan(graph: Graph, facts: ReferenceFacts, task: Task, ceilings: Ceiling
     """The plan for a captured graph. Equal arguments give the same plan."""
     simple = simplify(graph)
     index = GraphIndex(simple)
-    steps = [step for step in partition(index)]
+    steps = [step for step in partition(index, templates_for(task))]
     layouts: dict[ValueKey, Layout] = {}
     planned: list[PlanStep] = []
     for step in steps:

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stitch_planner.stitcher.emit_cpp import MAIN, emit_cpu
 from stitch_planner.stitcher.index import GraphIndex
 from stitch_planner.stitcher.lowering import UnloweredError
 from stitch_planner.stitcher.partition import Step, partition
 from stitch_planner.stitcher.program import lower_steps
 from stitch_planner.stitcher.simplify import simplify
+from stitch_planner.stitcher.targets import templates_for, write_files
 from stitch_tools.errors import StitchError
 from stitch_tools.models import Graph, ProgramFormat, ReferenceFacts, Task
 
@@ -42,7 +42,7 @@ def stitch(task: Task, facts: ReferenceFacts, graph: Graph, plan: "Plan") -> Sti
         StitchFailedError: something in the graph has no template.
     """
     simple = simplify(graph)
-    steps = partition(GraphIndex(simple))
+    steps = partition(GraphIndex(simple), templates_for(task))
     return _native(task, simple, steps, plan)
 
 
@@ -55,4 +55,5 @@ def _native(task: Task, graph: Graph, steps: list[Step], plan: "Plan") -> Stitch
         f"{step.index}: {' + '.join(step.ops)}" + (f" ({step.module_path})" if step.module_path else "")
         for step in plan.steps
     ]
-    return Stitched(emit_cpu(program, task.name, summary), MAIN, "native", plan.notes)
+    files, main = write_files(program, task.name, summary)
+    return Stitched(files, main, "native", plan.notes)

@@ -1,10 +1,12 @@
 """A KernelProgram as one CUDA source file over the headers of the package."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 
 from stitch_planner.stitcher.cuda.functors import RowClass, pointwise_class
 from stitch_planner.stitcher.cuda.scalars import MEMORY_TYPES
 from stitch_planner.stitcher.cuda.schedule import column_schedule, row_schedule
+from stitch_planner.stitcher.emit_cpp import header_closure
 from stitch_planner.stitcher.ir import (
     Argument,
     Buffer,
@@ -20,6 +22,7 @@ from stitch_planner.stitcher.ir import (
     View,
 )
 
+MAIN = "program.cu"
 HEADERS = ("pointwise", "rows", "columns", "gemm", "program")
 """Headers of stitch/cuda that a program includes, before exports.cuh at its end."""
 
@@ -33,15 +36,21 @@ _DLPACK_CODES: dict[Scalar, tuple[int, int]] = {
 }
 
 
-def emit_cuda(program: KernelProgram, title: str = "") -> str:
-    """The text of main.cu: kernel classes, facts about tensors, and the handle that runs them in order."""
+def cuda_files(program: KernelProgram, title: str, summary: list[str]) -> dict[str, bytes]:
+    """Files of the program: `program.cu` and every header that it includes, under `stitch/`."""
+    text = emit_cuda(program, title, summary)
+    headers = re.findall(r'#include "(stitch/[^"]+)"', text)
+    return {MAIN: text.encode("utf-8"), **header_closure(headers)}
+
+
+def emit_cuda(program: KernelProgram, title: str = "", summary: Sequence[str] = ()) -> str:
+    """The text of the program: kernel classes, facts about tensors, and the handle that runs them in order."""
     kernels = [kernel for kernel in program.kernels if not _is_empty(kernel)]
     calls = [kernel for kernel in kernels if isinstance(kernel, LibraryCall)]
     headers = [f'#include "stitch/cuda/{name}.cuh"' for name in HEADERS]
     extra = sorted({f'#include "{call.header}"' for call in calls} - set(headers))
     sections = [
-        f"// {title or program.name}: one forward pass.\n"
-        f"//\n// Written for {program.target} and for the shapes below.",
+        _opening(program, title, summary),
         "\n".join([*headers, *extra]),
         "namespace {",
         *(_kernel_class(kernel) for kernel in kernels if not isinstance(kernel, LibraryCall)),
@@ -51,6 +60,13 @@ def emit_cuda(program: KernelProgram, title: str = "") -> str:
         '#include "stitch/cuda/exports.cuh"',
     ]
     return "\n\n".join(sections) + "\n"
+
+
+def _opening(program: KernelProgram, title: str, summary: Sequence[str]) -> str:
+    lines = [f"{title or program.name}: one forward pass.", ""]
+    lines += [*summary, ""] if summary else []
+    lines.append(f"Written for {program.target} and for the shapes below; other shapes are refused.")
+    return "\n".join(f"// {line}".rstrip() for line in lines)
 
 
 def _kernel_class(kernel: Kernel) -> str:

@@ -1,0 +1,18 @@
+"""The lowering templates of CUDA programs, in the order in which they are asked."""
+
+from stitch_planner.stitcher.cuda.losses import CudaCrossEntropy
+from stitch_planner.stitcher.cuda.products import CudaProduct
+from stitch_planner.stitcher.templates.base import Template
+from stitch_planner.stitcher.templates.elements import Elements
+from stitch_planner.stitcher.templates.windows import Windows
+from stitch_tools.models.task import Contract
+
+
+def cuda_templates(contract: Contract) -> tuple[Template, ...]:
+    """Templates whose kernels have a CUDA form; reduced precision only where the contract allows it."""
+    return (
+        Windows(),
+        CudaProduct(allow_tf32=contract.matmul_precision != "fp32"),
+        CudaCrossEntropy(),
+        Elements(),
+    )

@@ -1,0 +1,20 @@
+"""What a target decides: which templates lower its graph, and which language its program is written in."""
+
+from stitch_planner.stitcher import emit_cpp
+from stitch_planner.stitcher.cuda import emit as emit_cu
+from stitch_planner.stitcher.cuda.templates import cuda_templates
+from stitch_planner.stitcher.ir import KernelProgram
+from stitch_planner.stitcher.templates import TEMPLATES, Template
+from stitch_tools.models import Task
+
+
+def templates_for(task: Task) -> tuple[Template, ...]:
+    """Lowering templates of the task's target, in the order in which they are asked."""
+    return cuda_templates(task.contract) if task.target.startswith("cuda") else TEMPLATES
+
+
+def write_files(program: KernelProgram, title: str, summary: list[str]) -> tuple[dict[str, bytes], str]:
+    """The program's files, headers included, and which of them is compiled."""
+    if program.target.startswith("cuda"):
+        return emit_cu.cuda_files(program, title, summary), emit_cu.MAIN
+    return emit_cpp.emit_cpu(program, title, summary), emit_cpp.MAIN
