@@ -241,7 +241,8 @@ def fill_scratch(request: Request) -> Reply:
                 file.write(bytes(1 << 20))
     except OSError as error:
         return Reply({"error": errno.errorcode[error.errno or 0]})
-    return Reply({"error": None})
+    while True:
+        time.sleep(60)
 
 
 def run_program(request: Request) -> Reply:
@@ -266,6 +267,48 @@ def matmul(request: Request) -> Reply:
 
     left = torch.ones(64, 64)
     return Reply({"sum": float((left @ left).sum()), "threads": torch.get_num_threads()})
+
+
+def compile_module(request: Request) -> Reply:
+    import torch
+
+    module = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.GELU())
+    compiled = torch.compile(module, dynamic=False)
+    with torch.inference_mode():
+        inputs = torch.randn(4, 16)
+        return Reply({"error_max": float((compiled(inputs) - module(inputs)).abs().max())})
+
+
+def use_gpu(request: Request) -> Reply:
+    """A product on the GPU, from shared memory and back into it, pinned."""
+    import torch
+
+    from stitch_tools.worker.tensors import map_pack
+
+    started = time.monotonic()
+    (inputs,) = map_pack(request.fds[0], request.message["manifest"], writable=True)
+    (outputs,) = map_pack(request.fds[1], request.message["manifest"], writable=True, private=False)
+    runtime: Any = torch.cuda.cudart()
+    pinned = runtime.cudaHostRegister(outputs.data_ptr(), outputs.nbytes, 0)
+    product = inputs.cuda() @ inputs.cuda()
+    outputs.copy_(product)
+    torch.cuda.synchronize()
+    torch.nn.functional.conv2d(torch.ones(1, 8, 16, 16).cuda(), torch.ones(8, 8, 3, 3).cuda())
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        product.mul_(2)
+    graph.replay()
+    torch.cuda.synchronize()
+    took_s = time.monotonic() - started
+    return Reply({"pinned": int(pinned), "took_s": took_s, "data": _status_field("VmData")})
+
+
+def spin_gpu(request: Request) -> Reply:
+    import torch
+
+    torch.cuda._sleep(1 << 50)
+    torch.cuda.synchronize()
+    return Reply()
 
 
 def _status_field(name: str) -> str:
@@ -303,6 +346,9 @@ HANDLERS: dict[str, Handler] = {
         run_program,
         count_up,
         matmul,
+        compile_module,
+        use_gpu,
+        spin_gpu,
     )
 }
 

@@ -151,9 +151,8 @@ def test_the_scratch_folder_is_bounded_and_goes_away(session: TargetSession) -> 
         if session.sandbox_level == "full":
             assert child.request({"op": "fill_scratch", "mib": 64}).message["error"] == "ENOSPC"
         else:
-            child.request({"op": "fill_scratch", "mib": 64})
             with pytest.raises(ChildDied) as died:
-                child.request({"op": "hang"}, timeout_s=10)
+                child.request({"op": "fill_scratch", "mib": 64}, timeout_s=20)
             assert died.value.outcome.kind == "scratch_full"
     assert not folder.exists()
 
@@ -203,6 +202,17 @@ def test_a_reference_runs_a_compiler(session: TargetSession, tmp_path: Path) -> 
         ).message
         assert built["code"] == 0, built["text"]
         assert child.request({"op": "run_program", "command": ["./a"]}).message["code"] == 7
+
+
+@pytest.mark.slow
+def test_a_reference_compiles_with_torch_into_its_cache(session: TargetSession, tmp_path: Path) -> None:
+    # Inductor keeps precompiled headers below the temporary folder, whatever its cache folder is.
+    cache = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "TMPDIR": str(tmp_path)}
+    with session.spawn("reference", serve_file=HANDLERS, writable=[tmp_path], env=cache) as child:
+        answer = child.request({"op": "compile_module"}, timeout_s=300).message
+    assert answer["ok"], answer["error"]
+    assert answer["error_max"] < 1e-4
+    assert list(tmp_path.rglob("*.so"))
 
 
 def test_a_level_that_is_not_there_is_refused(tmp_path: Path) -> None:

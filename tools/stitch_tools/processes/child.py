@@ -174,7 +174,7 @@ class Child:
         self._tell("resume", "resumed")
 
     def kill(self, kind: OutcomeKind = "killed", *, grace_s: float = 0.0) -> Outcome:
-        """End the whole tree, after `grace_s` to end by itself; `kind` is the reason where it had not ended."""
+        """End the whole tree, after `grace_s` to end by itself; `kind` is the reason if it did not."""
         return self._outcome or self._finish(kind, grace_s)
 
     def close(self) -> None:
@@ -200,7 +200,7 @@ class Child:
             raise ChildDied(self._record(answer, "killed"))
 
     def _finish(self, kind: OutcomeKind, wait_s: float = 0.0) -> Outcome:
-        """End the child (after `wait_s` in which it may end by itself) and remember how it ended."""
+        """End the child (after `wait_s` in which it may end by itself) and remember how."""
         report = self._receive_report(wait_s) if wait_s else None
         if report is None:
             with contextlib.suppress(ChannelClosedError, ChannelTimeoutError):
