@@ -73,7 +73,7 @@ def make_plan(graph: Graph, facts: ReferenceFacts, task: Task, ceilings: Ceiling
     """The plan for a captured graph. Equal arguments give the same plan."""
     simple = simplify(graph)
     index = GraphIndex(simple)
-    steps = [step for step in partition(index, templates_for(task))]
+    steps = partition(index, templates_for(task))
     layouts: dict[ValueKey, Layout] = {}
     planned: list[PlanStep] = []
     for step in steps:

@@ -44,7 +44,7 @@ def cuda_files(program: KernelProgram, title: str, summary: list[str]) -> dict[s
 
 
 def emit_cuda(program: KernelProgram, title: str = "", summary: Sequence[str] = ()) -> str:
-    """The text of the program: kernel classes, facts about tensors, and the handle that runs them in order."""
+    """The text of the program: kernel classes, facts about tensors, the handle that runs them in order."""
     kernels = [kernel for kernel in program.kernels if not _is_empty(kernel)]
     calls = [kernel for kernel in kernels if isinstance(kernel, LibraryCall)]
     headers = [f'#include "stitch/cuda/{name}.cuh"' for name in HEADERS]

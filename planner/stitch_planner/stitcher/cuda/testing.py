@@ -3,12 +3,15 @@
 torch is imported only by whoever calls `OnHost`: this module belongs to tests.
 """
 
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stitch_planner.stitcher.cuda.emit import MAIN
+from stitch_planner.stitcher.emit_cpp import header_closure
 from stitch_tools.compile.build import compile_program
 from stitch_tools.compile.cpp import cpp_command
 from stitch_tools.compile.headers import native_include
@@ -33,13 +36,11 @@ def build_for_gpus(text: str, folder: Path, archs: Sequence[str] = ALL_ARCHS) ->
     Raises:
         EnvironmentMissingError: there is no nvcc here.
     """
-    contents = {"main.cu": text.encode("utf-8")}
-    for kind in ("common", "cuda"):
-        for path in sorted((cuda_headers() / "stitch" / kind).iterdir()):
-            contents[f"stitch/{kind}/{path.name}"] = path.read_bytes()
+    headers = re.findall(r'#include "(stitch/[^"]+)"', text)
+    contents = {MAIN: text.encode("utf-8"), **header_closure(headers)}
     store = Store(folder / "store")
     entries = store.put_files(contents)
-    program = Program(format="native", target="cuda:sm_90", files=entries, main="main.cu")
+    program = Program(format="native", target="cuda:sm_90", files=entries, main=MAIN)
     return compile_program(program, store, cache_dir=folder / "cache", archs=archs)
 
 
