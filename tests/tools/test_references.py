@@ -385,3 +385,35 @@ def test_the_packaged_example_is_the_one_of_the_repository() -> None:
     for name in ("mlp.py", "mlp.task.toml"):
         packaged = REPOSITORY / "stitch_mcp" / "examples" / name
         assert packaged.read_bytes() == (REPOSITORY / "examples" / name).read_bytes()
+
+
+class TestDocumentation:
+    """docs/task-file.md is what the code does."""
+
+    TEXT = (REPOSITORY / "docs" / "task-file.md").read_text(encoding="utf-8")
+
+    def test_the_example_uses_every_key_and_loads(self, tmp_path: Path, store: Store) -> None:
+        example = self.TEXT.split("```toml\n")[1].split("```")[0]
+        source = "class Net: ...\ndef make_inputs(): ...\ndef sizes(): ...\n"
+        write(tmp_path, {"net.py": source, "net.task.toml": example, "vocabulary.txt": "a", "lib/x.py": ""})
+        for key in [*TASK_KEYS, *(row.name for row in CONTRACT_KEYS)]:
+            assert re.search(rf"(?m)^\[?{key}\b", example), key
+        task = load(tmp_path, "net.py", store)
+        assert (task.entry, task.name, task.inputs, task.init_inputs) == (
+            "Net",
+            "small-net",
+            "make_inputs",
+            "sizes",
+        )
+        assert not task.contract.relaxed
+
+    def test_the_table_names_every_contract_key_with_its_default(self) -> None:
+        default = Contract()
+        shown = {"rtol": "1e-3", "atol": "1e-5", "pytorch_share": "0.10"}
+        shown |= {"input_low": "none", "input_high": "none"}
+        assert (default.tolerance.rtol, default.tolerance.atol) == (1e-3, 1e-5)
+        for row in CONTRACT_KEYS:
+            rows = [line for line in self.TEXT.splitlines() if line.startswith("|")]
+            line = next(line for line in rows if f"`{row.name}`" in line)
+            assert shown.get(row.name, f"`{getattr(default, row.name, '')}`") in line
+            assert all(f"`{choice}`" in self.TEXT for choice in row.choices)
