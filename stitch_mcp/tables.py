@@ -218,6 +218,34 @@ def solve_sections(result: "SolveResult") -> list[Section]:
 
 
 def plan_sections(plan: "Plan") -> list[Section]:
-    """A plan: one row per step with its predicted time."""
-    rows = tuple((step.name, step.kind) for step in plan.steps)
-    return [Section("", ("step", "kind"), rows)]
+    """A plan: one row per step with its predicted time and what bounds it."""
+    rows = tuple(
+        (
+            str(step.index),
+            step.kind,
+            step.family or "-",
+            " + ".join(step.ops),
+            ", ".join(f"{row.dtype}[{', '.join(map(str, row.shape))}]" for row in step.outputs),
+            f"{step.flops / 1e6:.2f}",
+            f"{step.bytes / 1e6:.2f}",
+            microseconds(step.predicted_us),
+            step.bound or "-",
+            step.note or step.module_path,
+        )
+        for step in plan.steps
+    )
+    columns = (
+        "step",
+        "kind",
+        "by",
+        "operations",
+        "result",
+        "MFLOP",
+        "MB",
+        "at least us",
+        "bound by",
+        "where",
+    )
+    total = "" if plan.predicted_us is None else f", at least {microseconds(plan.predicted_us)} us in all"
+    notes = (f"{len(plan.steps)} steps for {plan.target}{total}", *plan.notes)
+    return [Section("", columns, rows, notes)]
