@@ -1,4 +1,4 @@
-"""What the templates over images share: channels-last windows, pairs of sizes, activations of our own headers."""
+"""What templates over images share: channels-last windows, pairs of sizes, our own headers' activations."""
 
 from collections.abc import Sequence
 
@@ -37,6 +37,24 @@ def last(lowering: Lowering, key: ValueKey) -> View:
     """The value in channels-last order; transposed where it lies otherwise."""
     view = lowering.view(key)
     return view if is_last(view) else reordered(lowering, view, channels_last(view.shape), key[0])
+
+
+def place(lowering: Lowering, key: ValueKey, *, first: bool = False) -> View:
+    """Where a call writes an image: `key`'s own buffer, or one to be moved there by `settle`.
+
+    A result that the program returns must end up as N, C, H, W, whatever a call likes better.
+    """
+    shape = lowering.index.shape(key)
+    target = lowering.new(key, strides=None if first else channels_last(shape))
+    if first or is_last(target):
+        return target
+    return lowering.scratch(f"{key[0]}_last", shape, target.dtype, strides=channels_last(shape))
+
+
+def settle(lowering: Lowering, key: ValueKey, written: View) -> None:
+    """Moves what a call wrote to where the value belongs; to be called after the call was added."""
+    if lowering.view(key) != written:
+        strided_copy(lowering, written, lowering.view(key), key[0], ())
 
 
 def stays_first(node: GraphNode, view: View, index: GraphIndex) -> bool:
@@ -83,7 +101,7 @@ def flag(value: bool) -> str:
 
 
 def pair(value: Argument, default: int) -> tuple[int, int]:
-    """Two numbers from what torch accepts: nothing, one number, a list of one or two; [n] alone is (.., n)."""
+    """Two numbers from what torch accepts: nothing, one number, or a list of one or two."""
     if value is None or value == ():
         return default, default
     if isinstance(value, tuple):

@@ -189,7 +189,7 @@ class Attention(LibraryTemplate):
         lowering.add(
             LibraryCall(
                 lowering.unique(f"attention_{result.name}"),
-                f"{result.module_path or result.name}: {batch} x {heads} heads, {queries} queries, {keys} keys",
+                f"{result.module_path or result.name}: {batch} x {heads} heads, {queries} x {keys} scores",
                 tuple(item.name for item in found.nodes),
                 "stitch/cpu/attention.h",
                 f"stitch::cpu::Attention<stitch::cpu::MaskKind::{found.mask_kind}>",

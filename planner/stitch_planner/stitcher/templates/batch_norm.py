@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from stitch_planner.stitcher.images import flag, is_fp32, is_last, last, own_activation
+from stitch_planner.stitcher.images import flag, is_fp32, is_last, last, own_activation, place, settle
 from stitch_planner.stitcher.index import GraphIndex, ValueKey, argument, value_key
-from stitch_planner.stitcher.ir import LibraryCall, Pointer, View, channels_last
+from stitch_planner.stitcher.ir import LibraryCall, Pointer, View
 from stitch_planner.stitcher.lowering import Lowering
 from stitch_planner.stitcher.scalars import number
 from stitch_planner.stitcher.templates.base import NOT_MINE, LibraryTemplate
@@ -45,6 +45,11 @@ def tail_of(nodes: Sequence[GraphNode], index: GraphIndex) -> tuple[ValueKey | N
     return residual, name, slope
 
 
+def said(activation: str) -> str:
+    """The activation's name for a comment."""
+    return "" if activation == "kNone" else f", {activation[1:].lower()}"
+
+
 class BatchNorm(LibraryTemplate):
     """batch_norm in training mode."""
 
@@ -74,7 +79,7 @@ class BatchNorm(LibraryTemplate):
         source = view if channels_first else last(lowering, key)
         shape = node.outputs[0].shape
         result = (nodes[-1].name, 0)
-        target = lowering.new(result, strides=None if channels_first else channels_last(shape))
+        target = place(lowering, result, first=channels_first)
         more = None if residual is None else _like(lowering, residual, channels_first)
         options = (
             f"{{.images = {shape[0]}, .area = {_area(shape)}, .channels = {shape[1]}, "
@@ -84,7 +89,7 @@ class BatchNorm(LibraryTemplate):
             LibraryCall(
                 lowering.unique(f"norm_{node.name}"),
                 f"{node.module_path or node.name}: batch statistics of {shape[1]} channels"
-                f"{', residual' if more else ''}{'' if activation == 'kNone' else ', ' + activation[1:].lower()}",
+                f"{', residual' if more else ''}{said(activation)}",
                 tuple(item.name for item in nodes),
                 "stitch/cpu/batchnorm.h",
                 f"stitch::cpu::BatchNorm<{flag(not channels_first)}, stitch::cpu::Epilogue::{activation}, "
@@ -103,6 +108,7 @@ class BatchNorm(LibraryTemplate):
                 chosen="statistics in one pass, scale, residual and activation in a second",
             )
         )
+        settle(lowering, result, target)
 
 
 def _from_batch(node: GraphNode) -> bool:

@@ -1,12 +1,12 @@
-"""Convolutions through oneDNN in channels-last order, with normalisation, activation and residual taken in."""
+"""Convolutions through oneDNN in channels-last order, with norm, activation and residual taken in."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from stitch_planner.stitcher.epilogue import can_follow, epilogue_of
-from stitch_planner.stitcher.images import as_2d, braced, flag, is_fp32, last, line, pair
+from stitch_planner.stitcher.images import as_2d, braced, flag, is_fp32, last, line, pair, place, settle
 from stitch_planner.stitcher.index import GraphIndex, argument, value_key
-from stitch_planner.stitcher.ir import LibraryCall, Pointer, PointerList, channels_last
+from stitch_planner.stitcher.ir import LibraryCall, Pointer, PointerList
 from stitch_planner.stitcher.lowering import Lowering
 from stitch_planner.stitcher.scalars import number
 from stitch_planner.stitcher.templates.base import NOT_MINE, LibraryTemplate
@@ -127,7 +127,7 @@ class Conv(LibraryTemplate):
         epilogue = epilogue_of((nodes[1] if norm else node, *tail), lowering)
         operands = [as_2d(last(lowering, key)) for key in epilogue.operands]
         result = nodes[-1]
-        target = lowering.new((result.name, 0), strides=channels_last(result.outputs[0].shape))
+        target = place(lowering, (result.name, 0))
         bias = argument(node, 2, "bias")
         size = source.shape[0], source.shape[2], source.shape[3]
         channels = source.shape[1], target.shape[1]
@@ -163,6 +163,7 @@ class Conv(LibraryTemplate):
                 chosen="oneDNN convolution, channels last, weights packed once",
             )
         )
+        settle(lowering, (result.name, 0), target)
 
 
 def _optional(value: Argument, lowering: Lowering) -> Pointer | str:

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from stitch_planner.stitcher.images import flag, is_fp32, is_last, last
+from stitch_planner.stitcher.images import flag, is_fp32, is_last, last, place, settle
 from stitch_planner.stitcher.index import GraphIndex, argument, value_key
-from stitch_planner.stitcher.ir import LibraryCall, Pointer, channels_last
+from stitch_planner.stitcher.ir import LibraryCall, Pointer
 from stitch_planner.stitcher.lowering import Lowering
 from stitch_planner.stitcher.scalars import number
 from stitch_planner.stitcher.templates.base import NOT_MINE, LibraryTemplate
-from stitch_planner.stitcher.templates.batch_norm import absorbs_tail, tail_of
+from stitch_planner.stitcher.templates.batch_norm import absorbs_tail, said, tail_of
 from stitch_tools.models.graph import Argument, GraphNode
 
 
@@ -36,7 +36,8 @@ class GroupNorm(LibraryTemplate):
         first = view.is_dense and not is_last(view)
         shape = node.outputs[0].shape
         source = view if first else last(lowering, key)
-        target = lowering.new((nodes[-1].name, 0), strides=None if first else channels_last(shape))
+        result = (nodes[-1].name, 0)
+        target = place(lowering, result, first=first)
         more = None
         if residual is not None:
             more = lowering.dense(residual) if first else last(lowering, residual)
@@ -50,7 +51,7 @@ class GroupNorm(LibraryTemplate):
             LibraryCall(
                 lowering.unique(f"norm_{node.name}"),
                 f"{node.module_path or node.name}: {groups} groups of {shape[1]} channels"
-                f"{', residual' if more else ''}{'' if activation == 'kNone' else ', ' + activation[1:].lower()}",
+                f"{', residual' if more else ''}{said(activation)}",
                 tuple(item.name for item in nodes),
                 "stitch/cpu/groupnorm.h",
                 f"stitch::cpu::GroupNorm<{flag(not first)}, stitch::cpu::Epilogue::{activation}, "
@@ -67,6 +68,7 @@ class GroupNorm(LibraryTemplate):
                 chosen="statistics in one pass, scale, residual and activation in a second",
             )
         )
+        settle(lowering, result, target)
 
 
 def _optional(value: Argument, lowering: Lowering) -> Pointer | str:

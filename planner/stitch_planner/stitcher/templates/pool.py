@@ -3,9 +3,20 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stitch_planner.stitcher.images import as_2d, braced, flag, is_fp32, last, line, pair, stays_first
+from stitch_planner.stitcher.images import (
+    as_2d,
+    braced,
+    flag,
+    is_fp32,
+    last,
+    line,
+    pair,
+    place,
+    settle,
+    stays_first,
+)
 from stitch_planner.stitcher.index import GraphIndex, argument, value_key
-from stitch_planner.stitcher.ir import LibraryCall, Pointer, View, channels_last
+from stitch_planner.stitcher.ir import LibraryCall, Pointer, View
 from stitch_planner.stitcher.lowering import Lowering
 from stitch_planner.stitcher.scalars import number
 from stitch_planner.stitcher.templates.base import NOT_MINE, LibraryTemplate
@@ -17,19 +28,20 @@ class _Images:
     """One call's operand and result, and which order both have."""
 
     source: View
-    target: View
+    written: View
     first: bool
 
     @property
     def sizes(self) -> str:
         """The fields of an options struct that all families share."""
         n, c, h, w = self.source.shape
-        return f".images = {n}, .channels = {c}, .input = {braced((h, w))}, .output = {braced(self.target.shape[2:])}"
+        output = braced(as_2d(self.written).shape[2:])
+        return f".images = {n}, .channels = {c}, .input = {braced((h, w))}, .output = {output}"
 
     @property
     def arguments(self) -> tuple[Pointer | str, ...]:
         """Arguments of run."""
-        return Pointer(self.source), Pointer(self.target, write=True), "threads"
+        return Pointer(self.source), Pointer(self.written, write=True), "threads"
 
 
 def _images(node: GraphNode, lowering: Lowering) -> _Images:
@@ -37,9 +49,8 @@ def _images(node: GraphNode, lowering: Lowering) -> _Images:
     view = lowering.view(key)
     first = stays_first(node, view, lowering.index)
     source = view if first else last(lowering, key)
-    shape = node.outputs[0].shape
-    target = lowering.new((node.name, 0), strides=None if first else channels_last(shape))
-    return _Images(as_2d(source), as_2d(target), first)
+    target = place(lowering, (node.name, 0), first=first)
+    return _Images(as_2d(source), target, first)
 
 
 _POOLS = {
@@ -90,6 +101,7 @@ class Pool(LibraryTemplate):
                 chosen="channels are vectorised" if not images.first else "columns are vectorised",
             )
         )
+        settle(lowering, (node.name, 0), images.written)
 
 
 def _window(node: GraphNode, kind: str) -> str:
@@ -147,6 +159,7 @@ class Upsample(LibraryTemplate):
                 chosen="source places computed once",
             )
         )
+        settle(lowering, (node.name, 0), images.written)
 
 
 def _scales(node: GraphNode, kind: str) -> str:

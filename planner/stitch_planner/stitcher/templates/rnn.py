@@ -59,16 +59,7 @@ class Rnn(LibraryTemplate):
         gathered = {item.name for item in nodes[:-1]}
         starts = [_start(key, gathered, lowering) for key in _states(node)]
         results = [Pointer(lowering.new((node.name, 0)), write=True)]
-        wanted = [
-            bool(lowering.index.users((node.name, k)) or lowering.index.leaves((node.name, k)))
-            for k in (1, 2)
-        ]
-        lasts: list[Pointer | str] = [
-            Pointer(lowering.new((node.name, k)), write=True)
-            if k < len(node.outputs) and wanted[k - 1]
-            else "nullptr"
-            for k in (1, 2)
-        ]
+        lasts = [_last((node.name, k), len(node.outputs), lowering) for k in (1, 2)]
         options = (
             f"{{.features = {x.shape[2]}, .hidden = {hidden}, .layers = {_layers(node)}, "
             f".directions = {_directions(node)}, .batch_first = {flag(batch_first)}, "
@@ -111,6 +102,13 @@ def _states(node: GraphNode) -> list[ValueKey]:
 
 def _start(key: ValueKey, gathered: set[str], lowering: Lowering) -> Pointer | str:
     return "nullptr" if key[0] in gathered else Pointer(lowering.dense(key))
+
+
+def _last(key: ValueKey, outputs: int, lowering: Lowering) -> Pointer | str:
+    """Where the state after the last step goes, if anyone wants it."""
+    index = lowering.index
+    wanted = key[1] < outputs and (index.users(key) or index.leaves(key))
+    return Pointer(lowering.new(key), write=True) if wanted else "nullptr"
 
 
 def _layers(node: GraphNode) -> int:

@@ -10,7 +10,9 @@
 
 #include <algorithm>
 #include <limits>
+#include <type_traits>
 
+#include "stitch/common/math.h"
 #include "stitch/cpu/buffer.h"
 #include "stitch/cpu/tile.h"
 

@@ -13,6 +13,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <memory>
 #include <vector>
 
@@ -59,6 +60,10 @@ class Rnn {
       }
     }
     return STITCH_OK;
+  }
+
+  int32_t init(Dnnl& lib, const RnnOptions& options, std::initializer_list<const float*> weights) {
+    return init(lib, options, weights.begin());
   }
 
   // x: `time * batch` dense rows of features. y: rows of directions * hidden. h0, c0, hn, cn: dense
