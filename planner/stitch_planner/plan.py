@@ -213,25 +213,11 @@ def render_plan(plan: Plan) -> str:
     """The plan as aligned text: one line a step, then totals and notes."""
     rows = [("step", "kind", "operations", "module", "result", "predicted", "bound by")]
     for step in plan.steps:
-        shown = step.outputs[0] if step.outputs else None
-        shape = (
-            "x".join(map(str, shown.shape)) + (" nhwc" if shown.layout != "row-major" else "")
-            if shown
-            else ""
-        )
         time = "" if step.predicted_us is None else f"{step.predicted_us:.1f} us"
         kind = step.kind if step.kind != "library" else step.family
-        rows.append(
-            (
-                str(step.index),
-                kind,
-                _cut(" + ".join(step.ops), 48),
-                step.module_path,
-                shape,
-                time,
-                step.bound or "",
-            )
-        )
+        ops = _cut(" + ".join(step.ops), 48)
+        shape = _shape(step.outputs[0]) if step.outputs else ""
+        rows.append((str(step.index), kind, ops, step.module_path, shape, time, step.bound or ""))
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
@@ -240,6 +226,11 @@ def render_plan(plan: Plan) -> str:
     lines.append(f"{len(plan.steps)} steps for {plan.target}, {total}")
     lines.extend(f"note: {note}" for note in plan.notes)
     return "\n".join(lines)
+
+
+def _shape(value: PlanValue) -> str:
+    sizes = "x".join(map(str, value.shape)) or "scalar"
+    return sizes if value.layout == "row-major" else f"{sizes} nhwc"
 
 
 def _cut(text: str, limit: int) -> str:

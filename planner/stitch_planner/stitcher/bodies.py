@@ -8,47 +8,18 @@ Level = int
 """0: one value for the whole kernel or row, 1: one for each element of the reduced dims."""
 
 FLOATS = ("float32", "float64")
-RANK = {"bool": 0, "uint8": 1, "int32": 2, "int64": 3, "float32": 4, "float64": 5}
+RANK: dict[Scalar, int] = {"bool": 0, "uint8": 1, "int32": 2, "int64": 3, "float32": 4, "float64": 5}
 """Order of types in promotion (the few that kernels know)."""
 
+# fmt: off
 COSTLY = frozenset(
-    [
-        "exp",
-        "expm1",
-        "log",
-        "log1p",
-        "tanh",
-        "erf",
-        "erfc",
-        "sigmoid",
-        "silu",
-        "gelu_erf",
-        "gelu_tanh",
-        "softplus",
-        "log_sigmoid",
-        "mish",
-        "elu",
-        "pow",
-        "sin",
-        "cos",
-        "tan",
-        "asin",
-        "acos",
-        "atan",
-        "sinh",
-        "cosh",
-        "atan2",
-        "fmod",
-        "remainder",
-        "exp2",
-        "log2",
-        "log10",
-        "rsqrt",
-        "sqrt",
-        "div",
-        "reciprocal",
-    ]
+    (
+        "exp", "expm1", "log", "log1p", "tanh", "erf", "erfc", "sigmoid", "silu", "gelu_erf", "gelu_tanh",
+        "softplus", "log_sigmoid", "mish", "elu", "pow", "sin", "cos", "tan", "asin", "acos", "atan",
+        "sinh", "cosh", "atan2", "fmod", "remainder", "exp2", "log2", "log10", "rsqrt", "sqrt", "div", "reciprocal",
+    )
 )
+# fmt: on
 """Functions worth keeping the result of rather than computing it again in a later pass."""
 
 
@@ -99,7 +70,7 @@ class BodyBuilder:
 
     def promote(self, values: tuple[int, ...]) -> tuple[tuple[int, ...], Scalar]:
         """The values in their widest type, and that type."""
-        widest = max((self.dtype(v) for v in values), key=lambda t: RANK[t])
+        widest = self.dtype(max(values, key=lambda v: RANK[self.dtype(v)]))
         return tuple(self.cast(v, widest) for v in values), widest
 
     # The four operations, in the operands' common type.
@@ -137,7 +108,7 @@ class BodyBuilder:
 
 
 def levels(instrs: tuple[Instr, ...], varies: tuple[bool, ...], inner_from: int) -> list[Level]:
-    """Level of each instruction. `varies[i]`: load i differs within a row; axes from `inner_from` on are inner."""
+    """Level of each instruction. `varies[i]`: load i differs in a row; axes from `inner_from` are inner."""
     found: list[Level] = []
     for instr in instrs:
         if instr.op == "load":
@@ -149,15 +120,6 @@ def levels(instrs: tuple[Instr, ...], varies: tuple[bool, ...], inner_from: int)
         else:
             found.append(max((found[arg] for arg in instr.args), default=0))
     return found
-
-
-def passes(instrs: tuple[Instr, ...]) -> list[int]:
-    """How many reductions lie one behind another below each instruction (0: none)."""
-    depth: list[int] = []
-    for instr in instrs:
-        below = max((depth[arg] for arg in instr.args), default=0)
-        depth.append(below + (instr.op == "reduce"))
-    return depth
 
 
 def needed(instrs: tuple[Instr, ...], roots: list[int]) -> list[int]:

@@ -61,10 +61,7 @@ def emit_cpu(program: KernelProgram, title: str, summary: list[str]) -> dict[str
         thread_scratch=_thread_scratch(program.kernels),
         params=[_param(view) for view in program.params],
         uses_dnnl=any(call.uses_dnnl for call in calls),
-        calls=[
-            {"type": _unqualified(c.type), "name": c.name, "init": ", ".join(map(_argument, c.init))}
-            for c in calls
-        ],
+        calls=[_member(call) for call in calls],
         buffers=[_declaration(buffer) for buffer in program.buffers if buffer.role != "param"],
         steps=[_step(kernel) for kernel in program.kernels],
     )
@@ -92,7 +89,7 @@ def render_kernels(kernels: list[KernelText]) -> str:
 
 
 def header_closure(headers: list[str]) -> dict[str, bytes]:
-    """The named headers of this package and those that they include, by path, except stitch/abi.h of the tools."""
+    """The named headers and all that they include from here, by path (`stitch/abi.h` is the tools')."""
     found: dict[str, bytes] = {}
     waiting = list(headers)
     while waiting:
@@ -126,6 +123,11 @@ def _unqualified(text: str) -> str:
     return text.replace("stitch::cpu::", "cpu::")
 
 
+def _member(call: LibraryCall) -> dict[str, str]:
+    init = ", ".join(_argument(item) for item in call.init)
+    return {"type": _unqualified(call.type), "name": call.name, "init": init}
+
+
 def _tensor_type(view: View) -> str:
     bits = SCALAR_BYTES[view.dtype] * 8
     shape = ", ".join(map(str, view.shape))
@@ -146,7 +148,8 @@ def _declaration(buffer: Buffer) -> str:
     """The local pointer through which `run` reaches a buffer."""
     kind = STORED_TYPE[buffer.dtype]
     if buffer.role == "input":
-        return f"const auto* const {buffer.name} = reinterpret_cast<const {kind}*>(memory.inputs[{buffer.position}]);"
+        source = f"memory.inputs[{buffer.position}]"
+        return f"const auto* const {buffer.name} = reinterpret_cast<const {kind}*>({source});"
     if buffer.role == "output":
         return f"auto* const {buffer.name} = reinterpret_cast<{kind}*>(memory.outputs[{buffer.position}]);"
     return f"auto* const {buffer.name} = reinterpret_cast<{kind}*>(memory.workspace + {buffer.offset});"
@@ -167,18 +170,18 @@ def _argument(item: Argument) -> str:
 def _step(kernel: Kernel) -> StepText:
     if isinstance(kernel, LibraryCall):
         return StepText(f"{kernel.comment} [{kernel.chosen}]", _call_lines(kernel))
-    kind = (
-        "Pointwise"
-        if isinstance(kernel, PointwiseKernel)
-        else "Rows"
-        if isinstance(kernel, RowKernel)
-        else "Columns"
-    )
+    kind = _executor(kernel)
     scratch = "" if isinstance(kernel, PointwiseKernel) else ", memory.thread_scratch"
     loads = ", ".join(_bytes_of(access, "const char*") for access in kernel.loads)
     stores = ", ".join(_bytes_of(access, "char*") for access in kernel.stores)
     call = f"cpu::{kind}<{struct_name(kernel.name)}>::run(threads, {{{{{loads}}}, {{{stores}}}}}{scratch});"
     return StepText(kernel.comment, [call])
+
+
+def _executor(kernel: PointwiseKernel | RowKernel | ColumnKernel) -> str:
+    if isinstance(kernel, PointwiseKernel):
+        return "Pointwise"
+    return "Rows" if isinstance(kernel, RowKernel) else "Columns"
 
 
 def _bytes_of(access: Access, kind: str) -> str:
@@ -194,17 +197,12 @@ def _call_lines(call: LibraryCall) -> list[str]:
             arguments.append(f"{call.name}_operands_{place}")
         else:
             arguments.append(_argument(item))
-    text = (
-        ", ".join(arguments).replace("scratch", "memory.call_scratch")
-        if call.scratch_bytes
-        else ", ".join(arguments)
-    )
-    return [*lines, f"STITCH_TRY({call.name}.run({text}));"]
+    return [*lines, f"STITCH_TRY({call.name}.run({', '.join(arguments)}));"]
 
 
 def _thread_scratch(kernels: tuple[Kernel, ...]) -> str:
     sizes = [
-        f"cpu::{'Rows' if isinstance(k, RowKernel) else 'Columns'}<{struct_name(k.name)}>::kScratchFloats"
+        f"cpu::{_executor(k)}<{struct_name(k.name)}>::kScratchFloats"
         for k in kernels
         if isinstance(k, RowKernel | ColumnKernel)
     ]

@@ -38,7 +38,7 @@ def group_frame(nodes: Sequence[GraphNode], index: GraphIndex) -> Frame | None:
 
 
 def classify(nodes: Sequence[GraphNode], index: GraphIndex) -> Mapping[ValueKey, Spread] | None:
-    """How each node's value spreads, if one kernel can compute all `nodes` (in execution order); else None."""
+    """How each node's value spreads, if one kernel can compute all `nodes` (in order); else None."""
     frame = group_frame(nodes, index)
     if frame is None:
         return None
@@ -83,18 +83,20 @@ def _spread_of_expression(
     index: GraphIndex,
 ) -> Spread | None:
     if shape == frame.full:
-        aligned = all(
-            index.shape(key) == shape
-            if spreads[key] == "element"
-            else _pad(index.shape(key), shape) == frame.kept_shape
-            for key in inside
-        )
-        return "element" if aligned else None
+        return "element" if all(_lies_over(key, frame, spreads, index) for key in inside) else None
     if not inside or not frame.reduced or frame.shape != frame.full:
         return None
     if shape not in (frame.kept_shape, frame.outer_shape):
         return None
     return "row" if all(spreads[key] == "row" and index.shape(key) == shape for key in inside) else None
+
+
+def _lies_over(key: ValueKey, frame: Frame, spreads: Mapping[ValueKey, Spread], index: GraphIndex) -> bool:
+    """Whether broadcasting an inner value over the full space keeps each element at its own point."""
+    shape = index.shape(key)
+    if spreads[key] == "element":
+        return shape == frame.full
+    return _pad(shape, frame.full) == frame.kept_shape
 
 
 def _pad(shape: tuple[int, ...], like: tuple[int, ...]) -> tuple[int, ...]:

@@ -61,7 +61,7 @@ def _bind_inputs(lowering: Lowering, graph: Graph) -> tuple[View, ...]:
 
 
 def _reserve_outputs(lowering: Lowering, outputs: list[ValueKey]) -> None:
-    """Lets the value behind each output be stored where the caller wants it, through views that keep it dense."""
+    """Lets the value behind each output, through dense views, be stored where the caller wants it."""
     for place, key in enumerate(outputs):
         index = lowering.index
         while (node := index.producer(key)) is not None and node.op in MOVES and len(node.outputs) == 1:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from stitch_planner.stitcher.bodies import FLOATS, RANK, BodyBuilder
+from stitch_planner.stitcher.bodies import FLOATS, BodyBuilder
 from stitch_planner.stitcher.index import argument
 from stitch_planner.stitcher.ir import SCALAR_BYTES, Scalar
 from stitch_tools.models.graph import Argument, GraphNode, ValueRef
@@ -241,14 +241,41 @@ def _batch_norm_eval(site: Site) -> int:
     return value if argument(site.node, 2, "bias") is None else site.call("add", value, site.result(2))
 
 
-def _glorified(*names: str, build: Expression) -> dict[str, Expression]:
+def _several(*names: str, build: Expression) -> dict[str, Expression]:
     return dict.fromkeys(names, build)
 
 
-_UNARY = (
-    "exp expm1 log log1p log2 log10 exp2 tanh sigmoid sqrt rsqrt abs neg sin cos tan asin acos atan sinh cosh "
-    "erf erfc floor ceil trunc round sign reciprocal relu silu mish hardswish hardsigmoid square log_sigmoid"
+COPIES = frozenset(
+    f"aten.{name}"
+    for name in (
+        "to.dtype",
+        "to.dtype_layout",
+        "to.device",
+        "to.other",
+        "_to_copy.default",
+        "type_as.default",
+        "clone.default",
+        "contiguous.default",
+        "float.default",
+        "alias.default",
+        "detach.default",
+        "detach_.default",
+        "lift_fresh_copy.default",
+        "positive.default",
+    )
 )
+"""Operations that give their operand's values, perhaps in another type."""
+
+DROPOUTS = frozenset(f"aten.{name}.default" for name in ("dropout", "feature_dropout", "alpha_dropout"))
+"""Identities unless they train."""
+
+_UNARY = (
+    "exp expm1 log log1p log2 log10 exp2 tanh sigmoid sqrt rsqrt abs neg sin cos tan asin acos atan sinh "
+    "cosh erf erfc floor ceil trunc round sign reciprocal relu silu mish hardswish hardsigmoid square "
+    "log_sigmoid"
+)
+
+_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 EXPRESSIONS: dict[str, Expression] = {
     **{f"aten.{name}.default": unary(name) for name in _UNARY.split()},
@@ -280,41 +307,41 @@ EXPRESSIONS: dict[str, Expression] = {
         s.result(0),
         s.constant(s.number(2, "value", 0)),
     ),
-    **_glorified("aten.add.Tensor", "aten.add.Scalar", build=_with_alpha("add")),
-    **_glorified("aten.sub.Tensor", "aten.sub.Scalar", build=_with_alpha("sub")),
-    **_glorified("aten.rsub.Scalar", "aten.rsub.Tensor", build=_reversed_subtract),
-    **_glorified("aten.mul.Tensor", "aten.mul.Scalar", build=binary("mul")),
-    **_glorified(
+    **_several("aten.add.Tensor", "aten.add.Scalar", build=_with_alpha("add")),
+    **_several("aten.sub.Tensor", "aten.sub.Scalar", build=_with_alpha("sub")),
+    **_several("aten.rsub.Scalar", "aten.rsub.Tensor", build=_reversed_subtract),
+    **_several("aten.mul.Tensor", "aten.mul.Scalar", build=binary("mul")),
+    **_several(
         "aten.div.Tensor", "aten.div.Scalar", "aten.div.Tensor_mode", "aten.div.Scalar_mode", build=_divide
     ),
     "aten.true_divide.Tensor": _divide,
-    **_glorified("aten.pow.Tensor_Scalar", "aten.pow.Tensor_Tensor", "aten.pow.Scalar", build=_power),
+    **_several("aten.pow.Tensor_Scalar", "aten.pow.Tensor_Tensor", "aten.pow.Scalar", build=_power),
     "aten.maximum.default": binary("maximum"),
     "aten.minimum.default": binary("minimum"),
     "aten.max.other": binary("maximum"),
     "aten.min.other": binary("minimum"),
     "aten.atan2.default": binary("atan2"),
-    **_glorified("aten.fmod.Tensor", "aten.fmod.Scalar", build=binary("fmod")),
-    **_glorified("aten.remainder.Tensor", "aten.remainder.Scalar", build=binary("remainder")),
-    **_glorified("aten.clamp.default", "aten.clamp.Tensor", build=_clamp),
-    **_glorified(
+    **_several("aten.fmod.Tensor", "aten.fmod.Scalar", build=binary("fmod")),
+    **_several("aten.remainder.Tensor", "aten.remainder.Scalar", build=binary("remainder")),
+    **_several("aten.clamp.default", "aten.clamp.Tensor", build=_clamp),
+    **_several(
         "aten.clamp_min.default",
         "aten.clamp_min.Tensor",
         build=lambda s: s.call("maximum", s.result(0), s.result(1)),
     ),
-    **_glorified(
+    **_several(
         "aten.clamp_max.default",
         "aten.clamp_max.Tensor",
         build=lambda s: s.call("minimum", s.result(0), s.result(1)),
     ),
-    **_glorified(
+    **_several(
         "aten.where.self",
         "aten.where.ScalarOther",
         "aten.where.ScalarSelf",
         "aten.where.Scalar",
         build=_where,
     ),
-    **_glorified("aten.masked_fill.Scalar", "aten.masked_fill.Tensor", build=_masked_fill),
+    **_several("aten.masked_fill.Scalar", "aten.masked_fill.Tensor", build=_masked_fill),
     **{
         f"aten.{name}.{kind}": compare(name)
         for name in ["eq", "ne", "lt", "le", "gt", "ge"]
@@ -329,27 +356,9 @@ EXPRESSIONS: dict[str, Expression] = {
     "aten.isnan.default": lambda s: s.builder.op("is_nan", (s.tensor(0),), "bool"),
     "aten.isinf.default": _is_inf,
     "aten.addcmul.default": _addcmul,
-    **_glorified("aten.lerp.Scalar", "aten.lerp.Tensor", build=_lerp),
+    **_several("aten.lerp.Scalar", "aten.lerp.Tensor", build=_lerp),
     "aten.batch_norm.default": _batch_norm_eval,
-    **_glorified(
-        "aten.to.dtype",
-        "aten.to.dtype_layout",
-        "aten.to.device",
-        "aten._to_copy.default",
-        "aten.type_as.default",
-        "aten.to.other",
-        "aten.clone.default",
-        "aten.contiguous.default",
-        "aten.dropout.default",
-        "aten.feature_dropout.default",
-        "aten.float.default",
-        "aten.alias.default",
-        "aten.detach.default",
-        "aten.detach_.default",
-        "aten.lift_fresh_copy.default",
-        "aten.positive.default",
-        build=_identity,
-    ),
+    **dict.fromkeys(COPIES | DROPOUTS, _identity),
 }
 """Expression of each pointwise operation."""
 
@@ -360,10 +369,7 @@ def refusal(node: GraphNode) -> str | None:
     unknown = types - set(SCALAR_BYTES)
     if unknown:
         return f"no template computes in {', '.join(sorted(unknown))}"
-    if (
-        node.op in ("aten.dropout.default", "aten.feature_dropout.default")
-        and argument(node, 2, "train") is True
-    ):
+    if node.op in DROPOUTS and argument(node, 2, "train") is True:
         return "dropout in training draws random numbers"
     if node.op.startswith("aten.bitwise_") and types != {"bool"}:
         return "bit operations on integers have no template"
@@ -379,8 +385,3 @@ def _batch_norm_refusal(node: GraphNode) -> str | None:
     if argument(node, 5, "training") is not False:
         return "batch statistics have a family of their own"
     return None if argument(node, 3, "running_mean") is not None else "no running statistics"
-
-
-def is_promotable(dtype: str) -> bool:
-    """Whether kernels know the element type."""
-    return dtype in RANK

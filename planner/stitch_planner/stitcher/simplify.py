@@ -1,28 +1,9 @@
 """The graph without operations that change nothing, so that they do not stand between fusable ones."""
 
 from stitch_planner.stitcher.index import GraphIndex, ValueKey, argument, value_key
-from stitch_planner.stitcher.scalars import EXPRESSIONS
+from stitch_planner.stitcher.scalars import COPIES, DROPOUTS, EXPRESSIONS
 from stitch_tools.models.graph import Argument, Graph, GraphNode, GraphOutput, ValueRef
 
-_COPIES = frozenset(
-    [
-        "aten.to.dtype",
-        "aten.to.dtype_layout",
-        "aten.to.device",
-        "aten.to.other",
-        "aten._to_copy.default",
-        "aten.type_as.default",
-        "aten.clone.default",
-        "aten.contiguous.default",
-        "aten.float.default",
-        "aten.alias.default",
-        "aten.detach.default",
-        "aten.detach_.default",
-        "aten.lift_fresh_copy.default",
-        "aten.positive.default",
-    ]
-)
-_DROPOUTS = frozenset(["aten.dropout.default", "aten.feature_dropout.default", "aten.alpha_dropout.default"])
 _EXPANDS = frozenset(["aten.expand.default", "aten.expand_as.default"])
 
 
@@ -53,15 +34,15 @@ def live_outputs(outputs: tuple[GraphOutput, ...]) -> list[GraphOutput]:
 
 
 def _is_identity(node: GraphNode, index: GraphIndex) -> bool:
-    if node.op in _DROPOUTS:
+    if node.op in DROPOUTS:
         return argument(node, 2, "train") is False or argument(node, 1, "p") == 0
-    if node.op not in _COPIES:
+    if node.op not in COPIES:
         return False
     return index.spec(value_key(node.args[0])).dtype == node.outputs[0].dtype
 
 
 def _rerouted(node: GraphNode, same: dict[ValueKey, ValueKey], index: GraphIndex) -> GraphNode:
-    """The node reading the originals of removed nodes; a pointwise one also looks through explicit expands."""
+    """The node reading the originals of removed ones; a pointwise one also looks through expands."""
     through = node.op in EXPRESSIONS
 
     def turn(value: Argument) -> Argument:

@@ -1,4 +1,4 @@
-"""Fused groups of scalar expressions and reductions: pointwise chains, norms, softmax and what surrounds them."""
+"""Fused groups of expressions and reductions: pointwise chains, norms, softmax and their surroundings."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -225,15 +225,8 @@ def _readable(view: View, lowering: Lowering, key: ValueKey) -> View:
 def _batch(a: View, b: View, target: View) -> tuple[list[int], list[list[int]]]:
     """Batch dims of all three, broadcast and collapsed."""
     shape = target.shape[: max(len(a.shape), len(b.shape)) - 2]
-    walks = [
-        _batch_strides(view, shape)
-        for view in (
-            a,
-            b,
-            View(target.buffer, shape + (1, 1), row_major(target.shape)[: len(shape)] + (0, 0)),
-        )
-    ]
-    return collapse(shape, walks)
+    result = row_major(target.shape)[: len(shape)]
+    return collapse(shape, [_batch_strides(a, shape), _batch_strides(b, shape), result])
 
 
 def _batch_strides(view: View, shape: tuple[int, ...]) -> tuple[int, ...]:
