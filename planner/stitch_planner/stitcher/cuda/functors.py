@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 
-from stitch_planner.stitcher.bodies import levels, needed, passes
+from stitch_planner.stitcher.bodies import levels, needed
 from stitch_planner.stitcher.cuda.operands import (
     address,
     coordinates,
@@ -166,7 +166,12 @@ class RowClass:
 
     @cached_property
     def _depths(self) -> list[int]:
-        return passes(self._instrs)
+        """How many reductions lie one behind another below each instruction (0: none)."""
+        depth: list[int] = []
+        for instr in self._instrs:
+            below = max((depth[arg] for arg in instr.args), default=0)
+            depth.append(below + (instr.op == "reduce"))
+        return depth
 
     @cached_property
     def _passes(self) -> int:

@@ -11,16 +11,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stitch_planner.stitcher.cuda.emit import MAIN
+from stitch_planner.stitcher.cuda.templates import cuda_templates
 from stitch_planner.stitcher.emit_cpp import header_closure
+from stitch_planner.stitcher.index import GraphIndex
+from stitch_planner.stitcher.ir import KernelProgram
+from stitch_planner.stitcher.partition import partition
+from stitch_planner.stitcher.program import lower_steps
+from stitch_planner.stitcher.simplify import simplify
 from stitch_tools.compile.build import compile_program
 from stitch_tools.compile.cpp import cpp_command
 from stitch_tools.compile.headers import native_include
 from stitch_tools.compile.toolchain import find_cpp_compiler
-from stitch_tools.models import Build, Program
+from stitch_tools.models import Build, Contract, Program
 from stitch_tools.store import Store
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
 ALL_ARCHS = ("sm_80", "sm_90", "sm_100")
 
@@ -28,6 +35,23 @@ ALL_ARCHS = ("sm_80", "sm_90", "sm_100")
 def cuda_headers() -> Path:
     """The package's folder of device headers."""
     return Path(str(files("stitch_planner") / "stitcher" / "native" / "include"))
+
+
+def lowered(
+    module: "nn.Module", inputs: "Sequence[torch.Tensor]", contract: Contract | None = None
+) -> KernelProgram:
+    """The kernels of a module's forward, captured in this process.
+
+    Raises:
+        UnloweredError: an operation has no template for GPUs.
+    """
+    from stitch_tools.graph.build import build_graph
+    from stitch_tools.worker.capture import capture
+
+    contract = contract or Contract(mode="train" if module.training else "eval")
+    graph = simplify(build_graph(capture(module, inputs), contract, None))
+    steps = partition(GraphIndex(graph), cuda_templates(contract))
+    return lower_steps(type(module).__name__.lower(), "cuda:sm_90", graph, steps)
 
 
 def build_for_gpus(text: str, folder: Path, archs: Sequence[str] = ALL_ARCHS) -> Build:
