@@ -1,0 +1,131 @@
+"""Whole modules as CUDA programs: captured, planned, written, run on the CPU, built for GPUs."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from stitch_planner.stitcher.cuda.emit import emit_cuda
+from stitch_planner.stitcher.cuda.templates import cuda_templates
+from stitch_planner.stitcher.cuda.testing import OnHost, build_for_gpus, lowered
+from stitch_planner.stitcher.ir import KernelProgram, LibraryCall
+from stitch_planner.stitcher.lowering import UnloweredError
+from stitch_tools.models import Contract
+
+
+def agrees(module: nn.Module, inputs: list[torch.Tensor], folder: Path) -> KernelProgram:
+    """The module's program, after its outputs on the CPU were found equal to float64's."""
+    program = lowered(module.eval(), inputs)
+    named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    found = OnHost(emit_cuda(program), folder).run(inputs, {k: v.detach() for k, v in named.items()})
+    exact = module.double()(*(x.double() if x.is_floating_point() else x for x in inputs))
+    for one, expected in zip(found, exact if isinstance(exact, tuple) else (exact,), strict=True):
+        torch.testing.assert_close(one.double(), expected.detach(), rtol=2e-4, atol=2e-5)
+    return program
+
+
+class Classifier(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.norm, self.down = nn.Linear(12, 32), nn.LayerNorm(32), nn.Linear(32, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(functional.gelu(self.norm(self.up(x))))
+
+
+class Gated(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.randn(16))
+        self.gate, self.up = nn.Linear(16, 24, bias=False), nn.Linear(16, 24, bias=False)
+        self.down = nn.Linear(24, 16, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.scale
+        return x + self.down(functional.silu(self.gate(y)) * self.up(y))
+
+
+class Loss(nn.Module):
+    def __init__(self, reduction: str) -> None:
+        super().__init__()
+        self.logits = nn.Linear(8, 50, bias=False)
+        self.reduction = reduction
+
+    def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return functional.cross_entropy(self.logits(x) / 0.7, target, reduction=self.reduction)
+
+
+class Attention(nn.Module):
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        q, k, v = (x.view(2, 6, 3, 4).transpose(1, 2) for x in (q, k, v))
+        mixed = torch.softmax(q @ k.transpose(-2, -1) / 2, dim=-1) @ v
+        return mixed.transpose(1, 2).reshape(2, 6, 12)
+
+
+class Products(nn.Module):
+    """Operands of every layout that cuBLASLt can read, and some that it cannot."""
+
+    def forward(self, a: torch.Tensor, b: torch.Tensor, row: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (
+            a @ b,
+            b.T @ a.T,
+            a[:, ::2] @ b[::2],
+            a[:, 1:] @ b[1:],
+            row @ b,
+            a @ b[:, 0],
+            torch.relu(a @ b + a[:, :5] * 2),
+        )
+
+
+def test_a_classifier_is_products_and_fused_rows(tmp_path: Path) -> None:
+    program = agrees(Classifier(), [torch.randn(7, 12)], tmp_path)
+    assert len(program.kernels) == 3
+
+
+def test_a_gated_block_with_rms_norm_adds_its_residual_in_the_product(tmp_path: Path) -> None:
+    program = agrees(Gated(), [torch.randn(2, 5, 16)], tmp_path)
+    assert [isinstance(kernel, LibraryCall) for kernel in program.kernels] == [False, True, True, False, True]
+    last = program.kernels[-1]
+    assert isinstance(last, LibraryCall)
+    assert "aten" not in last.comment
+    assert len(last.run) == 5
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_cross_entropy_leaves_out_ignored_rows(reduction: str, tmp_path: Path) -> None:
+    agrees(Loss(reduction), [torch.randn(9, 8), torch.tensor([1, 0, 49, -100, 7, 7, -100, 3, 2])], tmp_path)
+
+
+def test_attention_written_out_runs_as_batched_products_and_a_softmax(tmp_path: Path) -> None:
+    agrees(Attention(), [torch.randn(2, 6, 12) for _ in range(3)], tmp_path)
+
+
+def test_products_take_operands_of_any_layout(tmp_path: Path) -> None:
+    agrees(Products(), [torch.randn(6, 6), torch.randn(6, 5), torch.randn(6)], tmp_path)
+
+
+def test_what_has_no_template_is_refused_with_its_reason() -> None:
+    with pytest.raises(UnloweredError, match=r"no template for aten\.conv2d"):
+        lowered(nn.Conv2d(3, 4, 3).eval(), [torch.randn(1, 3, 8, 8)])
+
+
+def test_reduced_precision_is_used_only_where_the_contract_allows_it() -> None:
+    for precision, expected in (("fp32", "float32"), ("tf32", "TF32 allowed")):
+        contract = Contract(mode="eval", matmul_precision=precision)  # type: ignore[arg-type]
+        assert cuda_templates(contract)
+        (call,) = lowered(nn.Linear(8, 8).eval(), [torch.randn(4, 8)], contract).kernels
+        assert isinstance(call, LibraryCall)
+        assert expected in call.chosen
+
+
+@pytest.mark.nvcc
+@pytest.mark.slow
+@pytest.mark.parametrize("module", [Classifier, Gated])
+def test_whole_programs_build_for_three_architectures(module: type[nn.Module], tmp_path: Path) -> None:
+    inputs = [torch.randn(7, 12)] if module is Classifier else [torch.randn(2, 5, 16)]
+    build = build_for_gpus(emit_cuda(lowered(module().eval(), inputs)), tmp_path)
+    assert build.ok, [row.message for row in build.diagnostics]
+    assert build.diagnostics == ()
+    assert {row.arch for row in build.resources} == {"sm_80", "sm_90", "sm_100"}
