@@ -39,7 +39,7 @@ class Room:
 @pytest.fixture(scope="module")
 def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
     root = tmp_path_factory.mktemp("check")
-    with TargetSession(find_interpreter(None, root), scratch_root=root / "scratch") as session:
+    with TargetSession(find_interpreter(None, root), threads=1, scratch_root=root / "scratch") as session:
         room = Room(session, Store(root / "store"))
         with room.reference:
             yield room

@@ -105,6 +105,8 @@ def _scalar(value: Any, path: str, found: list[tuple[str, torch.Tensor]]) -> lis
             f"output {path or '0'} is of type {kind};"
             " only tensors, numbers and tuples, lists or dicts of them work"
         )
+    if kind == "int" and not -(2**63) <= value < 2**63:
+        raise TreeError(f"output {path or '0'} is an integer beyond 64 bits")
     found.append((path or "0", torch.tensor(value, dtype=_SCALAR_DTYPES[kind])))
     return ["scalar", kind]
 

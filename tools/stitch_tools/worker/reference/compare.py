@@ -101,10 +101,8 @@ def undecidable(expected: Expected, rule: Rule) -> str | None:
         return None
     wide, usable = reference.double(), reference.isfinite() & oracle.isfinite()
     rms = _rms(oracle[usable])
-    if rms <= rule.atol:
-        return None
-    own = _errors(wide, oracle, usable, rms).largest
-    if OWN_ERROR_FACTOR * own > _ceiling(expected, rule, rms):
+    own = _errors(wide, oracle, usable, rms or 1.0).largest
+    if OWN_ERROR_FACTOR * own > _ceiling(expected, rule, rms or 1.0, zero=not rms):
         return f"in output {expected.name} the reference's own error of {own:.2g} is too close to the ceiling"
     return None
 

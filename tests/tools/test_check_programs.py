@@ -1,0 +1,263 @@
+"""Checks over many kinds of references: ModelNew files, random numbers, buffers, odd inputs, faults."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stitch_tools.check import CheckOptions, ReferenceServer, check_program
+from stitch_tools.errors import TaskError
+from stitch_tools.models import Check, Contract, ReferenceFacts, Task
+from stitch_tools.processes.interpreter import find_interpreter
+from stitch_tools.processes.session import TargetSession
+from stitch_tools.store import Store
+from tests.tools.check_support import build, make_program, make_task, model_new
+
+HEAD = "import torch\nfrom torch import nn\nimport torch.nn.functional as F\n"
+NORM = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(6)
+    def forward(self, x):
+        return self.norm(x)
+def get_inputs():
+    return [torch.randn(16, 6)]
+def get_init_inputs():
+    return []
+"""
+DROPOUT = """
+class Model(nn.Module):
+    def forward(self, x):
+        return F.dropout(x, 0.4) * 2
+def get_inputs():
+    return [torch.randn(16, 6)]
+def get_init_inputs():
+    return []
+"""
+
+
+class Room:
+    """A warm session."""
+
+    def __init__(self, session: TargetSession, store: Store) -> None:
+        self.session, self.store = session, store
+
+    def task(self, source: str, **fields: object) -> Task:
+        return make_task(self.store, HEAD + source, **fields)
+
+    def observe(self, task: Task) -> ReferenceFacts:
+        with ReferenceServer(self.session, task, self.store) as reference:
+            return reference.observe()
+
+    def check(self, task: Task, program_source: str, options: CheckOptions | None = None) -> Check:
+        with ReferenceServer(self.session, task, self.store) as reference:
+            return check_program(
+                task,
+                model_new(self.store, HEAD + program_source),
+                None,
+                session=self.session,
+                store=self.store,
+                facts=reference.observe(),
+                options=options,
+                reference=reference,
+            )
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
+    root = tmp_path_factory.mktemp("programs")
+    with TargetSession(find_interpreter(None, root), threads=1, scratch_root=root / "scratch") as session:
+        yield Room(session, Store(root / "store"))
+
+
+def renamed(source: str) -> str:
+    return source.replace("class Model(", "class ModelNew(")
+
+
+def test_a_model_new_of_torch_operators_is_right_and_partial(room: Room) -> None:
+    check = room.check(room.task(NORM), renamed(NORM))
+    assert check.status == "accepted", check.message
+    assert check.flags == ("partial",)
+    assert "aten::native_batch_norm" in check.findings[0].message
+    assert any(draw.draw == "weights-3/own-5" for draw in check.draws)
+
+
+def test_batch_norm_that_uses_running_statistics_is_incorrect_in_train_mode(room: Room) -> None:
+    folded = renamed(NORM).replace("return self.norm(x)", "self.norm.eval(); return self.norm(x)")
+    assert room.check(room.task(NORM), folded).status == "incorrect"
+    assert room.check(room.task(NORM, contract=Contract(mode="eval")), folded).status == "accepted"
+
+
+def test_updated_buffers_are_compared_when_the_contract_says_so(room: Room) -> None:
+    silent = renamed(NORM).replace(
+        "return self.norm(x)",
+        "return F.batch_norm(x, None, None, self.norm.weight, self.norm.bias, training=True)",
+    )
+    assert room.check(room.task(NORM), silent).status == "accepted"
+    updated = room.task(NORM, contract=Contract(buffers="updated"))
+    check = room.check(updated, silent)
+    assert check.status == "incorrect"
+    assert "output buffer:norm." in check.message
+
+
+def test_a_program_that_draws_like_the_reference_is_accepted(room: Room) -> None:
+    check = room.check(room.task(DROPOUT), renamed(DROPOUT))
+    assert check.status == "accepted", check.message
+
+
+def test_a_program_that_draws_otherwise_is_unmeasured_and_not_wrong(room: Room) -> None:
+    other = renamed(DROPOUT).replace(
+        "F.dropout(x, 0.4) * 2", "x * (torch.rand(96).view(16, 6) > 0.4) * 2 / 0.6"
+    )
+    check = room.check(room.task(DROPOUT), other.replace("torch.rand(96)", "torch.rand(97)[:96]"))
+    assert (check.status, check.flags) == ("unmeasured", ("unsupported_rng",))
+
+
+def test_a_program_that_draws_alike_and_computes_otherwise_is_incorrect(room: Room) -> None:
+    check = room.check(room.task(DROPOUT), renamed(DROPOUT).replace("* 2", "* 3"))
+    assert check.status == "incorrect", check.message
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        ("def oops(:", "build_failed", "SyntaxError"),
+        ("import no_such_module", "build_failed", "no_such_module"),
+        ("class Other: ...", "build_failed", "defines no ModelNew"),
+        ("class ModelNew(nn.Module):\n    def __init__(self, a): ...", "crashed", "constructor"),
+        ("class ModelNew(nn.Module):\n    def forward(self, x):\n        return x.nope", "crashed", "nope"),
+        (
+            "class ModelNew(nn.Module):\n    def forward(self, x):\n        return x[:, :2]",
+            "incorrect",
+            "[16, 2]",
+        ),
+        (
+            "class ModelNew(nn.Module):\n    def forward(self, x):\n        return x.double()",
+            "incorrect",
+            "float64",
+        ),
+        (
+            "class ModelNew(nn.Module):\n    def forward(self, x):\n        return nn.Parameter(x), 1",
+            "incorrect",
+            "",
+        ),
+        (
+            "import os\nclass ModelNew(nn.Module):\n    def forward(self, x):\n        os._exit(0)",
+            "crashed",
+            "code 0",
+        ),
+        (
+            "class T(torch.Tensor): ...\nclass ModelNew(nn.Module):\n    def forward(self, x):\n"
+            "        return x.as_subclass(T)",
+            "crashed",
+            "is a T, not a tensor",
+        ),
+    ],
+)
+def test_each_way_to_fail_in_python_has_its_status(room: Room, body: str, status: str, words: str) -> None:
+    check = room.check(room.task(NORM), body)
+    assert check.status == status, check.message
+    assert words in check.message
+
+
+def test_strided_integer_bool_scalar_and_empty_inputs_reach_the_program(room: Room) -> None:
+    source = """
+class Model(nn.Module):
+    def __init__(self, table):
+        super().__init__()
+        self.table = nn.Parameter(table * torch.rand(9, 4))
+    def forward(self, x, ids, mask, scale, empty, named):
+        y = F.embedding(ids, self.table) * scale + x
+        return {"y": torch.where(mask, y, named["fill"]), "best": y.argmax(-1), "n": len(ids)}, empty * 2
+def get_inputs():
+    return [torch.rand(4, 12).t(), torch.randint(0, 9, (12,)), torch.rand(12, 4) > 0.3, 0.5,
+            torch.rand(0, 3), {"fill": torch.zeros(1).expand(4)}]
+def get_init_inputs():
+    return [torch.full((9, 4), 2.0)]
+"""
+    check = room.check(room.task(source), renamed(source))
+    assert check.status == "accepted", check.message
+    assert [row.output for row in check.draws[0].outputs] == ["0.y", "0.best", "0.n", "1"]
+    assert "permuted" in [draw.draw for draw in check.draws]
+
+
+def test_a_batch_of_one_and_of_none_is_checked(room: Room) -> None:
+    for size in (0, 1):
+        source = NORM.replace("nn.BatchNorm1d", "nn.Linear(6, 6) if s else nn.LayerNorm").replace(
+            "if s", "if 0"
+        )
+        source = source.replace("torch.randn(16, 6)", f"torch.randn({size}, 6)")
+        check = room.check(room.task(source), renamed(source))
+        assert check.status == "accepted", check.message
+
+
+def test_a_task_that_ignores_its_inputs_makes_a_pass_weak(room: Room) -> None:
+    source = DROPOUT.replace("F.dropout(x, 0.4) * 2", "x * 0 + 1")
+    assert "weak" in room.check(room.task(source), renamed(source)).flags
+
+
+def test_draws_that_the_reference_refuses_are_named_and_cost_nothing(room: Room) -> None:
+    source = DROPOUT.replace("return F.dropout(x, 0.4) * 2", "assert (x > 0).any(); return x.sqrt()").replace(
+        "randn(16, 6)", "rand(16, 6)"
+    )
+    check = room.check(room.task(source), renamed(source))
+    assert check.status == "accepted", check.message
+    text = " ".join(check.not_checked)
+    assert "draw zeros: the reference refuses it: AssertionError" in text
+    assert "draw signed: the reference's output is not finite on it" in text
+
+
+def test_the_reference_s_own_faults_are_errors_with_the_line(room: Room) -> None:
+    with pytest.raises(TaskError, match=r"reference\.py:7: AttributeError") as caught:
+        room.observe(room.task(DROPOUT.replace("F.dropout", "F.dropuot")))
+    assert caught.value.hint
+    with pytest.raises(TaskError, match="did not survive: the process crashed with SIGSEGV"):
+        room.observe(room.task("import ctypes\nctypes.string_at(0)\n" + DROPOUT))
+    with pytest.raises(TaskError, match=r"needed more memory|allocate"):
+        room.observe(room.task(DROPOUT.replace("torch.randn(16, 6)", "torch.zeros(1 << 44)")))
+
+
+def test_a_reference_that_prints_and_forks_is_harmless(room: Room) -> None:
+    noisy = DROPOUT.replace(
+        "return F.dropout(x, 0.4) * 2",
+        "print('{\"ok\": true}'); import os\n        if os.fork() == 0: os._exit(0)\n        return x + 1",
+    )
+    check = room.check(room.task(noisy), renamed(DROPOUT).replace("F.dropout(x, 0.4) * 2", "x + 1"))
+    assert check.status == "accepted", check.message
+
+
+def test_a_native_program_returns_updated_buffers_through_the_state(room: Room) -> None:
+    source = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(1))
+    def forward(self, x):
+        self.calls += 1
+        return x * 2
+def get_inputs():
+    return [torch.randn(16)]
+def get_init_inputs():
+    return []
+"""
+    task = room.task(source, contract=Contract(buffers="updated"))
+    program = make_program(
+        room.store,
+        {"twice.cpp": (Path(__file__).parent / "programs" / "twice.cpp").read_bytes()},
+        "twice.cpp",
+    )
+    with ReferenceServer(room.session, task, room.store) as reference:
+        facts = reference.observe()
+        assert facts.mutated_buffers == ("calls",)
+        check = check_program(
+            task,
+            program,
+            build(program, room.store),
+            session=room.session,
+            store=room.store,
+            facts=facts,
+            reference=reference,
+        )
+    assert check.status == "accepted", check.message
+    assert [row.output for row in check.draws[0].outputs] == ["0", "buffer:calls"]
