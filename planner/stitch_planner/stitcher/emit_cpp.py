@@ -107,7 +107,7 @@ def _header(name: str) -> Traversable:
 
 
 def _headers(kernels: tuple[Kernel, ...]) -> list[str]:
-    used = {"stitch/cpu/program.h"}
+    used = {"stitch/cpu/program.h", "stitch/common/math.h"}
     for kernel in kernels:
         if isinstance(kernel, LibraryCall):
             used.add(kernel.header)

@@ -13,7 +13,7 @@ namespace stitch::cpu {
 namespace detail {
 
 // Adds sums of (x - shift) and (x - shift)^2 over `rows` rows of kVecs * 16 channels. kUnroll rows at a time
-// keep enough additions in flight when a row is short. At most 1024 rows go into a float sum, which then
+// keep enough additions in flight when a row is short. At most 128 rows go into a float sum, which then
 // joins a double: the error stays that of a short sum.
 template <int kVecs, int kUnroll>
 inline void sum_columns(const float* x, int64_t rows, int64_t row_step, const float* shift, int64_t lanes,
@@ -22,8 +22,8 @@ inline void sum_columns(const float* x, int64_t rows, int64_t row_step, const fl
   for (int v = 0; v < kVecs; ++v) {
     base[v] = v + 1 < kVecs ? load(shift + v * kLanes) : load_some(shift + v * kLanes, lanes);
   }
-  for (int64_t begin = 0; begin < rows; begin += 1024) {
-    const int64_t end = std::min<int64_t>(rows, begin + 1024);
+  for (int64_t begin = 0; begin < rows; begin += 128) {
+    const int64_t end = std::min<int64_t>(rows, begin + 128);
     Vec s[kUnroll][kVecs] = {}, q[kUnroll][kVecs] = {};
     int64_t row = begin;
     const auto add = [&](int u, int64_t at) {

@@ -182,34 +182,45 @@ class Rnn {
 
   void run_layer(int layer, int64_t time, int64_t batch, const float* h0, const float* c0, float* to,
                  float* hn, float* cn, int threads) {
-    const int64_t hidden = options_.hidden;
     // Directions side by side when there are threads for both, else one after the other.
     const int together = options_.directions == 2 && threads >= 2 ? 2 : 1;
     const int group = std::max(1, threads / together);
-    const bool by_batch = batch >= 4 * group || group == 1;
 #pragma omp parallel num_threads(together* group)
     {
-      const int thread = omp_get_thread_num();
-      const int side = thread / group, part = thread % group;
-      for (int turn = 0; turn < options_.directions / together; ++turn) {
-        const int direction = turn + side;
-        const int64_t index = layer * options_.directions + direction;
-        const Steps s = steps(layer, direction, time, batch, h0, to);
-        const int64_t row0 = by_batch ? batch * part / group : 0;
-        const int64_t row1 = by_batch ? batch * (part + 1) / group : batch;
-        const int64_t block0 = by_batch ? 0 : blocks_ * part / group;
-        const int64_t block1 = by_batch ? blocks_ : blocks_ * (part + 1) / group;
-        copy_cells(s, c0 ? c0 + index * batch * hidden : nullptr, row0, row1, block0, block1);
-        for (int64_t t = 0; t < time; ++t) {
-          sweep(s, t, row0, row1, block0, block1);
-          if (!by_batch) {
-#pragma omp barrier
-          }
+      if (omp_get_num_threads() == together * group) {
+        const int thread = omp_get_thread_num();
+        for (int turn = 0; turn < options_.directions / together; ++turn) {
+          const Steps s = steps(layer, turn + thread / group, time, batch, h0, to);
+          run_direction(s, layer, turn + thread / group, batch, c0, hn, cn, thread % group, group);
         }
-        if (hn) copy_last(s, hn + index * batch * hidden, row0, row1, block0, block1);
-        if (cn) save_cells(s, cn + index * batch * hidden, row0, row1, block0, block1);
+      } else {  // the runtime gave fewer threads than the plan above counts on
+#pragma omp single
+        for (int direction = 0; direction < options_.directions; ++direction) {
+          const Steps s = steps(layer, direction, time, batch, h0, to);
+          run_direction(s, layer, direction, batch, c0, hn, cn, 0, 1);
+        }
       }
     }
+  }
+
+  // Share `part` of `group` threads in one direction of a layer; all of them call it.
+  void run_direction(const Steps& s, int layer, int direction, int64_t batch, const float* c0, float* hn,
+                     float* cn, int part, int group) {
+    const int64_t state = (layer * options_.directions + direction) * batch * options_.hidden;
+    const bool by_batch = batch >= 4 * group || group == 1;
+    const int64_t row0 = by_batch ? batch * part / group : 0,
+                  row1 = by_batch ? batch * (part + 1) / group : batch;
+    const int64_t block0 = by_batch ? 0 : blocks_ * part / group;
+    const int64_t block1 = by_batch ? blocks_ : blocks_ * (part + 1) / group;
+    copy_cells(s, c0 ? c0 + state : nullptr, row0, row1, block0, block1);
+    for (int64_t t = 0; t < s.time; ++t) {
+      sweep(s, t, row0, row1, block0, block1);
+      if (!by_batch) {
+#pragma omp barrier
+      }
+    }
+    if (hn) copy_last(s, hn + state, row0, row1, block0, block1);
+    if (cn) save_cells(s, cn + state, row0, row1, block0, block1);
   }
 
   static int64_t lanes_of(const Steps& s, int64_t block) {
