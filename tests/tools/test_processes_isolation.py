@@ -12,6 +12,7 @@ import pytest
 from stitch_tools.errors import SandboxError, UsageError
 from stitch_tools.processes.child import Child
 from stitch_tools.processes.interpreter import find_interpreter
+from stitch_tools.processes.isolation import probe_isolation
 from stitch_tools.processes.limits import Limits
 from stitch_tools.processes.outcome import ChildDied
 from stitch_tools.processes.session import TargetSession
@@ -206,6 +207,8 @@ def test_a_reference_runs_a_compiler(session: TargetSession, tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_a_reference_compiles_with_torch_into_its_cache(session: TargetSession, tmp_path: Path) -> None:
+    if session.sandbox_level != "full":
+        pytest.skip("one level is enough for a minute of compilation")
     # Inductor keeps precompiled headers below the temporary folder, whatever its cache folder is.
     cache = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "TMPDIR": str(tmp_path)}
     with session.spawn("reference", serve_file=HANDLERS, writable=[tmp_path], env=cache) as child:
@@ -213,6 +216,13 @@ def test_a_reference_compiles_with_torch_into_its_cache(session: TargetSession, 
     assert answer["ok"], answer["error"]
     assert answer["error_max"] < 1e-4
     assert list(tmp_path.rglob("*.so"))
+
+
+def test_the_probe_agrees_with_the_session(session: TargetSession) -> None:
+    found = probe_isolation()
+    if session.sandbox_level == "full":
+        assert (found.level, found.reason, found.fix) == ("full", "", "")
+    assert found.landlock_abi > 0 or found.level == "process"
 
 
 def test_a_level_that_is_not_there_is_refused(tmp_path: Path) -> None:

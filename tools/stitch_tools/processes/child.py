@@ -220,11 +220,10 @@ class Child:
 
     def _record(self, report: dict[str, Any], kind: OutcomeKind) -> Outcome:
         self._release()
-        number = report.get("signal")
         self._outcome = Outcome(
             kind=self._judge(report, kind),
             exit_code=report.get("exit_code"),
-            signal_name=signal_name(number),
+            signal_name=signal_name(report.get("signal")),
             stdout_tail=str(report.get("stdout_tail", "")),
             stderr_tail=str(report.get("stderr_tail", report.get("error", ""))),
             peak_rss_bytes=report.get("peak_rss_bytes"),
@@ -238,12 +237,12 @@ class Child:
             return reason
         if not report or reason == "killed":
             return kind
-        number = report.get("signal")
-        if number is None:
+        name = signal_name(report.get("signal"))
+        if name is None:
             return "exited" if self._exit_asked and report.get("exit_code") == 0 else "early_exit"
-        if number == signal.SIGABRT and "bad_alloc" in str(report.get("stderr_tail")):
+        if name == "SIGABRT" and "bad_alloc" in str(report.get("stderr_tail")):
             return "out_of_memory"
-        return "crashed" if number in CRASH_SIGNALS else "signaled"
+        return "crashed" if name in CRASH_SIGNALS else "signaled"
 
     def _release(self) -> None:
         """Make sure that nothing is left, and close what belongs to the child."""

@@ -20,17 +20,8 @@ OutcomeKind = Literal[
     "killed",
 ]
 
-CRASH_SIGNALS = frozenset(
-    {
-        signal.SIGSEGV,
-        signal.SIGABRT,
-        signal.SIGBUS,
-        signal.SIGFPE,
-        signal.SIGILL,
-        signal.SIGSYS,
-        signal.SIGTRAP,
-    }
-)
+# By name: some do not exist on every system where this module is imported.
+CRASH_SIGNALS = frozenset({"SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSYS", "SIGTRAP"})
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Literal, Self
 
-import stitch_tools
 from stitch_tools.errors import EnvironmentMissingError, SandboxError, WorkerError
 from stitch_tools.models.verdict import SandboxLevel
 from stitch_tools.processes.child import Child
 from stitch_tools.processes.environment import checked_environment, target_environment
 from stitch_tools.processes.interpreter import Interpreter
+from stitch_tools.processes.isolation import BOOTSTRAP, fix_for
 from stitch_tools.processes.limits import Limits
 from stitch_tools.worker import linux
 from stitch_tools.worker.wire import (
@@ -115,7 +115,6 @@ class TargetSession:
         # Reference and weights pass through our memory: no other process of this user may read it.
         linux.set_dumpable(False)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        bootstrap = Path(stitch_tools.__file__).parent / "worker" / "bootstrap.py"
         bound = threading.current_thread() is threading.main_thread()
         with theirs:
             self._control = Channel(ours)
@@ -124,7 +123,7 @@ class TargetSession:
                     self.interpreter.path,
                     "-X",
                     "faulthandler",
-                    str(bootstrap),
+                    str(BOOTSTRAP),
                     str(theirs.fileno()),
                     str(int(bound)),
                 ],
@@ -153,7 +152,7 @@ class TargetSession:
             raise SandboxError(
                 f"isolation level {self._require} is required, but only {self.sandbox_level} works here:"
                 f" {self.sandbox_reason or 'it was limited by the caller'}",
-                hint="Allow unprivileged user namespaces and Landlock, or require a lower level.",
+                hint=fix_for(found, hello["landlock_abi"]) or "Require a lower level.",
             )
 
     def spawn(

@@ -1,5 +1,7 @@
 """Start of the zygote, run by path in the target interpreter: `python bootstrap.py DESCRIPTOR BOUND`.
 
+`python bootstrap.py probe` prints the isolation level of the machine instead, in any Python.
+
 Registers an empty `stitch_tools` package whose path is our folder, so that `stitch_tools.worker` can be
 imported while nothing else of our installation, least of all our site-packages, is on the interpreter's path.
 """
@@ -23,4 +25,7 @@ if __name__ == "__main__":
     register_package()
     from stitch_tools.worker import zygote
 
-    sys.exit(zygote.main(int(sys.argv[1]), bound=sys.argv[2] == "1"))
+    if sys.argv[1] == "probe":
+        zygote.print_isolation()
+    else:
+        sys.exit(zygote.main(int(sys.argv[1]), bound=sys.argv[2] == "1"))

@@ -3,7 +3,6 @@
 A pack is one memfd and a manifest: where each tensor lies, every one aligned to 256 bytes.
 """
 
-import fcntl
 import os
 from collections.abc import Iterable, Sequence
 from typing import TypedDict
@@ -83,6 +82,8 @@ def lay_out(
 
 def create(nbytes: int, name: str = "stitch") -> int:
     """The descriptor of new zeroed shared memory whose size nobody can change. The caller closes it."""
+    import fcntl  # not on every system where this module is imported
+
     fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(fd, nbytes)
@@ -96,11 +97,15 @@ def create(nbytes: int, name: str = "stitch") -> int:
 
 def seal(fd: int) -> None:
     """Forbid every further write and every further seal; fails while a writable shared mapping exists."""
+    import fcntl
+
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL)
 
 
 def is_sealed(fd: int) -> bool:
     """Whether nobody can write to it any more."""
+    import fcntl
+
     return bool(fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_WRITE)
 
 

@@ -5,7 +5,6 @@ internet sockets refused by the filter), `process` (neither). Each has the syste
 """
 
 import os
-import resource
 import site
 import sys
 import sysconfig
@@ -194,6 +193,8 @@ def _existing(paths: Iterable[str]) -> list[str]:
 
 
 def _set_limits(limits: dict[str, int]) -> None:
+    import resource  # not on every system where this module is imported
+
     for name, value in limits.items():
         number = getattr(resource, name)
         if name == "RLIMIT_DATA":

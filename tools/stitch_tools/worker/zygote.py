@@ -5,6 +5,7 @@ everything it forked dies with it.
 """
 
 import gc
+import json
 import os
 import platform
 import select
@@ -91,6 +92,12 @@ class Zygote:
             self._inits.discard(pid)
         # Without a pid namespace a child that outlived its init comes to us; nobody else knows of it.
         proctree.kill_descendants(os.getpid(), spare=frozenset(self._inits))
+
+
+def print_isolation() -> None:
+    """Print the strongest level, why it is not a stronger one, and Landlock's version, as JSON."""
+    linux.set_dumpable(False)
+    print(json.dumps([*sandbox.strongest_level(), landlock.abi_version()]))
 
 
 def main(control_fd: int, *, bound: bool) -> int:
