@@ -29,6 +29,7 @@ from stitch_tools.timing.statistics import (
     round_ratio,
 )
 
+_SHORTEST_CALL_S = 1e-7
 Measured = TypeVar("Measured")
 Figure = Literal["latency_us", "throughput_us"]
 
@@ -153,13 +154,17 @@ Watch = Callable[[], Snapshot]
 
 
 def calibrate(contestant: Contestant, rules: Rules) -> Pace:
-    """The pace of one contestant: a few calls, then as many as a quarter block holds."""
+    """The pace of one contestant: a few calls, then as many as a quarter block holds; the quickest of three."""
     contestant.go(1)
-    floor = min(contestant.go(0) for _ in range(3))
-    per_call = max(contestant.go(1) - floor, 1e-7)
+
+    def quickest(calls: int) -> float:
+        return min(contestant.go(calls) for _ in range(3))
+
+    floor = quickest(0)
+    per_call = max(quickest(1) - floor, _SHORTEST_CALL_S)
     for _ in range(6):
         calls = max(1, int(rules.block_s / 4.0 / per_call))
-        per_call = max((contestant.go(calls) - floor) / calls, 1e-7)
+        per_call = max((quickest(calls) - floor) / calls, _SHORTEST_CALL_S)
         if calls * per_call >= rules.block_s / 8.0 or calls == 1:
             break
     calls = int(rules.block_s / 3.0 / per_call)
