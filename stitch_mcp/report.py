@@ -1,8 +1,11 @@
 """Results as tables: one description, drawn by rich on a terminal and as aligned text elsewhere."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TextIO
+
+_FIGURE = re.compile(r"[+-]?\d[\d.,]*(e[+-]?\d+)?[x%]?")
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ def _numeric_columns(section: Section) -> list[bool]:
 
 
 def _is_figure(cell: str) -> bool:
-    return not cell or cell == "-" or cell[0].isdigit() or (cell[0] in "+-" and cell[1:2].isdigit())
+    return cell in ("", "-") or _FIGURE.fullmatch(cell) is not None
 
 
 def _print_rich(sections: Iterable[Section], stream: TextIO) -> None:

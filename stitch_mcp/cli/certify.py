@@ -1,5 +1,7 @@
 """`stitch-mcp certify`."""
 
+import shlex
+
 import click
 
 from stitch_mcp.cli.options import json_option, settings, workspace_option
@@ -20,12 +22,13 @@ def command(subject: str, verify: bool, output: str | None, workspace: str | Non
     true, only a re-run on your own machine tells (`stitch-mcp check` and `bench` take a certificate).
     """
     from stitch_mcp.certificates import export_certificate, verify_certificate
-    from stitch_mcp.tables import certificate_sections
+    from stitch_mcp.tables import certificate_sections, program_name
 
     screen = Output("certify", as_json=as_json)
     if verify:
         seen = verify_certificate(subject)
         return screen.finish({"verified": True, **dict(seen)}, certificate_sections(seen))
     seen = export_certificate(settings(workspace=workspace).workspace, subject, output)
-    section = Section(notes=(f"certificate: {seen.path}", f"verify: stitch-mcp certify --verify {seen.path}"))
+    again = f"{program_name()} certify --verify {shlex.quote(seen.path)}"
+    section = Section(notes=(f"certificate: {seen.path}", f"verify it: {again}"))
     return screen.finish(dict(seen), [section])
