@@ -70,7 +70,7 @@ class Products(nn.Module):
     def forward(self, a: torch.Tensor, b: torch.Tensor, row: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return (
             a @ b,
-            b.T @ a.T,
+            b.transpose(0, 1) @ a.transpose(0, 1),
             a[:, ::2] @ b[::2],
             a[:, 1:] @ b[1:],
             row @ b,
