@@ -44,8 +44,8 @@ _NAMES: dict[Family, str] = {
     "view": "view _unsafe_view reshape _reshape_alias flatten unflatten transpose t permute squeeze "
     "unsqueeze expand expand_as broadcast_to broadcast_tensors slice select split split_with_sizes chunk "
     "tensor_split unbind narrow view_as reshape_as diagonal movedim moveaxis swapaxes swapdims numpy_T mT "
-    "adjoint unfold as_strided alias detach ravel real imag view_as_real view_as_complex atleast_1d atleast_2d "
-    "unsafe_chunk unsafe_split",
+    "adjoint unfold as_strided alias detach ravel real imag view_as_real view_as_complex atleast_1d "
+    "atleast_2d unsafe_chunk unsafe_split",
     "constant": "zeros ones full empty arange linspace eye zeros_like ones_like full_like empty_like "
     "new_zeros new_ones new_full new_empty scalar_tensor tril_indices triu_indices lift_fresh_copy",
     "sdpa": "scaled_dot_product_attention _scaled_dot_product_flash_attention_for_cpu",
