@@ -1,13 +1,19 @@
-"""Compiles device headers alone, for tests: a few lines of C++ around a header, called through ctypes."""
+"""For tests: compiles a device header with a few lines around it, or the program of one graph."""
 
 import ctypes
 import subprocess
 from importlib.resources import files
 from pathlib import Path
 
+from stitch_planner.stitcher.emit_cpp import MAIN, emit_cpu
+from stitch_planner.stitcher.index import GraphIndex
+from stitch_planner.stitcher.partition import Step, partition
+from stitch_planner.stitcher.program import lower_steps
+from stitch_planner.stitcher.simplify import simplify
 from stitch_tools.compile.cpp import cpp_command
 from stitch_tools.compile.headers import find_onednn, native_include
 from stitch_tools.compile.toolchain import find_cpp_compiler
+from stitch_tools.models import Graph
 
 EXPORT = 'extern "C" __attribute__((visibility("default")))'
 """Marks a function of a test's C++ that Python calls."""
@@ -31,11 +37,31 @@ def build_header_test(source: str, folder: Path) -> ctypes.CDLL:
         AssertionError: the compiler refused it, or warned.
     """
     (folder / "header_test.cpp").write_text(source.replace("EXPORT", EXPORT), encoding="utf-8")
-    command = cpp_command(find_cpp_compiler(), "header_test.cpp", "header_test.so", header_folders())
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert not done.stderr, done.stderr
     shared = find_onednn().shared_object
     if shared is not None:
         ctypes.CDLL(str(shared), mode=ctypes.RTLD_GLOBAL)
-    return ctypes.CDLL(str(folder / "header_test.so"))
+    return ctypes.CDLL(str(_compile(folder, "header_test.cpp")))
+
+
+def build_stitched(graph: Graph, folder: Path) -> tuple[Path, list[Step]]:
+    """The library of the program for `graph`, built in `folder`, and the steps that it was planned in.
+
+    Raises:
+        AssertionError: the compiler refused it, or warned.
+        UnloweredError: an operation has no template.
+    """
+    simple = simplify(graph)
+    steps = partition(GraphIndex(simple))
+    for path, content in emit_cpu(lower_steps("test", "cpu", simple, steps), "test", []).items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(content)
+    return _compile(folder, MAIN), steps
+
+
+def _compile(folder: Path, main: str) -> Path:
+    output = folder / f"{Path(main).stem}.so"
+    command = cpp_command(find_cpp_compiler(), main, output.name, header_folders())
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr, done.stderr
+    return output

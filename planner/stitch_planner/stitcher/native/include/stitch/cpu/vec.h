@@ -104,7 +104,7 @@ STITCH_INLINE float largest(Vec v) {
 #endif
 }
 
-// e^x: x = n ln2 + r with |r| <= ln2 / 2, a polynomial of degree 6 for e^r, and a scaling by 2^n.
+// e^x: x = n ln2 + r with |r| <= ln2 / 2, a polynomial for e^r, and a scaling by 2^n.
 STITCH_INLINE Vec exp(Vec x) {
 #ifdef __AVX512F__
   // Beyond +-110 the result is inf or 0 anyway; the clamp keeps n * ln2 exact enough. min keeps NaN in its
@@ -115,13 +115,14 @@ STITCH_INLINE Vec exp(Vec x) {
                                         _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), clamped);  // upper bits of ln2
   r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), r);            // lower bits
-  __m512 p = _mm512_set1_ps(1.38889e-3f);
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(8.33342e-3f));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(4.1666657e-2f));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.6666657e-1f));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.5f));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
+  // The coefficients of math.h: (e^r - 1 - r) / r^2 to 5e-11 of e^r.
+  __m512 p = _mm512_set1_ps(1.99155702e-4f);
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.394625223e-3f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(8.333269754e-3f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(4.16662671e-2f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.666666684e-1f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.000000079e-1f));
+  p = _mm512_fmadd_ps(_mm512_mul_ps(p, r), r, _mm512_add_ps(r, _mm512_set1_ps(1.0f)));
   return (Vec)_mm512_scalef_ps(p, n);
 #else
   Vec y;
