@@ -64,6 +64,14 @@ class Attention(nn.Module):
         return mixed.transpose(1, 2).reshape(2, 6, 12)
 
 
+class WithConstants(nn.Module):
+    """Constants that the forward makes itself: floats and a mask."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scale = torch.tensor([0.5, 2.0, -1.0, 4.0, 8.0])
+        return torch.where(torch.tensor([True, False, True, True, False]), x * scale, x)
+
+
 class Products(nn.Module):
     """Operands of every layout that cuBLASLt can read, and some that it cannot."""
 
@@ -104,6 +112,10 @@ def test_attention_written_out_runs_as_batched_products_and_a_softmax(tmp_path: 
 
 def test_products_take_operands_of_any_layout(tmp_path: Path) -> None:
     agrees(Products(), [torch.randn(6, 6), torch.randn(6, 5), torch.randn(6)], tmp_path)
+
+
+def test_constants_of_the_forward_travel_inside_the_program(tmp_path: Path) -> None:
+    agrees(WithConstants(), [torch.randn(3, 5)], tmp_path)
 
 
 def test_what_has_no_template_is_refused_with_its_reason() -> None:

@@ -1,6 +1,7 @@
 """A KernelProgram as one CUDA source file over the headers of the package."""
 
 import re
+import struct
 from collections.abc import Iterable, Sequence
 
 from stitch_planner.stitcher.cuda.functors import RowClass, pointwise_class
@@ -86,7 +87,7 @@ def _is_empty(kernel: Kernel) -> bool:
 def _facts(program: KernelProgram) -> str:
     tables = {
         "Inputs": program.inputs,
-        "Params": program.params,
+        "Params": _named(program),
         "State": program.state,
         "Outputs": program.outputs,
     }
@@ -95,9 +96,32 @@ def _facts(program: KernelProgram) -> str:
         rows = ",\n".join(f"    {_tensor_facts(view)}" for view in views)
         # C++ has no arrays of length 0; the count says how many entries there are.
         lines.append(f"constexpr stitch::cuda::TensorFacts k{name}[] = {{\n{rows or '    {}'}}};")
-    counts = ", ".join(f"k{name}, {len(views)}" for name, views in tables.items())
+    constants = _constants(program)
+    for number, buffer in enumerate(constants):
+        lines.append(f"constexpr uint32_t kConstant{number}[] = {{{_words(buffer)}}};")
+    uploads = ", ".join(f"{{kConstant{n}, {buffer.nbytes}}}" for n, buffer in enumerate(constants))
+    lines.append(f"constexpr stitch::cuda::ConstantFacts kConstants[] = {{{uploads or '{}'}}};")
+    sizes = {name: len(views) for name, views in tables.items()}
+    order = ("Inputs", "Params", "Constants", "State", "Outputs")
+    counts = ", ".join(f"k{name}, {sizes.get(name, len(constants))}" for name in order)
     lines.append(f"constexpr stitch::cuda::ProgramFacts kFacts = {{{counts}, {program.workspace_bytes}}};")
     return "\n".join(lines)
+
+
+def _named(program: KernelProgram) -> tuple[View, ...]:
+    """Parameters and buffers that the caller passes."""
+    return tuple(view for view in program.params if view.buffer.data is None)
+
+
+def _constants(program: KernelProgram) -> list[Buffer]:
+    """Constants that the program carries itself."""
+    return [view.buffer for view in program.params if view.buffer.data is not None]
+
+
+def _words(buffer: Buffer) -> str:
+    data = buffer.data or b""
+    padded = data + bytes(-len(data) % 4)
+    return ", ".join(f"{word:#x}" for (word,) in struct.iter_unpack("<I", padded)) or "0"
 
 
 def _tensor_facts(view: View) -> str:
@@ -140,14 +164,16 @@ def _setup(program: KernelProgram, calls: list[LibraryCall]) -> list[str]:
 def _declarations(program: KernelProgram, buffers: Iterable[Buffer]) -> list[str]:
     """A pointer for each buffer, in the program's own order of buffers."""
     wanted = set(buffers)
-    params = {view.buffer: place for place, view in enumerate(program.params)}
-    return [_declaration(buffer, params) for buffer in program.buffers if buffer in wanted]
+    places = {view.buffer: ("param", place) for place, view in enumerate(_named(program))}
+    places |= {buffer: ("constant", place) for place, buffer in enumerate(_constants(program))}
+    return [_declaration(buffer, places) for buffer in program.buffers if buffer in wanted]
 
 
-def _declaration(buffer: Buffer, params: dict[Buffer, int]) -> str:
+def _declaration(buffer: Buffer, places: dict[Buffer, tuple[str, int]]) -> str:
     kind, name = MEMORY_TYPES[buffer.dtype], buffer.name
     if buffer.role == "param":
-        return f"const {kind}* {name} = param<{kind}>({params[buffer]});"
+        source, place = places[buffer]
+        return f"const {kind}* {name} = {source}<{kind}>({place});"
     if buffer.role == "input":
         return f"const {kind}* {name} = input<{kind}>({buffer.position});"
     if buffer.role == "workspace":

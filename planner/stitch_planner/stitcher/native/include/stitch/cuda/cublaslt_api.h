@@ -52,7 +52,6 @@ struct HeuristicResult {
 struct Functions {
   int (*cublasLtCreate)(Handle*);
   int (*cublasLtDestroy)(Handle);
-  size_t (*cublasLtGetVersion)();
   int (*cublasLtMatmulDescCreate)(MatmulDesc*, int compute_type, int scale_type);
   int (*cublasLtMatmulDescDestroy)(MatmulDesc);
   int (*cublasLtMatmulDescSetAttribute)(MatmulDesc, int attribute, const void*, size_t);
@@ -107,7 +106,6 @@ class CublasLt {
   }
     STITCH_LT_SYMBOL(cublasLtCreate)
     STITCH_LT_SYMBOL(cublasLtDestroy)
-    STITCH_LT_SYMBOL(cublasLtGetVersion)
     STITCH_LT_SYMBOL(cublasLtMatmulDescCreate)
     STITCH_LT_SYMBOL(cublasLtMatmulDescDestroy)
     STITCH_LT_SYMBOL(cublasLtMatmulDescSetAttribute)

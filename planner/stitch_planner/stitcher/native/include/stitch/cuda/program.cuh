@@ -28,11 +28,19 @@ struct TensorFacts {
   int64_t bytes() const { return numel() * (bits / 8); }
 };
 
+// Elements that the reference made itself, written into the program.
+struct ConstantFacts {
+  const void* data;
+  uint64_t bytes;
+};
+
 struct ProgramFacts {
   const TensorFacts* inputs;
   int32_t num_inputs;
   const TensorFacts* params;
   int32_t num_params;
+  const ConstantFacts* constants;
+  int32_t num_constants;
   const TensorFacts* state;
   int32_t num_state;
   const TensorFacts* outputs;
@@ -86,6 +94,8 @@ class Program {
     params_.assign(facts_.num_params, nullptr);
     copies_.clear();
     for (int i = 0; i < facts_.num_params; ++i) STITCH_TRY(bind(i, args, call));
+    constants_.assign(facts_.num_constants, nullptr);
+    for (int i = 0; i < facts_.num_constants; ++i) STITCH_TRY(upload(i, call));
     // Copies of parameters and packed weights must be there whatever stream the first forward uses.
     if (!copies_.empty()) STITCH_TRY(errors.check(cudaStreamSynchronize(call.stream), "copy parameters"));
     scratch_bytes_ = 0;
@@ -140,6 +150,8 @@ class Program {
   const T* input(int i) const { return static_cast<const T*>(inputs_[i]); }
   template <class T>
   const T* param(int i) const { return static_cast<const T*>(params_[i]); }
+  template <class T>
+  const T* constant(int i) const { return static_cast<const T*>(constants_[i]); }
   template <class T>
   T* state(int i) const { return static_cast<T*>(state_[i]); }
   template <class T>
@@ -230,10 +242,25 @@ class Program {
       return STITCH_OK;
     }
     void* memory = nullptr;
-    STITCH_TRY(errors.check(cudaMalloc(&memory, facts.bytes()), "copy a parameter"));
-    copies_.emplace_back(memory);
+    STITCH_TRY(allocate(&memory, facts.bytes()));
     params_[i] = memory;
     return copy_strided(address(found->tensor), memory, layout_of(found->tensor), facts.bits / 8, call);
+  }
+
+  int32_t upload(int i, const Call& call) {
+    const ConstantFacts& facts = facts_.constants[i];
+    void* memory = nullptr;
+    STITCH_TRY(allocate(&memory, facts.bytes));
+    constants_[i] = memory;
+    return errors.check(cudaMemcpyAsync(memory, facts.data, facts.bytes, cudaMemcpyHostToDevice, call.stream),
+                        "upload a constant");
+  }
+
+  // Device memory that lives as long as the handle. Only init may ask for it.
+  int32_t allocate(void** memory, uint64_t bytes) {
+    STITCH_TRY(errors.check(cudaMalloc(memory, bytes), "take memory for parameters"));
+    copies_.emplace_back(*memory);
+    return STITCH_OK;
   }
 
   uint64_t workspace_bytes(const DLTensor* inputs) const {
@@ -271,7 +298,7 @@ class Program {
   int device_ = 0;
   int multiprocessors_ = 1;
   size_t scratch_bytes_ = 0;
-  std::vector<const void*> params_;
+  std::vector<const void*> params_, constants_;
   std::vector<void*> inputs_, state_, outputs_;
   std::vector<std::unique_ptr<void, DeviceFree>> copies_;
 };
