@@ -311,9 +311,9 @@ class Rnn {
       Vec result;
       if constexpr (kCell == Cell::kLstm) {
         float* c = s.cells + ((row + r) * s.blocks + block) * kLanes;
-        const Vec next = fma(sigmoid(sums[r][1]), load(c), sigmoid(sums[r][0]) * tanh(sums[r][2]));
+        const Vec next = load(c) / (splat(1.0f) + exp(-sums[r][1])) + gated_tanh(sums[r][0], sums[r][2]);
         store(c, next);
-        result = sigmoid(sums[r][3]) * tanh(next);
+        result = gated_tanh(sums[r][3], next);
       } else if constexpr (kCell == Cell::kGru) {
         const Vec reset = sigmoid(sums[r][0]), update = sigmoid(sums[r][1]);
         const Vec fresh = tanh(fma(reset, sums[r][2], load(in[r] + 2 * kLanes)));

@@ -133,8 +133,19 @@ STITCH_INLINE Vec exp(Vec x) {
 
 STITCH_INLINE Vec sigmoid(Vec x) { return splat(1.0f) / (splat(1.0f) + exp(-x)); }
 
-// 1 - 2 / (e^2x + 1): exact at both ends, and at 0 to within a rounding of 1.
-STITCH_INLINE Vec tanh(Vec x) { return splat(1.0f) - splat(2.0f) / (exp(x + x) + splat(1.0f)); }
+// tanh(x) = (e^2x - 1) / (e^2x + 1); beyond |x| = 15 it is 1 in float, and the clamp keeps e^2x finite.
+// min keeps NaN in its second operand.
+STITCH_INLINE Vec exp_of_twice(Vec x) { return exp(min(splat(30.0f), x + x)); }
+STITCH_INLINE Vec tanh(Vec x) {
+  const Vec e = exp_of_twice(x);
+  return (e - splat(1.0f)) / (e + splat(1.0f));
+}
+
+// sigmoid(gate) * tanh(x), for the price of one division.
+STITCH_INLINE Vec gated_tanh(Vec gate, Vec x) {
+  const Vec e = exp_of_twice(x), one = splat(1.0f);
+  return (e - one) / ((e + one) * (one + exp(-gate)));
+}
 
 }  // namespace stitch::cpu
 #endif  // STITCH_CPU_VEC_H_
