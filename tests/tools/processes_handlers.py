@@ -98,6 +98,13 @@ def breed(request: Request) -> NoReturn:
         os.fork()
 
 
+def spin_threads(request: Request) -> Reply:
+    import threading
+
+    while True:
+        threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+
+
 def leave_grandchild(request: Request) -> Reply:
     if not os.fork():
         os.setsid()
@@ -332,6 +339,7 @@ HANDLERS: dict[str, Handler] = {
         speak,
         answer_from_fork,
         breed,
+        spin_threads,
         leave_grandchild,
         close_descriptors,
         babble,

@@ -1,5 +1,6 @@
 """Children live no longer than the controller, and start much faster than torch is imported."""
 
+import contextlib
 import fcntl
 import os
 import select
@@ -79,6 +80,31 @@ def test_a_closed_session_leaves_nothing(tmp_path: Path) -> None:
     assert child.outcome().kind == "killed"
     assert not family & set(proctree.descendants(os.getpid()))
     assert list((tmp_path / "scratch").iterdir()) == []
+
+
+def test_many_evaluations_leave_neither_descriptors_nor_processes(tmp_path: Path) -> None:
+    with TargetSession(find_interpreter(None, tmp_path)) as session:
+        before = open_descriptors(), len(proctree.descendants(os.getpid()))
+        for op in ("leave", "hang", "segfault", "babble", "close_descriptors", "leave_grandchild") * 2:
+            with session.spawn("worker", serve_file=HANDLERS) as child, contextlib.suppress(ChildDied):
+                child.request({"op": op, "code": 1}, timeout_s=0.2)
+        assert (open_descriptors(), len(proctree.descendants(os.getpid()))) == before
+        assert session.scratch_folders() == []
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_children_are_found_with_and_without_the_help_of_the_kernel(tmp_path: Path) -> None:
+    with (
+        TargetSession(find_interpreter(None, tmp_path)) as session,
+        session.spawn("worker", serve_file=HANDLERS),
+    ):
+        found = proctree.descendants(os.getpid())
+        assert len(found) >= 3
+        for pid in (os.getpid(), *found):
+            assert sorted(proctree.children_by_search(pid)) == sorted(proctree.listed_children(pid))
 
 
 def test_a_zygote_that_died_is_an_error_of_ours(tmp_path: Path) -> None:

@@ -70,6 +70,7 @@ def _run_init(request: dict[str, Any], channel: int, control: int, go: int) -> N
             memory_bytes=limits["memory_bytes"],
             output_bytes=limits["output_bytes"],
             processes=limits["processes"],
+            threads=limits["processes"] * _THREADS_PER_PROCESS,
             scratch=None if own_namespace else request["scratch"],
             scratch_bytes=limits["scratch_bytes"],
         )
@@ -136,7 +137,8 @@ def _confinement(request: dict[str, Any]) -> sandbox.Confinement:
         "RLIMIT_NOFILE": _OPEN_FILES,
     }
     if request["level"] == "full":  # without an own user namespace it would count the user's other processes
-        resource_limits["RLIMIT_NPROC"] = limits["processes"] * _THREADS_PER_PROCESS
+        # Above the watchdog's bound, which gives the end its name.
+        resource_limits["RLIMIT_NPROC"] = 2 * limits["processes"] * _THREADS_PER_PROCESS
     return sandbox.Confinement(
         level=request["level"],
         scratch=request["scratch"],

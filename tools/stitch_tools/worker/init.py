@@ -30,6 +30,7 @@ class Bounds:
     memory_bytes: int
     output_bytes: int
     processes: int
+    threads: int
     scratch: str | None
     scratch_bytes: int
 
@@ -72,7 +73,7 @@ class Init:
         self._reason: str | None = None
         self._paused = False
         self._peak_bytes = 0
-        self._baseline_bytes = proctree.resident_bytes(child)
+        self._baseline_bytes = proctree.usage(child).resident_bytes
         self._oom_kills = _oom_kills()
         self._scratch_due = 0.0
         self._status: int | None = None
@@ -135,11 +136,12 @@ class Init:
 
     def _watch(self) -> None:
         members = self._members()
-        held = sum(proctree.resident_bytes(pid) for pid in members)
+        usages = [proctree.usage(pid) for pid in members]
+        held = sum(usage.resident_bytes for usage in usages)
         self._peak_bytes = max(self._peak_bytes, held)
         if held - self._baseline_bytes > self._bounds.memory_bytes:
             self._end("out_of_memory")
-        elif len(members) > self._bounds.processes:
+        elif len(members) > self._bounds.processes or sum(u.threads for u in usages) > self._bounds.threads:
             self._end("too_many_processes")
         elif self._bounds.scratch and time.monotonic() >= self._scratch_due:
             self._scratch_due = time.monotonic() + _SCRATCH_INTERVAL_S
@@ -181,7 +183,7 @@ class Init:
     def _finish(self) -> None:
         for output in (self._stdout, self._stderr):
             output.drain()
-        left = len([pid for pid in self._members() if proctree.resident_bytes(pid)])
+        left = len([pid for pid in self._members() if proctree.usage(pid).threads])
         self._signal_all(signal.SIGKILL)
         if not self._own_namespace:
             proctree.kill_descendants(os.getpid())

@@ -1,8 +1,10 @@
 """What the processes below this one are and hold, read from /proc."""
 
 import contextlib
+import functools
 import os
 import signal
+from dataclasses import dataclass
 from pathlib import Path
 
 
@@ -24,16 +26,27 @@ def namespace_members() -> list[int]:
     ]
 
 
-def resident_bytes(pid: int) -> int:
-    """Anonymous and shared memory that the process holds, in bytes (mapped files not counted)."""
-    total_kib = 0
+@dataclass(frozen=True)
+class Usage:
+    """What one process holds."""
+
+    resident_bytes: int
+    """Anonymous and shared memory; mapped files are not counted."""
+    threads: int
+
+
+def usage(pid: int) -> Usage:
+    """What the process holds now; nothing once it has ended."""
+    resident_kib = threads = 0
     try:
         for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
             if line.startswith(("RssAnon:", "RssShmem:")):
-                total_kib += int(line.split()[1])
+                resident_kib += int(line.split()[1])
+            elif line.startswith("Threads:"):
+                threads = int(line.split()[1])
     except (OSError, ValueError):
-        return 0  # it ended while we looked
-    return total_kib * 1024
+        return Usage(0, 0)  # it ended while we looked
+    return Usage(resident_kib * 1024, threads)
 
 
 def signal_each(pids: list[int], number: int) -> None:
@@ -63,11 +76,35 @@ def _reap(pids: list[int]) -> None:
 
 
 def _children(pid: int) -> list[int]:
+    return listed_children(pid) if _kernel_lists_children() else children_by_search(pid)
+
+
+@functools.cache
+def _kernel_lists_children() -> bool:
+    own = os.getpid()
+    return Path(f"/proc/{own}/task/{own}/children").exists()
+
+
+def listed_children(pid: int) -> list[int]:
+    """Children of all threads of the process, where the kernel keeps such a list."""
     found: list[int] = []
     try:
         for thread in Path(f"/proc/{pid}/task").iterdir():
             children = (thread / "children").read_text(encoding="utf-8")
             found += [int(word) for word in children.split()]
     except (OSError, ValueError):
-        return found  # it ended while we looked, or the kernel does not list children
+        return found  # it ended while we looked
+    return found
+
+
+def children_by_search(pid: int) -> list[int]:
+    """The same, by asking every process for its parent."""
+    found: list[int] = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                # The name in parentheses may hold anything; after it come the state and the parent.
+                after_name = (entry / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2]
+                if int(after_name.split()[1]) == pid:
+                    found.append(int(entry.name))
     return found
