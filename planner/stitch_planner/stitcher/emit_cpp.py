@@ -136,7 +136,9 @@ def _tensor_type(view: View) -> str:
 
 def _param(view: View) -> dict[str, str]:
     buffer = view.buffer
+    data = "" if buffer.data is None else ", ".join(map(str, buffer.data)) or "0"
     return {
+        "data": data,
         "type": STORED_TYPE[buffer.dtype],
         "name": buffer.name,
         "source": buffer.source,

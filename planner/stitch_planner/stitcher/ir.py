@@ -34,6 +34,8 @@ class Buffer:
     """Position among the ABI's inputs, outputs or state tensors."""
     source: str = ""
     """Qualified name in the reference, for a parameter."""
+    data: bytes | None = None
+    """Elements of a constant that the reference made itself (role `param`, no `source`)."""
     offset: int = 0
     """Byte offset in the workspace, once `memory.assign_offsets` has run."""
 

@@ -68,7 +68,8 @@ class _Partition:
         members = self.members[group]
         nodes = tuple(self.nodes[i] for i in members)
         anchor = next((i for i in members if _kind(self.template[i]) != "view"), members[0])
-        return Step(self.template[anchor], nodes, self.reason[anchor])
+        reason = self.reason[anchor] if self.template[anchor] is None else ""
+        return Step(self.template[anchor], nodes, reason)
 
     # ---- library calls ------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 """From steps to a kernel program: inputs and parameters in, kernels in order, outputs dense at the end."""
 
+import base64
 from dataclasses import replace
 from math import prod
 
@@ -18,7 +19,7 @@ from stitch_planner.stitcher.memory import assign_offsets
 from stitch_planner.stitcher.partition import Step
 from stitch_planner.stitcher.simplify import live_outputs
 from stitch_planner.stitcher.templates.windows import MOVES
-from stitch_tools.models.graph import Graph
+from stitch_tools.models.graph import Graph, GraphInput
 
 
 def lower_steps(name: str, target: str, graph: Graph, steps: list[Step]) -> KernelProgram:
@@ -45,19 +46,28 @@ def _bind_inputs(lowering: Lowering, graph: Graph) -> tuple[View, ...]:
     users: list[View] = []
     for item in graph.inputs:
         is_user = item.kind == "user"
+        used = is_user or bool(lowering.index.users((item.name, 0)))
         buffer = Buffer(
             lowering.unique(item.name),
-            scalar(item.spec.dtype) if is_user or lowering.index.users((item.name, 0)) else "uint8",
+            scalar(item.spec.dtype) if used else "uint8",
             item.spec.numel,
             "input" if is_user else "param",
-            len(users) if is_user else 0,
-            "" if is_user else item.target,
+            position=len(users) if is_user else 0,
+            source=item.target if item.kind in ("parameter", "buffer") else "",
+            data=_constant(item) if used and item.kind == "constant" else None,
         )
         view = View(buffer, item.spec.shape, row_major(item.spec.shape))
         lowering.bind((item.name, 0), view)
         if is_user:
             users.append(view)
     return tuple(users)
+
+
+def _constant(item: GraphInput) -> bytes:
+    """The elements of a constant that the reference made in its forward."""
+    if item.data_base64 is None:
+        raise UnloweredError(f"the constant {item.name} is too large to be written into a program")
+    return base64.b64decode(item.data_base64)
 
 
 def _reserve_outputs(lowering: Lowering, outputs: list[ValueKey]) -> None:

@@ -210,6 +210,24 @@ def _logical(function: str) -> Expression:
     return build
 
 
+def _filled(value: float | None) -> Expression:
+    """A tensor of one value: a constant, or the call's `fill_value`."""
+
+    def build(site: Site) -> int:
+        return site.constant(site.number(1, "fill_value", 0.0) if value is None else value)
+
+    return build
+
+
+def _counted(site: Site) -> int:
+    """arange: start + index * step."""
+    numbers = [number(item) for item in site.node.args]
+    start = numbers[0] if len(numbers) > 1 else 0
+    step = numbers[2] if len(numbers) > 2 else 1
+    place = site.builder.cast(site.builder.index(0), site.dtype)
+    return site.call("add", site.call("mul", place, site.constant(step)), site.constant(start))
+
+
 def _is_inf(site: Site) -> int:
     size = site.builder.op("abs", (site.tensor(0),), site.builder.dtype(site.tensor(0)))
     return site.builder.op("eq", (size, site.builder.const(math.inf, site.builder.dtype(size))), "bool")
@@ -358,6 +376,13 @@ EXPRESSIONS: dict[str, Expression] = {
     "aten.addcmul.default": _addcmul,
     **_several("aten.lerp.Scalar", "aten.lerp.Tensor", build=_lerp),
     "aten.batch_norm.default": _batch_norm_eval,
+    **_several("aten.zeros.default", "aten.zeros_like.default", "aten.new_zeros.default", build=_filled(0)),
+    **_several("aten.ones.default", "aten.ones_like.default", "aten.new_ones.default", build=_filled(1)),
+    **_several(
+        "aten.full.default", "aten.full_like.default", "aten.scalar_tensor.default", build=_filled(None)
+    ),
+    "aten.new_full.default": lambda s: s.constant(s.number(2, "fill_value", 0.0)),
+    **_several("aten.arange.default", "aten.arange.start", "aten.arange.start_step", build=_counted),
     **dict.fromkeys(COPIES | DROPOUTS, _identity),
 }
 """Expression of each pointwise operation."""

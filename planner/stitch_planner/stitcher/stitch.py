@@ -1,11 +1,14 @@
 """From a plan to source files."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from stitch_planner.stitcher.emit_partial import MAIN as PARTIAL_MAIN
+from stitch_planner.stitcher.emit_partial import emit_partial
 from stitch_planner.stitcher.index import GraphIndex
 from stitch_planner.stitcher.lowering import UnloweredError
-from stitch_planner.stitcher.partition import Step, partition
+from stitch_planner.stitcher.partition import partition
 from stitch_planner.stitcher.program import lower_steps
 from stitch_planner.stitcher.simplify import simplify
 from stitch_planner.stitcher.targets import templates_for, write_files
@@ -35,25 +38,38 @@ class StitchFailedError(StitchError):
     code = "stitch"
 
 
-def stitch(task: Task, facts: ReferenceFacts, graph: Graph, plan: "Plan") -> Stitched:
+def stitch(
+    task: Task,
+    facts: ReferenceFacts,
+    graph: Graph,
+    plan: "Plan",
+    sources: Mapping[str, bytes] | None = None,
+) -> Stitched:
     """Source files of a program that computes the graph as planned.
 
+    Args:
+        task: names the program and its target.
+        facts: the structure of the outputs.
+        graph: the captured forward.
+        plan: what `make_plan` gave for the same arguments.
+        sources: the reference's own files by path. A program with eager nodes needs them, to construct the
+            same weights.
+
     Raises:
-        StitchFailedError: something in the graph has no template.
+        StitchFailedError: something in the graph has no template, and PyTorch cannot stand in for it.
     """
     simple = simplify(graph)
     steps = partition(GraphIndex(simple), templates_for(task))
-    return _native(task, simple, steps, plan)
-
-
-def _native(task: Task, graph: Graph, steps: list[Step], plan: "Plan") -> Stitched:
-    try:
-        program = lower_steps(task.name, task.target, graph, steps)
-    except UnloweredError as error:
-        raise StitchFailedError(str(error)) from error
     summary = [
         f"{step.index}: {' + '.join(step.ops)}" + (f" ({step.module_path})" if step.module_path else "")
         for step in plan.steps
     ]
+    try:
+        if any(step.template is None for step in steps) and task.target == "cpu":
+            files = emit_partial(task, facts, simple, steps, sources or {}, summary)
+            return Stitched(files, PARTIAL_MAIN, "kernelbench", plan.notes)
+        program = lower_steps(task.name, task.target, simple, steps)
+    except UnloweredError as error:
+        raise StitchFailedError(str(error), hint="The plan's notes name what has no template.") from error
     files, main = write_files(program, task.name, summary)
     return Stitched(files, main, "native", plan.notes)

@@ -1,13 +1,13 @@
 """Fused groups of expressions and reductions: pointwise chains, norms, softmax and their surroundings."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Literal
 
 from stitch_planner.stitcher import reductions, scalars
 from stitch_planner.stitcher.bodies import BodyBuilder
-from stitch_planner.stitcher.fusing import classify, group_frame
+from stitch_planner.stitcher.fusing import RESHAPES, classify, group_frame
 from stitch_planner.stitcher.index import GraphIndex, ValueKey, value_key
 from stitch_planner.stitcher.ir import (
     Access,
@@ -22,6 +22,7 @@ from stitch_planner.stitcher.lowering import Lowering, UnloweredError
 from stitch_planner.stitcher.reductions import REDUCTIONS, Frame, RowSite
 from stitch_planner.stitcher.scalars import EXPRESSIONS, Site
 from stitch_planner.stitcher.templates.base import NOT_MINE
+from stitch_planner.stitcher.templates.windows import MOVES
 from stitch_planner.stitcher.views import collapse, expand, reshape
 from stitch_tools.models.graph import GraphNode, ValueRef
 
@@ -76,13 +77,32 @@ class _Group:
             self.made[node.name, 0] = self._instructions(node)
         stores: list[Access] = []
         results: list[int] = []
+        reshaped = self._reshaped_leaving()
         for key, value in self.made.items():
-            if self._leaves(key):
+            if self._leaves(key, also=set(reshaped.values())) and key not in reshaped:
                 stores.append(self._target(key))
                 results.append(value)
         body = Body(tuple(self.builder.instrs), tuple(results))
         if prod(self.frame.full):
             self._emit(body, stores)
+        for key, source in reshaped.items():
+            self._bind_reshaped(key, source)
+
+    def _reshaped_leaving(self) -> dict[ValueKey, ValueKey]:
+        """Views made inside that something outside reads, and the stored value that each shows."""
+        found: dict[ValueKey, ValueKey] = {}
+        for node in self.nodes:
+            key = (node.name, 0)
+            if node.op in RESHAPES and self._leaves(key):
+                source = value_key(node.args[0])
+                found[key] = found.get(source, source)
+        return found
+
+    def _bind_reshaped(self, key: ValueKey, source: ValueKey) -> None:
+        moved = MOVES[self.index.nodes[key[0]].op](self.index.nodes[key[0]], self.lowering.view(source))
+        if moved is None:
+            raise UnloweredError("a per-row value cannot be viewed in another shape")
+        self.lowering.bind(key, moved[0])
 
     def _instructions(self, node: GraphNode) -> int:
         if node.op in REDUCTIONS:
@@ -143,9 +163,9 @@ class _Group:
             strides.insert(dim, 0)
         return tuple(strides)
 
-    def _leaves(self, key: ValueKey) -> bool:
+    def _leaves(self, key: ValueKey, also: Collection[ValueKey] = ()) -> bool:
         inside = {node.name for node in self.nodes}
-        return self.index.leaves(key) or any(user.name not in inside for user in self.index.users(key))
+        return key in also or self.index.leaves(key) or any(user.name not in inside for user in self.index.users(key))
 
     def _target(self, key: ValueKey) -> Access:
         """A fresh buffer for a value that leaves; full ones keep the memory order of the main operand."""

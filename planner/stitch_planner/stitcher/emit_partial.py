@@ -1,0 +1,178 @@
+"""A partial program: `ModelNew` in Python, native segments in C++, PyTorch operations between them."""
+
+import json
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import PurePosixPath
+from typing import cast
+
+from stitch_planner.stitcher.emit_cpp import emit_cpu, templates
+from stitch_planner.stitcher.index import GraphIndex, ValueKey, value_key
+from stitch_planner.stitcher.lowering import UnloweredError
+from stitch_planner.stitcher.partition import Step, partition
+from stitch_planner.stitcher.program import lower_steps
+from stitch_planner.stitcher.segments import Part, cut, subgraph
+from stitch_planner.stitcher.simplify import live_outputs
+from stitch_planner.stitcher.templates import TEMPLATES
+from stitch_tools.compile.cpp import BASE
+from stitch_tools.models import Argument, Graph, GraphNode, ReferenceFacts, Task, ValueRef
+
+MAIN = "model_new.py"
+
+
+def emit_partial(
+    task: Task,
+    facts: ReferenceFacts,
+    graph: Graph,
+    steps: list[Step],
+    sources: Mapping[str, bytes],
+    summary: list[str],
+) -> dict[str, bytes]:
+    """Files of the program, `model_new.py` among them.
+
+    Raises:
+        UnloweredError: the reference is no class that could be constructed again, or a segment cannot be
+            written.
+    """
+    if task.style != "kernelbench" or not sources:
+        raise UnloweredError("a program with PyTorch operations needs a reference class to construct")
+    return _Partial(task, graph, steps).files(facts, sources, summary)
+
+
+class _Partial:
+    """The text of one forward."""
+
+    def __init__(self, task: Task, graph: Graph, steps: list[Step]) -> None:
+        self.task = task
+        self.graph = graph
+        self.index = GraphIndex(graph)
+        self.steps = steps
+        self.segments: list[str] = []
+        self.contents: dict[str, bytes] = {}
+        self.lifted: set[ValueKey] = set()
+
+    def files(
+        self, facts: ReferenceFacts, sources: Mapping[str, bytes], summary: list[str]
+    ) -> dict[str, bytes]:
+        lines = self._inputs()
+        for part in cut(self.steps, self.index):
+            lines.extend(self._segment(part) if part.native else self._eager(part))
+        values = [_variable(value_key(out.value)) for out in live_outputs(self.graph.outputs)]
+        text = (
+            templates()
+            .get_template("model_new.j2")
+            .render(
+                title=self.task.name,
+                summary=summary,
+                reference=PurePosixPath(self.task.main).stem,
+                entry=self.task.entry,
+                lines=lines,
+                result=_structure(facts.output_structure, values),
+                names=self.segments,
+            )
+        )
+        self.contents[MAIN] = text.encode("utf-8")
+        self.contents.update(_runtime())
+        self.contents.update({f"stitch_reference/{path}": data for path, data in sources.items()})
+        self.contents.setdefault("stitch_reference/__init__.py", b"")
+        return self.contents
+
+    def _inputs(self) -> list[str]:
+        """Lines that name the user's tensors and the weights."""
+        lines: list[str] = []
+        for item in self.graph.inputs:
+            key = (item.name, 0)
+            if item.kind == "user":
+                if not item.target.isdigit():
+                    raise UnloweredError("inputs inside lists or dicts have no binding in a partial program")
+                lines.append(f"{_variable(key)} = given[{item.target}]")
+            elif self.index.users(key) or self.index.leaves(key):
+                if item.kind == "constant":
+                    self.lifted.add(key)
+                    continue
+                lines.append(f"{_variable(key)} = state[{item.target!r}]")
+        return lines
+
+    def _eager(self, part: Part) -> list[str]:
+        if any(key in self.lifted for node in part.nodes for key in self.index.operands(node)):
+            raise UnloweredError("a PyTorch operation reads a constant that has no binding")
+        return [line for node in part.nodes for line in _eager_lines(node)]
+
+    def _segment(self, part: Part) -> list[str]:
+        """Writes the segment's C++ and returns the line that calls it."""
+        inner, taken, given = subgraph(part, self.graph, self.index)
+        name = f"segment_{len(self.segments)}"
+        program = lower_steps(name, self.task.target, inner, partition(GraphIndex(inner), TEMPLATES))
+        files = emit_cpu(program, f"{self.task.name}, {name}", [])
+        self.contents[f"{name}.cpp"] = files.pop("program.cpp")
+        self.contents.update(files)
+        targets = [item.target for item in inner.inputs if item.kind in ("parameter", "buffer")]
+        weights = ", ".join(f"({target!r}, state[{target!r}])" for target in targets)
+        inputs = ", ".join(_variable(key) for key in taken)
+        outputs = "".join(f"{_variable(key)}, " for key in given)
+        place = len(self.segments)
+        self.segments.append(name)
+        return [f"{outputs.rstrip()} = segments[{place}]([{weights}], [{inputs}])"]
+
+
+def _variable(key: ValueKey) -> str:
+    return f"v_{key[0]}_{key[1]}"
+
+
+def _eager_lines(node: GraphNode) -> list[str]:
+    """The node as a call of torch.ops.aten."""
+    parts = node.op.split(".")
+    if len(parts) != 3 or parts[0] != "aten":
+        raise UnloweredError(f"{node.op} is no operation of PyTorch's own")
+    arguments = [_literal(item) for item in node.args]
+    arguments.extend(f"{name}={_literal(item)}" for name, item in node.kwargs.items())
+    call = f"aten.{parts[1]}.{parts[2]}({', '.join(arguments)})"
+    if len(node.outputs) == 1:
+        return [f"{_variable((node.name, 0))} = {call}"]
+    names = ", ".join(_variable((node.name, place)) for place in range(len(node.outputs)))
+    return [f"{names} = {call}"]
+
+
+def _literal(value: Argument) -> str:
+    if isinstance(value, ValueRef):
+        return _variable((value.ref, value.index))
+    if isinstance(value, tuple):
+        return "[" + ", ".join(_literal(item) for item in value) + "]"
+    if isinstance(value, str):
+        if value.startswith("torch."):
+            return value
+        return f'float("{value}")' if value in ("inf", "-inf", "nan") else repr(value)
+    return repr(value)
+
+
+def _structure(described: str, values: list[str]) -> str:
+    """The output tree as Python text; `described` is ReferenceFacts.output_structure."""
+    waiting = list(values)
+
+    def build(tree: object) -> str:
+        if tree == "leaf":
+            return waiting.pop(0)
+        if isinstance(tree, list) and tree and tree[0] in ("tuple", "list"):
+            items = ", ".join(build(item) for item in cast("list[object]", tree)[1:])
+            return f"({items},)" if tree[0] == "tuple" else f"[{items}]"
+        if isinstance(tree, dict) and "dict" in tree:
+            pairs = cast("dict[str, dict[str, object]]", tree)["dict"].items()
+            return "{" + ", ".join(f"{name!r}: {build(item)}" for name, item in pairs) + "}"
+        raise UnloweredError("outputs of this structure have no binding in a partial program")
+
+    return build(json.loads(described) if described else "leaf")
+
+
+def _runtime() -> dict[str, bytes]:
+    """The binding: the worker's own ctypes code, copied so that the program stands alone."""
+    folder = resources.files("stitch_tools").joinpath("worker", "candidate")
+    native = folder.joinpath("native.py").read_text(encoding="utf-8")
+    native = native.replace("from stitch_tools.worker.candidate import abi", "from stitch_runtime import abi")
+    flags = tuple(flag for flag in (*BASE, "-fPIC", "-shared") if flag != "-Wall")
+    segments = templates().get_template("segments.j2").render(flags=repr(flags))
+    return {
+        "stitch_runtime/__init__.py": b"",
+        "stitch_runtime/abi.py": folder.joinpath("abi.py").read_bytes(),
+        "stitch_runtime/native.py": native.encode("utf-8"),
+        "stitch_runtime/segments.py": segments.encode("utf-8"),
+    }
