@@ -64,6 +64,16 @@ class Attention(nn.Module):
         return mixed.transpose(1, 2).reshape(2, 6, 12)
 
 
+class Sdpa(nn.Module):
+    """Heads taken out of a joint projection's layout; causal, masked by bools, masked by floats."""
+
+    def forward(self, x: torch.Tensor, keep: torch.Tensor, add: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        q, k, v = (y.view(2, 6, 3, 4).transpose(1, 2) for y in x.split(12, -1))
+        attend = functional.scaled_dot_product_attention
+        joined = attend(q, k, v, is_causal=True).transpose(1, 2).reshape(2, 6, 12)
+        return joined, attend(q, k, v, attn_mask=keep), attend(q, k, v, attn_mask=add, scale=0.3)
+
+
 class WithConstants(nn.Module):
     """Constants that the forward makes itself: floats and a mask."""
 
@@ -108,6 +118,12 @@ def test_cross_entropy_leaves_out_ignored_rows(reduction: str, tmp_path: Path) -
 
 def test_attention_written_out_runs_as_batched_products_and_a_softmax(tmp_path: Path) -> None:
     agrees(Attention(), [torch.randn(2, 6, 12) for _ in range(3)], tmp_path)
+
+
+def test_attention_is_scaled_and_masked_as_torch_does_it(tmp_path: Path) -> None:
+    keep = torch.rand(2, 1, 6, 6) < 0.6
+    keep[1, 0, 2] = False
+    agrees(Sdpa(), [torch.randn(2, 6, 36), keep, torch.randn(6, 6)], tmp_path)
 
 
 def test_products_take_operands_of_any_layout(tmp_path: Path) -> None:

@@ -84,42 +84,64 @@ class CudaProduct(LibraryTemplate):
         bias = bias_of(first)
         residuals = [residual_of(node, inside, lowering.index) for node in nodes[1:]]
         residual = next((key for key in residuals if key is not None), None)
-        relu = any(node.op == "aten.relu.default" for node in nodes)
         addend = None if residual is None else lowering.dense(residual)
-        operands = _operands(first, lowering)
-        target = lowering.new((nodes[-1].name, 0))
-        product = _product(operands, target)
-        activation = f"stitch::cuda::Activation::{'kRelu' if relu else 'kNone'}"
-        flags = (_flag(bias is not None), _flag(residual is not None), activation, _flag(self.allow_tf32))
-        layouts = (product.a.text, product.b.text, product.d.text)
-        sizes = (product.m, product.n, product.k, product.batch)
-        options = "{" + ", ".join((*map(str, sizes), *layouts, *flags)) + "}"
-        init: list[Argument] = ["lib", options]
-        run: list[Argument] = [
-            "call",
-            Pointer(product.a.view),
-            Pointer(product.b.view),
-            Pointer(product.d.view, write=True),
-        ]
-        if bias is not None:
-            init.append(Pointer(lowering.view(bias)))
-        if addend is not None:
-            run.append(Pointer(addend))
-        followed = "".join(f", {node.op.split('.')[1]}" for node in nodes[1:])
-        times = f"{product.batch} x " if product.batch > 1 else ""
+        a, b = _operands(first, lowering)
         lowering.add(
-            LibraryCall(
+            product_call(
                 lowering.unique(f"product_{first.name}"),
-                f"{first.module_path or first.op.split('.')[1]}: "
-                f"{times}[{product.m}, {product.k}] x [{product.k}, {product.n}]{followed}",
-                tuple(node.name for node in nodes),
-                "stitch/cuda/gemm.cuh",
-                "stitch::cuda::Gemm",
-                tuple(init),
-                tuple(run),
-                chosen=f"cuBLASLt, {'TF32 allowed' if self.allow_tf32 else 'float32'}",
+                first.module_path or first.op.split(".")[1],
+                nodes,
+                a,
+                b,
+                lowering.new((nodes[-1].name, 0)),
+                bias=None if bias is None else lowering.view(bias),
+                addend=addend,
+                relu=any(node.op == "aten.relu.default" for node in nodes),
+                allow_tf32=self.allow_tf32,
             )
         )
+
+
+def product_call(
+    name: str,
+    what: str,
+    nodes: Sequence[GraphNode],
+    a: View,
+    b: View,
+    target: View,
+    *,
+    bias: View | None = None,
+    addend: View | None = None,
+    relu: bool = False,
+    allow_tf32: bool = False,
+) -> LibraryCall:
+    """The call that computes act(a @ b + bias + addend) into the dense `target`.
+
+    Operands are [rows, columns] or [batch, rows, columns], readable by the library (see `as_batch`).
+    """
+    product = _product((a, b), target)
+    sizes = (product.m, product.n, product.k, product.batch)
+    layouts = (product.a.text, product.b.text, product.d.text)
+    activation = f"stitch::cuda::Activation::{'kRelu' if relu else 'kNone'}"
+    flags = (_flag(bias is not None), _flag(addend is not None), activation, _flag(allow_tf32))
+    init: list[Argument] = ["lib", "{" + ", ".join((*map(str, sizes), *layouts, *flags)) + "}"]
+    run: list[Argument] = ["call", Pointer(a), Pointer(b), Pointer(target, write=True)]
+    if bias is not None:
+        init.append(Pointer(bias))
+    if addend is not None:
+        run.append(Pointer(addend))
+    followed = "".join(f", {node.op.split('.')[1]}" for node in nodes[1:])
+    times = f"{product.batch} x " if product.batch > 1 else ""
+    return LibraryCall(
+        name,
+        f"{what}: {times}[{product.m}, {product.k}] x [{product.k}, {product.n}]{followed}",
+        tuple(node.name for node in nodes),
+        "stitch/cuda/gemm.cuh",
+        "stitch::cuda::Gemm",
+        tuple(init),
+        tuple(run),
+        chosen=f"cuBLASLt, {'TF32 allowed' if allow_tf32 else 'float32'}",
+    )
 
 
 def bias_of(node: GraphNode) -> ValueKey | None:
@@ -154,7 +176,7 @@ def _operands(node: GraphNode, lowering: Lowering) -> tuple[View, View]:
         b = View(b.buffer, (*b.shape, 1), (*b.strides, 1), b.offset)
     if len(b.shape) > 2:
         batch = _broadcast(a.shape[:-2], b.shape[:-2])
-        return _batched(a, batch, node, lowering), _batched(b, batch, node, lowering)
+        return as_batch(a, batch, node, lowering), as_batch(b, batch, node, lowering)
     rows = (prod(a.shape[:-1]), a.shape[-1])
     flat = reshape(a, rows)
     if flat is None:
@@ -169,7 +191,7 @@ def _broadcast(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(max(pair) for pair in pairs)
 
 
-def _batched(view: View, batch: tuple[int, ...], node: GraphNode, lowering: Lowering) -> View:
+def as_batch(view: View, batch: tuple[int, ...], node: GraphNode, lowering: Lowering) -> View:
     """The operand as [batch, rows, columns] with one stride over the batch; copied where it has none."""
     spread = expand(view, (*batch, *view.shape[-2:]))
     sizes, (strides,) = collapse(batch, [spread.strides[:-2]])
@@ -190,8 +212,7 @@ def _one_side_contiguous(view: View) -> bool:
     aligned = view.offset % ALIGNED_ELEMENTS == 0
     by_rows = (across == 1 or columns == 1) and (down >= columns or rows == 1)
     by_columns = (down == 1 or rows == 1) and (across >= rows or columns == 1)
-    moving = all(stride % ALIGNED_ELEMENTS == 0 for stride in view.strides[:-2])
-    return aligned and moving and (by_rows or by_columns)
+    return aligned and (by_rows or by_columns)
 
 
 def _stored(view: View) -> Stored:
