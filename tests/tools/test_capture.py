@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from stitch_tools.check.reference import ReferenceServer
 from stitch_tools.errors import TaskError
-from stitch_tools.graph import build_graph, capture_graph, render_graph
+from stitch_tools.graph import build_graph, capture_graph, family_of, render_graph
 from stitch_tools.models import Contract, Graph
 from stitch_tools.processes.interpreter import find_interpreter
 from stitch_tools.processes.session import TargetSession
@@ -260,6 +260,35 @@ def test_a_named_tuple_counts_by_position() -> None:
 
     graph = captured(Body(body), [Pair(X, X + 1)])
     assert [row.target for row in graph.inputs if row.kind == "user"] == ["0.0", "0.1"]
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections:UserWarning")  # torch's remark about its own speed
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("shape", [(5, 3, 4), (5, 4)])
+def test_recurrent_layers_of_every_shape_are_one_operation(
+    kind: Any, batch_first: bool, shape: tuple[int, ...]
+) -> None:
+    extra = {"proj_size": 2} if kind is nn.LSTM else {}
+    module = kind(4, 6, num_layers=2, bidirectional=True, batch_first=batch_first, **extra)
+    x = torch.randn(shape)
+    graph = captured(module, [x])
+    node = next(node for node in graph.nodes if family_of(node.op) == "rnn")
+    assert len(graph.nodes) < 12
+    if len(shape) == 3:
+        theirs = module(x)[0]
+        assert node.outputs[0].stride == (None if theirs.is_contiguous() else tuple(theirs.stride()))
+    assert_computes_the_same(graph, module, [x])
+
+
+def test_a_long_recurrence_is_captured_without_running_its_steps() -> None:
+    module = nn.LSTM(4, 6, num_layers=3)
+    with torch.profiler.profile() as short:
+        captured(module, [torch.randn(4, 2, 4)])
+    with torch.profiler.profile() as long:
+        captured(module, [torch.randn(400, 2, 4)])
+    counts = [sum(row.count for row in run.key_averages()) for run in (short, long)]
+    assert counts[1] < 1.2 * counts[0]
 
 
 def test_one_tensor_given_twice_stays_two_inputs() -> None:

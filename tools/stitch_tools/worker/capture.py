@@ -29,6 +29,7 @@ from stitch_tools.worker.graph_json import (
     drop_unused,
     tensor_spec,
 )
+from stitch_tools.worker.recurrent_shapes import recurrent_shape_rules
 from stitch_tools.worker.reference.state import ServerState
 from stitch_tools.worker.serving import Reply, Request
 from stitch_tools.worker.streams import generator_state, restore_generators
@@ -135,7 +136,8 @@ def _share_memory(inputs: Any) -> bool:
 
 def _by_export(module: nn.Module, inputs: Arguments) -> Json:
     export: Any = getattr(torch.export, "export" if _has_training_ir() else "export_for_training")
-    program = export(module, inputs.args, inputs.kwargs, strict=False)
+    with recurrent_shape_rules():
+        program = export(module, inputs.args, inputs.kwargs, strict=False)
     try:
         return _write_exported(program, inputs)
     except (NeedsFunctionalError, UnsupportedRegionError):
@@ -242,7 +244,8 @@ def _by_tracing(module: nn.Module, inputs: Arguments) -> Json:
         return list(result.tensors)
 
     tensors = [leaves[i] for i in where]
-    traced = make_fx(forward, tracing_mode="fake", pre_dispatch=True)(weights, tensors)
+    with recurrent_shape_rules():
+        traced = make_fx(forward, tracing_mode="fake", pre_dispatch=True)(weights, tensors)
     return _write_traced(traced, module, names, [(paths[i][0], leaves[i]) for i in where])
 
 
