@@ -76,8 +76,9 @@ def test_another_signal_is_named(spawn: Spawn, number: signal.Signals) -> None:
 
 
 def test_a_hang_ends_at_the_deadline(spawn: Spawn) -> None:
+    child = spawn()
     started = time.monotonic()
-    with spawn() as child, pytest.raises(ChildTimeout) as died:
+    with child, pytest.raises(ChildTimeout) as died:
         child.request({"op": "hang"}, timeout_s=0.3)
     assert died.value.outcome.kind == "timed_out"
     assert time.monotonic() - started < 5

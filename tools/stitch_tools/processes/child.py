@@ -26,6 +26,7 @@ from stitch_tools.worker.wire import (
 )
 
 _GRACE_S = 2.0
+_STANDSTILL_S = 15.0
 _CLOSE_RACE_S = 0.25
 _WATCHDOG_KINDS: tuple[OutcomeKind, ...] = (
     "out_of_memory",
@@ -193,7 +194,7 @@ class Child:
             raise ChildDied(self._outcome)
         try:
             self._control.send({"op": op})
-            answer = self._control.receive(_GRACE_S).message
+            answer = self._control.receive(_STANDSTILL_S).message
         except (ChannelClosedError, ChannelTimeoutError, ProtocolError):
             raise ChildDied(self._finish("killed")) from None
         if answer.get("event") != event:

@@ -159,10 +159,12 @@ class Init:
             os.kill(-1, number)  # everything in the namespace but us, at once
 
     def _end(self, reason: str) -> None:
-        self._reason = self._reason or reason
+        self._reap()
+        if self._status is not None:
+            return  # it was faster: how it ended by itself is what counts
+        self._reason = reason
         self._signal_all(signal.SIGKILL)
-        if self._status is None:
-            self._collect(os.wait4(self._child, 0))
+        self._collect(os.wait4(self._child, 0))
 
     def _reap(self) -> None:
         while self._status is None:
