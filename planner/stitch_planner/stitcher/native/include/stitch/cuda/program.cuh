@@ -206,20 +206,22 @@ class Program {
                                                  std::to_string(count) + ", made for " +
                                                  std::to_string(expected));
     }
-    for (int i = 0; i < count; ++i) STITCH_TRY(check_one(kind, i, tensors[i], facts[i]));
+    for (int i = 0; i < count; ++i) STITCH_TRY(check_one(kind, tensors[i], facts[i]));
     return STITCH_OK;
   }
 
-  int32_t check_one(const char* kind, int i, const DLTensor& tensor, const TensorFacts& facts) {
-    const std::string who = std::string(kind) + " " + facts.name;
-    if (tensor.device.device_type != kDevice) return errors.fail(STITCH_UNSUPPORTED, who + " is not on a GPU");
+  // Runs for every tensor of every call: no text is put together unless something is wrong.
+  int32_t check_one(const char* kind, const DLTensor& tensor, const TensorFacts& facts) {
+    const auto refuse = [&](const char* why) {
+      return errors.fail(STITCH_UNSUPPORTED, std::string(kind) + " " + facts.name + why);
+    };
+    if (tensor.device.device_type != kDevice) return refuse(" is not on a GPU");
     if (tensor.dtype.code != facts.code || tensor.dtype.bits != facts.bits || tensor.dtype.lanes != 1) {
-      return errors.fail(STITCH_UNSUPPORTED, who + " has another type than the program was made for");
+      return refuse(" has another type than the program was made for");
     }
     bool same = tensor.ndim == facts.ndim;
     for (int dim = 0; same && dim < facts.ndim; ++dim) same = tensor.shape[dim] == facts.shape[dim];
-    return same ? STITCH_OK
-                : errors.fail(STITCH_UNSUPPORTED, who + " has another shape than the program was made for");
+    return same ? STITCH_OK : refuse(" has another shape than the program was made for");
   }
 
   // Finds parameter `i` by name; one that lies unusually is copied, which init may do and forward may not.
@@ -236,7 +238,7 @@ class Program {
     if (found == nullptr) {
       return errors.fail(STITCH_ERROR, std::string("the caller passed no parameter ") + facts.name);
     }
-    STITCH_TRY(check_one("parameter", i, found->tensor, facts));
+    STITCH_TRY(check_one("parameter", found->tensor, facts));
     if (usable(found->tensor)) {
       params_[i] = address(found->tensor);
       return STITCH_OK;
