@@ -156,7 +156,6 @@ def test_waiting_for_a_cpu_counts_as_a_disturbance_from_a_share_on() -> None:
     assert not was_disturbed(begin, Snapshot(0.020, 5, 1900))
     assert was_disturbed(begin, Snapshot(0.020, 5, 2100))
     assert was_disturbed(begin, Snapshot(0.020, 6, 1000))
-    assert not was_disturbed(begin, Snapshot(0.020, 5, 2100), waiting_share=1.0)
 
 
 def test_a_kernel_that_tells_nothing_disturbs_nothing(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from statistics import median
 from typing import Literal, Protocol, TypeVar
 
 from stitch_tools.timing.interference import (
-    WAITING_SHARE,
     Snapshot,
     snapshot,
     steal_share,
@@ -81,8 +80,8 @@ class Rules:
     min_rounds: int = 10
     max_rounds: int = 40
     """Undisturbed rounds after which a wide interval is left as it is."""
-    waiting_share: float = WAITING_SHARE
-    """A block in which some task waited longer for a CPU is repeated; 1.0: never."""
+    ignore_others: bool = False
+    """Take disturbed blocks as they are: for tests on busy machines, never for a figure that is reported."""
     max_repeats: int = 6
     """How many blocks of one visit are repeated because others disturbed them."""
 
@@ -154,7 +153,7 @@ Watch = Callable[[], Snapshot]
 
 
 def calibrate(contestant: Contestant, rules: Rules) -> Pace:
-    """The pace of one contestant: a few calls, then as many as a quarter block holds; the quickest of three."""
+    """The pace of one contestant, from the quickest of three gos of about a quarter block."""
     contestant.go(1)
 
     def quickest(calls: int) -> float:
@@ -230,7 +229,7 @@ class _Attempts:
         while True:
             before = self._watch()
             measured = measure()
-            if not was_disturbed(before, self._watch(), self._rules.waiting_share):
+            if self._rules.ignore_others or not was_disturbed(before, self._watch()):
                 return measured, True
             if self.repeats >= self._rules.max_repeats:
                 return measured, False

@@ -15,10 +15,13 @@ _WORD = struct.Struct("=Q")
 class ContestantFailedError(Exception):
     """The process ended, hung, or reported an error inside the timed region; `reason` is for people."""
 
-    def __init__(self, name: str, reason: str) -> None:
+    def __init__(self, name: str, reason: str, *, ended: bool = False, late: bool = False) -> None:
+        """`ended`: the process closed its end; `late`: no answer before the deadline."""
         super().__init__(f"{name}: {reason}")
         self.name = name
         self.reason = reason
+        self.ended = ended
+        self.late = late
 
 
 class Pausable(Protocol):
@@ -98,7 +101,7 @@ class PipeContestant:
         try:
             os.write(self.pipes.go_write, word)
         except OSError as error:
-            raise ContestantFailedError(self.name, "the process ended during timing") from error
+            raise ContestantFailedError(self.name, "the process ended during timing", ended=True) from error
         status = self._answer()
         elapsed = (time.perf_counter_ns() - start) * 1e-9
         if status:
@@ -114,10 +117,12 @@ class PipeContestant:
         data, deadline = b"", time.monotonic() + self.go_timeout_s
         while len(data) < _WORD.size:
             if not poller.poll(max(0.0, deadline - time.monotonic()) * 1000.0):
-                raise ContestantFailedError(self.name, f"no answer within {self.go_timeout_s:.0f} s")
+                raise ContestantFailedError(
+                    self.name, f"no answer within {self.go_timeout_s:.0f} s", late=True
+                )
             part = os.read(self.pipes.done_read, _WORD.size - len(data))
             if not part:
-                raise ContestantFailedError(self.name, "the process ended during timing")
+                raise ContestantFailedError(self.name, "the process ended during timing", ended=True)
             data += part
         return int(_WORD.unpack(data)[0])
 

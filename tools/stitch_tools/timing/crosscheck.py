@@ -1,7 +1,6 @@
 """Does the program's own clock agree with ours? Its word decides nothing; a disagreement makes us doubt."""
 
 from collections.abc import Sequence
-from statistics import median
 
 from stitch_tools.timing.seats import Seat
 
@@ -14,11 +13,14 @@ _GO_COST_S = 100e-6
 
 
 def per_call_s(entries: Sequence[tuple[int, float]]) -> float | None:
-    """Seconds per call of the longest gos, where the cost of the go itself weighs least; None without any."""
+    """Seconds per call in the quickest of the longest gos, where a go itself weighs least, or None.
+
+    The quickest one, since a wake-up that a busy machine delays lengthens our time and not the process' own.
+    """
     longest = max((calls for calls, _ in entries), default=0)
     if not longest:
         return None
-    return median(seconds / calls for calls, seconds in entries if calls == longest)
+    return min(seconds / calls for calls, seconds in entries if calls == longest)
 
 
 def disagreement(seat: Seat) -> str | None:

@@ -29,12 +29,12 @@ def snapshot(proc: Path = PROC) -> Snapshot:
     return Snapshot(time.monotonic(), _steal_ticks(proc / "stat"), _waited_us(proc / "pressure" / "cpu"))
 
 
-def was_disturbed(before: Snapshot, after: Snapshot, waiting_share: float = WAITING_SHARE) -> bool:
+def was_disturbed(before: Snapshot, after: Snapshot) -> bool:
     """Whether a block between the two has to be repeated."""
     if _rise(before.steal_ticks, after.steal_ticks):
         return True
     wall_us = (after.at_s - before.at_s) * 1e6
-    return _rise(before.waited_us, after.waited_us) > waiting_share * wall_us
+    return _rise(before.waited_us, after.waited_us) > WAITING_SHARE * wall_us
 
 
 def steal_share(before: Snapshot, after: Snapshot) -> float | None:

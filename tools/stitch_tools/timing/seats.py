@@ -25,6 +25,7 @@ _LOAD_TIMEOUT_S = 300.0
 _FIRST_GO_TIMEOUT_S = 300.0
 _GO_TIMEOUT_S = 120.0
 _STOP_TIMEOUT_S = 60.0
+_LAST_WORDS_S = 5.0
 
 
 @dataclass
@@ -38,6 +39,19 @@ class Seat(PipeContestant):
     """(calls, nanoseconds) that the process itself noted: a claim."""
     _resumed: bool = True
     _visit_start: int = 0
+
+    def go(self, calls: int) -> float:
+        """Seconds from "go" to "done"; a process that ended says why.
+
+        Raises:
+            ContestantFailedError: the process is gone, answers too late, or a call failed.
+        """
+        try:
+            return super().go(calls)
+        except ContestantFailedError as failure:
+            if failure.ended and self.child is not None:
+                answer_of(self.child, self.name, _LAST_WORDS_S)
+            raise
 
     def resume(self) -> None:
         """Let it run; a sampled program gets one output poisoned first."""
@@ -109,10 +123,9 @@ def first_go(seat: Seat, timeout_s: float) -> None:
     try:
         seat.go(0)
     except ContestantFailedError as failure:
-        if "no answer" in failure.reason:
+        if failure.late:
             seat.child.kill("timed_out")
             raise ContestantFailedError(seat.name, f"not ready within {timeout_s:.0f} s") from failure
-        answer_of(seat.child, seat.name, 5.0)
         raise
     seat.go_timeout_s = _GO_TIMEOUT_S
 

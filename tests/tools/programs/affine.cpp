@@ -1,0 +1,67 @@
+// y = 2 x + 1: a program whose time and honesty `variant.h` decides (REPEAT, SLEEP_MS, LAZY_AFTER, ...).
+#include <stitch/abi.h>
+
+#include <chrono>
+#include <thread>
+
+#include "variant.h"
+
+#ifndef REPEAT
+#define REPEAT 1
+#endif
+
+struct StitchHandle {
+  int64_t calls = 0;
+};
+
+extern "C" {
+
+STITCH_EXPORT int32_t stitch_abi_version(void) { return STITCH_ABI_VERSION; }
+
+STITCH_EXPORT int32_t stitch_init(const StitchInitArgs*, StitchHandle** handle) {
+  *handle = new StitchHandle;
+  return STITCH_OK;
+}
+
+STITCH_EXPORT int32_t stitch_plan(StitchHandle*, const DLTensor* inputs, int32_t, StitchPlan* plan) {
+  plan->num_outputs = 1;
+  plan->workspace_bytes = 0;
+  plan->flags = 0;
+  plan->outputs[0].ndim = inputs[0].ndim;
+  plan->outputs[0].dtype = inputs[0].dtype;
+  for (int32_t d = 0; d < inputs[0].ndim; ++d) plan->outputs[0].shape[d] = inputs[0].shape[d];
+  return STITCH_OK;
+}
+
+STITCH_EXPORT int32_t stitch_forward(StitchHandle* self, const StitchForwardArgs* args) {
+  const DLTensor &input = args->inputs[0], &output = args->outputs[0];
+  int64_t count = 1;
+  for (int32_t d = 0; d < input.ndim; ++d) count *= input.shape[d];
+  const float* x = reinterpret_cast<const float*>(static_cast<const char*>(input.data) + input.byte_offset);
+  float* y = reinterpret_cast<float*>(static_cast<char*>(output.data) + output.byte_offset);
+  ++self->calls;
+#ifdef SLEEP_MS
+  std::this_thread::sleep_for(std::chrono::milliseconds(SLEEP_MS));
+#endif
+#ifdef FAIL_AFTER
+  if (self->calls > FAIL_AFTER) return STITCH_ERROR;
+#endif
+#ifdef CRASH_AFTER
+  if (self->calls > CRASH_AFTER) *reinterpret_cast<volatile int*>(8) = 1;
+#endif
+#ifdef LAZY_AFTER
+  if (self->calls > LAZY_AFTER) return STITCH_OK;
+#endif
+  for (int repetition = 0; repetition < REPEAT; ++repetition) {
+    for (int64_t i = 0; i < count; ++i) y[i] = x[i] * 2.0f + 1.0f;
+    asm volatile("" : : : "memory");  // keeps every repetition
+  }
+#ifdef WRONG_AFTER
+  if (self->calls > WRONG_AFTER) y[count / 2] += 1.0f;
+#endif
+  return STITCH_OK;
+}
+
+STITCH_EXPORT const char* stitch_last_error(StitchHandle*) { return ""; }
+STITCH_EXPORT void stitch_free(StitchHandle* handle) { delete handle; }
+}

@@ -1,0 +1,192 @@
+"""Real programs beside a real reference: counts and same-run ratios only, since test machines are busy."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from stitch_tools.check import ReferenceServer
+from stitch_tools.models import Bench, Program
+from stitch_tools.processes.interpreter import find_interpreter
+from stitch_tools.processes.session import TargetSession
+from stitch_tools.store import Store
+from stitch_tools.timing import BenchOptions, benchmark_program
+from stitch_tools.timing.blocks import Rules, run_rounds
+from stitch_tools.timing.ring import ring_shape
+from stitch_tools.timing.seats import Field, Seat, seat_program
+from stitch_tools.timing.statistics import outcome_of
+from tests.tools.check_support import PROGRAMS, build, make_program, make_task, model_new
+
+REFERENCE = """
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return x * 2.0 + 1.0
+
+def get_inputs():
+    return [torch.randn(64, 256)]
+
+def get_init_inputs():
+    return []
+"""
+RULES = Rules(min_rounds=10, max_rounds=10, blocks_per_visit=1, ignore_others=True)
+EAGER_ONLY = BenchOptions(baselines=("eager",), rules=RULES, budget_s=30.0)
+
+
+class Room:
+    """A warm session with one observed reference."""
+
+    def __init__(self, session: TargetSession, store: Store, cache_dir: Path) -> None:
+        self.session, self.store, self.cache_dir = session, store, cache_dir
+        self.task = make_task(store, REFERENCE)
+        with ReferenceServer(session, self.task, store) as reference:
+            self.facts = reference.observe()
+
+    def program(self, *variant: str) -> Program:
+        header = "".join(f"#define {line}\n" for line in variant).encode()
+        source = (PROGRAMS / "affine.cpp").read_bytes()
+        return make_program(self.store, {"affine.cpp": source, "variant.h": header}, "affine.cpp")
+
+    def bench(self, program: Program, options: BenchOptions = EAGER_ONLY) -> Bench:
+        return benchmark_program(
+            self.task,
+            program,
+            build(program, self.store) if program.format == "native" else None,
+            session=self.session,
+            store=self.store,
+            facts=self.facts,
+            options=replace(options, cache_dir=self.cache_dir),
+        )
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
+    root = tmp_path_factory.mktemp("timing")
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        TargetSession(find_interpreter(None, root), threads=1) as session,
+    ):
+        patch.setenv("STITCH_LOCK_DIR", str(root))
+        yield Room(session, Store(root / "store"), root / "cache")
+
+
+def test_a_program_that_sleeps_is_slower_and_its_times_are_complete(room: Room) -> None:
+    bench = room.bench(room.program("SLEEP_MS 2"))
+    assert (bench.outcome, bench.message) == ("slower", "")
+    assert [timing.name for timing in bench.timings] == ["program", "eager"]
+    assert all(timing.n >= 20 for timing in bench.timings)
+    ratio = bench.ratio("eager")
+    assert ratio is not None
+    assert ratio.high < 0.5
+    program = bench.timings[0]
+    assert program.latency_us is not None
+    assert program.throughput_us is not None
+    assert min(program.latency_us, program.throughput_us) > 1900.0
+    assert (bench.figure, bench.threads) == ("throughput_us", 1)
+    assert bench.sandbox == room.session.sandbox_level
+
+
+@pytest.mark.parametrize("variant", ["LAZY_AFTER 500", "WRONG_AFTER 500"])
+def test_a_program_that_cheats_under_the_clock_is_found_by_its_outputs(room: Room, variant: str) -> None:
+    bench = room.bench(room.program(variant))
+    assert bench.outcome == "unmeasured"
+    assert "another result than the check" in bench.message
+    assert bench.ratios == ()
+
+
+@pytest.mark.parametrize(
+    ("variant", "reason"), [("FAIL_AFTER 300", "status 1"), ("CRASH_AFTER 300", "SIGSEGV")]
+)
+def test_a_program_that_fails_under_the_clock_is_unmeasured(room: Room, variant: str, reason: str) -> None:
+    bench = room.bench(room.program(variant))
+    assert bench.outcome == "unmeasured"
+    assert reason in bench.message
+
+
+def test_a_kernelbench_program_is_timed_like_the_reference(room: Room) -> None:
+    source = (
+        "import time, torch\nclass ModelNew(torch.nn.Module):\n"
+        "    def forward(self, x):\n        time.sleep(0.002)\n        return x * 2.0 + 1.0\n"
+    )
+    bench = room.bench(model_new(room.store, source))
+    assert (bench.outcome, bench.timings[0].note) == ("slower", "timed by a Python loop")
+
+
+@pytest.mark.slow
+def test_the_same_program_twice_is_alike_and_twice_the_work_is_slower(room: Room) -> None:
+    with ExitStack() as stack:
+        shape = ring_shape(room.facts, cache_bytes=1 << 20, memory_bytes=1 << 30)
+        place = Field(room.session, room.task, room.store, room.facts, shape, (1, 2), room.cache_dir)
+        judge = stack.enter_context(ReferenceServer(room.session, room.task, room.store))
+        weights = judge.set_weights()
+        stack.callback(weights.close)
+        draws = [judge.make_draw("own-1", seed=seed) for seed in (1, 2)]
+        for draw in draws:
+            stack.callback(draw.close)
+
+        def seat(name: str, variant: str) -> Seat:
+            program = room.program(variant)
+            built = build(program, room.store)
+            found = seat_program(stack, place, program, built, weights=weights, draws=draws, samples=1)
+            found.name = name
+            found.pause()
+            return found
+
+        seats = [seat("program", "REPEAT 40"), seat("same", "REPEAT 40"), seat("twice", "REPEAT 80")]
+        many = replace(RULES, max_rounds=30, blocks_per_visit=3)
+        rounds = run_rounds(seats, rules=many, figure="throughput_us", until_s=float("inf"))
+        for each in seats:
+            each.finish()
+    twice = rounds.ratio("program", "twice", "throughput_us")
+    same = rounds.ratio("same", "program", "throughput_us")
+    assert twice is not None
+    assert outcome_of(twice) == "slower"
+    assert same is not None
+    assert same.low is not None
+    assert same.low < 1.15
+    assert all(each.log and each.log[-1][0] == each.history[-1][0] for each in seats)
+
+
+def test_a_baseline_that_cannot_be_built_is_left_out_with_its_reason(room: Room) -> None:
+    options = replace(EAGER_ONLY, baselines=("eager", "cudagraph", "nonsense"))
+    bench = room.bench(room.program("SLEEP_MS 1"), options)
+    absent = {timing.name: timing.note for timing in bench.timings if timing.latency_us is None}
+    assert set(absent) == {"cudagraph", "nonsense"}
+    assert "unknown baseline" in absent["nonsense"]
+    assert bench.outcome == "slower"
+
+
+def test_a_program_for_a_device_that_is_not_here_is_unmeasured(room: Room) -> None:
+    task = room.task.model_copy(update={"target": "cuda:sm_10"})
+    bench = benchmark_program(
+        task,
+        room.program(),
+        None,
+        session=room.session,
+        store=room.store,
+        facts=room.facts,
+        options=EAGER_ONLY,
+    )
+    assert bench.outcome == "unmeasured"
+    assert "no device for cuda:sm_10" in bench.message
+    assert bench.figure == "latency_us"
+
+
+def test_a_program_that_was_not_built_is_unmeasured(room: Room) -> None:
+    bench = benchmark_program(
+        room.task, room.program(), None, session=room.session, store=room.store, facts=room.facts
+    )
+    assert (bench.outcome, bench.message) == ("unmeasured", "the program was not built")
+
+
+@pytest.mark.slow
+def test_torch_compile_is_timed_beside_eager(room: Room) -> None:
+    options = replace(EAGER_ONLY, baselines=None, quick=True)
+    bench = room.bench(room.program("SLEEP_MS 1"), options)
+    timing = next(timing for timing in bench.timings if timing.name == "compile:default")
+    assert timing.latency_us is not None, timing.note
+    assert bench.ratio("compile:default") is not None
+    assert any((room.cache_dir / "inductor").iterdir())
