@@ -137,6 +137,14 @@ def duration_s(action: Callable[[], object]) -> float:
     return time.monotonic() - started
 
 
+def test_a_place_that_cannot_hold_scratch_folders_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder", encoding="utf-8")
+    session = TargetSession(find_interpreter(None, tmp_path), scratch_root=tmp_path / "file" / "scratch")
+    with pytest.raises(EnvironmentMissingError, match="no scratch folder") as refused:
+        session.start()
+    assert "TMPDIR" in refused.value.hint
+
+
 def test_an_interpreter_whose_torch_does_not_load_is_named(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "v"], check=True)
     (library,) = (tmp_path / "v" / "lib").glob("python*/site-packages")

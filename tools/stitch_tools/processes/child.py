@@ -138,11 +138,13 @@ class Child:
         ready = dict(poller.poll(None if remaining is None else remaining * 1000))
         if not ready:
             raise ChannelTimeoutError("the child did not answer in time")
+        # An answer that was sent before the end still counts.
         if self.channel.fileno() not in ready:
             raise ChannelClosedError("the child ended")
 
     def _verify(self, frame: Frame) -> None:
         kind: OutcomeKind | None = None
+        # Old answers, answers to nothing and answers by others must never pass for this one.
         if frame.message.get("seq") != self._sequence or not isinstance(frame.message.get("ok"), bool):
             kind = "protocol"
         elif frame.pid is not None and frame.pid != self.pid:
@@ -202,6 +204,7 @@ class Child:
 
     def _finish(self, kind: OutcomeKind, wait_s: float = 0.0) -> Outcome:
         """End the child (after `wait_s` in which it may end by itself) and remember how."""
+        # The channel closes a moment before the init can tell how the process ended.
         report = self._receive_report(wait_s) if wait_s else None
         if report is None:
             with contextlib.suppress(ChannelClosedError, ChannelTimeoutError):

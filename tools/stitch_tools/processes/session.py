@@ -100,18 +100,14 @@ class TargetSession:
                 "programs can be run and checked on x86-64 Linux only",
                 hint="Use a Linux machine (WSL2 counts); docs, planning and CUDA compilation work here.",
             )
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.close)
             self._launch()
             self._adopt(self._receive(_START_TIMEOUT_S))
-        except BaseException:
-            self.close()
-            raise
+            undo.pop_all()
 
     def _launch(self) -> None:
-        if self._scratch_root:
-            self._scratch_root.mkdir(parents=True, exist_ok=True)
-        self._folder = Path(tempfile.mkdtemp(prefix="stitch-", dir=self._scratch_root))
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the session)
+        self._make_folders()
         # Reference and weights pass through our memory: no other process of this user may read it.
         linux.set_dumpable(False)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -135,6 +131,18 @@ class TargetSession:
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
             )
+
+    def _make_folders(self) -> None:
+        try:
+            if self._scratch_root:
+                self._scratch_root.mkdir(parents=True, exist_ok=True)
+            self._folder = Path(tempfile.mkdtemp(prefix="stitch-", dir=self._scratch_root))
+            self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the session)
+        except OSError as error:
+            raise EnvironmentMissingError(
+                f"no scratch folder could be made: {error}",
+                hint="Let TMPDIR name a folder on a disk that can be written and has space.",
+            ) from error
 
     def _adopt(self, hello: dict[str, Any]) -> None:
         if not hello.get("ready"):
@@ -182,7 +190,6 @@ class TargetSession:
         with self._lock:
             self._count += 1
             scratch = self._need_folder() / f"{role}-{self._count}"
-            scratch.mkdir(mode=0o700)
             message = {
                 "op": "spawn",
                 "role": role,
@@ -197,6 +204,7 @@ class TargetSession:
                 "env": checked_environment(env or {}),
                 "limits": (limits or Limits()).as_message(),
             }
+            scratch.mkdir(mode=0o700)
             child = self._fork(message, scratch)
         self._children.add(child)
         self._await_ready(child)
@@ -205,17 +213,17 @@ class TargetSession:
     def _fork(self, message: dict[str, Any], scratch: Path) -> Child:
         channel, channel_end = _pair()
         control, control_end = _pair()
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(_remove, scratch)
+            undo.callback(channel.close)
+            undo.callback(control.close)
             with channel_end, control_end:
+                # Ours are the only ends left then, so that the end of the child is the end of the stream.
                 pid = self._ask_zygote(message, (channel_end.fileno(), control_end.fileno()))
-            child = Child(
-                channel, control, os.pidfd_open(pid), pid, str(scratch), lambda: self._forget(child)
-            )
-        except BaseException:
-            channel.close()
-            control.close()
-            shutil.rmtree(scratch, ignore_errors=True)
-            raise
+            # A handle instead of the number, which the kernel may give to somebody else once it has ended.
+            handle = os.pidfd_open(pid)
+            child = Child(channel, control, handle, pid, str(scratch), lambda: self._forget(child))
+            undo.pop_all()
         return child
 
     def _ask_zygote(self, message: dict[str, Any], ends: tuple[int, int]) -> int:

@@ -3,6 +3,7 @@
 A pack is one memfd and a manifest: where each tensor lies, every one aligned to 256 bytes.
 """
 
+import contextlib
 import os
 from collections.abc import Iterable, Sequence
 from typing import TypedDict
@@ -85,13 +86,12 @@ def create(nbytes: int, name: str = "stitch") -> int:
     import fcntl  # not on every system where this module is imported
 
     fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    try:
+    with contextlib.ExitStack() as undo:
+        undo.callback(os.close, fd)
         os.ftruncate(fd, nbytes)
         # A reader would die of SIGBUS if a writer could cut the memory under its feet.
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
-    except BaseException:
-        os.close(fd)
-        raise
+        undo.pop_all()
     return fd
 
 

@@ -1,5 +1,6 @@
 """Tensors into shared memory and back: inputs sealed and mapped copy-on-write, outputs mapped shared."""
 
+import contextlib
 import ctypes
 import mmap
 import os
@@ -27,14 +28,13 @@ def write_pack(
         (name, tensor.shape, tensor.stride(), dtype_name(tensor.dtype)) for name, tensor in plain
     )
     fd = memory.create(nbytes)
-    try:
+    with contextlib.ExitStack() as undo:
+        undo.callback(os.close, fd)
         for entry, (_, tensor) in zip(manifest, plain, strict=True):
             _write(fd, entry, tensor)
         if sealed:
             memory.seal(fd)
-    except BaseException:
-        os.close(fd)
-        raise
+        undo.pop_all()
     return fd, manifest
 
 
