@@ -106,15 +106,16 @@ def interrupt(workspace: Path, presses: int) -> tuple[int, str]:
         return process.wait(timeout=120), "".join(lines)
 
 
-@pytest.mark.parametrize("presses", [1, 2])
-def test_an_interrupted_run_says_how_to_go_on_and_goes_on(workspace: Path, presses: int) -> None:
-    start = time.monotonic()
-    code, err = interrupt(workspace, presses)
-    assert code == 130, err
-    assert time.monotonic() - start < 60
-    assert "stopping after this step" in err
+def resume_hint(err: str) -> str:
     (command,) = [line for line in err.splitlines() if "solve --resume" in line]
-    run_id = command.split("--resume ")[1].strip()
+    return command.split("--resume ")[1].strip()
+
+
+def test_one_interrupt_ends_the_step_and_the_run_goes_on(workspace: Path) -> None:
+    code, err = interrupt(workspace, 1)
+    assert code == 130, err
+    assert "stopping after this step" in err
+    run_id = resume_hint(err)
     before = call(workspace, "runs", "show", run_id)[1]
     assert before["status"] == "open"
     code, found = call(workspace, "solve", "--resume", run_id)
@@ -122,6 +123,14 @@ def test_an_interrupted_run_says_how_to_go_on_and_goes_on(workspace: Path, press
     after = call(workspace, "runs", "show", run_id)[1]["events"]
     assert after[: len(before["events"])] == before["events"]
     assert [event["kind"] for event in after].count("run_started") == 1
+
+
+def test_two_interrupts_end_the_run_at_once_and_say_how_to_go_on(workspace: Path) -> None:
+    start = time.monotonic()
+    code, err = interrupt(workspace, 2)
+    assert (code, time.monotonic() - start < 60) == (130, True), err
+    assert "stopped at once" in err
+    assert call(workspace, "runs", "show", resume_hint(err))[1]["status"] == "open"
 
 
 def test_a_time_limit_stops_the_run_with_7_and_can_be_resumed(workspace: Path) -> None:
