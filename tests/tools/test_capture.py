@@ -21,7 +21,8 @@ from stitch_tools.processes.interpreter import find_interpreter
 from stitch_tools.processes.session import TargetSession
 from stitch_tools.references import load_task
 from stitch_tools.store import Store
-from stitch_tools.worker.capture import MAX_CONSTANT_BYTES, capture
+from stitch_tools.worker.capture import MAX_CONSTANTS_CHARS, capture
+from stitch_tools.worker.tracing import MAX_CONSTANT_BYTES
 from tests.graph_runner import constant_of, run_graph
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples").glob("*.py"))
@@ -330,6 +331,21 @@ def test_large_constants_are_named_but_not_sent() -> None:
     constant = next(row for row in captured(Holder(), [X]).inputs if row.kind == "constant")
     assert constant.data_base64 is None
     assert constant.spec.shape == (MAX_CONSTANT_BYTES // 4 + 1,)
+
+
+def test_all_constants_together_fit_one_message() -> None:
+    class Holder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.values = [torch.full((MAX_CONSTANT_BYTES // 4,), float(i)) for i in range(9)]
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.sum() + sum(self.values)
+
+    rows = [row for row in captured(Holder(), [X]).inputs if row.kind == "constant"]
+    sent = [len(row.data_base64) for row in rows if row.data_base64]
+    assert len(rows) == 9
+    assert 0 < sum(sent) <= MAX_CONSTANTS_CHARS
 
 
 class Options:
