@@ -4,7 +4,8 @@ import re
 import struct
 from collections.abc import Iterable, Sequence
 
-from stitch_planner.stitcher.cuda.functors import RowClass, pointwise_class
+from stitch_planner.stitcher.cuda.pointwise import pointwise_class
+from stitch_planner.stitcher.cuda.rows import RowClass
 from stitch_planner.stitcher.cuda.scalars import MEMORY_TYPES
 from stitch_planner.stitcher.cuda.schedule import column_schedule, row_schedule
 from stitch_planner.stitcher.emit_cpp import header_closure

@@ -1,99 +1,25 @@
-"""Kernel bodies as classes: what pointwise.cuh, rows.cuh and columns.cuh ask of their F."""
+"""Row and column kernels as classes: the F of stitch/cuda/rows.cuh and columns.cuh."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
 from stitch_planner.stitcher.bodies import levels, needed
+from stitch_planner.stitcher.cuda.lines import Lines, instructions, loaded, number_of, open_class, stored
 from stitch_planner.stitcher.cuda.operands import (
     address,
     coordinates,
     dims_used,
     group_type,
-    linear_address,
     load_text,
     offset,
     pointers,
     store_text,
 )
-from stitch_planner.stitcher.cuda.scalars import MEMORY_TYPES, VALUE_TYPES, constant, expression, reduction
-from stitch_planner.stitcher.cuda.schedule import index_type, is_linear, vector_width
-from stitch_planner.stitcher.ir import (
-    SCALAR_BYTES,
-    Access,
-    Buffer,
-    ColumnKernel,
-    Instr,
-    PointwiseKernel,
-    RowKernel,
-)
-
-
-@dataclass
-class Lines:
-    """Text under construction, indented by two spaces a level."""
-
-    lines: list[str] = field(default_factory=list[str])
-    depth: int = 0
-
-    def add(self, *texts: str) -> None:
-        """Appends lines at the present depth."""
-        self.lines.extend("  " * self.depth + text if text else "" for text in texts)
-
-    def open(self, text: str) -> None:
-        """Appends a line that opens a block."""
-        self.add(text)
-        self.depth += 1
-
-    def close(self, text: str = "}") -> None:
-        """Ends the innermost block."""
-        self.depth -= 1
-        self.add(text)
-
-    def unrolled(self, vector: int) -> None:
-        """Opens the loop over a group's elements."""
-        self.add("#pragma unroll")
-        self.open(f"for (int e = 0; e < {vector}; ++e) {{")
-
-
-def pointwise_class(kernel: PointwiseKernel) -> str:
-    """The class of an element-wise kernel."""
-    accesses = (*kernel.loads, *kernel.stores)
-    vector = vector_width(kernel.space, accesses)
-    out = Lines()
-    _open_class(out, kernel.name, kernel.comment, pointers(kernel.loads, kernel.stores))
-    out.add(f"using Index = {index_type(kernel.space, accesses)};")
-    out.add(f"static constexpr Index kElements = {prod(kernel.space)}, kVector = {vector};", "")
-    out.open("__device__ __forceinline__ void operator()(Index i) const {")
-    scattered = [access for access in accesses if not is_linear(kernel.space, access)]
-    used = dims_used(kernel.space, scattered)
-    used |= {_axis(instr) for instr in kernel.body.instrs if instr.op == "index"}
-    out.add(*coordinates(kernel.space, "i", "c", used))
-    for number, load in enumerate(kernel.loads):
-        where = linear_address(kernel.space, load, "i", "c")
-        out.add(f"const auto in{number} = {load_text(load, vector, where)};")
-    for number, store in enumerate(kernel.stores):
-        out.add(f"{group_type(store, vector)} out{number};")
-    out.unrolled(vector)
-    last = len(kernel.space) - 1
-    _instructions(
-        out,
-        kernel.body.instrs,
-        needed(kernel.body.instrs, list(kernel.body.results)),
-        load=lambda n: f"in{n}[e]",
-        index=lambda axis: f"int64_t{{c{axis}}} + e" if axis == last else f"int64_t{{c{axis}}}",
-        loads=kernel.loads,
-    )
-    for number, (store, result) in enumerate(zip(kernel.stores, kernel.body.results, strict=True)):
-        out.add(f"out{number}[e] = {_stored(store, _name(kernel.body.instrs, result))};")
-    out.close()
-    for number, store in enumerate(kernel.stores):
-        where = linear_address(kernel.space, store, "i", "c")
-        out.add(store_text(store, vector, where, f"out{number}"))
-    out.close()
-    out.close("};")
-    return "\n".join(out.lines)
+from stitch_planner.stitcher.cuda.scalars import VALUE_TYPES, constant, expression, reduction
+from stitch_planner.stitcher.cuda.schedule import index_type, vector_width
+from stitch_planner.stitcher.ir import SCALAR_BYTES, Access, ColumnKernel, Instr, RowKernel
 
 
 @dataclass(frozen=True)
@@ -135,7 +61,7 @@ class RowClass:
         """The class as CUDA C++."""
         kernel = self.kernel
         out = Lines()
-        _open_class(out, kernel.name, kernel.comment, pointers(kernel.loads, kernel.stores))
+        open_class(out, kernel.name, kernel.comment, pointers(kernel.loads, kernel.stores))
         accesses = (*kernel.loads, *kernel.stores)
         out.add(f"using Index = {index_type(self.space, accesses)};")
         out.add(f"static constexpr Index kRows = {self.rows}, kLength = {self.length};")
@@ -206,7 +132,9 @@ class RowClass:
     def _shared_loads(self) -> list[int]:
         """Loads that vary within a row and are needed before its last step: fields of Cells."""
         wanted = {place for p in range(self._passes) for place in self._elements(self._pass_roots(p))}
-        return sorted({_axis(self._instrs[place]) for place in wanted if self._instrs[place].op == "load"})
+        return sorted(
+            {number_of(self._instrs[place]) for place in wanted if self._instrs[place].op == "load"}
+        )
 
     def _pass_roots(self, number: int) -> list[int]:
         return [self._instrs[place].args[0] for place in self._reduces(number)]
@@ -237,7 +165,7 @@ class RowClass:
     def _inner_coordinates(self, accesses: Sequence[Access], places: list[int]) -> list[str]:
         first = len(self.kernel.outer)
         used = dims_used(self.kernel.inner, accesses, first)
-        used |= {_axis(self._instrs[p]) - first for p in places if self._instrs[p].op == "index"}
+        used |= {number_of(self._instrs[p]) - first for p in places if self._instrs[p].op == "index"}
         return coordinates(self.kernel.inner, "column", "c", used)
 
     # ---- members --------------------------------------------------------------------------------------
@@ -270,7 +198,9 @@ class RowClass:
             for dim, stride in enumerate(access.strides[:first])
             if stride != 0 and self.kernel.outer[dim] != 1
         }
-        used |= {_axis(instr) for instr in self._instrs if instr.op == "index" and _axis(instr) < first}
+        used |= {
+            number_of(instr) for instr in self._instrs if instr.op == "index" and number_of(instr) < first
+        }
         out.add(*coordinates(self.kernel.outer, "number", "r", used))
         for name, access in self._windows():
             if self._varies(access) and self._outer(access):
@@ -287,10 +217,10 @@ class RowClass:
             if self._depths[place] != depth:
                 continue
             if instr.op == "load":
-                access = self.kernel.loads[_axis(instr)]
-                text = _loaded(access, f"*({address(access, self._outer(access))})")
+                access = self.kernel.loads[number_of(instr)]
+                text = loaded(access, f"*({address(access, self._outer(access))})")
             elif instr.op == "index":
-                text = f"r{_axis(instr)}"
+                text = f"r{number_of(instr)}"
             elif instr.op == "reduce":
                 text = f"totals.template get<{totals}>()"
                 totals += 1
@@ -351,7 +281,8 @@ class RowClass:
         stores = self._element_stores
         places = self._elements([result for _, _, result in stores])
         late = sorted(
-            {_axis(self._instrs[p]) for p in places if self._instrs[p].op == "load"} - set(self._shared_loads)
+            {number_of(self._instrs[p]) for p in places if self._instrs[p].op == "load"}
+            - set(self._shared_loads)
         )
         accesses = [self.kernel.loads[number] for number in late] + [access for _, access, _ in stores]
         out.open(
@@ -366,7 +297,7 @@ class RowClass:
             out.unrolled(self.vector)
             self._element_code(out, places)
             for number, access, result in stores:
-                out.add(f"out{number}[e] = {_stored(access, self._value_name(result))};")
+                out.add(f"out{number}[e] = {stored(access, self._value_name(result))};")
             out.close()
         for number, access, _ in stores:
             out.add(store_text(access, self.vector, self._where(f"out{number}", access), f"out{number}"))
@@ -381,14 +312,14 @@ class RowClass:
         out.add(*coordinates(self.kernel.outer, "number", "r", used))
         for _, access, result in self._row_stores:
             out.add(
-                f"*({address(access, self._outer(access))}) = {_stored(access, self._value_name(result))};"
+                f"*({address(access, self._outer(access))}) = {stored(access, self._value_name(result))};"
             )
         out.close()
 
     def _element_code(self, out: Lines, places: list[int]) -> None:
         shared = set(self._shared_loads)
         first, last = len(self.kernel.outer), len(self.kernel.inner) - 1
-        _instructions(
+        instructions(
             out,
             self._instrs,
             places,
@@ -402,56 +333,3 @@ class RowClass:
         if self._instrs[place].op == "const":
             return constant(self._instrs[place])
         return f"row.v{place}" if self._levels[place] == 0 else f"v{place}"
-
-
-def _open_class(out: Lines, name: str, comment: str, declared: dict[Buffer, str]) -> None:
-    out.add(f"// {comment}")
-    out.open(f"struct {name} {{")
-    out.add(*declared.values(), "")
-
-
-def _instructions(
-    out: Lines,
-    instrs: Sequence[Instr],
-    places: Sequence[int],
-    *,
-    load: Callable[[int], str],
-    index: Callable[[int], str],
-    loads: Sequence[Access],
-    name: Callable[[int], str] | None = None,
-) -> None:
-    """One declaration for each instruction in `places`; constants stand where they are used."""
-
-    def named(place: int) -> str:
-        return name(place) if name else _name(instrs, place)
-
-    for place in places:
-        instr = instrs[place]
-        if instr.op == "const":
-            continue
-        if instr.op == "load":
-            text = _loaded(loads[_axis(instr)], load(_axis(instr)))
-        elif instr.op == "index":
-            text = index(_axis(instr))
-        else:
-            text = expression(instr, named)
-        out.add(f"const {VALUE_TYPES[instr.dtype]} v{place} = {text};")
-
-
-def _name(instrs: Sequence[Instr], place: int) -> str:
-    return constant(instrs[place]) if instrs[place].op == "const" else f"v{place}"
-
-
-def _loaded(access: Access, text: str) -> str:
-    """A memory element as a value: bool tensors hold bytes."""
-    return f"{text} != 0" if access.buffer.dtype == "bool" else text
-
-
-def _stored(access: Access, text: str) -> str:
-    return f"static_cast<{MEMORY_TYPES[access.buffer.dtype]}>({text})"
-
-
-def _axis(instr: Instr) -> int:
-    """The number of a load or of an index's axis."""
-    assert isinstance(instr.value, int)
-    return instr.value
