@@ -35,7 +35,8 @@ def emit_partial(
             written.
     """
     if task.style != "kernelbench" or not sources:
-        raise UnloweredError("a program with PyTorch operations needs a reference class to construct")
+        missing = "; ".join(dict.fromkeys(step.reason for step in steps if step.template is None))
+        raise UnloweredError(f"a program with PyTorch operations needs a reference class: {missing}")
     return _Partial(task, graph, steps).files(facts, sources, summary)
 
 

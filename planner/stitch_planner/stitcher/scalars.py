@@ -369,8 +369,8 @@ EXPRESSIONS: dict[str, Expression] = {
     "aten.bitwise_not.default": _logical_not,
     "aten.logical_and.default": _logical("logical_and"),
     "aten.logical_or.default": _logical("logical_or"),
-    "aten.bitwise_and.Tensor": _logical("logical_and"),
-    "aten.bitwise_or.Tensor": _logical("logical_or"),
+    **_several("aten.bitwise_and.Tensor", "aten.__and__.Tensor", build=_logical("logical_and")),
+    **_several("aten.bitwise_or.Tensor", "aten.__or__.Tensor", build=_logical("logical_or")),
     "aten.isnan.default": lambda s: s.builder.op("is_nan", (s.tensor(0),), "bool"),
     "aten.isinf.default": _is_inf,
     "aten.addcmul.default": _addcmul,
@@ -396,7 +396,7 @@ def refusal(node: GraphNode) -> str | None:
         return f"no template computes in {', '.join(sorted(unknown))}"
     if node.op in DROPOUTS and argument(node, 2, "train") is True:
         return "dropout in training draws random numbers"
-    if node.op.startswith("aten.bitwise_") and types != {"bool"}:
+    if node.op.startswith(("aten.bitwise_", "aten.__")) and types != {"bool"}:
         return "bit operations on integers have no template"
     if node.op == "aten.batch_norm.default":
         return _batch_norm_refusal(node)

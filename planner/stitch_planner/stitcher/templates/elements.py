@@ -165,7 +165,8 @@ class _Group:
 
     def _leaves(self, key: ValueKey, also: Collection[ValueKey] = ()) -> bool:
         inside = {node.name for node in self.nodes}
-        return key in also or self.index.leaves(key) or any(user.name not in inside for user in self.index.users(key))
+        outside = any(user.name not in inside for user in self.index.users(key))
+        return outside or key in also or self.index.leaves(key)
 
     def _target(self, key: ValueKey) -> Access:
         """A fresh buffer for a value that leaves; full ones keep the memory order of the main operand."""

@@ -56,8 +56,10 @@ struct Operand {
 
 namespace detail {
 
+template <int kIndex, class... Ts>
+struct Pick;  // undefined for an empty list
 template <int kIndex, class First, class... Rest>
-struct Pick {
+struct Pick<kIndex, First, Rest...> {
   using Type = typename Pick<kIndex - 1, Rest...>::Type;
 };
 template <class First, class... Rest>

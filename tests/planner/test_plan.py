@@ -1,0 +1,142 @@
+"""Partition into fusion groups, predicted times, and how a plan reads."""
+
+from pathlib import Path
+
+import torch
+from inline_snapshot import snapshot
+from torch import nn
+from torch.nn import functional
+
+from stitch_planner.plan import Plan, make_plan, render_plan
+from stitch_tools.graph import build_graph
+from stitch_tools.models import Ceilings, Contract, Task
+from stitch_tools.worker.capture import capture
+from tests.planner.stitch_support import NO_FACTS
+
+CEILINGS = Ceilings(
+    device="test",
+    device_key="test",
+    target="cpu",
+    copy_bytes_per_s=20e9,
+    cache_bytes_per_s=60e9,
+    last_level_cache_bytes=32 << 20,
+    flops_per_s={"fp32": 120e9},
+    pointwise_flops_per_s=100e9,
+    launch_us=3.0,
+)
+
+
+def planned(module: nn.Module, *inputs: torch.Tensor, ceilings: Ceilings | None = CEILINGS) -> Plan:
+    contract = Contract(mode="train" if module.training else "eval")
+    graph = build_graph(capture(module, list(inputs)), contract, ceilings)
+    task = Task(name="case", files=(), main="case.py", contract=contract)
+    return make_plan(graph, NO_FACTS, task, ceilings)
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(64)
+        self.up, self.down = nn.Linear(64, 128), nn.Linear(128, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(functional.gelu(self.up(self.norm(x))))
+
+
+def test_a_residual_block_is_a_norm_and_two_products_with_epilogues() -> None:
+    plan = planned(Block(), torch.randn(32, 64))
+    assert [step.ops for step in plan.steps] == [
+        ("layer_norm",),
+        ("linear", "gelu"),
+        ("linear", "add"),
+    ]
+    assert [step.kind for step in plan.steps] == ["rows", "library", "library"]
+
+
+def test_a_plan_reads_as_a_table() -> None:
+    assert render_plan(planned(Block(), torch.randn(32, 64))) == snapshot("""\
+step  kind  operations     module  result  predicted  bound by
+0     rows  layer_norm     norm    32x64   3.3 us     launch
+1     gemm  linear + gelu  up      32x128  7.9 us     compute
+2     gemm  linear + add   down    32x64   7.4 us     compute
+3 steps for cpu, 18.6 us at least\
+""")
+
+
+def test_a_norm_written_out_is_one_step_with_what_surrounds_it() -> None:
+    class Norm(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(48))
+
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            z = functional.silu(x) * y
+            return torch.tanh(z * torch.rsqrt(z.pow(2).mean(-1, keepdim=True) + 1e-6) * self.weight)
+
+    plan = planned(Norm(), torch.randn(4, 7, 48), torch.randn(4, 7, 48))
+    assert len(plan.steps) == 1
+    assert plan.steps[0].kind == "rows"
+
+
+def test_a_value_that_would_be_read_along_another_dim_is_not_fused() -> None:
+    class Misaligned(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x - x.sum(dim=1)  # [n] broadcasts along the last dim, not along the rows it came from
+
+    assert len(planned(Misaligned(), torch.randn(16, 16)).steps) == 2
+
+
+def test_views_are_no_steps() -> None:
+    class Views(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(x.transpose(1, 2).unsqueeze(0)[:, :, 1:])
+
+    plan = planned(Views(), torch.randn(3, 5, 7))
+    assert [step.ops for step in plan.steps] == [("relu",)]
+
+
+def test_a_step_never_waits_for_what_comes_after_it() -> None:
+    """Fusing both additions around the product would make a circle."""
+
+    class Around(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(16, 16)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = torch.exp(x)
+            return (self.fc(y) * 2).sigmoid() * y + torch.cos(y)
+
+    plan = planned(Around(), torch.randn(8, 16))
+    made: set[str] = set()
+    for step in plan.steps:
+        inside = set(step.nodes)
+        assert all(v.name.split(".")[0] in made | inside | {"x"} or "fc" in v.name for v in step.inputs)
+        made |= inside
+
+
+def test_predictions_follow_bytes_operations_and_launches() -> None:
+    large = planned(Block(), torch.randn(65536, 64)).steps
+    assert [step.bound for step in large] == ["memory", "compute", "compute"]
+    assert all(step.predicted_us is not None and step.predicted_us > 3.0 for step in large)
+    small = planned(Block(), torch.randn(1, 64)).steps
+    assert {step.bound for step in small} == {"launch"}
+    assert planned(Block(), torch.randn(1, 64), ceilings=None).predicted_us is None
+
+
+def test_what_has_no_template_stays_with_pytorch_and_says_why() -> None:
+    class Odd(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.cumsum(torch.exp(x), dim=1) + 1
+
+    plan = planned(Odd(), torch.randn(4, 9))
+    eager = [step for step in plan.steps if step.kind == "eager"]
+    assert [step.ops for step in eager] == [("cumsum",)]
+    assert "no template for aten.cumsum" in eager[0].note
+    assert any("cumsum" in note for note in plan.notes)
+
+
+def test_equal_graphs_give_equal_plans(tmp_path: Path) -> None:
+    x = torch.randn(8, 64)
+    block = Block()
+    assert planned(block, x).canonical_json() == planned(block, x).canonical_json()

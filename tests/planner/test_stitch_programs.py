@@ -1,0 +1,128 @@
+"""Stitched programs of whole references: the examples, and compositions drawn at random."""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from stitch_planner.plan import make_plan
+from stitch_planner.stitcher import StitchFailedError, stitch
+from stitch_tools.graph import build_graph
+from stitch_tools.models import Contract, Task
+from stitch_tools.worker.candidate.python_program import PythonProgram
+from stitch_tools.worker.capture import capture
+from tests.compose import compose
+from tests.planner.stitch_support import NO_FACTS, assert_equal_to_torch, made
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+EVAL = {"train = False", 'mode = "eval"'}
+
+
+def load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(path.stem for path in EXAMPLES.glob("*.py")))
+def test_an_example_is_stitched_without_eager_nodes_and_right(name: str, tmp_path: Path) -> None:
+    namespace = load(EXAMPLES / f"{name}.py")
+    torch.manual_seed(3)
+    module = namespace.Model(*namespace.get_init_inputs())
+    training = name in ("conv_bn_relu", "softmax_loss")
+    assert_equal_to_torch(module.train(training), namespace.get_inputs(), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 7))
+def test_a_random_composition_is_right(seed: int, tmp_path: Path) -> None:
+    namespace = load(compose(seed).write(tmp_path))
+    torch.manual_seed(seed)
+    module = namespace.Model().train("BatchNorm" in compose(seed).source)
+    for dropout in module.modules():
+        if isinstance(dropout, torch.nn.Dropout):
+            dropout.eval()
+    assert_equal_to_torch(module, namespace.get_inputs(), tmp_path)
+
+
+REFERENCE = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.drop, self.down = nn.Linear(24, 32), nn.Dropout(0.3), nn.Linear(32, 8)
+
+    def forward(self, x):
+        first = self.drop(torch.tanh(self.up(x)))
+        return torch.softmax(self.down(first), -1), torch.cumsum(first, 1)
+
+
+def get_inputs():
+    return [torch.randn(16, 24)]
+"""
+
+
+def test_a_program_with_eager_nodes_draws_and_computes_as_the_reference(tmp_path: Path) -> None:
+    (tmp_path / "reference.py").write_text(REFERENCE, encoding="utf-8")
+    namespace = load(tmp_path / "reference.py")
+    torch.manual_seed(0)
+    module, inputs = namespace.Model(), namespace.get_inputs()
+    graph = build_graph(capture(module, inputs), Contract(), None)
+    task = Task(name="case", files=(), main="reference.py")
+    facts = NO_FACTS.model_copy(update={"output_structure": '["tuple", "leaf", "leaf"]'})
+    plan = make_plan(graph, facts, task, None)
+    sources = {"reference.py": REFERENCE.encode("utf-8")}
+    stitched = stitch(task, facts, graph, plan, sources)
+    assert stitched.format == "kernelbench"
+    assert [step.ops for step in plan.steps if step.kind == "eager"] == [("dropout",), ("cumsum",)]
+    for path, data in stitched.files.items():
+        (tmp_path / "program" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "program" / path).write_bytes(data)
+    program = PythonProgram(str(tmp_path / "program"), stitched.main)
+    torch.manual_seed(0)
+    program.init(b"", [])
+    assert program.module is not None
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        expected = module(*inputs)
+        torch.manual_seed(seed)
+        for ours, theirs in zip(program.module(*inputs), expected, strict=True):
+            torch.testing.assert_close(ours, theirs.detach())
+        with torch.no_grad():  # weights changed in place are packed again
+            for tensor, other in zip(module.parameters(), program.module.parameters(), strict=True):
+                tensor.mul_(1.5)
+                other.mul_(1.5)
+
+
+def test_eager_nodes_without_a_reference_class_are_refused_with_the_reason() -> None:
+    class Odd(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.cumsum(x, 0)
+
+    with pytest.raises(StitchFailedError, match="reference class"):
+        made(Odd(), [torch.randn(3)])
+
+
+def test_a_program_brings_every_header_that_it_includes() -> None:
+    files = made(
+        torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Softmax(-1)), [torch.randn(2, 4)]
+    ).stitched.files
+    assert {
+        "program.cpp",
+        "stitch/abi.h",
+        "stitch/cpu/gemm.h",
+        "stitch/cpu/rows.h",
+        "stitch/common/math.h",
+    } <= set(files)
+    text = b"".join(files.values()).decode("utf-8")
+    assert "torch/" not in text
+    assert "ATen" not in text
