@@ -190,3 +190,23 @@ def test_torch_compile_is_timed_beside_eager(room: Room) -> None:
     assert timing.latency_us is not None, timing.note
     assert bench.ratio("compile:default") is not None
     assert any((room.cache_dir / "inductor").iterdir())
+
+
+def test_without_a_c_compiler_a_python_loop_is_used_and_named(
+    room: Room, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = room.program("SLEEP_MS 1")
+    built = build(program, room.store)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    bench = benchmark_program(
+        room.task,
+        program,
+        built,
+        session=room.session,
+        store=room.store,
+        facts=room.facts,
+        options=replace(EAGER_ONLY, cache_dir=tmp_path),
+    )
+    assert bench.outcome == "slower"
+    assert "Python loop" in bench.timings[0].note

@@ -173,3 +173,23 @@ def test_counters_are_read_from_proc(tmp_path: Path) -> None:
     (tmp_path / "pressure" / "cpu").write_text(text, encoding="ascii")
     seen = snapshot(tmp_path)
     assert (seen.steal_ticks, seen.waited_us) == (7, 63770323)
+
+
+def test_calls_longer_than_a_block_are_made_once_per_sample() -> None:
+    contestant = Simulated("program", 0.5)
+    contestant.resume()
+    pace = calibrate(contestant, Rules())
+    contestant.gos.clear()
+    seen = visit(contestant, pace, Rules(), quiet)
+    assert contestant.gos == [1, 0, 1]
+    assert seen.slopes_s == (pytest.approx(0.5),)
+
+
+def test_long_calls_may_finish_the_fewest_rounds_after_the_time_is_over() -> None:
+    contestants = [Simulated("program", 0.5), Simulated("eager", 1.0)]
+    rounds = run_rounds(
+        contestants, rules=Rules(), figure=FIGURE, until_s=0.0, hard_until_s=FOREVER, watch=quiet
+    )
+    ratio = rounds.ratio("eager", "program", FIGURE)
+    assert ratio is not None
+    assert (ratio.count, ratio.middle) == (10, pytest.approx(2.0))

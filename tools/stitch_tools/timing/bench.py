@@ -35,6 +35,8 @@ CUDA_BASELINES = (
 CUDA_QUICK_BASELINES = ("eager", "compile:default", "cudagraph", "cudagraph-static")
 _SEED_BITS = 62
 _MEMORY_SHARE = 4
+_LONGEST = 4.0
+"""The fewest rounds of very long calls may take so many budgets."""
 _CUDA_CACHE_BYTES = 64 << 20
 _DISTURBED = 0.10
 """Above this share of disturbed visits the message says so."""
@@ -238,12 +240,15 @@ class _Run:
             rules = replace(rules, max_rounds=rules.min_rounds)
         while True:
             self.say(f"timing {', '.join(seat.name for seat in seats)}")
-            until = time.monotonic() + self.options.budget_s / (2.0 if self.options.quick else 1.0)
-            until = until if deadline_s is None else min(until, deadline_s)
+            budget_s = self.options.budget_s / (2.0 if self.options.quick else 1.0)
+            now, last = time.monotonic(), float("inf") if deadline_s is None else deadline_s
+            until, hard_until = min(now + budget_s, last), min(now + _LONGEST * budget_s, last)
             try:
                 for seat in seats:
                     seat.pause()
-                return run_rounds(seats, rules=rules, figure=self.figure, until_s=until)
+                return run_rounds(
+                    seats, rules=rules, figure=self.figure, until_s=until, hard_until_s=hard_until
+                )
             except ContestantFailedError as failure:
                 if failure.name == PROGRAM:
                     raise

@@ -29,6 +29,7 @@ from stitch_tools.timing.statistics import (
 )
 
 _SHORTEST_CALL_S = 1e-7
+_LONG_CALL_S = 0.2
 Measured = TypeVar("Measured")
 Figure = Literal["latency_us", "throughput_us"]
 
@@ -174,8 +175,14 @@ def calibrate(contestant: Contestant, rules: Rules) -> Pace:
         calls=calls,
         from_zero=from_zero,
         warm_calls=max(1 if from_zero else 2, int(rules.warm_s / per_call)),
-        latency_samples=max(2, min(rules.latency_samples, int(rules.block_s / per_call))),
+        latency_samples=_single_calls(per_call, rules),
     )
+
+
+def _single_calls(per_call: float, rules: Rules) -> int:
+    if per_call > _LONG_CALL_S:
+        return 1
+    return max(2, min(rules.latency_samples, int(rules.block_s / per_call)))
 
 
 def measure_singles(contestant: Contestant, pace: Pace) -> list[tuple[float, float]]:
@@ -199,10 +206,14 @@ def visit(contestant: Contestant, pace: Pace, rules: Rules, watch: Watch = snaps
     try:
         contestant.go(pace.warm_calls)
         singles, singles_clean = attempts.undisturbed(lambda: measure_singles(contestant, pace))
-        blocks = [
-            attempts.undisturbed(lambda: measure_block(contestant, pace))
-            for _ in range(rules.blocks_per_visit)
-        ]
+        if pace.from_zero and pace.calls == 1:
+            # A block would be the same measurement again, and such calls are long.
+            blocks = [(one - floor, singles_clean) for floor, one in singles]
+        else:
+            blocks = [
+                attempts.undisturbed(lambda: measure_block(contestant, pace))
+                for _ in range(rules.blocks_per_visit)
+            ]
     finally:
         contestant.pause()
     floors, latencies = zip(*singles, strict=True)
@@ -279,13 +290,15 @@ def run_rounds(
     rules: Rules,
     figure: Figure,
     until_s: float,
+    hard_until_s: float | None = None,
     watch: Watch = snapshot,
     after_visit: Callable[[Contestant], None] | None = None,
 ) -> Rounds:
     """Visit all contestants in mirrored rounds until the ratios settle.
 
-    At least `rules.min_rounds` rounds are run, unless the monotonic time `until_s` comes first; then what was
-    measured so far counts, and too few undisturbed rounds are inconclusive by themselves.
+    No round begins after the monotonic time `until_s`, but for the fewest rounds (`rules.min_rounds`), which
+    long calls may finish until `hard_until_s`. What was measured by then counts; too few undisturbed rounds
+    are inconclusive by themselves.
     """
     paces: dict[str, Pace] = {}
     for contestant in contestants:
@@ -295,7 +308,8 @@ def run_rounds(
     began = watch()
     rounds = Rounds({contestant.name: Series() for contestant in contestants}, began, began)
     done = 0
-    while not done or time.monotonic() < until_s:
+    last_s = until_s if hard_until_s is None else hard_until_s
+    while not done or time.monotonic() < (last_s if done < rules.min_rounds else until_s):
         done += 1
         for contestant in [*contestants, *reversed(contestants)]:
             rounds.series[contestant.name].visits.append(
