@@ -92,6 +92,8 @@ class Worker:
                 "folder": str(self._folder),
                 "main": self._program.main,
                 "mode": self._task.contract.mode,
+                "matmul_precision": self._task.contract.matmul_precision,
+                "conv_precision": self._task.contract.conv_precision,
                 "device": device,
             }
         return self._answer(self.child.request({"op": "load", **message}, timeout_s=timeout_s))

@@ -7,6 +7,7 @@ from stitch_tools.worker.candidate.eager import eager_share
 from stitch_tools.worker.candidate.native import ProgramError
 from stitch_tools.worker.candidate.state import BUFFER, CandidateState
 from stitch_tools.worker.candidate.timing import timed_program, timed_runner
+from stitch_tools.worker.precision import set_precision
 from stitch_tools.worker.serving import Handler, Reply, Request, serve_ops
 from stitch_tools.worker.tensors import map_pack
 from stitch_tools.worker.trees import TreeError, unflatten
@@ -53,6 +54,8 @@ def _load(state: CandidateState, request: Request) -> Reply:
     if message["format"] == "native":
         state.load_native(message["path"], message["libraries"], message["device"], message["threads"])
     else:
+        # The flags of the reference: what is forbidden there must not slip in through torch's defaults.
+        set_precision(message["matmul_precision"], message["conv_precision"])
         state.load_python(message["folder"], message["main"], message["mode"], message["device"])
     return _done()
 

@@ -39,6 +39,7 @@ _MATMULS = (
     "attention",
     "addr",
     "vdot",
+    "cudnn_rnn",
 )
 
 
@@ -179,7 +180,8 @@ class Fp64Mode(TorchDispatchMode):
         path = self.notes.path(tensors).after(
             length=reduction_length(name, args, out),
             matmul=any(part in name for part in _MATMULS),
-            conv="conv" in name,
+            # cuDNN's recurrent layers are products under the switch for convolutions.
+            conv="conv" in name or name == "_cudnn_rnn",
         )
         inputs = {_key(tensor) for tensor in tensors}
         for leaf in tree_flatten(out)[0]:
@@ -282,8 +284,8 @@ def _is_random(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool
         return False
     schema = func._schema
     for index, argument in enumerate(schema.arguments):
-        if argument.name == "dropout_p":  # attention draws only with dropout
-            value = args[index] if index < len(args) else kwargs.get("dropout_p", argument.default_value)
+        if argument.name in ("dropout_p", "dropout"):  # attention and recurrent layers draw only with dropout
+            value = args[index] if index < len(args) else kwargs.get(argument.name, argument.default_value)
             return bool(value)
         if argument.name in ("train", "training") and schema.name in _DROPOUTS:
             value = args[index] if index < len(args) else kwargs.get(argument.name)

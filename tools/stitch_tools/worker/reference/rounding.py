@@ -86,6 +86,8 @@ def reduction_length(name: str, args: tuple[Any, ...], out: Any) -> int:
         return max(1, tensors[1].shape[-1])
     if "conv" in name and len(tensors) > 1:
         return _convolution_length(args, tensors[1])
+    if name == "_cudnn_rnn":
+        return max(1, first.shape[-1], tensors[1].shape[-1])
     if "attention" in name:
         return max(1, first.shape[-1], tensors[1].shape[-2])
     return _row_length(name, args, tensors, out)

@@ -112,19 +112,6 @@ def call_reference(
 
 
 @contextlib.contextmanager
-def precision(matmul: str, conv: str) -> Generator[None]:
-    """Reduced precision allowed only where the contract allows it, for the length of the block."""
-    backends: Any = torch.backends
-    cuda, cudnn = backends.cuda.matmul, backends.cudnn
-    old = (cuda.allow_tf32, cudnn.allow_tf32)
-    cuda.allow_tf32, cudnn.allow_tf32 = matmul != "fp32", conv != "fp32"
-    try:
-        yield
-    finally:
-        cuda.allow_tf32, cudnn.allow_tf32 = old
-
-
-@contextlib.contextmanager
 def kept_generators() -> Generator[None]:
     """Leaves the generators as they were."""
     state = generator_state()

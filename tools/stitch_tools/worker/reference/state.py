@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 
+from stitch_tools.worker.precision import precision
 from stitch_tools.worker.reference.compare import Expected, Rule, Verdict, compare_output, undecidable
 from stitch_tools.worker.reference.draws import Bounds, make_draw
 from stitch_tools.worker.reference.load import Reference, ReferenceFault, ReferenceSource
 from stitch_tools.worker.reference.oracle import OracleRun, run_oracle
 from stitch_tools.worker.reference.rounding import Rounding
-from stitch_tools.worker.reference.run import Call, all_buffers, call_reference, kept_generators, precision
+from stitch_tools.worker.reference.run import Call, all_buffers, call_reference, kept_generators
 from stitch_tools.worker.streams import GeneratorState, generator_state, pack_torch_state, seed_generators
 
 _SHARE_OF_FREE = 0.7

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
+from stitch_tools.worker.precision import precision
 from stitch_tools.worker.reference.draws import make_draw
-from stitch_tools.worker.reference.run import precision
 from stitch_tools.worker.reference.state import ServerState
 from stitch_tools.worker.serving import Reply, Request
 from stitch_tools.worker.timed import (

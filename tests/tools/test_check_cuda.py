@@ -1,0 +1,92 @@
+"""The check on a GPU: inputs copied there, outputs copied back, faults of kernels told apart."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stitch_tools.check import CheckOptions, ReferenceServer, check_program
+from stitch_tools.models import Check, Program
+from stitch_tools.processes.interpreter import find_interpreter
+from stitch_tools.processes.session import TargetSession
+from stitch_tools.store import Store
+from tests.tools.check_support import PROGRAMS, build, linear_relu_task
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not Path("/dev/nvidiactl").exists(), reason="no NVIDIA GPU here: not measured"),
+]
+TARGET = "cuda:sm_90"
+
+
+class Room:
+    """A warm session with the reference on the GPU."""
+
+    def __init__(self, session: TargetSession, store: Store) -> None:
+        self.session, self.store = session, store
+        self.task = linear_relu_task(store, target=TARGET)
+        self.reference = ReferenceServer(session, self.task, store)
+        self.facts = self.reference.observe()
+
+    def check(self, files: dict[str, bytes], main: str, options: CheckOptions | None = None) -> Check:
+        form = "native" if main.endswith(".cu") else "kernelbench"
+        program = Program(format=form, target=TARGET, files=self.store.put_files(files), main=main)
+        return check_program(
+            self.task,
+            program,
+            build(program, self.store) if form == "native" else None,
+            session=self.session,
+            store=self.store,
+            facts=self.facts,
+            options=options,
+            reference=self.reference,
+        )
+
+    def check_native(self, fault: str, options: CheckOptions | None = None) -> Check:
+        source = (PROGRAMS / "linear_relu.cu").read_bytes()
+        files = {"linear_relu.cu": source, "fault.h": f"#define FAULT {fault}\n".encode()}
+        return self.check(files, "linear_relu.cu", options)
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
+    root = tmp_path_factory.mktemp("cuda")
+    with TargetSession(find_interpreter(None, root), scratch_root=root / "scratch") as session:
+        room = Room(session, Store(root / "store"))
+        with room.reference:
+            yield room
+
+
+def test_a_right_kernel_is_accepted(room: Room) -> None:
+    check = room.check_native("NONE")
+    assert check.status == "accepted", check.message
+    assert check.oracle == "fp64"
+    assert len(check.draws) == 12
+    print(f"{check.sandbox}, {check.wall_s:.2f} s")
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "words"),
+    [
+        ("WRONG", "incorrect", "32]: expected"),
+        ("NOTHING", "incorrect", "was never written"),
+        ("ILLEGAL", "crashed", "illegal memory access"),
+    ],
+)
+def test_faults_of_a_kernel_are_told_apart(room: Room, fault: str, status: str, words: str) -> None:
+    check = room.check_native(fault)
+    assert check.status == status, check.message
+    assert words in check.message
+
+
+def test_a_kernel_that_never_ends_is_timed_out_and_the_next_check_is_clean(room: Room) -> None:
+    check = room.check_native("SPINS", CheckOptions(call_timeout_s=5))
+    assert check.status == "timed_out", check.message
+    assert room.check_native("NONE").status == "accepted"
+
+
+def test_a_model_new_runs_on_the_gpu(room: Room) -> None:
+    source = (PROGRAMS / "linear_relu.py").read_bytes().replace(b"class Model(", b"class ModelNew(")
+    check = room.check({"program.py": source}, "program.py")
+    assert check.status == "accepted", check.message
+    assert check.flags == ("partial",)
