@@ -1,15 +1,11 @@
 """What templates over images share: channels-last windows, pairs of sizes, our own headers' activations."""
 
-from collections.abc import Sequence
-
 from stitch_planner.stitcher.index import GraphIndex, ValueKey, argument
-from stitch_planner.stitcher.ir import LibraryCall, Pointer, View, channels_last
+from stitch_planner.stitcher.ir import View, channels_last
 from stitch_planner.stitcher.lowering import Lowering
+from stitch_planner.stitcher.moves import layout_call
 from stitch_planner.stitcher.scalars import number
 from stitch_tools.models.graph import Argument, GraphNode
-
-WORTH_A_TRANSPOSE = 4096
-"""Elements from which a copy into another order goes through layout.h: below, a plain kernel is as fast."""
 
 
 def as_2d(view: View) -> View:
@@ -36,7 +32,7 @@ def is_last(view: View) -> bool:
 def last(lowering: Lowering, key: ValueKey) -> View:
     """The value in channels-last order; transposed where it lies otherwise."""
     view = lowering.view(key)
-    return view if is_last(view) else reordered(lowering, view, channels_last(view.shape), key[0])
+    return view if is_last(view) else lowering.copy(view, channels_last(view.shape), key[0])
 
 
 def place(lowering: Lowering, key: ValueKey, *, first: bool = False) -> View:
@@ -64,35 +60,10 @@ def stays_first(node: GraphNode, view: View, index: GraphIndex) -> bool:
     return not any(".conv" in user.op for user in index.users((node.name, 0)))
 
 
-def reordered(lowering: Lowering, view: View, strides: tuple[int, ...], name: str) -> View:
-    """A copy of the window with other strides, made by layout.h where that is faster than a kernel."""
-    if view.dtype != "float32" or view.numel < WORTH_A_TRANSPOSE or 0 in view.strides:
-        return lowering.copy(view, strides, name)
-    target = lowering.scratch(f"{name}_moved", view.shape, view.dtype, strides=strides)
-    strided_copy(lowering, view, target, name, ())
-    return target
-
-
 def strided_copy(lowering: Lowering, source: View, target: View, name: str, nodes: tuple[str, ...]) -> None:
     """Adds a call that copies `source` to `target` (equal shapes)."""
-    if not source.numel:
-        return
-    lowering.add(
-        LibraryCall(
-            lowering.unique(f"move_{name}"),
-            f"copies {name} {list(source.shape)} into another order of memory",
-            nodes,
-            "stitch/cpu/layout.h",
-            "stitch::cpu::StridedCopy",
-            (braced(source.shape), braced(source.strides), braced(target.strides)),
-            (Pointer(source), Pointer(target, write=True), "threads"),
-        )
-    )
-
-
-def braced(values: Sequence[int]) -> str:
-    """A braced list of numbers."""
-    return "{" + ", ".join(map(str, values)) + "}"
+    if source.numel:
+        lowering.add(layout_call(lowering.unique(f"move_{name}"), source, target, name, nodes))
 
 
 def flag(value: bool) -> str:

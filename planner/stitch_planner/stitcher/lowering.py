@@ -1,5 +1,6 @@
 """From planned steps to kernels: the context in which templates look up values and add kernels."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from stitch_planner.stitcher.index import GraphIndex, ValueKey
@@ -22,6 +23,13 @@ class UnloweredError(Exception):
     """A template met something that its `refuses` did not foresee; the node becomes an eager node."""
 
 
+def copy_kernel(name: str, source: View, target: View, what: str) -> PointwiseKernel:
+    """A kernel that copies `source` to `target` (equal shapes), walking in the target's memory order."""
+    space, loads, stores = memory_order(source.shape, (source,), (target,))
+    body = Body((Instr("load", (), source.dtype, 0),), (0,))
+    return PointwiseKernel(name, f"copies {what} into another layout", (), space, loads, body, stores)
+
+
 @dataclass
 class Lowering:
     """State of one lowering: where each value lies, and the kernels so far.
@@ -36,6 +44,8 @@ class Lowering:
     names: set[str] = field(default_factory=set[str])
     output_of: dict[ValueKey, int] = field(default_factory=dict[ValueKey, int])
     """Values that, stored dense, are an output of the program: no copy is needed at the end."""
+    make_copy: Callable[[str, View, View, str], Kernel] = copy_kernel
+    """How the target copies a window into another: name, source, target, and what it is for people."""
 
     def view(self, key: ValueKey) -> View:
         """Where a value lies."""
@@ -104,15 +114,8 @@ class Lowering:
         """A copy of `source` with other strides, made by a kernel; into `target` where that is given."""
         goal = target or self.scratch(f"{name}_copy", source.shape, source.dtype, strides=strides)
         if source.numel:
-            self.add(copy_kernel(self.unique(f"copy_{name}"), source, goal, name))
+            self.add(self.make_copy(self.unique(f"copy_{name}"), source, goal, name))
         return goal
-
-
-def copy_kernel(name: str, source: View, target: View, what: str) -> PointwiseKernel:
-    """A kernel that copies `source` to `target` (equal shapes), walking in the target's memory order."""
-    space, loads, stores = memory_order(source.shape, (source,), (target,))
-    body = Body((Instr("load", (), source.dtype, 0),), (0,))
-    return PointwiseKernel(name, f"copies {what} into another layout", (), space, loads, body, stores)
 
 
 def scalar(dtype: str) -> Scalar:

@@ -14,8 +14,9 @@ from stitch_planner.stitcher.ir import (
     kernel_writes,
     row_major,
 )
-from stitch_planner.stitcher.lowering import Lowering, UnloweredError, scalar
+from stitch_planner.stitcher.lowering import Lowering, UnloweredError, copy_kernel, scalar
 from stitch_planner.stitcher.memory import assign_offsets
+from stitch_planner.stitcher.moves import cpu_copy
 from stitch_planner.stitcher.partition import Step
 from stitch_planner.stitcher.simplify import live_outputs
 from stitch_planner.stitcher.templates.windows import MOVES
@@ -29,7 +30,7 @@ def lower_steps(name: str, target: str, graph: Graph, steps: list[Step]) -> Kern
         UnloweredError: a template met what its `refuses` did not foresee.
     """
     index = GraphIndex(graph)
-    lowering = Lowering(index)
+    lowering = Lowering(index, make_copy=cpu_copy if target == "cpu" else copy_kernel)
     inputs = _bind_inputs(lowering, graph)
     outputs = [value_key(out.value) for out in live_outputs(graph.outputs)]
     _reserve_outputs(lowering, outputs)

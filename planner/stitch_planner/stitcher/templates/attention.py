@@ -4,10 +4,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from stitch_planner.stitcher.images import braced, flag
+from stitch_planner.stitcher.images import flag
 from stitch_planner.stitcher.index import GraphIndex, ValueKey, argument, value_key
 from stitch_planner.stitcher.ir import LibraryCall, Pointer, View, row_major
 from stitch_planner.stitcher.lowering import Lowering
+from stitch_planner.stitcher.moves import braced
 from stitch_planner.stitcher.scalars import number
 from stitch_planner.stitcher.templates.base import NOT_MINE, LibraryTemplate
 from stitch_planner.stitcher.views import expand, permute

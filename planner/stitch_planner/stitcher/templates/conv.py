@@ -4,10 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from stitch_planner.stitcher.epilogue import can_follow, epilogue_of
-from stitch_planner.stitcher.images import as_2d, braced, flag, is_fp32, last, line, pair, place, settle
+from stitch_planner.stitcher.images import as_2d, flag, is_fp32, last, line, pair, place, settle
 from stitch_planner.stitcher.index import GraphIndex, argument, value_key
 from stitch_planner.stitcher.ir import LibraryCall, Pointer, PointerList
 from stitch_planner.stitcher.lowering import Lowering
+from stitch_planner.stitcher.moves import braced
 from stitch_planner.stitcher.scalars import number
 from stitch_planner.stitcher.templates.base import NOT_MINE, LibraryTemplate
 from stitch_tools.models.graph import Argument, GraphNode

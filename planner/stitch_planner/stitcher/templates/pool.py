@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from stitch_planner.stitcher.images import (
     as_2d,
-    braced,
     flag,
     is_fp32,
     last,
@@ -18,6 +17,7 @@ from stitch_planner.stitcher.images import (
 from stitch_planner.stitcher.index import GraphIndex, argument, value_key
 from stitch_planner.stitcher.ir import LibraryCall, Pointer, View
 from stitch_planner.stitcher.lowering import Lowering
+from stitch_planner.stitcher.moves import braced
 from stitch_planner.stitcher.scalars import number
 from stitch_planner.stitcher.templates.base import NOT_MINE, LibraryTemplate
 from stitch_tools.models.graph import GraphNode
