@@ -5,6 +5,7 @@ internet sockets refused by the filter), `process` (neither). Each has the syste
 """
 
 import os
+import shutil
 import site
 import sys
 import sysconfig
@@ -47,6 +48,7 @@ _SYSTEM_READABLE = (
 )
 _DEVICES = ("null", "full", "dxg", "nvidia*")
 _MEMORY_FOLDER = "/dev/shm"
+_COMPILERS = ("cc", "c++", "gcc", "g++", "clang", "clang++", "ld", "nvcc")
 # Parts of a prefix, not the prefix itself: some people make an environment of their project's own folder.
 _PREFIX_PARTS = (
     "bin",
@@ -183,9 +185,17 @@ def interpreter_folders(import_paths: bool) -> list[str]:
         found.append(str(Path(torch_file).parent.parent))
     found.append(str(Path(__file__).resolve().parent))
     found += [path for name in ("CUDA_HOME", "CUDA_PATH") if (path := os.environ.get(name))]
+    found += compiler_folders()
     if import_paths:
         found += sys.path
     return _existing(found)
+
+
+def compiler_folders() -> list[str]:
+    """Install folders of the compilers that torch.compile and load_inline would call; often outside /usr."""
+    named = [os.environ[name].split()[0] for name in ("CC", "CXX") if os.environ.get(name, "").strip()]
+    found = [path for name in (*named, *_COMPILERS) if (path := shutil.which(name))]
+    return [str(Path(path).resolve().parent.parent) for path in found]
 
 
 def _existing(paths: Iterable[str]) -> list[str]:
