@@ -11,9 +11,35 @@
 #include "fault.h"
 
 enum Fault {
-  NONE, WRONG_SHAPE, WRONG_DTYPE, TOO_FEW_OUTPUTS, NOT_A_NUMBER, TAIL, NOTHING, TOLERANCE, CACHED_FIRST,
-  CACHED_BY_ADDRESS, MODIFIES_INPUT, CRASH, HANG, EXIT, ABORT, OVERRUN, FIXED_BATCH, FAILS, OUT_OF_MEMORY, ALLOCATES,
-  NO_RELU, OLD_WEIGHTS, INIT_FAILS, PLAN_REFUSES, ABI_VERSION, WRONG_PROBE, SMALL_ROWS, PRINTS, FLOODS
+  NONE,
+  WRONG_SHAPE,
+  WRONG_DTYPE,
+  TOO_FEW_OUTPUTS,
+  NOT_A_NUMBER,
+  TAIL,
+  NOTHING,
+  TOLERANCE,
+  CACHED_FIRST,
+  CACHED_BY_ADDRESS,
+  MODIFIES_INPUT,
+  CRASH,
+  HANG,
+  EXIT,
+  ABORT,
+  OVERRUN,
+  FIXED_BATCH,
+  FAILS,
+  OUT_OF_MEMORY,
+  ALLOCATES,
+  NO_RELU,
+  OLD_WEIGHTS,
+  INIT_FAILS,
+  PLAN_REFUSES,
+  ABI_VERSION,
+  WRONG_PROBE,
+  SMALL_ROWS,
+  PRINTS,
+  FLOODS
 };
 
 struct StitchHandle {
@@ -94,7 +120,9 @@ STITCH_EXPORT int32_t stitch_forward(StitchHandle* handle, const StitchForwardAr
   if (reinterpret_cast<uintptr_t>(args->workspace) % 256) return fail(handle, STITCH_ERROR, "workspace");
   if (FAULT == NOTHING) return STITCH_OK;
   if (FAULT == CRASH) *reinterpret_cast<volatile int*>(8) = 1;
-  if (FAULT == HANG) for (volatile int spin = 0;; spin = spin + 1) {}
+  if (FAULT == HANG)
+    for (volatile int spin = 0;; spin = spin + 1) {
+    }
   if (FAULT == EXIT) std::exit(0);
   if (FAULT == ABORT) std::abort();
   if (FAULT == FAILS) return fail(handle, STITCH_ERROR, "no luck today");
@@ -107,7 +135,8 @@ STITCH_EXPORT int32_t stitch_forward(StitchHandle* handle, const StitchForwardAr
     }
   }
   if (FAULT == PRINTS) std::fputs("{\"ok\": true, \"status\": \"ok\"}\n", stdout), std::fflush(stdout);
-  if (FAULT == FLOODS) for (;;) std::fputs("all work and no play makes a long log\n", stdout);
+  if (FAULT == FLOODS)
+    for (;;) std::fputs("all work and no play makes a long log\n", stdout);
   const bool cached = (FAULT == CACHED_FIRST && !handle->cache.empty()) ||
                       (FAULT == CACHED_BY_ADDRESS && handle->cached_for == x.data);
   if (cached && static_cast<int64_t>(handle->cache.size()) == count) {
@@ -117,14 +146,17 @@ STITCH_EXPORT int32_t stitch_forward(StitchHandle* handle, const StitchForwardAr
   for (int64_t row = 0; row < rows; ++row) {
     for (int64_t column = 0; column < handle->out; ++column) {
       float sum = handle->bias[column];
-      for (int64_t k = 0; k < handle->in; ++k) sum += read(x, row, k) * handle->weight[column * handle->in + k];
+      for (int64_t k = 0; k < handle->in; ++k)
+        sum += read(x, row, k) * handle->weight[column * handle->in + k];
       y[row * handle->out + column] = sum > 0 || FAULT == NO_RELU ? sum : 0;
     }
   }
   if (FAULT == NOT_A_NUMBER) y[count / 2] = std::numeric_limits<float>::quiet_NaN();
   if (FAULT == TAIL) y[count - 1] = y[count - 2] + 1;
-  if (FAULT == TOLERANCE) for (int64_t i = 0; i < count; ++i) y[i] *= 1.0003f;
-  if (FAULT == SMALL_ROWS) for (int64_t i = 0; i < handle->out; ++i) y[i] = y[i] * 1.0001f;
+  if (FAULT == TOLERANCE)
+    for (int64_t i = 0; i < count; ++i) y[i] *= 1.0003f;
+  if (FAULT == SMALL_ROWS)
+    for (int64_t i = 0; i < handle->out; ++i) y[i] = y[i] * 1.0001f;
   if (FAULT == OVERRUN) y[count] = 1;
   if (FAULT == WRONG_PROBE && rows != 8) y[0] += 1;
   if (FAULT == MODIFIES_INPUT) const_cast<float*>(data(x))[0] = 0;
@@ -133,7 +165,9 @@ STITCH_EXPORT int32_t stitch_forward(StitchHandle* handle, const StitchForwardAr
   return STITCH_OK;
 }
 
-STITCH_EXPORT const char* stitch_last_error(StitchHandle* handle) { return handle ? handle->error.c_str() : ""; }
+STITCH_EXPORT const char* stitch_last_error(StitchHandle* handle) {
+  return handle ? handle->error.c_str() : "";
+}
 
 STITCH_EXPORT void stitch_free(StitchHandle* handle) { delete handle; }
 }

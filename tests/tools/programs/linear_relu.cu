@@ -1,4 +1,5 @@
-// y = relu(x W^T + b) on a GPU: one thread an element, a hand-written program. `fault.h` decides what is wrong.
+// y = relu(x W^T + b) on a GPU: one thread an element, a hand-written program. `fault.h` decides what is
+// wrong.
 #include <cuda_runtime.h>
 #include <stitch/abi.h>
 
@@ -18,15 +19,17 @@ static float* data(const DLTensor& tensor) {
   return reinterpret_cast<float*>(static_cast<char*>(tensor.data) + tensor.byte_offset);
 }
 
-__global__ void linear_relu(const float* x, const float* weight, const float* bias, float* y, int rows, int in,
-                            int out) {
+__global__ void linear_relu(const float* x, const float* weight, const float* bias, float* y, int rows,
+                            int in, int out) {
   const int column = blockIdx.x * blockDim.x + threadIdx.x, row = blockIdx.y;
   if (column >= out) return;
   float sum = bias[column];
   for (int k = 0; k < in; ++k) sum += x[row * in + k] * weight[column * in + k];
   if (FAULT == WRONG && column == out - 1) sum += 1;
   if (FAULT == ILLEGAL) y = reinterpret_cast<float*>(64);
-  if (FAULT == SPINS) while (*reinterpret_cast<volatile float*>(y) != 3.5f) {}
+  if (FAULT == SPINS)
+    while (*reinterpret_cast<volatile float*>(y) != 3.5f) {
+    }
   y[row * out + column] = sum > 0 ? sum : 0;
 }
 
@@ -65,7 +68,8 @@ STITCH_EXPORT int32_t stitch_forward(StitchHandle* handle, const StitchForwardAr
   const int rows = static_cast<int>(args->inputs[0].shape[0]);
   const dim3 grid((handle->out + 127) / 128, rows);
   linear_relu<<<grid, 128, 0, static_cast<cudaStream_t>(args->stream)>>>(
-      data(args->inputs[0]), handle->weight, handle->bias, data(args->outputs[0]), rows, handle->in, handle->out);
+      data(args->inputs[0]), handle->weight, handle->bias, data(args->outputs[0]), rows, handle->in,
+      handle->out);
   return cudaGetLastError() == cudaSuccess ? STITCH_OK : STITCH_ERROR;
 }
 

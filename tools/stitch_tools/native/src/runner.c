@@ -16,8 +16,8 @@
 
 #include "stitch/abi.h"
 
-#define STOP UINT64_MAX          /* a count that ends the loop */
-#define SYNC_FAILED 0x10000u     /* status: the device reported an error after the calls */
+#define STOP UINT64_MAX      /* a count that ends the loop */
+#define SYNC_FAILED 0x10000u /* status: the device reported an error after the calls */
 
 typedef int32_t (*ForwardFunction)(StitchHandle*, const StitchForwardArgs*);
 typedef int (*DeviceSynchronize)(void);
@@ -34,14 +34,14 @@ typedef struct {
   StitchHandle* handle;
   const StitchForwardArgs* ring; /* `slots` prepared calls; each call takes the next one */
   uint64_t slots;
-  void* stream;           /* of the calls; NULL: the default stream */
-  int32_t device_type;    /* 1: CPU, 2: CUDA */
-  int32_t whole_device;   /* CUDA: wait for the whole device, not for the stream alone */
+  void* stream;         /* of the calls; NULL: the default stream */
+  int32_t device_type;  /* 1: CPU, 2: CUDA */
+  int32_t whole_device; /* CUDA: wait for the whole device, not for the stream alone */
   int32_t go_fd;
   int32_t done_fd;
-  StitchGo* log;          /* the latest `log_capacity` gos, oldest overwritten */
+  StitchGo* log; /* the latest `log_capacity` gos, oldest overwritten */
   uint64_t log_capacity;
-  uint64_t gos;           /* out: how many gos were run */
+  uint64_t gos; /* out: how many gos were run */
 } StitchLoop;
 
 static DeviceSynchronize device_synchronize;
@@ -50,8 +50,7 @@ static StreamSynchronize stream_synchronize;
 /* 0 when both driver functions were found: in a library that is loaded already, else in one of `names`. */
 STITCH_EXPORT int32_t stitch_runner_resolve(const char* const* names, int32_t count) {
   void* library = NULL;
-  for (int32_t i = 0; i < count && library == NULL; ++i)
-    library = dlopen(names[i], RTLD_NOW | RTLD_NOLOAD);
+  for (int32_t i = 0; i < count && library == NULL; ++i) library = dlopen(names[i], RTLD_NOW | RTLD_NOLOAD);
   for (int32_t i = 0; i < count && library == NULL; ++i) library = dlopen(names[i], RTLD_NOW);
   if (library == NULL) return STITCH_MISSING_LIBRARY;
   *(void**)&device_synchronize = dlsym(library, "cudaDeviceSynchronize");

@@ -56,8 +56,8 @@ typedef struct {
 
 typedef enum {
   STITCH_OK = 0,
-  STITCH_ERROR = 1,         /* see stitch_last_error */
-  STITCH_UNSUPPORTED = 2,   /* inputs of this shape, type or layout are refused; nothing was written */
+  STITCH_ERROR = 1,       /* see stitch_last_error */
+  STITCH_UNSUPPORTED = 2, /* inputs of this shape, type or layout are refused; nothing was written */
   STITCH_OUT_OF_MEMORY = 3,
   STITCH_MISSING_LIBRARY = 4 /* a library that the program loads is not there */
 } StitchStatus;
@@ -91,11 +91,11 @@ typedef struct {
 
 typedef struct {
   uint64_t struct_size;
-  int32_t capacity;           /* in: room in `outputs` */
-  int32_t num_outputs;        /* out */
-  StitchTensorSpec* outputs;  /* in: caller's array; out: filled; dense row-major */
-  uint64_t workspace_bytes;   /* out */
-  uint32_t flags;             /* out: STITCH_CAPTURABLE | STITCH_INPLACE_STATE */
+  int32_t capacity;          /* in: room in `outputs` */
+  int32_t num_outputs;       /* out */
+  StitchTensorSpec* outputs; /* in: caller's array; out: filled; dense row-major */
+  uint64_t workspace_bytes;  /* out */
+  uint32_t flags;            /* out: STITCH_CAPTURABLE | STITCH_INPLACE_STATE */
 } StitchPlan;
 
 typedef struct {

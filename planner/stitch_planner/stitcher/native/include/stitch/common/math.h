@@ -317,8 +317,8 @@ STITCH_FN T hardswish(T x) {
 
 // ---- exact but scalar: rare in references, so left to the C library ----------------------------------
 
-#define STITCH_MATH_LIBRARY(name)                                  \
-  STITCH_FN float name(float x) { return ::name##f(x); }           \
+#define STITCH_MATH_LIBRARY(name)                        \
+  STITCH_FN float name(float x) { return ::name##f(x); } \
   STITCH_FN double name(double x) { return ::name(x); }
 STITCH_MATH_LIBRARY(sin)
 STITCH_MATH_LIBRARY(cos)

@@ -104,8 +104,8 @@ class Columns {
     }
   }
 
-  // Calls body for each index of Inner. Kept values lie as [Inner][kBlock]; At adds its column, so the block's
-  // first column is taken off here.
+  // Calls body for each index of Inner. Kept values lie as [Inner][kBlock]; At adds its column, so the
+  // block's first column is taken off here.
   template <class Body>
   STITCH_FN static void for_each_line(const Pointers<K>& first, int64_t* index, float* kept, int64_t from,
                                       Body&& body) {

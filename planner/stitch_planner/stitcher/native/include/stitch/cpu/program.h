@@ -54,7 +54,9 @@ struct TensorType {
 };
 
 inline constexpr int64_t kAlignment = 256;
-inline constexpr int64_t round_up(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+inline constexpr int64_t round_up(int64_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
 
 inline bool is_dense(const DLTensor& t) {
   if (!t.strides) return true;
@@ -104,7 +106,8 @@ class ProgramBase {
   int32_t take_params(const StitchInitArgs& args) {
     threads = args.num_threads > 0 ? args.num_threads : omp_get_max_threads();
     params_.clear();
-    for (int64_t i = 0; i < args.num_params; ++i) params_.emplace(args.params[i].name, &args.params[i].tensor);
+    for (int64_t i = 0; i < args.num_params; ++i)
+      params_.emplace(args.params[i].name, &args.params[i].tensor);
     return STITCH_OK;
   }
 
@@ -121,7 +124,8 @@ class ProgramBase {
                 t.dtype.code == static_cast<uint8_t>(type.code) && t.device.device_type == 1;
     for (int i = 0; same && i < t.ndim; ++i) same = t.shape[i] == type.shape[i];
     if (!same) {
-      return fail(STITCH_UNSUPPORTED, std::string(name) + " has another type or shape than it was captured with");
+      return fail(STITCH_UNSUPPORTED,
+                  std::string(name) + " has another type or shape than it was captured with");
     }
     if (is_dense(t)) {
       *data = reinterpret_cast<const T*>(address(t));
@@ -158,8 +162,8 @@ struct Exports {
 
   static int32_t check_inputs(P& program, const DLTensor* inputs, int32_t count) {
     if (count != kInputCount) {
-      return program.fail(STITCH_UNSUPPORTED, "takes " + std::to_string(kInputCount) + " tensors, was given " +
-                                                  std::to_string(count));
+      return program.fail(STITCH_UNSUPPORTED, "takes " + std::to_string(kInputCount) +
+                                                  " tensors, was given " + std::to_string(count));
     }
     for (int i = 0; i < kInputCount; ++i) {
       const TensorType& type = P::kInputs[i];
@@ -168,8 +172,9 @@ struct Exports {
                   t.dtype.bits == type.bits && t.dtype.lanes == 1;
       for (int d = 0; same && d < t.ndim; ++d) same = t.shape[d] == type.shape[d];
       if (!same) {
-        return program.fail(STITCH_UNSUPPORTED, "input " + std::to_string(i) +
-                                                    " has another shape or type than the program was made for");
+        return program.fail(
+            STITCH_UNSUPPORTED,
+            "input " + std::to_string(i) + " has another shape or type than the program was made for");
       }
     }
     return STITCH_OK;
@@ -231,31 +236,31 @@ struct Exports {
 
 }  // namespace stitch::cpu
 
-#define STITCH_CPU_PROGRAM(Program)                                                                       \
-  struct StitchHandle {                                                                                   \
-    Program* program = nullptr;                                                                           \
-  };                                                                                                      \
-  extern "C" {                                                                                            \
-  STITCH_EXPORT int32_t stitch_abi_version(void) { return STITCH_ABI_VERSION; }                           \
-  STITCH_EXPORT int32_t stitch_init(const StitchInitArgs* args, StitchHandle** handle) {                  \
-    if (!*handle) *handle = new (std::nothrow) StitchHandle();                                            \
-    if (!*handle) return STITCH_OUT_OF_MEMORY;                                                            \
-    return stitch::cpu::Exports<Program>::init(args, &(*handle)->program);                                \
-  }                                                                                                       \
-  STITCH_EXPORT int32_t stitch_plan(StitchHandle* handle, const DLTensor* inputs, int32_t num_inputs,     \
-                                    StitchPlan* plan) {                                                   \
-    return stitch::cpu::Exports<Program>::plan(*handle->program, inputs, num_inputs, plan);               \
-  }                                                                                                       \
-  STITCH_EXPORT int32_t stitch_forward(StitchHandle* handle, const StitchForwardArgs* args) {             \
-    return stitch::cpu::Exports<Program>::forward(*handle->program, args);                                \
-  }                                                                                                       \
-  STITCH_EXPORT const char* stitch_last_error(StitchHandle* handle) {                                     \
-    return handle && handle->program ? handle->program->error.c_str() : "";                               \
-  }                                                                                                       \
-  STITCH_EXPORT void stitch_free(StitchHandle* handle) {                                                  \
-    if (handle) delete handle->program;                                                                   \
-    delete handle;                                                                                        \
-  }                                                                                                       \
+#define STITCH_CPU_PROGRAM(Program)                                                                   \
+  struct StitchHandle {                                                                               \
+    Program* program = nullptr;                                                                       \
+  };                                                                                                  \
+  extern "C" {                                                                                        \
+  STITCH_EXPORT int32_t stitch_abi_version(void) { return STITCH_ABI_VERSION; }                       \
+  STITCH_EXPORT int32_t stitch_init(const StitchInitArgs* args, StitchHandle** handle) {              \
+    if (!*handle) *handle = new (std::nothrow) StitchHandle();                                        \
+    if (!*handle) return STITCH_OUT_OF_MEMORY;                                                        \
+    return stitch::cpu::Exports<Program>::init(args, &(*handle)->program);                            \
+  }                                                                                                   \
+  STITCH_EXPORT int32_t stitch_plan(StitchHandle* handle, const DLTensor* inputs, int32_t num_inputs, \
+                                    StitchPlan* plan) {                                               \
+    return stitch::cpu::Exports<Program>::plan(*handle->program, inputs, num_inputs, plan);           \
+  }                                                                                                   \
+  STITCH_EXPORT int32_t stitch_forward(StitchHandle* handle, const StitchForwardArgs* args) {         \
+    return stitch::cpu::Exports<Program>::forward(*handle->program, args);                            \
+  }                                                                                                   \
+  STITCH_EXPORT const char* stitch_last_error(StitchHandle* handle) {                                 \
+    return handle && handle->program ? handle->program->error.c_str() : "";                           \
+  }                                                                                                   \
+  STITCH_EXPORT void stitch_free(StitchHandle* handle) {                                              \
+    if (handle) delete handle->program;                                                               \
+    delete handle;                                                                                    \
+  }                                                                                                   \
   }
 
 #endif  // STITCH_CPU_PROGRAM_H_

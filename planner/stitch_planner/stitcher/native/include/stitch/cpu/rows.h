@@ -12,11 +12,9 @@
 
 namespace stitch::cpu {
 
-#pragma omp declare reduction(stitch_max:float                            \
-                              : omp_out = math::maximum(omp_out, omp_in)) \
+#pragma omp declare reduction(stitch_max:float : omp_out = math::maximum(omp_out, omp_in)) \
     initializer(omp_priv = -__builtin_inff())
-#pragma omp declare reduction(stitch_min:float                            \
-                              : omp_out = math::minimum(omp_out, omp_in)) \
+#pragma omp declare reduction(stitch_min:float : omp_out = math::minimum(omp_out, omp_in)) \
     initializer(omp_priv = __builtin_inff())
 
 template <class K>

@@ -1,5 +1,5 @@
-// Column kernels: the same class F as in rows.cuh, where neighbours in memory belong to different rows (a mean
-// over dim 1 of [batch, time, width], batch statistics in channels-last layout).
+// Column kernels: the same class F as in rows.cuh, where neighbours in memory belong to different rows (a
+// mean over dim 1 of [batch, time, width], batch statistics in channels-last layout).
 //
 // A block takes kWidth neighbouring rows. Threads of one x share a row: they walk its elements with kHeight
 // threads at a time, so that every access of a warp is one line of memory.
@@ -76,7 +76,7 @@ int32_t columns(const char* name, const F& f, const Call& call) {
   static_assert(F::kVector == 1, "neighbours in memory belong to different rows");
   if (F::kRows == 0) return STITCH_OK;
   const unsigned blocks = static_cast<unsigned>(ceil_div(F::kRows, S::kWidth));
-  column_kernel<F, S><<<blocks, dim3(S::kWidth, S::kHeight), 0, call.stream>>>(f);
+  column_kernel<F, S><<<blocks, dim3(S::kWidth, S::kHeight), 0, call.stream> > >(f);
   return call.launched(name);
 }
 

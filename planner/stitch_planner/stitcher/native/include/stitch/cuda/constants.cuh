@@ -14,9 +14,11 @@ inline constexpr T kNaN = std::numeric_limits<T>::quiet_NaN();
 
 // What every value is at least, and at most: infinite where the type has infinities.
 template <class T>
-inline constexpr T kLeast = std::numeric_limits<T>::has_infinity ? -kInfinity<T> : std::numeric_limits<T>::lowest();
+inline constexpr T kLeast =
+    std::numeric_limits<T>::has_infinity ? -kInfinity<T> : std::numeric_limits<T>::lowest();
 template <class T>
-inline constexpr T kMost = std::numeric_limits<T>::has_infinity ? kInfinity<T> : std::numeric_limits<T>::max();
+inline constexpr T kMost =
+    std::numeric_limits<T>::has_infinity ? kInfinity<T> : std::numeric_limits<T>::max();
 
 }  // namespace stitch::cuda
 #endif  // STITCH_CUDA_CONSTANTS_CUH_

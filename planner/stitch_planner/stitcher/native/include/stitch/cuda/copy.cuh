@@ -47,7 +47,7 @@ int32_t copy_elements(const T* from, T* to, const Strided& layout, const Call& c
   constexpr int kThreads = 256;
   const int64_t wanted = ceil_div(layout.numel, kThreads), most = int64_t{call.multiprocessors} * 16;
   const unsigned blocks = static_cast<unsigned>(wanted < most ? wanted : most);
-  copy_kernel<<<blocks, kThreads, 0, call.stream>>>(from, to, layout);
+  copy_kernel<<<blocks, kThreads, 0, call.stream> > >(from, to, layout);
   return call.launched("copy a strided tensor");
 }
 
@@ -62,10 +62,14 @@ inline int32_t copy_strided(const void* from, void* to, const Strided& layout, i
     return copy_elements(static_cast<const T*>(from), static_cast<T*>(to), layout, call);
   };
   switch (element_bytes) {
-    case 1: return copy(uint8_t{});
-    case 2: return copy(uint16_t{});
-    case 4: return copy(uint32_t{});
-    default: return copy(uint64_t{});
+    case 1:
+      return copy(uint8_t{});
+    case 2:
+      return copy(uint16_t{});
+    case 4:
+      return copy(uint32_t{});
+    default:
+      return copy(uint64_t{});
   }
 }
 

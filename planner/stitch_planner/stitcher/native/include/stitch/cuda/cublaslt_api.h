@@ -61,8 +61,8 @@ struct Functions {
   int (*cublasLtMatmulPreferenceCreate)(Preference*);
   int (*cublasLtMatmulPreferenceDestroy)(Preference);
   int (*cublasLtMatmulPreferenceSetAttribute)(Preference, int attribute, const void*, size_t);
-  int (*cublasLtMatmulAlgoGetHeuristic)(Handle, MatmulDesc, Layout a, Layout b, Layout c, Layout d, Preference,
-                                        int requested, HeuristicResult*, int* returned);
+  int (*cublasLtMatmulAlgoGetHeuristic)(Handle, MatmulDesc, Layout a, Layout b, Layout c, Layout d,
+                                        Preference, int requested, HeuristicResult*, int* returned);
   int (*cublasLtMatmul)(Handle, MatmulDesc, const void* alpha, const void* a, Layout, const void* b, Layout,
                         const void* beta, const void* c, Layout, void* d, Layout, const Algorithm*,
                         void* workspace, size_t workspace_bytes, cudaStream_t);
@@ -99,10 +99,10 @@ class CublasLt {
     if (library_ == nullptr) {
       return errors.fail(STITCH_MISSING_LIBRARY, "neither libcublasLt.so.13 nor libcublasLt.so.12 is here");
     }
-#define STITCH_LT_SYMBOL(name)                                                                  \
-  fn.name = reinterpret_cast<decltype(fn.name)>(dlsym(library_, #name));                        \
-  if (fn.name == nullptr) {                                                                     \
-    return errors.fail(STITCH_MISSING_LIBRARY, "libcublasLt has no function " #name);           \
+#define STITCH_LT_SYMBOL(name)                                                        \
+  fn.name = reinterpret_cast<decltype(fn.name)>(dlsym(library_, #name));              \
+  if (fn.name == nullptr) {                                                           \
+    return errors.fail(STITCH_MISSING_LIBRARY, "libcublasLt has no function " #name); \
   }
     STITCH_LT_SYMBOL(cublasLtCreate)
     STITCH_LT_SYMBOL(cublasLtDestroy)

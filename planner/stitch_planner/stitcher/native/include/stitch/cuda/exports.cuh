@@ -42,7 +42,9 @@ int32_t stitch_forward(StitchHandle* handle, const StitchForwardArgs* args) {
   return stitch::cuda::guarded(handle, [&] { return handle->forward(*args); });
 }
 
-const char* stitch_last_error(StitchHandle* handle) { return handle == nullptr ? "" : handle->errors.text.c_str(); }
+const char* stitch_last_error(StitchHandle* handle) {
+  return handle == nullptr ? "" : handle->errors.text.c_str();
+}
 
 void stitch_free(StitchHandle* handle) { delete handle; }
 

@@ -5,8 +5,8 @@
 // D^T = B^T * A^T: our B becomes its first operand, our A its second, and a bias over our columns is one over
 // its rows, which is the bias that its epilogue knows.
 //
-// Descriptors and the algorithm are chosen once, in init, for the exact sizes: a call is one library call that
-// allocates nothing and may be captured into a graph.
+// Descriptors and the algorithm are chosen once, in init, for the exact sizes: a call is one library call
+// that allocates nothing and may be captured into a graph.
 #ifndef STITCH_CUDA_GEMM_CUH_
 #define STITCH_CUDA_GEMM_CUH_
 
@@ -30,7 +30,7 @@ struct MatrixLayout {
 struct GemmOptions {
   int64_t m = 0, n = 0, k = 0;
   int64_t batch = 1;
-  MatrixLayout a, b, d;  // d is never transposed; an addend C has d's layout
+  MatrixLayout a, b, d;   // d is never transposed; an addend C has d's layout
   bool has_bias = false;  // bias[N]
   bool has_addend = false;
   Activation activation = Activation::kNone;
@@ -68,7 +68,8 @@ class Gemm {
           double sum = o.has_bias ? bias_[column] : 0.0;
           if (o.has_addend) sum += addend[place];
           for (int64_t i = 0; i < o.k; ++i) {
-            sum += double{element(a, o.a, o.m, o.k, batch, row, i)} * element(b, o.b, o.k, o.n, batch, i, column);
+            sum += double{element(a, o.a, o.m, o.k, batch, row, i)} *
+                   element(b, o.b, o.k, o.n, batch, i, column);
           }
           d[place] = activated(static_cast<float>(sum));
         }
@@ -119,7 +120,8 @@ class Gemm {
   size_t workspace_bytes() const { return chosen_.workspace_bytes; }
 
   // `addend` is C; nullptr without one.
-  int32_t run(const Call& call, const float* a, const float* b, float* d, const float* addend = nullptr) const {
+  int32_t run(const Call& call, const float* a, const float* b, float* d,
+              const float* addend = nullptr) const {
     if (empty()) return STITCH_OK;
     if (call.scratch_bytes < chosen_.workspace_bytes) {
       return library_->fail(STITCH_ERROR, "the workspace is too small for a matrix product");
@@ -180,20 +182,22 @@ class Gemm {
     }
     int found = 0;
     if (status == lt::kSuccess) {
-      status = library_->fn.cublasLtMatmulAlgoGetHeuristic(library_->handle(), desc_, b_, a_, d_, d_, preference,
-                                                           1, &chosen_, &found);
+      status = library_->fn.cublasLtMatmulAlgoGetHeuristic(library_->handle(), desc_, b_, a_, d_, d_,
+                                                           preference, 1, &chosen_, &found);
     }
     library_->fn.cublasLtMatmulPreferenceDestroy(preference);
     STITCH_TRY(library_->check(status, "choose a kernel for a matrix product"));
-    STITCH_TRY(library_->check(found > 0 ? chosen_.status : lt::kSuccess, "choose a kernel for a matrix product"));
+    STITCH_TRY(
+        library_->check(found > 0 ? chosen_.status : lt::kSuccess, "choose a kernel for a matrix product"));
     return found > 0 ? STITCH_OK
                      : library_->fail(STITCH_UNSUPPORTED, "cuBLASLt has no kernel for this matrix product");
   }
 
   template <class T>
   int32_t set(lt::DescAttribute attribute, const T& value) {
-    return library_->check(library_->fn.cublasLtMatmulDescSetAttribute(desc_, attribute, &value, sizeof value),
-                           "describe a matrix product");
+    return library_->check(
+        library_->fn.cublasLtMatmulDescSetAttribute(desc_, attribute, &value, sizeof value),
+        "describe a matrix product");
   }
 
   void release() {

@@ -1,5 +1,5 @@
-// Element-wise kernels of any expression: one thread computes `kVector` neighbours at a time, in a grid-stride
-// loop, so that a launch is never larger than what the GPU runs at once.
+// Element-wise kernels of any expression: one thread computes `kVector` neighbours at a time, in a
+// grid-stride loop, so that a launch is never larger than what the GPU runs at once.
 //
 // The expression is a class F with
 //     using Index            32-bit where the space allows: 64-bit address arithmetic costs registers
@@ -45,7 +45,7 @@ int32_t pointwise(const char* name, const F& compute, const Call& call) {
   const int64_t wanted = ceil_div(F::kElements / F::kVector, kPointwiseThreads);
   const int64_t useful = static_cast<int64_t>(call.multiprocessors) * kPointwiseBlocksPerMultiprocessor;
   const unsigned blocks = static_cast<unsigned>(wanted < useful ? wanted : useful);
-  pointwise_kernel<<<blocks, kPointwiseThreads, 0, call.stream>>>(compute);
+  pointwise_kernel<<<blocks, kPointwiseThreads, 0, call.stream> > >(compute);
   return call.launched(name);
 }
 

@@ -84,7 +84,8 @@ class Program {
 
   int32_t init(const StitchInitArgs& args) {
     device_ = args.device.device_id;
-    if (args.device.device_type != kDevice) return errors.fail(STITCH_ERROR, "this program runs on CUDA devices");
+    if (args.device.device_type != kDevice)
+      return errors.fail(STITCH_ERROR, "this program runs on CUDA devices");
     const DeviceScope scope(device_);
     int count = 1;
     STITCH_TRY(errors.check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device_),
@@ -104,7 +105,8 @@ class Program {
 
   int32_t plan(const DLTensor* inputs, int32_t num_inputs, StitchPlan& plan) {
     STITCH_TRY(check_all("input", inputs, num_inputs, facts_.inputs, facts_.num_inputs));
-    if (plan.capacity < facts_.num_outputs) return errors.fail(STITCH_ERROR, "no room for the outputs' shapes");
+    if (plan.capacity < facts_.num_outputs)
+      return errors.fail(STITCH_ERROR, "no room for the outputs' shapes");
     plan.num_outputs = facts_.num_outputs;
     for (int i = 0; i < facts_.num_outputs; ++i) {
       const TensorFacts& output = facts_.outputs[i];
@@ -147,15 +149,25 @@ class Program {
   void need_scratch(size_t bytes) { scratch_bytes_ = bytes > scratch_bytes_ ? bytes : scratch_bytes_; }
 
   template <class T>
-  const T* input(int i) const { return static_cast<const T*>(inputs_[i]); }
+  const T* input(int i) const {
+    return static_cast<const T*>(inputs_[i]);
+  }
   template <class T>
-  const T* param(int i) const { return static_cast<const T*>(params_[i]); }
+  const T* param(int i) const {
+    return static_cast<const T*>(params_[i]);
+  }
   template <class T>
-  const T* constant(int i) const { return static_cast<const T*>(constants_[i]); }
+  const T* constant(int i) const {
+    return static_cast<const T*>(constants_[i]);
+  }
   template <class T>
-  T* state(int i) const { return static_cast<T*>(state_[i]); }
+  T* state(int i) const {
+    return static_cast<T*>(state_[i]);
+  }
   template <class T>
-  T* output(int i) const { return static_cast<T*>(outputs_[i]); }
+  T* output(int i) const {
+    return static_cast<T*>(outputs_[i]);
+  }
 
  private:
 #if defined(STITCH_ON_HOST)
@@ -165,7 +177,9 @@ class Program {
 #endif
   static constexpr uintptr_t kTensorAlignment = 16;  // of the widest access
 
-  static void* address(const DLTensor& tensor) { return static_cast<char*>(tensor.data) + tensor.byte_offset; }
+  static void* address(const DLTensor& tensor) {
+    return static_cast<char*>(tensor.data) + tensor.byte_offset;
+  }
 
   static bool aligned(const DLTensor& tensor) {
     return reinterpret_cast<uintptr_t>(address(tensor)) % kTensorAlignment == 0;

@@ -33,18 +33,14 @@ struct Prod {
 template <class T>
 struct Max {
   using Value = T;
-  static __device__ __forceinline__ T identity() {
-    return kLeast<T>;
-  }
+  static __device__ __forceinline__ T identity() { return kLeast<T>; }
   static __device__ __forceinline__ T combine(T a, T b) { return math::maximum(a, b); }
 };
 
 template <class T>
 struct Min {
   using Value = T;
-  static __device__ __forceinline__ T identity() {
-    return kMost<T>;
-  }
+  static __device__ __forceinline__ T identity() { return kMost<T>; }
   static __device__ __forceinline__ T combine(T a, T b) { return math::minimum(a, b); }
 };
 
