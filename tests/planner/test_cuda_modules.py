@@ -74,6 +74,16 @@ class Sdpa(nn.Module):
         return joined, attend(q, k, v, attn_mask=keep), attend(q, k, v, attn_mask=add, scale=0.3)
 
 
+class OddNames(nn.Module):
+    """Inputs named as the frame of a program names its own things."""
+
+    def forward(
+        self, input: torch.Tensor, row: torch.Tensor, e: torch.Tensor, call: torch.Tensor
+    ) -> torch.Tensor:
+        v0 = torch.softmax(input * row, -1)
+        return v0 @ e + call
+
+
 class WithConstants(nn.Module):
     """Constants that the forward makes itself: floats and a mask."""
 
@@ -132,6 +142,27 @@ def test_products_take_operands_of_any_layout(tmp_path: Path) -> None:
 
 def test_constants_of_the_forward_travel_inside_the_program(tmp_path: Path) -> None:
     agrees(WithConstants(), [torch.randn(3, 5)], tmp_path)
+
+
+def test_names_of_the_reference_do_not_collide_with_ours(tmp_path: Path) -> None:
+    agrees(OddNames(), [torch.randn(4, 4) for _ in range(4)], tmp_path)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.Sequential(nn.GroupNorm(4, 8), nn.SiLU()),
+        nn.InstanceNorm2d(8, affine=True),
+        nn.Sequential(nn.BatchNorm2d(8), nn.ReLU()),
+        nn.LayerNorm([5, 6]),
+        nn.Softmax(1),
+    ],
+    ids=lambda module: type(module).__name__,
+)
+def test_norms_over_several_dims_and_across_memory(module: nn.Module, tmp_path: Path) -> None:
+    for parameter in module.parameters():
+        nn.init.normal_(parameter)
+    agrees(module, [torch.randn(2, 8, 5, 6)], tmp_path)
 
 
 def test_what_has_no_template_is_refused_with_its_reason() -> None:

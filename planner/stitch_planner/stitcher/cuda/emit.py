@@ -1,9 +1,12 @@
 """A KernelProgram as one CUDA source file over the headers of the package."""
 
+import json
 import re
 import struct
 from collections.abc import Iterable, Sequence
 
+from stitch_planner.stitcher.cuda.lines import comment_line
+from stitch_planner.stitcher.cuda.operands import pointer_name
 from stitch_planner.stitcher.cuda.pointwise import pointwise_class
 from stitch_planner.stitcher.cuda.rows import RowClass
 from stitch_planner.stitcher.cuda.scalars import MEMORY_TYPES
@@ -68,7 +71,7 @@ def _opening(program: KernelProgram, title: str, summary: Sequence[str]) -> str:
     lines = [f"{title or program.name}: one forward pass.", ""]
     lines += [*summary, ""] if summary else []
     lines.append(f"Written for {program.target} and for the shapes below; other shapes are refused.")
-    return "\n".join(f"// {line}".rstrip() for line in lines)
+    return "\n".join(comment_line(line).rstrip() for line in lines)
 
 
 def _kernel_class(kernel: Kernel) -> str:
@@ -129,7 +132,8 @@ def _tensor_facts(view: View) -> str:
     code, bits = _DLPACK_CODES[view.dtype]
     shape = ", ".join(str(size) for size in view.shape)
     name = view.buffer.source or view.buffer.name
-    return f'{{"{name}", {code}, {bits}, {len(view.shape)}, {{{shape}}}}}'
+    quoted = json.dumps(name, ensure_ascii=False)
+    return f"{{{quoted}, {code}, {bits}, {len(view.shape)}, {{{shape}}}}}"
 
 
 def _handle(program: KernelProgram, kernels: list[Kernel], calls: list[LibraryCall]) -> str:
@@ -171,7 +175,7 @@ def _declarations(program: KernelProgram, buffers: Iterable[Buffer]) -> list[str
 
 
 def _declaration(buffer: Buffer, places: dict[Buffer, tuple[str, int]]) -> str:
-    kind, name = MEMORY_TYPES[buffer.dtype], buffer.name
+    kind, name = MEMORY_TYPES[buffer.dtype], pointer_name(buffer)
     if buffer.role == "param":
         source, place = places[buffer]
         return f"const {kind}* {name} = {source}<{kind}>({place});"
@@ -193,13 +197,12 @@ def _used(kernels: list[Kernel]) -> set[Buffer]:
 
 
 def _launch(kernel: Kernel) -> list[str]:
-    comment = f"// {kernel.comment}" + (
-        f" ({kernel.chosen})" if isinstance(kernel, LibraryCall) and kernel.chosen else ""
-    )
+    chosen = f" ({kernel.chosen})" if isinstance(kernel, LibraryCall) and kernel.chosen else ""
+    comment = comment_line(kernel.comment + chosen)
     if isinstance(kernel, LibraryCall):
         arguments = ", ".join(_argument(argument) for argument in kernel.run)
         return [comment, f"STITCH_TRY({kernel.name}.run({arguments}));"]
-    buffers = dict.fromkeys(access.buffer.name for access in (*kernel.loads, *kernel.stores))
+    buffers = dict.fromkeys(pointer_name(access.buffer) for access in (*kernel.loads, *kernel.stores))
     made = f"{kernel.name}{{{', '.join(buffers)}}}"
     return [comment, f'STITCH_TRY({_entry(kernel)}("{kernel.name}", {made}, call));']
 
@@ -219,7 +222,8 @@ def _entry(kernel: PointwiseKernel | RowKernel | ColumnKernel) -> str:
 def _argument(argument: Argument) -> str:
     if isinstance(argument, Pointer):
         view = argument.view
-        return f"{view.buffer.name} + {view.offset}" if view.offset else view.buffer.name
+        name = pointer_name(view.buffer)
+        return f"{name} + {view.offset}" if view.offset else name
     if isinstance(argument, PointerList):
         return "{" + ", ".join(_argument(pointer) for pointer in argument.pointers) + "}"
     return argument

@@ -34,9 +34,14 @@ class Lines:
         self.open(f"for (int e = 0; e < {vector}; ++e) {{")
 
 
+def comment_line(text: str) -> str:
+    """The text as one C++ comment: names of the reference must not end it, nor continue it on the next line."""
+    return ("// " + " ".join(text.split())).rstrip("\\")
+
+
 def open_class(out: Lines, name: str, comment: str, declared: dict[Buffer, str]) -> None:
     """Begins a kernel's class: its comment, and the pointers that it holds."""
-    out.add(f"// {comment}")
+    out.add(comment_line(comment))
     out.open(f"struct {name} {{")
     out.add(*declared.values(), "")
 

@@ -15,10 +15,18 @@ def pointers(loads: Sequence[Access], stores: Sequence[Access]) -> dict[Buffer, 
         buffer = access.buffer
         kind = MEMORY_TYPES[buffer.dtype]
         if buffer in written:
-            declared[buffer] = f"{kind}* {buffer.name};"
+            declared[buffer] = f"{kind}* {pointer_name(buffer)};"
         else:
-            declared[buffer] = f"const {kind}* __restrict__ {buffer.name};"
+            declared[buffer] = f"const {kind}* __restrict__ {pointer_name(buffer)};"
     return declared
+
+
+def pointer_name(buffer: Buffer) -> str:
+    """The C++ name of the pointer to a buffer.
+
+    The underscore keeps names of the reference apart from our own (`row`, `input`, `v3`), which never end so.
+    """
+    return f"{buffer.name}_"
 
 
 def coordinates(space: Sequence[int], index: str, prefix: str, used: set[int]) -> list[str]:
@@ -67,7 +75,7 @@ def linear_address(space: Sequence[int], access: Access, index: str, prefix: str
 def address(access: Access, *parts: str) -> str:
     """The buffer's pointer plus the parts that are not empty, and the window's own offset."""
     fixed = str(access.offset) if access.offset else ""
-    return " + ".join(filter(None, (access.buffer.name, fixed, *parts)))
+    return " + ".join(filter(None, (pointer_name(access.buffer), fixed, *parts)))
 
 
 def load_text(access: Access, vector: int, where: str) -> str:
