@@ -123,7 +123,8 @@ def bench_sections(bench: Bench) -> list[Section]:
         "95% interval",
         "",
     )
-    notes = [f"outcome: {bench.outcome}"]
+    notes = [f"{timing.name}: {timing.note}" for timing in bench.timings if timing.note]
+    notes.append(f"outcome: {bench.outcome}")
     if bench.message:
         notes.append(bench.message)
     threads = f", {bench.threads} threads" if bench.threads else ""
@@ -143,9 +144,9 @@ def _timing_row(bench: Bench, timing: Timing) -> tuple[str, ...]:
     )
     shown = tuple(microseconds(value) for value in times)
     if ratio is None:
-        return (timing.name, *shown, "", "", timing.note)
+        return (timing.name, *shown, "", "", "")
     interval = f"{ratio.low:.2f} to {ratio.high:.2f}"
-    return (timing.name, *shown, f"{ratio.speedup:.2f}x", interval, timing.note or ratio.outcome)
+    return (timing.name, *shown, f"{ratio.speedup:.2f}x", interval, ratio.outcome)
 
 
 def ceilings_sections(ceilings: Ceilings) -> list[Section]:

@@ -38,6 +38,9 @@ _MEMORY_SHARE = 4
 _LONGEST = 4.0
 """The fewest rounds of very long calls may take so many budgets."""
 _CUDA_CACHE_BYTES = 64 << 20
+_LATENCY_SAMPLES = 40
+"""Single calls per visit where they are the headline: each carries the jitter of two wake-ups of a process."""
+_NOTE_CHARS = 300
 _DISTURBED = 0.10
 """Above this share of disturbed visits the message says so."""
 
@@ -231,11 +234,14 @@ class _Run:
 
     def _leave_out(self, kind: str, reason: str) -> None:
         self.say(f"{kind} is not measured: {reason}")
-        self.absent.append(Timing(name=kind, latency_us=None, note=reason))
+        first_line = reason.strip().splitlines()[0] if reason.strip() else "no reason was given"
+        self.absent.append(Timing(name=kind, latency_us=None, note=first_line[:_NOTE_CHARS]))
 
     def _rounds(self, seats: list[Seat], deadline_s: float | None) -> Rounds:
         """Run the rounds; a baseline that fails meanwhile leaves, and the rounds begin anew without it."""
         rules = self.options.rules
+        if self.figure == "latency_us":
+            rules = replace(rules, latency_samples=max(rules.latency_samples, _LATENCY_SAMPLES))
         if self.options.quick:
             rules = replace(rules, max_rounds=rules.min_rounds)
         while True:
