@@ -39,7 +39,7 @@ _LONGEST = 4.0
 """The fewest rounds of very long calls may take so many budgets."""
 _CUDA_CACHE_BYTES = 64 << 20
 _LATENCY_SAMPLES = 40
-"""Single calls per visit where they are the headline: each carries the jitter of two wake-ups of a process."""
+"""Single calls per visit where they are the headline: each carries the jitter of two wake-ups."""
 _NOTE_CHARS = 300
 _DISTURBED = 0.10
 """Above this share of disturbed visits the message says so."""
