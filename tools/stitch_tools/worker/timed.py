@@ -195,7 +195,7 @@ def matmul_rates(device: str, budget_s: float = 1.0) -> dict[str, float]:
         # Half formats on a CPU without native support run through fp32 and would take minutes here.
         formats = {"fp32": torch.float32}
     rates = {
-        name: _matmul_rate(dtype, device, 8192 if cuda else 1536, budget_s) for name, dtype in formats.items()
+        name: _matmul_rate(dtype, device, 8192 if cuda else 1024, budget_s) for name, dtype in formats.items()
     }
     if cuda:
         with _allow_tf32():
@@ -224,7 +224,7 @@ def _matmul_rate(dtype: torch.dtype, device: str, size: int, budget_s: float) ->
 def _allow_tf32() -> AbstractContextManager[object]:
     if not torch.cuda.is_available():
         return nullcontext()
-    from stitch_tools.worker.reference.run import precision
+    from stitch_tools.worker.precision import precision
 
     return precision("tf32", "tf32")
 
