@@ -232,3 +232,21 @@ def test_embedding_and_losses(smoothing: float, tmp_path: Path) -> None:
     torch.manual_seed(0)
     tokens, targets = torch.randint(0, 50, (4, 6)), torch.randint(0, 9, (4, 6))
     check(Tokens(smoothing).eval(), [tokens, targets], tmp_path, {"embedding", "loss"})
+
+
+class Bags(nn.Module):
+    """Equal bags with padding, and ragged ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.equal = nn.EmbeddingBag(30, 12, mode="mean", padding_idx=0)
+        self.ragged = nn.EmbeddingBag(30, 20, mode="sum")
+
+    def forward(self, tokens: torch.Tensor, offsets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.relu(self.equal(tokens)), self.ragged(tokens.flatten(), offsets)
+
+
+def test_pooled_embeddings(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    tokens, offsets = torch.randint(0, 30, (5, 8)), torch.tensor([0, 3, 3, 17])
+    check(Bags().eval(), [tokens, offsets], tmp_path, {"embedding"})

@@ -6,7 +6,7 @@ from stitch_planner.stitcher.templates.batch_norm import BatchNorm
 from stitch_planner.stitcher.templates.concat import Concat
 from stitch_planner.stitcher.templates.conv import Conv
 from stitch_planner.stitcher.templates.elements import Elements
-from stitch_planner.stitcher.templates.embedding import Embedding
+from stitch_planner.stitcher.templates.embedding import Embedding, EmbeddingBag
 from stitch_planner.stitcher.templates.gemm import Gemm
 from stitch_planner.stitcher.templates.group_norm import GroupNorm
 from stitch_planner.stitcher.templates.loss import ClassLoss
@@ -24,6 +24,7 @@ TEMPLATES: tuple[Template, ...] = (
     Upsample(),
     Rnn(),
     Embedding(),
+    EmbeddingBag(),
     ClassLoss(),
     Concat(),
     Gemm(),
