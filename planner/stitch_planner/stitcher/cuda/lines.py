@@ -35,7 +35,7 @@ class Lines:
 
 
 def comment_line(text: str) -> str:
-    """The text as one C++ comment: names of the reference must not end it, nor continue it on the next line."""
+    """The text as one C++ comment: names of the reference must not end it, nor continue it below."""
     return ("// " + " ".join(text.split())).rstrip("\\")
 
 

@@ -47,7 +47,7 @@ int32_t copy_elements(const T* from, T* to, const Strided& layout, const Call& c
   constexpr int kThreads = 256;
   const int64_t wanted = ceil_div(layout.numel, kThreads), most = int64_t{call.multiprocessors} * 16;
   const unsigned blocks = static_cast<unsigned>(wanted < most ? wanted : most);
-  copy_kernel<<<blocks, kThreads, 0, call.stream> > >(from, to, layout);
+  copy_kernel<<<blocks, kThreads, 0, call.stream>>>(from, to, layout);
   return call.launched("copy a strided tensor");
 }
 

@@ -45,7 +45,7 @@ int32_t pointwise(const char* name, const F& compute, const Call& call) {
   const int64_t wanted = ceil_div(F::kElements / F::kVector, kPointwiseThreads);
   const int64_t useful = static_cast<int64_t>(call.multiprocessors) * kPointwiseBlocksPerMultiprocessor;
   const unsigned blocks = static_cast<unsigned>(wanted < useful ? wanted : useful);
-  pointwise_kernel<<<blocks, kPointwiseThreads, 0, call.stream> > >(compute);
+  pointwise_kernel<<<blocks, kPointwiseThreads, 0, call.stream>>>(compute);
   return call.launched(name);
 }
 
