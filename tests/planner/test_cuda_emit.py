@@ -222,7 +222,16 @@ def test_parameters_of_any_layout_are_copied_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.nvcc
-@pytest.mark.parametrize("which", ["rows", "blocks", "long", "softmax", "pointwise", "columns", "gemm"])
+@pytest.mark.parametrize(
+    "which",
+    [
+        "rows",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("blocks", "long", "softmax", "pointwise", "columns", "gemm")
+        ),
+    ],
+)
 def test_programs_build_for_three_architectures_without_spills(which: str, tmp_path: Path) -> None:
     programs = {
         "rows": gelu_layer_norm(64, 256),
