@@ -1,10 +1,11 @@
 """Builds the kernel of scale.cpp or scale.cu through torch's own load_inline and prints what that cost."""
 
 import json
+import os
 import resource
 import sys
 
-from torch.utils.cpp_extension import load_inline
+from torch.utils import cpp_extension
 
 CPP = """
 torch::Tensor scale(torch::Tensor x) {
@@ -37,8 +38,11 @@ def main() -> None:
     """Build, and print CPU seconds of all compilers as the last line."""
     cuda = sys.argv[1].endswith(".cu")
     ok = True
+    if cuda and cpp_extension.CUDA_HOME is None:
+        # A CPU build of torch does not look for the toolkit; it can compile, but not link.
+        cpp_extension.CUDA_HOME = os.environ["CUDA_HOME"]
     try:
-        load_inline(
+        cpp_extension.load_inline(
             name=f"stock_{'cuda' if cuda else 'cpp'}",
             cpp_sources="torch::Tensor scale(torch::Tensor x);" if cuda else CPP,
             cuda_sources=CUDA if cuda else "",

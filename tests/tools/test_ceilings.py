@@ -25,6 +25,11 @@ def measured(cache_dir: Path) -> Ceilings:
     return measure_ceilings("cpu", cache_dir=cache_dir)
 
 
+def need_quiet(cache_dir: Path) -> None:
+    if not (cache_dir / "ceilings").exists():
+        pytest.skip("this machine was too busy: its figures were not kept")
+
+
 @pytest.mark.slow
 def test_figures_of_one_run_stand_in_a_plausible_order(measured: Ceilings) -> None:
     assert measured.cache_bytes_per_s is not None
@@ -40,6 +45,7 @@ def test_figures_of_one_run_stand_in_a_plausible_order(measured: Ceilings) -> No
 
 @pytest.mark.slow
 def test_a_second_call_measures_nothing(measured: Ceilings, cache_dir: Path) -> None:
+    need_quiet(cache_dir)
     said: list[str] = []
     assert measure_ceilings("cpu", cache_dir=cache_dir, emit=said.append) == measured
     assert said == []
@@ -50,19 +56,22 @@ def test_a_session_adds_the_measured_rate_of_matrix_products(measured: Ceilings,
     with TargetSession(find_interpreter(None, cache_dir), threads=measured.threads) as session:
         better = measure_ceilings("cpu", cache_dir=cache_dir, session=session)
         again = measure_ceilings("cpu", cache_dir=cache_dir, session=session)
-    assert again == better
     assert better.flops_per_s["fp32"] > 1e8
+    need_quiet(cache_dir)
+    assert again == better
     assert measure_ceilings("cpu", cache_dir=cache_dir) == better
 
 
 @pytest.mark.slow
 def test_a_damaged_cache_is_measured_anew(measured: Ceilings, cache_dir: Path) -> None:
+    need_quiet(cache_dir)
     (entry,) = (cache_dir / "ceilings").glob("*.json")
     entry.write_text("{", encoding="utf-8")
     said: list[str] = []
     measure_ceilings("cpu", cache_dir=cache_dir, emit=said.append)
-    assert len(said) == 1
-    assert json.loads(entry.read_text(encoding="utf-8"))["schema"] == 1
+    if len(said) == 1:  # a second sentence says that the machine was busy
+        assert json.loads(entry.read_text(encoding="utf-8"))["schema"] == 1
+    assert said
 
 
 def test_a_gpu_that_is_not_here_is_an_error_with_the_next_step(tmp_path: Path) -> None:

@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 
 from stitch_tools.timing.blocks import Rules, calibrate, run_rounds, visit
-from stitch_tools.timing.interference import Snapshot, snapshot, steal_share, waited_share, was_disturbed
+from stitch_tools.timing.interference import (
+    Snapshot,
+    find_pressure,
+    snapshot,
+    steal_share,
+    waited_share,
+    was_disturbed,
+)
 from stitch_tools.timing.statistics import outcome_of
 
 FIGURE = "throughput_us"
@@ -193,3 +200,30 @@ def test_long_calls_may_finish_the_fewest_rounds_after_the_time_is_over() -> Non
     ratio = rounds.ratio("eager", "program", FIGURE)
     assert ratio is not None
     assert (ratio.count, ratio.middle) == (10, pytest.approx(2.0))
+
+
+def write_pressure(file: Path, total: int) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f"some avg10=0.00 avg60=0.00 avg300=0.00 total={total}\n", encoding="ascii")
+
+
+@pytest.mark.parametrize(
+    ("own", "cpus", "expected"),
+    [
+        (None, 2, "machine"),  # no cgroup counter: a small machine's own one will do
+        (None, 64, None),  # on a large one somebody always waits
+        (5_000, 64, "own"),  # a container, or a slice of the system
+        (1_000_000, 64, None),  # the root cgroup is the machine
+    ],
+)
+def test_pressure_is_asked_where_it_speaks_about_us(
+    tmp_path: Path, own: int | None, cpus: int, expected: str | None
+) -> None:
+    machine, cgroups = tmp_path / "pressure" / "cpu", tmp_path / "cgroups"
+    write_pressure(machine, 1_000_100)
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self" / "cgroup").write_text("1:cpu:/\n0::/user.slice\n", encoding="utf-8")
+    if own is not None:
+        write_pressure(cgroups / "user.slice" / "cpu.pressure", own)
+    names = {"machine": machine, "own": cgroups / "user.slice" / "cpu.pressure", None: None}
+    assert find_pressure(tmp_path, cgroups, cpus) == names[expected]

@@ -21,12 +21,15 @@ from stitch_tools.models import Ceilings, sha256_hex
 from stitch_tools.processes.session import TargetSession
 from stitch_tools.store import write_atomically
 from stitch_tools.timing.device_lock import device_lock
+from stitch_tools.timing.interference import snapshot, waited_share
 
 _PROBE_TIMEOUT_S = 60.0
 _CHILD_TIMEOUT_S = 180.0
 _LOCK_WAIT_S = 60.0
 _PROBE_REPETITIONS = 3
 _DEFAULT_CACHE_BYTES = 32 << 20
+_BUSY_SHARE = 0.25
+"""Above this share of waiting for a CPU the figures are low, and must not stay in the cache."""
 _SCHEMA = 1
 
 
@@ -39,6 +42,8 @@ def measure_ceilings(
     emit: Callable[[str], None] | None = None,
 ) -> Ceilings:
     """The ceilings of `cpu` or `cuda:sm_90`, from the cache where they were measured before.
+
+    Figures of a CPU that others kept busy meanwhile are returned, but not cached.
 
     Args:
         target: the device; a GPU must be in this machine.
@@ -63,10 +68,18 @@ def measure_ceilings(
     if emit is not None:
         emit("measuring what this device can do (once per machine)")
     with device_lock(gpu.uuid if gpu else "cpu", wait_s=_LOCK_WAIT_S, purpose="ceilings", emit=emit):
+        before = snapshot()
         if gpu is None:
             found = _measure_cpu(key, threads, cache_dir, session)
         else:
             found = _measure_gpu(key, gpu, target, session)
+        waited = waited_share(before, snapshot()) if gpu is None else None
+    if waited is not None and waited > _BUSY_SHARE:
+        if emit is not None:
+            emit(
+                f"others used this machine {waited:.0%} of that time: the figures are not kept for later runs"
+            )
+        return found
     with contextlib.suppress(StitchError):  # a cache that cannot be written only costs the next run time
         write_atomically(path, _entry(found, products=session is not None))
     return found

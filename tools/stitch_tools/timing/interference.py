@@ -1,16 +1,21 @@
 """What others did to this machine while a block ran: time stolen by the hypervisor, and waiting for a CPU.
 
-Steal time comes from /proc/stat in clock ticks. Waiting comes from /proc/pressure/cpu: the microseconds in
-which some runnable task had no CPU. All contestants but one are stopped and the one that runs has no more
-threads than CPUs, so waiting means that a foreign process took part. None: the kernel does not say.
+Steal time comes from /proc/stat in clock ticks. Waiting comes from the kernel's pressure counters: the
+microseconds in which some runnable task had no CPU. All contestants but one are stopped, and the one that
+runs has no more threads than CPUs, so waiting means that a foreign process took part. The counter of our own
+cgroup is asked, else that of the whole machine, which speaks about us on small machines only.
 """
 
 import os
 import time
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
-PROC = Path("/proc")
+_PROC = Path("/proc")
+_CGROUPS = Path("/sys/fs/cgroup")
+_SMALL_MACHINE_CPUS = 16
+"""On a larger machine somebody always waits somewhere, on CPUs that are none of ours."""
 WAITING_SHARE = 0.05
 """A block in which some task waited for a CPU longer than this share of the time is repeated."""
 
@@ -24,9 +29,37 @@ class Snapshot:
     waited_us: int | None
 
 
-def snapshot(proc: Path = PROC) -> Snapshot:
+def snapshot(proc: Path = _PROC) -> Snapshot:
     """The counters now; about 30 us."""
-    return Snapshot(time.monotonic(), _steal_ticks(proc / "stat"), _waited_us(proc / "pressure" / "cpu"))
+    pressure = _own_pressure() if proc == _PROC else find_pressure(proc, proc / "cgroups", 1)
+    waited = None if pressure is None else _waited_us(pressure)
+    return Snapshot(time.monotonic(), _steal_ticks(proc / "stat"), waited)
+
+
+def find_pressure(proc: Path, cgroups: Path, cpus: int) -> Path | None:
+    """The pressure file that speaks about us: our own cgroup's, or a small machine's; else None."""
+    machine = proc / "pressure" / "cpu"
+    try:
+        lines = (proc / "self" / "cgroup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        if line.startswith("0::"):
+            own = cgroups / line.removeprefix("0::").lstrip("/") / "cpu.pressure"
+            total = _waited_us(own)
+            # Seen from a container its cgroup is "/" too: then only the figures tell it from the machine's.
+            if total is not None and not _alike(total, _waited_us(machine)):
+                return own
+    return machine if cpus <= _SMALL_MACHINE_CPUS and machine.exists() else None
+
+
+@lru_cache(maxsize=1)
+def _own_pressure() -> Path | None:
+    return find_pressure(_PROC, _CGROUPS, os.cpu_count() or 1)
+
+
+def _alike(left: int, right: int | None) -> bool:
+    return right is not None and abs(left - right) <= 0.01 * right
 
 
 def was_disturbed(before: Snapshot, after: Snapshot) -> bool:

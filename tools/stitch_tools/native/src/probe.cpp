@@ -1,6 +1,6 @@
 // Measures the ceilings of this CPU and prints them as one JSON object.
 //
-//   copy        bytes read + written per second, arrays far larger than the last-level cache
+//   copy        bytes read + written per second, source and target together four last-level caches
 //   cache copy  the same for arrays that stay in the last-level cache
 //   fma         floating-point operations per second of independent multiply-add chains in registers
 //   launch      seconds of one empty parallel region
@@ -132,10 +132,10 @@ int main(int argc, char** argv) {
     return 2;
   }
   const size_t cache = std::strtoull(argv[1], nullptr, 10), limit = std::strtoull(argv[2], nullptr, 10);
-  const size_t large = std::min<size_t>(std::max<size_t>(4 * cache, 64u << 20), limit / 2);
+  const size_t large = std::min<size_t>(std::max<size_t>(2 * cache, 32u << 20), limit / 2);
   const double copy = copy_rate(large, 1, 0.6);
   // Both arrays together take a quarter of the cache: other tenants use some of it too.
-  const double cache_copy = copy_rate(std::max<size_t>(cache / 8, 64u << 10), 16, 0.3);
+  const double cache_copy = copy_rate(std::max<size_t>(cache / 8, 64u << 10), 4, 0.4);
   std::printf(
       "{\"threads\": %d, \"copy_bytes_per_s\": %.6g, \"cache_bytes_per_s\": %.6g, "
       "\"fma_flops_per_s\": %.6g, \"launch_s\": %.6g}\n",
