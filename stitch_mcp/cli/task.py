@@ -26,12 +26,12 @@ def new(file: str, inputs: str | None, output: str | None, force: bool, as_json:
     from stitch_tools.references import render_task_toml
     from stitch_tools.store import write_atomically
 
-    text = render_task_toml(file, workspace=Path.cwd(), inputs=inputs)
     # `path.py:Object` and `path.py` share one folder; the colon is no part of the path then.
-    source = Path(file if Path(file).exists() else file.rpartition(":")[0])
+    source = Path(file if Path(file).exists() else file.rpartition(":")[0] or file)
     path = Path(output) if output else source.with_name(f"{source.stem}.task.toml")
     if path.exists() and not force:
         raise UsageError(f"{path} exists", hint="replace it with --force, or choose another with --output")
+    text = render_task_toml(file, workspace=Path.cwd(), inputs=inputs, folder=path.absolute().parent)
     write_atomically(path.absolute(), text.encode("utf-8"))
     fields = {"path": str(path.absolute())}
     notes = (f"wrote {path}", f"next: edit it, then stitch-mcp solve {path}")

@@ -278,6 +278,16 @@ class TestTaskFile:
         write(tmp_path, {"ne t.task.toml": render_task_toml("ne t.py", workspace=tmp_path)})
         assert load(tmp_path, "ne t.py", store) == before
 
+    def test_a_file_written_elsewhere_points_back_to_the_reference(
+        self, tmp_path: Path, store: Store
+    ) -> None:
+        write(tmp_path, {"src/net.py": MODEL})
+        folder = tmp_path / "tasks"
+        text = render_task_toml("src/net.py:Model", workspace=tmp_path, folder=folder)
+        write(folder, {"mine.toml": text})
+        assert 'reference = "../src/net.py:Model"' in text
+        assert load(tmp_path, "tasks/mine.toml", store) == load(tmp_path, "src/net.py:Model", store)
+
     def test_the_written_file_shows_every_key_and_its_lines_are_valid(self, tmp_path: Path) -> None:
         write(tmp_path, {"net.py": MODEL, "part.py": ""})
         text = render_task_toml("net.py", workspace=tmp_path)

@@ -5,6 +5,7 @@ A reference is a KernelBench-style file, an object in a file (`path.py:Object`),
 """
 
 import ast
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -107,8 +108,10 @@ def load_task(
     )
 
 
-def render_task_toml(reference: str, *, workspace: Path, inputs: str | None = None) -> str:
-    """Text of a task.toml for `reference` (a Python file), to lie beside it; nothing is written.
+def render_task_toml(
+    reference: str, *, workspace: Path, inputs: str | None = None, folder: Path | None = None
+) -> str:
+    """Text of a task.toml for `reference` (a Python file), to lie beside it or in `folder`; not written.
 
     Raises:
         TaskError: as in `load_task`.
@@ -116,7 +119,8 @@ def render_task_toml(reference: str, *, workspace: Path, inputs: str | None = No
     pointer = replace(_locate(reference, workspace), task_file=None)
     source = read_python(pointer.file)
     makers = _find_makers(source, pointer, TaskFile(path=pointer.file), inputs)
-    named = pointer.file.name + (f":{pointer.entry}" if pointer.entry else "")
+    path = os.path.relpath(pointer.file, folder.resolve()) if folder else pointer.file.name
+    named = Path(path).as_posix() + (f":{pointer.entry}" if pointer.entry else "")
     return task_file_text(named, inputs=makers.inputs, init_inputs=makers.init_inputs)
 
 
