@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from stitch_planner.plan import Plan, make_plan
 from stitch_planner.stitcher import Stitched, stitch
@@ -76,7 +77,7 @@ class Built:
 
 def leaves(value: Any) -> list[torch.Tensor]:
     """Tensors of an output tree, in order."""
-    return [leaf for leaf in torch.utils._pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
 def assert_equal_to_torch(

@@ -172,3 +172,36 @@ def test_a_fused_value_that_is_also_an_output_is_stored_once(tmp_path: Path) -> 
 
     result = assert_equal_to_torch(Both(), [torch.randn(16, 64), torch.randn(16, 64)], tmp_path)
     assert result.kinds == ["rows"]
+
+
+def test_a_mean_over_everything_is_cut_into_chunks(tmp_path: Path) -> None:
+    class Loss(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.tensor(2.0))
+
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return ((x - y) ** 2).mean() * self.scale
+
+    result = assert_equal_to_torch(Loss(), [torch.randn(256, 300), torch.randn(256, 300)], tmp_path)
+    assert "in 256 chunks" in result.source
+    assert "joined" in result.source
+
+
+def test_transposed_results_and_short_last_dims_go_through_tiles_and_longer_loops(tmp_path: Path) -> None:
+    functions = [
+        lambda x, y: x.permute(0, 2, 3, 1).contiguous() + 1,
+        lambda x, y: (x + y.transpose(2, 3)).tanh(),
+        lambda x, y: torch.relu(x.transpose(1, 3)),
+    ]
+    assert_equal_to_torch(
+        Each(*functions), [torch.randn(2, 37, 50, 50), torch.randn(2, 37, 50, 50)], tmp_path
+    )
+
+
+def test_names_of_a_reference_do_not_meet_those_of_the_program(tmp_path: Path) -> None:
+    class Names(nn.Module):
+        def forward(self, memory: torch.Tensor, status: torch.Tensor, double: torch.Tensor) -> torch.Tensor:
+            return torch.exp(memory) + status * double
+
+    assert_equal_to_torch(Names(), [torch.randn(3), torch.randn(3), torch.randn(3)], tmp_path)

@@ -11,7 +11,7 @@ from stitch_planner.stitcher.views import collapse, expand, permute, reshape, sl
 def window(tensor: torch.Tensor) -> View:
     size = max(tensor.untyped_storage().nbytes() // tensor.element_size(), 1)
     buffer = Buffer("x", "float32", size, "input")
-    return View(buffer, tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset())
+    return View(buffer, tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset()))
 
 
 def seen(view: View, tensor: torch.Tensor) -> torch.Tensor:

@@ -102,7 +102,7 @@ class Lowering:
         """`name` as a C++ identifier that no buffer or kernel has yet."""
         base = "".join(c if c.isalnum() or c == "_" else "_" for c in name)
         base = base if base[:1].isalpha() else f"v_{base}"
-        base = base if base not in CPP_KEYWORDS else f"{base}_"
+        base = base if base not in CPP_KEYWORDS | OWN_NAMES else f"{base}_"
         found, count = base, 1
         while found in self.names:
             count += 1
@@ -198,3 +198,13 @@ CPP_KEYWORDS = frozenset(
         "args",
     ]
 )
+
+OWN_NAMES = frozenset(
+    name
+    for line in (
+        "cpu error forward index init keep kept load math memory param prepare",
+        "run status std stitch store take_params program at row total j",
+    )
+    for name in line.split()
+)
+"""Names that generated code uses itself."""

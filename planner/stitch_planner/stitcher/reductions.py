@@ -303,12 +303,14 @@ def refusal(node: GraphNode, index: GraphIndex) -> str | None:
     unknown = types - set(SCALAR_BYTES)
     if unknown:
         return f"no template computes in {', '.join(sorted(unknown))}"
-    if operand.numel == 0:
-        return "a reduction over an empty tensor"
+    if operand.numel == 0 or not operand.shape:
+        return "a reduction over an empty tensor or a single number"
     if node.op in ("aten.any.dim", "aten.all.dim"):
         return None
     if node.outputs[0].dtype not in FLOATS and "float32" in types:
         return f"{node.op} to an integer type has no template"
+    if operand.dtype == "bool" and node.outputs[0].dtype == "bool":
+        return f"{node.op} of bool has no template"
     return _special_refusal(node)
 
 

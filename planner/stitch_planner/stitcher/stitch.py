@@ -58,6 +58,11 @@ def stitch(
     Raises:
         StitchFailedError: something in the graph has no template, and PyTorch cannot stand in for it.
     """
+    if task.contract.buffers == "updated" and facts.mutated_buffers:
+        raise StitchFailedError(
+            f"the contract asks for updated buffers ({', '.join(facts.mutated_buffers[:3])})",
+            hint='Stitched programs do not write buffers back yet: set buffers = "ignored".',
+        )
     simple = simplify(graph)
     steps = partition(GraphIndex(simple), templates_for(task))
     summary = [

@@ -21,6 +21,7 @@ from stitch_planner.stitcher.ir import (
 from stitch_planner.stitcher.lowering import Lowering, UnloweredError
 from stitch_planner.stitcher.reductions import REDUCTIONS, Frame, RowSite
 from stitch_planner.stitcher.scalars import EXPRESSIONS, Site
+from stitch_planner.stitcher.split import split_reduction
 from stitch_planner.stitcher.templates.base import NOT_MINE
 from stitch_planner.stitcher.templates.windows import MOVES
 from stitch_planner.stitcher.views import collapse, expand, reshape
@@ -28,6 +29,9 @@ from stitch_tools.models.graph import GraphNode, ValueRef
 
 SHORT_ROW = 16
 """Below this many contiguous elements, a row is too short to fill vectors: another dim is vectorised."""
+
+SHORT_LOOP = 8
+"""Below this many elements the last loop dim of a pointwise kernel is exchanged for a longer one."""
 
 
 class Elements:
@@ -203,6 +207,7 @@ class _Group:
         count = len(stores)
         if not self.frame.reduced:
             space, strides = _ordered(self.frame.shape, range(len(self.frame.shape)), lead, walks)
+            space, strides = _widest_last(space, strides)
             moved = [replace(w, strides=s) for w, s in zip(walks, strides, strict=True)]
             name = self.lowering.unique(f"k_{names[-1]}")
             self.lowering.add(
@@ -215,11 +220,19 @@ class _Group:
         moved = [
             replace(w, strides=a + b) for w, a, b in zip(walks, outer_strides, inner_strides, strict=True)
         ]
-        kind = ColumnKernel if _by_columns(outer, inner, moved, count) else RowKernel
         name = self.lowering.unique(f"k_{names[-1]}")
-        self.lowering.add(
-            kind(name, comment, names, outer, inner, tuple(moved[count:]), body, tuple(moved[:count]))
-        )
+        loads, stored = tuple(moved[count:]), tuple(moved[:count])
+        if _by_columns(outer, inner, moved, count):
+            self.lowering.add(ColumnKernel(name, comment, names, outer, inner, loads, body, stored))
+            return
+        kernel = RowKernel(name, comment, names, outer, inner, loads, body, stored)
+        for part in split_reduction(kernel, lambda chunks: self._partial(name, chunks, body)):
+            self.lowering.add(part)
+
+    def _partial(self, name: str, chunks: int, body: Body) -> View:
+        """Room for the partial results of a reduction that is cut into chunks."""
+        reduced = next(instr for instr in body.instrs if instr.op == "reduce")
+        return self.lowering.scratch(f"{name}_partial", (chunks,), reduced.dtype)
 
     def _lead(self, stores: list[Access]) -> tuple[int, ...]:
         """Strides that decide the loop order: those of the first operand that varies everywhere."""
@@ -240,6 +253,20 @@ def _ordered(
     order = sorted(dims, key=lambda d: (-lead[d], d))
     sizes, strides = collapse([shape[d] for d in order], [[w.strides[d] for d in order] for w in walks])
     return tuple(sizes), [tuple(s) for s in strides]
+
+
+def _widest_last(
+    space: tuple[int, ...], strides: list[tuple[int, ...]]
+) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+    """The loop dims with a longer one moved to the inside where the last is too short to fill a vector.
+
+    Its elements are then some distance apart, which costs less than a loop of three steps.
+    """
+    longest = max(range(len(space)), key=lambda d: space[d])
+    if space[-1] >= SHORT_LOOP or space[longest] < 8 * SHORT_LOOP:
+        return space, strides
+    order = [d for d in range(len(space)) if d != longest] + [longest]
+    return tuple(space[d] for d in order), [tuple(s[d] for d in order) for s in strides]
 
 
 def _by_columns(outer: tuple[int, ...], inner: tuple[int, ...], walks: list[Access], stores: int) -> bool:

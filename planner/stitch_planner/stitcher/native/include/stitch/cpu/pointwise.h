@@ -2,6 +2,10 @@
 #ifndef STITCH_CPU_POINTWISE_H_
 #define STITCH_CPU_POINTWISE_H_
 
+#include <string.h>
+
+#include <utility>
+
 #include "stitch/cpu/at.h"
 #include "stitch/cpu/parallel.h"
 
@@ -73,6 +77,56 @@ class Pointwise {
                     });
   }
 
+  // An operand that is contiguous along kTileDim only: its part of a tile goes through a small local array, so
+  // that memory is read and written in whole cache lines. Walking it directly would touch kTile lines at a
+  // distance that is often a power of two, which all fall into the same few places of the cache.
+  template <class Op>
+  static constexpr bool kIsTurned = Op::stride(kLast) > 1 && Op::stride(K::kTileDim < 0 ? 0 : K::kTileDim) == 1;
+
+  using Loads = typename K::Loads;
+  using Stores = typename K::Stores;
+  static constexpr int64_t kTileBytes = kTile * kTile * 8;
+
+  // Element (i, j) of a staged operand lies at [j - across][i - down].
+  struct Tile {
+    alignas(64) char loads[Loads::kCount + 1][kTileBytes];
+    alignas(64) char stores[Stores::kCount + 1][kTileBytes];
+    int64_t down, across, height, width;  // first row and column, and how many
+  };
+
+  // What a kernel sees inside a tile; see At.
+  struct TileAt {
+    const Pointers<K>& row;
+    int64_t i, j;
+    const int64_t* index_of;
+    Tile& tile;
+
+    template <int kIndex>
+    STITCH_FN typename Loads::template Get<kIndex>::Type load() const {
+      using Op = typename Loads::template Get<kIndex>;
+      using T = typename Op::Type;
+      if constexpr (kIsTurned<Op>) {
+        return reinterpret_cast<const T*>(tile.loads[kIndex])[(j - tile.across) * kTile + i];
+      } else {
+        return reinterpret_cast<const T*>(row.loads[kIndex])[j * Op::stride(kLast)];
+      }
+    }
+    template <int kIndex, class V>
+    STITCH_FN void store(V value) const {
+      using Op = typename Stores::template Get<kIndex>;
+      using T = typename Op::Type;
+      if constexpr (kIsTurned<Op>) {
+        reinterpret_cast<T*>(tile.stores[kIndex])[(j - tile.across) * kTile + i] = static_cast<T>(value);
+      } else {
+        reinterpret_cast<T*>(row.stores[kIndex])[j * Op::stride(kLast)] = static_cast<T>(value);
+      }
+    }
+    template <int kWhich>
+    STITCH_FN int64_t index() const {
+      return kWhich == kLast ? j : index_of[kWhich];
+    }
+  };
+
   static void run_tile(const Pointers<K>& base, int64_t other, int64_t down, int64_t across) {
     int64_t index[kRank];
     Pointers<K> corner = base;
@@ -82,15 +136,47 @@ class Pointwise {
       other /= Space::size(dim);
       advance<K>(corner, dim, index[dim]);
     }
-    const int64_t bottom = std::min(Space::size(K::kTileDim), (down + 1) * kTile);
-    const int64_t right = std::min(kWidth, (across + 1) * kTile);
-    for (int64_t i = down * kTile; i < bottom; ++i) {
-      Pointers<K> row = corner;
-      index[K::kTileDim] = i;
-      advance<K>(row, K::kTileDim, i);
+    advance<K>(corner, K::kTileDim, down * kTile);
+    Tile tile;
+    tile.down = down * kTile;
+    tile.across = across * kTile;
+    tile.height = std::min(Space::size(K::kTileDim) - tile.down, kTile);
+    tile.width = std::min(kWidth - tile.across, kTile);
+    fetch(corner, tile, std::make_integer_sequence<int, Loads::kCount>{});
+    Pointers<K> row = corner;
+    for (int64_t i = 0; i < tile.height; ++i) {
+      index[K::kTileDim] = tile.down + i;
       const Pointers<K> local = row;
 #pragma omp simd
-      for (int64_t j = across * kTile; j < right; ++j) K::apply(At<K, kLast>{local, j, index});
+      for (int64_t j = tile.across; j < tile.across + tile.width; ++j) {
+        K::apply(TileAt{local, i, j, index, tile});
+      }
+      advance<K>(row, K::kTileDim, 1);
+    }
+    flush(corner, tile, std::make_integer_sequence<int, Stores::kCount>{});
+  }
+
+  template <int... kIndex>
+  static void fetch(const Pointers<K>& corner, Tile& tile, std::integer_sequence<int, kIndex...>) {
+    (copy<typename Loads::template Get<kIndex>>(corner.loads[kIndex], tile.loads[kIndex], tile, true), ...);
+  }
+
+  template <int... kIndex>
+  static void flush(const Pointers<K>& corner, Tile& tile, std::integer_sequence<int, kIndex...>) {
+    (copy<typename Stores::template Get<kIndex>>(corner.stores[kIndex], tile.stores[kIndex], tile, false), ...);
+  }
+
+  // Copies a turned operand's part of the tile in or out, one contiguous run for each column.
+  template <class Op>
+  STITCH_FN static void copy(const char* memory, char* local, const Tile& tile, bool in) {
+    if constexpr (kIsTurned<Op>) {
+      using T = typename Op::Type;
+      for (int64_t j = 0; j < tile.width; ++j) {
+        T* outside = const_cast<T*>(reinterpret_cast<const T*>(memory)) + (tile.across + j) * Op::stride(kLast);
+        T* inside = reinterpret_cast<T*>(local) + j * kTile;
+        const size_t bytes = static_cast<size_t>(tile.height) * sizeof(T);
+        in ? memcpy(inside, outside, bytes) : memcpy(outside, inside, bytes);
+      }
     }
   }
 };
