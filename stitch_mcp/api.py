@@ -4,28 +4,21 @@ Settings (`workspace`, `python`, `target`, `threads`, ...) may be given by keywo
 come from the environment and the configuration files, as docs/cli.md says.
 """
 
-import contextlib
-import os
 import threading
-import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from stitch_mcp.config import Config, Settings, load_config
-from stitch_mcp.programs import read_program
-from stitch_planner.runs import Workspace, read_state
-from stitch_tools.errors import BudgetError, InterruptedRunError, UsageError
-from stitch_tools.models import Bench, Build, Ceilings, Check, Graph, Program, ReferenceFacts, Task
+from stitch_mcp.config import Settings
+from stitch_mcp.desk import Emit, configure, open_desk, refuse_forbidden
+from stitch_tools.errors import BudgetError, InterruptedRunError
+from stitch_tools.models import Bench, Build, Ceilings, Check, Graph, ReferenceFacts, Task
 
 if TYPE_CHECKING:
     from stitch_planner.loop import SolveResult
     from stitch_planner.plan import Plan
-    from stitch_tools.check import ReferenceServer
-    from stitch_tools.processes.session import TargetSession
-
-Emit = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -37,132 +30,6 @@ class Captured:
     graph: Graph
     ceilings: Ceilings | None
     """None where the target device is not here."""
-
-
-@dataclass(frozen=True)
-class _Desk:
-    """The desk of one call: its settings and its `.stitch` folder."""
-
-    config: Config
-    workspace: Workspace
-    emit: Emit | None
-    deadline_s: float
-
-    @property
-    def target(self) -> str:
-        """The target's full name: `cuda` becomes the architecture of the GPU here."""
-        from stitch_tools.device import resolve_target
-
-        return resolve_target(self.config.target).name
-
-    def task(
-        self,
-        reference: str | Path,
-        inputs: str | None = None,
-        overrides: Mapping[str, object] | None = None,
-        allow_relaxed: bool = False,
-    ) -> Task:
-        """The task that `reference` names; relative paths start at the current folder."""
-        from stitch_tools.references import load_task
-
-        if allow_relaxed:
-            _refuse_forbidden(self.config)
-        return load_task(
-            str(reference),
-            workspace=Path.cwd(),
-            store=self.workspace.store,
-            target=self.target,
-            overrides=overrides or {},
-            allow_relaxed=allow_relaxed,
-            inputs=inputs,
-        )
-
-    def program(self, program: str | Path, target: str, main: str | None) -> Program:
-        """The program at a path, or that of a run."""
-        path = Path(program).expanduser()
-        if not path.exists() and (str(program) == "last" or "/" not in str(program)):
-            run_id = str(program)
-            if run_id == "last" or any(name.startswith(run_id) for name in self.workspace.run_ids()):
-                state = read_state(self.workspace.run_folder(run_id))
-                if state.program is None:
-                    raise UsageError(f"run {run_id} has no program yet", hint=f"solve --resume {run_id}")
-                return self.workspace.store.get_fact(state.program.program, Program)
-        return read_program(path, self.workspace.store, target=target, main=main)
-
-    def candidate_build(self, program: Program) -> Build | None:
-        """The program's build; None for a Python file, which builds itself when it is loaded."""
-        return self.build(program) if program.format == "native" else None
-
-    def build(self, program: Program, archs: Sequence[str] = ()) -> Build:
-        """The program's build."""
-        from stitch_tools.compile.build import compile_program
-
-        return compile_program(
-            program,
-            self.workspace.store,
-            cache_dir=self.config.cache_dir,
-            archs=archs,
-            time_limit_s=self.config.build_time_limit_s,
-            emit=self.emit,
-        )
-
-    @contextlib.contextmanager
-    def session(self) -> "Generator[TargetSession]":
-        """A warm session in the target interpreter."""
-        from stitch_tools.processes.interpreter import find_interpreter
-        from stitch_tools.processes.session import TargetSession
-
-        interpreter = find_interpreter(self.config.python, self.workspace.root)
-        self.say(f"starting {interpreter.path} (torch {interpreter.torch_version})")
-        with TargetSession(
-            interpreter, require_sandbox=self.config.require_sandbox, threads=self.config.threads
-        ) as session:
-            yield session
-
-    @contextlib.contextmanager
-    def observed(
-        self, session: "TargetSession", task: Task
-    ) -> "Generator[tuple[ReferenceServer, ReferenceFacts]]":
-        """The task's reference in a server of its own, and what one look at it tells.
-
-        Where the task's device is not here, the reference is looked at on the CPU.
-        """
-        from stitch_tools.check import ReferenceServer
-        from stitch_tools.device import resolve_target
-
-        here = resolve_target(task.target).available
-        self.say("observing the reference")
-        seen = task if here else task.model_copy(update={"target": "cpu"})
-        with ReferenceServer(session, seen, self.workspace.store) as server:
-            yield server, server.observe()
-
-    def say(self, sentence: str) -> None:
-        """Pass a progress sentence on."""
-        if self.emit is not None:
-            self.emit(sentence)
-
-
-def _refuse_forbidden(config: Config) -> None:
-    if config.forbid_relaxed:
-        origin = config.origin("forbid_relaxed")
-        raise UsageError(
-            f"loosening a contract is forbidden here ({origin})", hint="leave out --allow-relaxed"
-        )
-
-
-def _configure(settings: Settings) -> Config:
-    config = load_config(settings)
-    if config.lock_dir is not None:
-        # Locks are shared with other processes, so the variable is their one agreed place.
-        os.environ["STITCH_LOCK_DIR"] = str(config.lock_dir)
-    return config
-
-
-def _open(settings: Settings, emit: Emit | None = None) -> _Desk:
-    config = _configure(settings)
-    workspace = Workspace(config.workspace)
-    workspace.prepare()
-    return _Desk(config, workspace, emit, time.monotonic() + config.time_limit_s)
 
 
 def load_task(
@@ -186,7 +53,7 @@ def load_task(
         TaskError: the reference cannot be used.
         UsageError: a bad setting or override.
     """
-    return _open(settings).task(reference, inputs, overrides, allow_relaxed)
+    return open_desk(settings).task(reference, inputs, overrides, allow_relaxed)
 
 
 def compile_program(
@@ -210,7 +77,7 @@ def compile_program(
         EnvironmentMissingError: no fitting compiler, or missing headers.
         UsageError: there is no such program.
     """
-    desk = _open(settings, emit)
+    desk = open_desk(settings, emit)
     return desk.build(desk.program(program, desk.target, main), archs)
 
 
@@ -243,7 +110,7 @@ def check_program(
     """
     from stitch_tools.check import check_program as check
 
-    desk = _open(settings, emit)
+    desk = open_desk(settings, emit)
     task = desk.task(reference, inputs, overrides, allow_relaxed)
     candidate = desk.program(program, task.target, main)
     build = desk.candidate_build(candidate)
@@ -293,7 +160,7 @@ def benchmark_program(
     from stitch_tools.timing import BenchOptions
     from stitch_tools.timing import benchmark_program as benchmark
 
-    desk = _open(settings, emit)
+    desk = open_desk(settings, emit)
     task = desk.task(reference, inputs, overrides, allow_relaxed)
     candidate = desk.program(program, task.target, main)
     build = desk.candidate_build(candidate)
@@ -330,7 +197,7 @@ def capture_reference(
     from stitch_tools.device import resolve_target
     from stitch_tools.graph import capture_graph
 
-    desk = _open(settings, emit)
+    desk = open_desk(settings, emit)
     task = desk.task(reference, inputs, overrides, allow_relaxed)
     with desk.session() as session:
         ceilings = None
@@ -361,7 +228,7 @@ def measure_device(
     """
     from stitch_tools.ceilings import measure_ceilings
 
-    desk = _open(settings, emit)
+    desk = open_desk(settings, emit)
     with desk.session() as session:
         return measure_ceilings(
             desk.target, cache_dir=desk.config.cache_dir, session=session, refresh=refresh, emit=emit
@@ -399,9 +266,9 @@ def solve(
         TaskError: the reference cannot be used.
         EnvironmentMissingError: something that this machine needs is missing.
     """
-    config = _configure(settings)
+    config = configure(settings)
     if allow_relaxed:
-        _refuse_forbidden(config)
+        refuse_forbidden(config)
 
     from stitch_planner.loop import SolveRequest
     from stitch_planner.loop import solve as run
@@ -422,18 +289,22 @@ def solve(
         build_time_limit_s=config.build_time_limit_s,
         inputs=inputs,
     )
-    stop = stop or threading.Event()
+    with _time_limit(stop or threading.Event(), config.time_limit_s) as stopping:
+        return run(request, emit=emit, stop=stopping)
+
+
+@contextmanager
+def _time_limit(stop: threading.Event, limit_s: float) -> Generator[threading.Event]:
+    """The event, set by itself when the limit is reached; the interruption is a spent budget then."""
     late = threading.Event()
-    timer = threading.Timer(config.time_limit_s, lambda: (late.set(), stop.set()))
+    timer = threading.Timer(limit_s, lambda: (late.set(), stop.set()))
     timer.daemon = True
     timer.start()
     try:
-        return run(request, emit=emit, stop=stop)
+        yield stop
     except InterruptedRunError as error:
         if not late.is_set():
             raise
-        raise BudgetError(
-            f"the time limit of {config.time_limit_s:g} s was reached", hint=error.hint
-        ) from error
+        raise BudgetError(f"the time limit of {limit_s:g} s was reached", hint=error.hint) from error
     finally:
         timer.cancel()

@@ -1,0 +1,163 @@
+"""What the public functions share: settings, the `.stitch` folder, sessions, programs by name."""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stitch_mcp.config import Config, Settings, load_config
+from stitch_mcp.programs import read_program
+from stitch_planner.runs import Workspace, read_state
+from stitch_tools.errors import UsageError
+from stitch_tools.models import Build, Program, ReferenceFacts, Task
+
+if TYPE_CHECKING:
+    from stitch_tools.check import ReferenceServer
+    from stitch_tools.processes.session import TargetSession
+
+Emit = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Desk:
+    """The desk of one call: its settings and its `.stitch` folder."""
+
+    config: Config
+    workspace: Workspace
+    emit: Emit | None
+    deadline_s: float
+
+    @property
+    def target(self) -> str:
+        """The target's full name: `cuda` becomes the architecture of the GPU here."""
+        from stitch_tools.device import resolve_target
+
+        return resolve_target(self.config.target).name
+
+    def task(
+        self,
+        reference: str | Path,
+        inputs: str | None = None,
+        overrides: Mapping[str, object] | None = None,
+        allow_relaxed: bool = False,
+    ) -> Task:
+        """The task that `reference` names; relative paths start at the current folder."""
+        from stitch_tools.references import load_task
+
+        if allow_relaxed:
+            refuse_forbidden(self.config)
+        return load_task(
+            str(reference),
+            workspace=Path.cwd(),
+            store=self.workspace.store,
+            target=self.target,
+            overrides=overrides or {},
+            allow_relaxed=allow_relaxed,
+            inputs=inputs,
+        )
+
+    def program(self, program: str | Path, target: str, main: str | None) -> Program:
+        """The program at a path, or that of a run."""
+        path = Path(program).expanduser()
+        if not path.exists() and (str(program) == "last" or "/" not in str(program)):
+            run_id = str(program)
+            if run_id == "last" or any(name.startswith(run_id) for name in self.workspace.run_ids()):
+                state = read_state(self.workspace.run_folder(run_id))
+                if state.program is None:
+                    raise UsageError(f"run {run_id} has no program yet", hint=f"solve --resume {run_id}")
+                return self.workspace.store.get_fact(state.program.program, Program)
+        return read_program(path, self.workspace.store, target=target, main=main)
+
+    def candidate_build(self, program: Program) -> Build | None:
+        """The program's build; None for a Python file, which builds itself when it is loaded."""
+        return self.build(program) if program.format == "native" else None
+
+    def build(self, program: Program, archs: Sequence[str] = ()) -> Build:
+        """The program's build."""
+        from stitch_tools.compile.build import compile_program
+
+        return compile_program(
+            program,
+            self.workspace.store,
+            cache_dir=self.config.cache_dir,
+            archs=archs,
+            time_limit_s=self.config.build_time_limit_s,
+            emit=self.emit,
+        )
+
+    @contextlib.contextmanager
+    def session(self) -> "Generator[TargetSession]":
+        """A warm session in the target interpreter."""
+        from stitch_tools.processes.interpreter import find_interpreter
+        from stitch_tools.processes.session import TargetSession
+
+        interpreter = find_interpreter(self.config.python, self.workspace.root)
+        self.say(f"starting {interpreter.path} (torch {interpreter.torch_version})")
+        with TargetSession(
+            interpreter, require_sandbox=self.config.require_sandbox, threads=self.config.threads
+        ) as session:
+            yield session
+
+    @contextlib.contextmanager
+    def observed(
+        self, session: "TargetSession", task: Task
+    ) -> "Generator[tuple[ReferenceServer, ReferenceFacts]]":
+        """The task's reference in a server of its own, and what one look at it tells.
+
+        Where the task's device is not here, the reference is looked at on the CPU.
+        """
+        from stitch_tools.check import ReferenceServer
+        from stitch_tools.device import resolve_target
+
+        here = resolve_target(task.target).available
+        self.say("observing the reference")
+        seen = task if here else task.model_copy(update={"target": "cpu"})
+        with ReferenceServer(session, seen, self.workspace.store) as server:
+            yield server, server.observe()
+
+    def say(self, sentence: str) -> None:
+        """Pass a progress sentence on."""
+        if self.emit is not None:
+            self.emit(sentence)
+
+
+def refuse_forbidden(config: Config) -> None:
+    """Refuse a loosened contract where the settings forbid it.
+
+    Raises:
+        UsageError: they do; the message names the setting's source.
+    """
+    if config.forbid_relaxed:
+        origin = config.origin("forbid_relaxed")
+        raise UsageError(
+            f"loosening a contract is forbidden here ({origin})", hint="leave out --allow-relaxed"
+        )
+
+
+def configure(settings: Settings) -> Config:
+    """The settings in force.
+
+    Raises:
+        UsageError: one of them is wrong.
+    """
+    config = load_config(settings)
+    if config.lock_dir is not None:
+        # Locks are shared with other processes, so the variable is their one agreed place.
+        os.environ["STITCH_LOCK_DIR"] = str(config.lock_dir)
+    return config
+
+
+def open_desk(settings: Settings, emit: Emit | None = None) -> Desk:
+    """The desk for one call; makes the `.stitch` folder.
+
+    Raises:
+        UsageError: a setting is wrong.
+        StoreError: the workspace cannot be written.
+    """
+    config = configure(settings)
+    workspace = Workspace(config.workspace)
+    workspace.prepare()
+    return Desk(config, workspace, emit, time.monotonic() + config.time_limit_s)
