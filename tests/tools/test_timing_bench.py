@@ -15,7 +15,7 @@ from stitch_tools.store import Store
 from stitch_tools.timing import BenchOptions, benchmark_program
 from stitch_tools.timing.blocks import Rules, run_rounds
 from stitch_tools.timing.ring import ring_shape
-from stitch_tools.timing.seats import Field, Seat, seat_program
+from stitch_tools.timing.seats import Field, Seat, deal, seat_program
 from stitch_tools.timing.statistics import outcome_of
 from tests.tools.check_support import PROGRAMS, build, make_program, make_task, model_new
 
@@ -121,11 +121,7 @@ def test_the_same_program_twice_is_alike_and_twice_the_work_is_slower(room: Room
         shape = ring_shape(room.facts, cache_bytes=1 << 20, memory_bytes=1 << 30)
         place = Field(room.session, room.task, room.store, room.facts, shape, (1, 2), room.cache_dir)
         judge = stack.enter_context(ReferenceServer(room.session, room.task, room.store))
-        weights = judge.set_weights()
-        stack.callback(weights.close)
-        draws = [judge.make_draw("own-1", seed=seed) for seed in (1, 2)]
-        for draw in draws:
-            stack.callback(draw.close)
+        weights, draws = deal(stack, judge, (1, 2))
 
         def seat(name: str, variant: str) -> Seat:
             program = room.program(variant)

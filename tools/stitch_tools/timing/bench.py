@@ -18,7 +18,7 @@ from stitch_tools.timing.crosscheck import disagreement
 from stitch_tools.timing.device_lock import device_lock
 from stitch_tools.timing.recheck import recheck
 from stitch_tools.timing.ring import RingShape, available_bytes, ring_shape
-from stitch_tools.timing.seats import PROGRAM, Field, Seat, seat_baseline, seat_program
+from stitch_tools.timing.seats import PROGRAM, Field, Seat, deal, seat_baseline, seat_program
 from stitch_tools.timing.statistics import outcome_of
 
 Emit = Callable[[str], None]
@@ -177,11 +177,7 @@ class _Run:
         with ExitStack() as stack:
             place = self._field(target)
             judge = stack.enter_context(ReferenceServer(self.session, self.task, self.store))
-            weights = judge.set_weights()
-            stack.callback(weights.close)
-            draws = [judge.make_draw(f"own-{n}", seed=seed) for n, seed in enumerate(place.seeds)]
-            for draw in draws:
-                stack.callback(draw.close)
+            weights, draws = deal(stack, judge, place.seeds)
             program = seat_program(
                 stack, place, self.program, build, weights=weights, draws=draws, samples=self.options.samples
             )

@@ -149,6 +149,18 @@ class Field:
         return self.task.target != "cpu"
 
 
+def deal(
+    stack: ExitStack, judge: ReferenceServer, seeds: Sequence[int]
+) -> tuple[Weights, tuple[Inputs, ...]]:
+    """Fresh weights, which `judge` then has too, and one draw of the task's own inputs per seed."""
+    weights = judge.set_weights()
+    stack.callback(weights.close)
+    draws = tuple(judge.make_draw(f"own-{number}", seed=seed) for number, seed in enumerate(seeds, 1))
+    for draw in draws:
+        stack.callback(draw.close)
+    return weights, draws
+
+
 def seat_program(
     stack: ExitStack,
     place: Field,

@@ -14,7 +14,7 @@ from stitch_tools.store import Store
 from stitch_tools.timing.blocks import Rules, run_rounds
 from stitch_tools.timing.device_lock import device_lock
 from stitch_tools.timing.ring import available_bytes, ring_shape
-from stitch_tools.timing.seats import Field, Seat, seat_program
+from stitch_tools.timing.seats import Field, Seat, deal, seat_program
 from stitch_tools.timing.statistics import Interval
 
 _SEEDS = (1, 2)
@@ -60,11 +60,7 @@ def time_against_itself(
             facts, cache_bytes=cpu_info().last_level_cache_bytes, memory_bytes=available_bytes() // 8
         )
         place = Field(session, task, store, facts, shape, _SEEDS, None)
-        weights = judge.set_weights()
-        stack.callback(weights.close)
-        draws = [judge.make_draw("own-1", seed=seed) for seed in _SEEDS]
-        for draw in draws:
-            stack.callback(draw.close)
+        weights, draws = deal(stack, judge, _SEEDS)
         seats: list[Seat] = []
         for name in (_FIRST, _SECOND):
             seat = seat_program(stack, place, program, build, weights=weights, draws=draws, samples=0)
