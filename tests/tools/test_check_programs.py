@@ -161,6 +161,27 @@ def test_each_way_to_fail_in_python_has_its_status(room: Room, body: str, status
     assert words in check.message
 
 
+def test_a_program_that_forges_its_worker_s_answers_gains_nothing(room: Room) -> None:
+    forged = """
+import stitch_tools.worker.candidate.state as state
+from stitch_tools.worker.candidate import serve
+
+class ModelNew(nn.Module):
+    def __init__(self):
+        super().__init__()
+        state.CandidateState.run_python = lambda *rest: b""
+"""
+    check = room.check(room.task(NORM), forged)
+    assert check.status == "incorrect"
+    assert "was never written" in check.message
+    lying = forged.replace('lambda *rest: b""', "lambda *rest: os.write(CHANNEL, b'x' * 100)").replace(
+        "class ModelNew",
+        "import os\nCHANNEL = max(int(fd) for fd in os.listdir('/proc/self/fd') if os.path.exists("
+        "f'/proc/self/fd/{fd}') is False)\nclass ModelNew",
+    )
+    assert room.check(room.task(NORM), lying).status == "crashed"
+
+
 def test_strided_integer_bool_scalar_and_empty_inputs_reach_the_program(room: Room) -> None:
     source = """
 class Model(nn.Module):
@@ -206,6 +227,40 @@ def test_draws_that_the_reference_refuses_are_named_and_cost_nothing(room: Room)
     text = " ".join(check.not_checked)
     assert "draw zeros: the reference refuses it: AssertionError" in text
     assert "draw signed: the reference's output is not finite on it" in text
+
+
+def test_a_draw_that_the_reference_does_not_survive_is_skipped_and_the_rest_goes_on(room: Room) -> None:
+    source = DROPOUT.replace(
+        "return F.dropout(x, 0.4) * 2",
+        "import ctypes\n        if not x.any(): ctypes.string_at(0)\n        return x + 1",
+    )
+    check = room.check(room.task(source), renamed(DROPOUT).replace("F.dropout(x, 0.4) * 2", "x + 1"))
+    assert check.status == "accepted", check.message
+    assert any("draw zeros: the reference did not survive" in reason for reason in check.not_checked)
+    assert [draw.draw for draw in check.draws[-5:]] == [
+        "near-constant",
+        "batch-probe",
+        "weights-2/own-4",
+        "weights-2/scaled",
+        "weights-3/own-5",
+    ]
+
+
+def test_weights_that_are_prepacked_in_the_constructor_are_a_note(room: Room) -> None:
+    source = NORM.replace("nn.BatchNorm1d(6)", "nn.Linear(6, 6)")
+    packed = renamed(source).replace(
+        "return self.norm(x)",
+        "self.packed = getattr(self, 'packed', None)\n        if self.packed is None:"
+        " self.packed = self.norm.weight.detach().clone()\n"
+        "        return F.linear(x, self.packed, self.norm.bias)",
+    )
+    check = room.check(room.task(source), packed)
+    assert check.status == "accepted", check.message
+    assert [finding.rule for finding in check.findings] == ["eager_share", "weights_not_reloadable"]
+    other = renamed(source).replace("self.norm", "self.layer")
+    check = room.check(room.task(source), other)
+    assert check.status == "accepted", check.message
+    assert "other names" in check.findings[-1].message
 
 
 def test_the_reference_s_own_faults_are_errors_with_the_line(room: Room) -> None:

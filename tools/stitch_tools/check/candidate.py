@@ -1,11 +1,12 @@
 """The worker seen from the controller: load, initialise, run. Its answers are claims."""
 
+import os
 import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from stitch_tools.check.reference import Expectation, Inputs, Weights
 from stitch_tools.errors import WorkerError
@@ -14,6 +15,8 @@ from stitch_tools.processes.limits import Limits
 from stitch_tools.processes.session import TargetSession
 from stitch_tools.store import Store
 from stitch_tools.worker.wire import Frame
+
+_MAX_CHARS = 8000
 
 
 @dataclass(frozen=True)
@@ -130,23 +133,32 @@ class Worker:
 
     def eager_share(self, timeout_s: float) -> tuple[float, tuple[str, ...]] | None:
         """Share of a `ModelNew`'s time in torch's own operators, and their names; None when unknown."""
-        message = self.child.request({"op": "eager_share"}, timeout_s=timeout_s).message
-        if message.get("status") != "ok":
+        frame = self.child.request({"op": "eager_share"}, timeout_s=timeout_s)
+        _close(frame)
+        share, names = frame.message.get("share"), frame.message.get("names")
+        if not isinstance(share, float) or not isinstance(names, list):
             return None
-        return float(message["share"]), tuple(str(name) for name in message["names"])
+        return share, tuple(str(name)[:100] for name in cast(list[object], names)[:50])
 
     def _answer(self, frame: Frame) -> Answer:
+        """The claim in a frame. Nothing in it is believed to have the right type."""
+        _close(frame)
         message = frame.message
         if message["ok"] is not True:
             # An exception that no handler foresaw: foreign code raised it, so it is the program's.
-            error: dict[str, Any] = message.get("error") or {}
-            kind = str(error.get("kind"))
-            status = "out_of_memory" if kind == "out_of_memory" else "error"
-            return Answer(status, "worker", f"{kind}: {error.get('message')}")
-        return Answer(
-            str(message.get("status")), str(message.get("step")), str(message.get("message")), frame.blob
-        )
+            error = message.get("error")
+            fields = cast(dict[str, object], error) if isinstance(error, dict) else {}
+            status = "out_of_memory" if fields.get("kind") == "out_of_memory" else "error"
+            return Answer(status, "worker", f"{fields.get('kind')}: {fields.get('message')}"[:_MAX_CHARS])
+        status, step, text = (str(message.get(name))[:_MAX_CHARS] for name in ("status", "step", "message"))
+        return Answer(status, step, text, frame.blob)
 
     def _remove_folder(self) -> None:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _close(frame: Frame) -> None:
+    # A worker answers without descriptors; what a hostile one attaches must not fill our table.
+    for fd in frame.fds:
+        os.close(fd)

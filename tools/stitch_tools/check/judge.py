@@ -14,6 +14,7 @@ from stitch_tools.check.reference import (
     Expectation,
     NoDeviceError,
     ReferenceServer,
+    Weights,
 )
 from stitch_tools.check.words import describe_build, describe_draw, describe_refusal
 from stitch_tools.errors import TaskError
@@ -38,6 +39,7 @@ from stitch_tools.worker.reference.kinds import STRUCTURED
 Emit = Callable[[str], None] | None
 
 _ORACLES: tuple[OracleKind, ...] = ("fp64", "fp64-cpu", "fp64-partial", "fp32-strict", "none")
+_FIRST, _RELOADED = "weights-1", "weights-3"
 _ALWAYS_UNCHECKED = (
     "weights re-randomised to order 1",
     "writes further than 256 bytes beyond an output",
@@ -143,6 +145,7 @@ class _Judge:
         self.updated = facts.mutated_buffers if task.contract.buffers == "updated" else ()
         self.ran = False
         self.suspects_cache = False
+        self.rounds: list[tuple[str, list[str]]] = []
 
     def refuse_early(self) -> _End | None:
         """The end where nothing has to run to know it."""
@@ -186,25 +189,42 @@ class _Judge:
         answer = worker.load(self.options.init_timeout_s)
         if not answer.ok:
             return _end_of_load(answer)
-        for label, kinds in self._schedule():
+        self.rounds = self._schedule()
+        while self.rounds and self.record.failures < self.options.max_failures:
+            label, kinds = self.rounds.pop(0)
             weights = reference.set_weights()
             try:
-                reloaded = label == "weights-3"
-                timeout_s = self.options.init_timeout_s
-                answer = worker.reload(weights, timeout_s) if reloaded else worker.init(weights, timeout_s)
-                if reloaded and not answer.ok:
-                    self._note("weights_not_reloadable", answer.message)
-                    continue
-                if not answer.ok:
-                    return _end_of_step(answer)
-                end = self._draws(reference, worker, label, kinds)
+                if label == _RELOADED:
+                    end = self._reload(reference, worker, weights, kinds)
+                else:
+                    answer = worker.init(weights, self.options.init_timeout_s)
+                    end = self._draws(reference, worker, label, kinds) if answer.ok else _end_of_step(answer)
             finally:
                 weights.close()
             if end is not None:
                 return end
-            if label == "weights-1" and self.program.format == "kernelbench" and not self.record.failures:
+            if label == _FIRST and self.program.format == "kernelbench" and not self.record.failures:
                 self._weigh_eager(worker)
         return None
+
+    def _reload(
+        self, reference: ReferenceServer, worker: Worker, weights: Weights, kinds: list[str]
+    ) -> _End | None:
+        """Draws after loading weights in place. What goes wrong under that alone is a note."""
+        answer = worker.reload(weights, self.options.init_timeout_s)
+        if not answer.ok:
+            self._note("weights_not_reloadable", answer.message)
+            return None
+        before, known = self.record.failures, len(self.record.draws)
+        end = self._draws(reference, worker, _RELOADED, kinds)
+        if end is None and not before and self.record.failures:
+            # A constructor may prepack its weights, as a native program's init does.
+            wrong = next(draw for draw in self.record.draws if not draw.ok)
+            self._note(
+                "weights_not_reloadable", f"after loading other weights in place: {describe_draw(wrong)}"
+            )
+            del self.record.draws[known:]
+        return end
 
     def _weigh_eager(self, worker: Worker) -> None:
         found = worker.eager_share(self.options.call_timeout_s)
@@ -223,18 +243,18 @@ class _Judge:
             first.extend(STRUCTURED)
         if options.batch_probe and contract.shape_policy == "batch-probe":
             first.append("batch-probe")
-        rounds = [("weights-1", first)]
+        rounds = [(_FIRST, first)]
         if options.second_weights:
             rounds.append(
                 ("weights-2", [f"own-{options.own_draws + 1}", *(["scaled"] if options.structured else [])])
             )
             if self.program.format == "kernelbench":
-                rounds.append(("weights-3", [f"own-{options.own_draws + 2}"]))
+                rounds.append((_RELOADED, [f"own-{options.own_draws + 2}"]))
         return rounds
 
     def _draws(self, reference: ReferenceServer, worker: Worker, label: str, kinds: list[str]) -> _End | None:
-        for kind in kinds:
-            name = kind if label == "weights-1" else f"{label}/{kind}"
+        for position, kind in enumerate(kinds):
+            name = kind if label == _FIRST else f"{label}/{kind}"
             if self.deadline_s is not None and time.monotonic() > self.deadline_s and self.record.draws:
                 self.record.skipped.append(f"draw {name}: the time for the check was over")
                 continue
@@ -247,8 +267,10 @@ class _Judge:
                 if kind.startswith("own"):
                     raise
                 # A draw of ours that the reference does not survive says nothing about the program.
-                self.record.skipped.append(f"draw {name} and what follows: {error.message[:300]}")
+                self.record.skipped.append(f"draw {name}: {error.message[:300]}")
                 reference.revive()
+                # The new server has no weights yet: the rest becomes a round of its own.
+                self.rounds.insert(0, (label, kinds[position + 1 :]))
                 return None
             if end is not None:
                 return end
