@@ -50,7 +50,7 @@ def certify_run(run: Run, task: Task, plan: Plan) -> CertificateWritten:
             hint="see `stitch-mcp runs show`",
         )
     program = store.get_fact(state.program.program, Program)
-    build = store.get_fact(state.build.build, Build)
+    build = store.get_fact(state.build.build, Build) if state.build.build else None
     bench = store.get_fact(state.bench.bench, Bench) if state.bench else None
     environment = store.get_fact(started(state).environment, Environment)
     entries = {
@@ -60,10 +60,11 @@ def certify_run(run: Run, task: Task, plan: Plan) -> CertificateWritten:
         "facts.json": store.get_fact(state.reference.facts, ReferenceFacts).canonical_json(),
         "graph.json": store.get(state.graph.graph),
         "plan.json": plan.canonical_json(),
-        "build.json": build.canonical_json(),
         **_folder(store, "task", task.files),
         **_folder(store, "program", program.files),
     }
+    if build:
+        entries["build.json"] = build.canonical_json()
     if state.graph.ceilings:
         entries["ceilings.json"] = store.get(state.graph.ceilings)
     draft = Certificate(
@@ -74,7 +75,9 @@ def certify_run(run: Run, task: Task, plan: Plan) -> CertificateWritten:
         target=task.target,
         check=check,
         bench=bench,
-        environment=environment.model_copy(update={"compiler": build.compiler, "sandbox": check.sandbox}),
+        environment=environment.model_copy(
+            update={"compiler": build.compiler if build else None, "sandbox": check.sandbox}
+        ),
         files=(),
         not_checked=check.not_checked,
     )

@@ -70,8 +70,8 @@ class BuildFinished(Fact):
     """The candidate was compiled, or the compiler refused it."""
 
     program_id: str
-    build: str
-    """Hash of the Build."""
+    build: str | None
+    """Hash of the Build; None for a Python program, which builds itself when it is loaded."""
     ok: bool
 
 

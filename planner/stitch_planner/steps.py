@@ -120,9 +120,25 @@ class Work:
         return self._stored(self.run.state.program, "program", Program)
 
     @property
-    def build(self) -> Build:
-        """The candidate's build. The artifact may have left the cache since."""
-        return self._stored(self.run.state.build, "build", Build)
+    def build(self) -> Build | None:
+        """The candidate's build, its artifact made again where the cache dropped it; None: a Python program."""
+        event = self.run.state.build
+        if event is None or event.build is None:
+            return None
+        recorded = self._stored(event, "build", Build)
+        if recorded.ok and recorded.artifact and not Path(recorded.artifact).exists():
+            return self.compile()
+        return recorded
+
+    def compile(self) -> Build:
+        """The candidate compiled, or taken from the cache."""
+        return compile_program(
+            self.program,
+            self.run.store,
+            cache_dir=self.cache_dir,
+            time_limit_s=self.build_time_limit_s,
+            emit=self.emit,
+        )
 
     @property
     def check(self) -> Check:
@@ -198,9 +214,13 @@ def write_program(work: Work) -> None:
 
 
 def build(work: Work) -> None:
-    """Compile the program."""
+    """Compile the program; one in Python builds itself when it is loaded."""
+    program = work.program
+    if program.format != "native":
+        work.run.record(BuildFinished(program_id=program.program_id, build=None, ok=True))
+        return
     work.emit("compiling")
-    built = _compile(work)
+    built = work.compile()
     if not built.ok:
         for line in built.diagnostics[:5]:
             work.emit(f"{line.file}:{line.line}: {line.severity}: {line.message}")
@@ -209,34 +229,13 @@ def build(work: Work) -> None:
     )
 
 
-def _compile(work: Work) -> Build:
-    """The program's build. A Python program has none: it compiles its own segments when it is loaded."""
-    if work.program.format == "kernelbench":
-        return Build(program_id=work.program.program_id, ok=True, toolchain="cpp", compiler="its own")
-    return compile_program(
-        work.program,
-        work.run.store,
-        cache_dir=work.cache_dir,
-        time_limit_s=work.build_time_limit_s,
-        emit=work.emit,
-    )
-
-
-def _usable_build(work: Work) -> Build:
-    """The recorded build, made again where the cache has dropped its artifact since."""
-    recorded = work.build
-    if recorded.ok and recorded.artifact and not Path(recorded.artifact).exists():
-        return _compile(work)
-    return recorded
-
-
 def check(work: Work) -> None:
     """Compare the program with the reference."""
     work.emit("checking against the reference")
     checked = check_program(
         work.task,
         work.program,
-        _usable_build(work),
+        work.build,
         session=work.session,
         store=work.run.store,
         facts=work.facts,
@@ -261,7 +260,7 @@ def bench(work: Work) -> None:
         timed = benchmark_program(
             work.task,
             work.program,
-            _usable_build(work),
+            work.build,
             session=work.session,
             store=work.run.store,
             facts=work.facts,

@@ -47,6 +47,7 @@ _BY_ERROR = {
     "sandbox": ExitCode.ENVIRONMENT,
     "store": ExitCode.ENVIRONMENT,
     "locked": ExitCode.ENVIRONMENT,
+    "stitch": ExitCode.NONE_CORRECT,
     "budget": ExitCode.BUDGET,
     "interrupted": ExitCode.INTERRUPTED,
 }
