@@ -78,7 +78,8 @@ def show_run(root: Path, run_id: str) -> RunView:
         program_id=state.program.program_id if state.program else None,
         certificate=str((folder / state.certificate.file).absolute()) if state.certificate else None,
         facts=store.get_fact(state.reference.facts, ReferenceFacts) if state.reference else None,
-        build=store.get_fact(state.build.build, Build) if state.build else None,
+        # A program in Python builds itself when it is loaded: then the event names no build.
+        build=store.get_fact(state.build.build, Build) if state.build and state.build.build else None,
         check=store.get_fact(state.check.check, Check) if state.check else None,
         bench=store.get_fact(state.bench.bench, Bench) if state.bench else None,
         events=tuple(read_events(folder / "events.jsonl")),

@@ -1,6 +1,7 @@
 """`stitch-mcp certify`."""
 
 import shlex
+from pathlib import Path
 
 import click
 
@@ -11,7 +12,7 @@ from stitch_mcp.report import Section
 
 @click.command("certify")
 @click.argument("subject", metavar="RUN|FILE", default="last")
-@click.option("--verify", is_flag=True, help="Verify the certificate FILE.")
+@click.option("--verify", is_flag=True, help="Verify the certificate FILE, or that of RUN.")
 @click.option("--output", metavar="PATH", help="Where to write a run's certificate.")
 @workspace_option
 @json_option
@@ -26,9 +27,15 @@ def command(subject: str, verify: bool, output: str | None, workspace: str | Non
 
     screen = Output("certify", as_json=as_json)
     if verify:
-        seen = verify_certificate(subject)
+        # A run's own certificate is meant where the name is no file.
+        named = Path(subject).suffix == ".zip" or Path(subject).exists()
+        seen = verify_certificate(subject) if named else export_certificate(_root(workspace), subject, None)
         return screen.finish({"verified": True, **dict(seen)}, certificate_sections(seen))
-    seen = export_certificate(settings(workspace=workspace).workspace, subject, output)
+    seen = export_certificate(_root(workspace), subject, output)
     again = f"{program_name()} certify --verify {shlex.quote(seen.path)}"
     section = Section(notes=(f"certificate: {seen.path}", f"verify it: {again}"))
     return screen.finish(dict(seen), [section])
+
+
+def _root(workspace: str | None) -> Path:
+    return settings(workspace=workspace).workspace

@@ -215,3 +215,12 @@ def test_the_shell_scripts_are_valid_bash() -> None:
     for name in ("scripts/setup", "scripts/check", ".ci/run"):
         assert os.access(ROOT / name, os.X_OK), name
         subprocess.run(["bash", "-n", name], cwd=ROOT, check=True)
+
+
+def test_every_relative_link_of_a_page_leads_somewhere() -> None:
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+    assert len(pages) > 5
+    for page in pages:
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.relative_to(ROOT)}: {target}"
