@@ -121,7 +121,7 @@ class Work:
 
     @property
     def build(self) -> Build | None:
-        """The candidate's build, its artifact made again where the cache dropped it; None: a Python program."""
+        """The build, its artifact made again where the cache dropped it; None for a Python program."""
         event = self.run.state.build
         if event is None or event.build is None:
             return None
