@@ -81,7 +81,12 @@ class RowSite:
 
     def mean(self, value: int) -> int:
         """Mean over the reduced dims."""
-        return self.builder.scaled(self.builder.reduce("sum", value), 1.0 / max(self.frame.length, 1))
+        total = self.builder.reduce("sum", value)
+        # A division for each row costs nothing, and a reciprocal would be rounded before the product is: for
+        # rows whose spread is small beside their mean that alone is visible in the result.
+        return self.builder.div(
+            total, self.builder.const(max(self.frame.length, 1), self.builder.dtype(total))
+        )
 
     def centered(self, value: int) -> tuple[int, int]:
         """The value minus its mean, and the mean of that squared (two passes: no cancellation)."""
