@@ -1,7 +1,7 @@
 """IR -> C++ for the CPU: one readable program.cpp, and the package's headers that it includes."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -21,7 +21,7 @@ from stitch_planner.stitcher.ir import (
     RowKernel,
     View,
 )
-from stitch_planner.stitcher.kernel_text import KernelText, describe, struct_name
+from stitch_planner.stitcher.kernel_text import KernelText, describe
 from stitch_planner.stitcher.value_text import STORED_TYPE
 
 MAIN = "program.cpp"
@@ -46,7 +46,7 @@ class StepText:
 def emit_cpu(program: KernelProgram, title: str, summary: list[str]) -> dict[str, bytes]:
     """Files of the program: `program.cpp` and every header that it includes, under `stitch/`."""
     calls = [kernel for kernel in program.kernels if isinstance(kernel, LibraryCall)]
-    kernels = [describe(k) for k in program.kernels if not isinstance(k, LibraryCall)]
+    kernels, struct_of = distinct_kernels(program.kernels)
     headers = _headers(program.kernels)
     template = templates().get_template("cpu_program.j2")
     text = template.render(
@@ -58,14 +58,26 @@ def emit_cpu(program: KernelProgram, title: str, summary: list[str]) -> dict[str
         outputs=[_tensor_type(view) for view in program.outputs],
         workspace_bytes=program.workspace_bytes,
         call_scratch_bytes=max((call.scratch_bytes for call in calls), default=0),
-        thread_scratch=_thread_scratch(program.kernels),
+        thread_scratch=_thread_scratch(program.kernels, struct_of),
         params=[_param(view) for view in program.params],
         uses_dnnl=any(call.uses_dnnl for call in calls),
         calls=[_member(call) for call in calls],
         buffers=[_declaration(buffer) for buffer in program.buffers if buffer.role != "param"],
-        steps=[_step(kernel) for kernel in program.kernels],
+        steps=[_step(kernel, struct_of) for kernel in program.kernels],
     )
     return {MAIN: text.encode("utf-8"), **header_closure(headers)}
+
+
+def distinct_kernels(kernels: tuple[Kernel, ...]) -> tuple[list[KernelText], dict[str, str]]:
+    """The structs to write, and each kernel's struct: equal layers of a network share one."""
+    written: dict[str, KernelText] = {}
+    struct_of: dict[str, str] = {}
+    for kernel in kernels:
+        if not isinstance(kernel, LibraryCall):
+            text = describe(kernel)
+            first = written.setdefault(repr(replace(text, name="", comment="", nodes="")), text)
+            struct_of[kernel.name] = first.name
+    return list(written.values()), struct_of
 
 
 @lru_cache(maxsize=1)
@@ -169,14 +181,14 @@ def _argument(item: Argument) -> str:
     return _unqualified(item)
 
 
-def _step(kernel: Kernel) -> StepText:
+def _step(kernel: Kernel, struct_of: dict[str, str]) -> StepText:
     if isinstance(kernel, LibraryCall):
         return StepText(f"{kernel.comment} [{kernel.chosen}]", _call_lines(kernel))
     kind = _executor(kernel)
     scratch = "" if isinstance(kernel, PointwiseKernel) else ", memory.thread_scratch"
     loads = ", ".join(_bytes_of(access, "const char*") for access in kernel.loads)
     stores = ", ".join(_bytes_of(access, "char*") for access in kernel.stores)
-    call = f"cpu::{kind}<{struct_name(kernel.name)}>::run(threads, {{{{{loads}}}, {{{stores}}}}}{scratch});"
+    call = f"cpu::{kind}<{struct_of[kernel.name]}>::run(threads, {{{{{loads}}}, {{{stores}}}}}{scratch});"
     return StepText(kernel.comment, [call])
 
 
@@ -202,9 +214,9 @@ def _call_lines(call: LibraryCall) -> list[str]:
     return [*lines, f"STITCH_TRY({call.name}.run({', '.join(arguments)}));"]
 
 
-def _thread_scratch(kernels: tuple[Kernel, ...]) -> str:
+def _thread_scratch(kernels: tuple[Kernel, ...], struct_of: dict[str, str]) -> str:
     sizes = [
-        f"cpu::{_executor(k)}<{struct_name(k.name)}>::kScratchFloats"
+        f"cpu::{_executor(k)}<{struct_of[k.name]}>::kScratchFloats"
         for k in kernels
         if isinstance(k, RowKernel | ColumnKernel)
     ]

@@ -2,8 +2,15 @@
 
 from dataclasses import dataclass
 
-from stitch_planner.stitcher.bodies import needed, weight
-from stitch_planner.stitcher.ir import Access, Body, ColumnKernel, PointwiseKernel, RowKernel
+from stitch_planner.stitcher.bodies import levels, needed, weight
+from stitch_planner.stitcher.ir import (
+    SCALAR_BYTES,
+    Access,
+    Body,
+    ColumnKernel,
+    PointwiseKernel,
+    RowKernel,
+)
 from stitch_planner.stitcher.row_text import Pass, RowText
 from stitch_planner.stitcher.value_text import STORED_TYPE, ValueText
 
@@ -86,10 +93,25 @@ def _operand(access: Access) -> str:
     return f"Operand<{STORED_TYPE[access.buffer.dtype]}, {_numbers(access.strides)}>"
 
 
+PICOSECONDS_PER_BYTE = 12
+"""Of an operand that lies in a core's second-level cache or is prefetched from the third; measured."""
+PICOSECONDS_PER_OPERATION = 25
+"""One of arithmetic in full vectors, measured on fused kernels; an exponential counts as twelve."""
+
+
 def _picoseconds(kernel: PointwiseKernel | RowKernel | ColumnKernel) -> int:
-    """Rough time of one element on one core: about 30 ps an operation in full vectors, 50 ps a byte moved."""
-    moved = sum(4 for access in (*kernel.loads, *kernel.stores) if access.strides and access.strides[-1])
-    return 50 * moved + 30 * weight(kernel.body.instrs)
+    """Rough time of one element on one core, by which the program chooses how many threads to wake."""
+    instrs = kernel.body.instrs
+    outer = len(kernel.space) if isinstance(kernel, PointwiseKernel) else len(kernel.outer)
+    # What does not vary over the outermost dim (a weight) is read once and stays in the nearest cache.
+    walks = [access for access in (*kernel.loads, *kernel.stores) if access.strides[0]]
+    if not isinstance(kernel, PointwiseKernel):
+        varies = tuple(any(access.strides[outer:]) for access in kernel.loads)
+        per_element = levels(instrs, varies, outer)
+        instrs = tuple(i for i, level in zip(instrs, per_element, strict=True) if level or i.op == "reduce")
+        walks = [access for access in walks if any(access.strides[outer:])]
+    moved = sum(SCALAR_BYTES[access.buffer.dtype] for access in walks)
+    return PICOSECONDS_PER_BYTE * moved + PICOSECONDS_PER_OPERATION * max(weight(instrs), 1)
 
 
 def _tile_dim(kernel: PointwiseKernel) -> int:
