@@ -1,5 +1,7 @@
 """Buffers that are alive together never share bytes; others do."""
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,5 +56,5 @@ def test_live_buffers_never_overlap(sizes: list[int], steps: list[tuple[int, int
 
 def test_a_chain_of_any_length_needs_two_buffers() -> None:
     chain = [temporary(f"b{i}", 64) for i in range(20)]
-    placed = assign_offsets(copies(list(zip(chain, chain[1:], strict=False))))
+    placed = assign_offsets(copies(list(pairwise(chain))))
     assert placed.workspace_bytes == 2 * ALIGNMENT
