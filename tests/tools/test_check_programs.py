@@ -190,7 +190,7 @@ class Model(nn.Module):
         self.table = nn.Parameter(table * torch.rand(9, 4))
     def forward(self, x, ids, mask, scale, empty, named):
         y = F.embedding(ids, self.table) * scale + x
-        return {"y": torch.where(mask, y, named["fill"]), "best": y.argmax(-1), "n": len(ids)}, empty * 2
+        return {"guard": torch.where(mask, y, named["fill"]), "best": y.argmax(-1), "n": len(ids)}, empty * 2
 def get_inputs():
     return [torch.rand(4, 12).t(), torch.randint(0, 9, (12,)), torch.rand(12, 4) > 0.3, 0.5,
             torch.rand(0, 3), {"fill": torch.zeros(1).expand(4)}]
@@ -199,7 +199,7 @@ def get_init_inputs():
 """
     check = room.check(room.task(source), renamed(source))
     assert check.status == "accepted", check.message
-    assert [row.output for row in check.draws[0].outputs] == ["0.y", "0.best", "0.n", "1"]
+    assert [row.output for row in check.draws[0].outputs] == ["0.guard", "0.best", "0.n", "1"]
     assert "permuted" in [draw.draw for draw in check.draws]
 
 

@@ -9,10 +9,10 @@ from stitch_tools.models import ReferenceFacts, Task
 from stitch_tools.timing.ring import Sample
 from stitch_tools.timing.seats import Seat
 from stitch_tools.worker import memory
+from stitch_tools.worker.layout import GUARD
 
-_GUARD = "guard"
 _GUARD_BYTE = 0xA5
-"""The reference server's name and filling of bytes beside outputs; everything outside them is filled so."""
+"""The reference server's filling of bytes beside outputs; everything outside them is filled so."""
 
 
 def recheck(
@@ -59,5 +59,5 @@ def _lay_down(fd: int, sample: Sample, expectation: Expectation) -> None:
     with mmap.mmap(fd, expectation.nbytes) as view:
         view[:] = bytes([_GUARD_BYTE]) * expectation.nbytes
         for entry in expectation.layout:
-            if entry["name"] != _GUARD:
+            if entry["name"] != GUARD:
                 view[entry["offset"] : entry["offset"] + entry["nbytes"]] = next(parts)

@@ -5,8 +5,9 @@ from typing import Any
 
 from stitch_tools.worker.candidate.eager import eager_share
 from stitch_tools.worker.candidate.native import ProgramError
-from stitch_tools.worker.candidate.state import BUFFER, CandidateState
+from stitch_tools.worker.candidate.state import CandidateState
 from stitch_tools.worker.candidate.timing import timed_program, timed_runner
+from stitch_tools.worker.layout import BUFFER
 from stitch_tools.worker.precision import set_precision
 from stitch_tools.worker.serving import Handler, Reply, Request, serve_ops
 from stitch_tools.worker.tensors import map_pack

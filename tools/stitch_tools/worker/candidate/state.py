@@ -8,13 +8,11 @@ import torch
 
 from stitch_tools.worker.candidate.native import NativeProgram, Planned, ProgramError, make_workspace
 from stitch_tools.worker.candidate.python_program import PythonProgram
+from stitch_tools.worker.layout import BUFFER, GUARD
 from stitch_tools.worker.memory import PackEntry, span_elements
 from stitch_tools.worker.tensors import dtype_name, map_pack
 from stitch_tools.worker.timed_loop import NativeRunner
 from stitch_tools.worker.trees import fresh_copy, unflatten
-
-GUARD = "guard"
-BUFFER = "buffer:"
 
 
 @dataclass

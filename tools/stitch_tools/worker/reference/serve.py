@@ -9,6 +9,7 @@ import torch
 
 from stitch_tools.worker import memory
 from stitch_tools.worker.capture import handle_capture
+from stitch_tools.worker.layout import BUFFER, GUARD
 from stitch_tools.worker.reference.draws import Bounds, DrawUnavailableError
 from stitch_tools.worker.reference.load import ReferenceFault, ReferenceSource, explain
 from stitch_tools.worker.reference.observe import Seeds, observe, spec
@@ -21,8 +22,6 @@ from stitch_tools.worker.tensors import map_pack, write_pack
 from stitch_tools.worker.trees import flatten_inputs
 from stitch_tools.worker.wire import Channel
 
-GUARD = "guard"
-"""Name of the bytes between two outputs that nobody may write to."""
 GUARD_BYTE = 0xA5
 _GUARD_BYTES = 256
 
@@ -186,8 +185,8 @@ def _prime(state: ServerState, request: Request) -> Reply:
     tensors = map_pack(request.fds[0], manifest, writable=True, private=False)
     for entry, tensor in zip(manifest, tensors, strict=True):
         name = entry["name"]
-        if name.startswith("buffer:"):
-            tensor.copy_(buffers[name.removeprefix("buffer:")])
+        if name.startswith(BUFFER):
+            tensor.copy_(buffers[name.removeprefix(BUFFER)])
         elif tensor.numel():
             is_float = tensor.is_floating_point() or tensor.is_complex()
             tensor.reshape(-1).view(torch.uint8).fill_(0xFF if is_float else GUARD_BYTE)

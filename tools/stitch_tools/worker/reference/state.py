@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from stitch_tools.worker.layout import BUFFER
 from stitch_tools.worker.precision import precision
 from stitch_tools.worker.reference.compare import Expected, Rule, Verdict, compare_output, undecidable
 from stitch_tools.worker.reference.draws import Bounds, make_draw
@@ -208,7 +209,7 @@ def _expectations(
     for name in buffers:
         tensor = call.buffers_after[name] if name in call.buffers_after else unchanged[name]
         truth = oracle.buffers[name].to(tensor.device) if oracle else _wide(tensor)
-        rows.append(Expected(f"buffer:{name}", tensor, truth, path))
+        rows.append(Expected(f"{BUFFER}{name}", tensor, truth, path))
     return tuple(rows)
 
 
