@@ -2,6 +2,8 @@
 
 import ctypes
 import math
+import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -56,8 +58,13 @@ SOURCE = (
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    return build_header_test(SOURCE, tmp_path_factory.mktemp("math"))
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("math")
+
+
+@pytest.fixture(scope="module")
+def library(folder: Path) -> ctypes.CDLL:
+    return build_header_test(SOURCE, folder)
 
 
 def evaluate(library: ctypes.CDLL, name: str, x: torch.Tensor) -> torch.Tensor:
@@ -113,17 +120,14 @@ def test_a_maximum_passes_nan_on(library: ctypes.CDLL) -> None:
     assert y[0] == 3.0
 
 
-def test_every_function_is_vectorised(tmp_path: Path) -> None:
+def test_every_function_is_vectorised(library: ctypes.CDLL, folder: Path) -> None:
     """The loop around each function holds vector instructions: a scalar call would be 10 times slower."""
-    import shutil
-    import subprocess
-
     if shutil.which("objdump") is None:
         pytest.skip("objdump is not installed")
-    build_header_test(SOURCE, tmp_path)
+    assert library is not None
     listing = subprocess.run(
         ["objdump", "-d", "--no-show-raw-insn", "header_test.so"],
-        cwd=tmp_path,
+        cwd=folder,
         capture_output=True,
         text=True,
         check=True,

@@ -23,6 +23,7 @@ class Each(nn.Module):
         return tuple(function(*inputs) for function in self.functions)
 
 
+@pytest.mark.slow
 def test_every_common_pointwise_operation(tmp_path: Path) -> None:
     functions = [
         torch.exp, torch.tanh, torch.sigmoid, torch.abs, torch.neg, torch.sin, torch.cos, torch.erf,
@@ -40,6 +41,7 @@ def test_every_common_pointwise_operation(tmp_path: Path) -> None:
     assert set(result.kinds) == {"pointwise"}
 
 
+@pytest.mark.slow
 def test_every_reduction_over_rows_columns_and_all(tmp_path: Path) -> None:
     functions = [
         lambda x: x.sum(-1), lambda x: x.mean(1), lambda x: x.amax(0), lambda x: x.amin((0, 2)),
@@ -55,6 +57,7 @@ def test_every_reduction_over_rows_columns_and_all(tmp_path: Path) -> None:
     assert_equal_to_torch(Each(*functions), [torch.randn(4, 33, 21)], tmp_path)
 
 
+@pytest.mark.slow
 def test_broadcasts_of_every_kind_are_strided_reads(tmp_path: Path) -> None:
     functions = [
         lambda x, r, c, s: x + r, lambda x, r, c, s: x * c, lambda x, r, c, s: x * s + r * c,
