@@ -250,3 +250,20 @@ def test_pooled_embeddings(tmp_path: Path) -> None:
     torch.manual_seed(0)
     tokens, offsets = torch.randint(0, 30, (5, 8)), torch.tensor([0, 3, 3, 17])
     check(Bags().eval(), [tokens, offsets], tmp_path, {"embedding"})
+
+
+class Rearranged(nn.Module):
+    """Padding, cutting and pixel shuffling in both orders of memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(5, 8, 3, padding="same")
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = functional.pad(self.conv(functional.pad(x, (1, 2, 0, 3), value=0.5)), (-1, 0, 2, -2))
+        return functional.pixel_shuffle(y, 2), functional.pixel_unshuffle(x * 2, 2)
+
+
+def test_rearrangements(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    check(Rearranged().eval(), [torch.randn(2, 5, 6, 8)], tmp_path, {"layout"})

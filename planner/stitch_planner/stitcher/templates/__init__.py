@@ -11,6 +11,7 @@ from stitch_planner.stitcher.templates.gemm import Gemm
 from stitch_planner.stitcher.templates.group_norm import GroupNorm
 from stitch_planner.stitcher.templates.loss import ClassLoss
 from stitch_planner.stitcher.templates.pool import Pool, Upsample
+from stitch_planner.stitcher.templates.rearrange import Pad, PixelShuffle
 from stitch_planner.stitcher.templates.rnn import Rnn
 from stitch_planner.stitcher.templates.windows import Windows
 
@@ -27,6 +28,8 @@ TEMPLATES: tuple[Template, ...] = (
     EmbeddingBag(),
     ClassLoss(),
     Concat(),
+    PixelShuffle(),
+    Pad(),
     Gemm(),
     Elements(),
 )
