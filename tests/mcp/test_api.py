@@ -97,7 +97,7 @@ def test_the_code_on_the_page_runs(tmp_path: Path) -> None:
     assert len(blocks) >= 8
     (tmp_path / "page.py").write_text("\n".join(blocks), encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, "page.py"], cwd=tmp_path, capture_output=True, text=True, timeout=550
+        [sys.executable, "page.py"], cwd=tmp_path, capture_output=True, text=True, timeout=1200
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
