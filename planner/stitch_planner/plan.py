@@ -113,7 +113,7 @@ def _plan_step(
         index=place,
         name=step.nodes[-1].name,
         kind=step_kind(step),
-        family=step.template.family if step.template is not None else "",
+        family=_family(step),
         nodes=tuple(node.name for node in step.nodes),
         ops=tuple(_short(node) for node in step.nodes),
         module_path=step.nodes[0].module_path,
@@ -134,6 +134,12 @@ def step_kind(step: Step) -> StepKind:
     if step.template.kind != "element":
         return step.template.kind
     return "rows" if any(node.op in REDUCTIONS for node in step.nodes) else "pointwise"
+
+
+def _family(step: Step) -> str:
+    if step.template is None:
+        return ""
+    return step_kind(step) if step.template.kind == "element" else step.template.family
 
 
 def _short(node: GraphNode) -> str:

@@ -19,13 +19,6 @@ class Step:
     reason: str = ""
     """Why an eager node has no template."""
 
-    @property
-    def family(self) -> str:
-        """Family for people: `rows` where a fused group reduces."""
-        if self.template is None:
-            return "eager"
-        return self.template.family
-
 
 def partition(index: GraphIndex, templates: Sequence[Template] = TEMPLATES) -> list[Step]:
     """Steps in an order in which each finds its operands; deterministic."""
