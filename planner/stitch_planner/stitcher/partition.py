@@ -19,6 +19,11 @@ class Step:
     reason: str = ""
     """Why an eager node has no template."""
 
+    @property
+    def family(self) -> str:
+        """The template's family; `eager` where there is none."""
+        return "eager" if self.template is None else self.template.family
+
 
 def partition(index: GraphIndex, templates: Sequence[Template] = TEMPLATES) -> list[Step]:
     """Steps in an order in which each finds its operands; deterministic."""
