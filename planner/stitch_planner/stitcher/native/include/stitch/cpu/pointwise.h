@@ -77,11 +77,12 @@ class Pointwise {
                     });
   }
 
-  // An operand that is contiguous along kTileDim only: its part of a tile goes through a small local array, so
-  // that memory is read and written in whole cache lines. Walking it directly would touch kTile lines at a
+  // An operand that is contiguous along kTileDim only: its part of a tile goes through a small local array,
+  // so that memory is read and written in whole cache lines. Walking it directly would touch kTile lines at a
   // distance that is often a power of two, which all fall into the same few places of the cache.
   template <class Op>
-  static constexpr bool kIsTurned = Op::stride(kLast) > 1 && Op::stride(K::kTileDim < 0 ? 0 : K::kTileDim) == 1;
+  static constexpr bool kIsTurned = Op::stride(kLast) > 1 &&
+                                    Op::stride(K::kTileDim < 0 ? 0 : K::kTileDim) == 1;
 
   using Loads = typename K::Loads;
   using Stores = typename K::Stores;
@@ -163,7 +164,8 @@ class Pointwise {
 
   template <int... kIndex>
   static void flush(const Pointers<K>& corner, Tile& tile, std::integer_sequence<int, kIndex...>) {
-    (copy<typename Stores::template Get<kIndex>>(corner.stores[kIndex], tile.stores[kIndex], tile, false), ...);
+    (copy<typename Stores::template Get<kIndex>>(corner.stores[kIndex], tile.stores[kIndex], tile, false),
+     ...);
   }
 
   // Copies a turned operand's part of the tile in or out, one contiguous run for each column.
@@ -172,7 +174,8 @@ class Pointwise {
     if constexpr (kIsTurned<Op>) {
       using T = typename Op::Type;
       for (int64_t j = 0; j < tile.width; ++j) {
-        T* outside = const_cast<T*>(reinterpret_cast<const T*>(memory)) + (tile.across + j) * Op::stride(kLast);
+        T* outside =
+            const_cast<T*>(reinterpret_cast<const T*>(memory)) + (tile.across + j) * Op::stride(kLast);
         T* inside = reinterpret_cast<T*>(local) + j * kTile;
         const size_t bytes = static_cast<size_t>(tile.height) * sizeof(T);
         in ? memcpy(inside, outside, bytes) : memcpy(outside, inside, bytes);
