@@ -89,10 +89,14 @@ class RowSite:
         )
 
     def centered(self, value: int) -> tuple[int, int]:
-        """The value minus its mean, and the mean of that squared (two passes: no cancellation)."""
+        """The value minus its mean, and the mean of that squared (two passes: no cancellation).
+
+        The mean is rounded, and in rows whose spread is small beside it that slip would be most of the
+        result; the mean of the differences is just the slip, and is taken off again.
+        """
         b = self.builder
-        difference = b.sub(value, self.mean(value))
-        return difference, self.mean(b.mul(difference, difference))
+        rough = b.sub(value, self.mean(value))
+        return b.sub(rough, self.mean(rough)), self.mean(b.mul(rough, rough))
 
     def shifted_exp(self, value: int) -> tuple[int, int, int]:
         """exp(x - max), its sum, and max."""
