@@ -316,3 +316,20 @@ def get_init_inputs():
         )
     assert check.status == "accepted", check.message
     assert [row.output for row in check.draws[0].outputs] == ["0", "buffer:calls"]
+
+
+REFUSALS = {
+    "python": "raise NotImplementedError('16 rows only')",
+    "segment": "raise Refusal()",
+}
+
+
+@pytest.mark.parametrize("how", sorted(REFUSALS))
+def test_a_model_new_that_refuses_another_leading_size_is_specialized(room: Room, how: str) -> None:
+    source = "class Model(nn.Module):\n    def forward(self, x):\n        return x * 2\n"
+    makers = "def get_inputs():\n    return [torch.randn(16, 6)]\ndef get_init_inputs():\n    return []\n"
+    refusal = "class Refusal(Exception):\n    status = 'unsupported'\n"
+    refusing = source.replace("return", f"if len(x) != 16:\n            {REFUSALS[how]}\n        return")
+    check = room.check(room.task(source + makers), refusal + renamed(refusing))
+    assert check.status == "accepted", check.message
+    assert "specialized" in check.flags

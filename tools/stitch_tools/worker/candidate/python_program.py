@@ -105,6 +105,9 @@ class PythonProgram:
 
 
 def _status(error: BaseException) -> str:
+    # A native segment answers with a status of its own; Python's own refusal is NotImplementedError.
+    if getattr(error, "status", None) == "unsupported" or isinstance(error, NotImplementedError):
+        return "unsupported"
     text = str(error)
     is_memory = isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)) or "allocate memory" in text
     return "out_of_memory" if is_memory else "error"
