@@ -172,7 +172,7 @@ def benchmark_program(
             session=session,
             store=desk.workspace.store,
             facts=facts,
-            options=BenchOptions(quick=quick),
+            options=BenchOptions(quick=quick, cache_dir=desk.config.cache_dir),
             emit=emit,
             deadline_s=desk.deadline_s,
         )

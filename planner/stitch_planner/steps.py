@@ -265,7 +265,7 @@ def bench(work: Work) -> None:
             session=work.session,
             store=work.run.store,
             facts=work.facts,
-            options=BenchOptions(quick=quick),
+            options=BenchOptions(quick=quick, cache_dir=work.cache_dir),
             emit=work.emit,
         )
     else:

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from stitch_tools.errors import CertificateError
+from stitch_tools.errors import CertificateError, StoreError
 from stitch_tools.models import Bench, Check, Environment, Fact, SourceFile, sha256_hex
-from stitch_tools.store import write_atomically
+from stitch_tools.store import checked_path, write_atomically
 
 SCHEMA_VERSION = 1
 MAX_ARCHIVE_BYTES = 256 << 20
@@ -115,7 +115,11 @@ def _read_entries(data: bytes, path: Path) -> dict[str, bytes]:
                 data
             ):
                 raise CertificateError(f"{path} is damaged: its directory is wrong", hint=_DAMAGED_HINT)
-            return {name: archive.read(name) for name in names}
+            return {checked_path(name): archive.read(name) for name in names}
+    except StoreError as error:
+        raise CertificateError(
+            f"{path} names a file outside itself: {error.message}", hint=_DAMAGED_HINT
+        ) from error
     except (
         zipfile.BadZipFile,
         NotImplementedError,

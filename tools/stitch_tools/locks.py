@@ -67,10 +67,12 @@ class FileLock:
 
     def _open(self) -> int:
         # Without O_CREAT first: Linux refuses it for another user's file in a folder like /tmp.
+        # O_NOFOLLOW: a link that somebody put into a shared folder must not make us empty another file.
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
-            return os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+            return os.open(self.path, flags)
         except FileNotFoundError:
-            return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, self.mode)
+            return os.open(self.path, flags | os.O_CREAT, self.mode)
 
     def release(self) -> None:
         """Give the lock back; a second call does nothing."""

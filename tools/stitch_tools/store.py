@@ -136,7 +136,7 @@ class Store:
     def put_files(self, files: Mapping[str, bytes]) -> tuple[SourceFile, ...]:
         """Store a folder's files and return their entries, sorted by path."""
         entries = [
-            SourceFile(path=_safe(path), sha256=self.put(data), size=len(data))
+            SourceFile(path=checked_path(path), sha256=self.put(data), size=len(data))
             for path, data in files.items()
         ]
         return tuple(sorted(entries, key=lambda entry: entry.path))
@@ -148,14 +148,19 @@ class Store:
             StoreError: a blob is missing or damaged, a path leaves the folder, or it cannot be written.
         """
         for entry in files:
-            target = folder / _safe(entry.path)
+            target = folder / checked_path(entry.path)
             data = self.get(entry.sha256)
             with storing(target):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(data)
 
 
-def _safe(path: str) -> str:
+def checked_path(path: str) -> str:
+    """The relative path, in POSIX spelling, that stays inside its folder.
+
+    Raises:
+        StoreError: it is absolute, empty, or climbs out of its folder.
+    """
     pure = PurePosixPath(path)
     if pure.is_absolute() or ".." in pure.parts or not pure.parts or "\\" in path or "\0" in path:
         raise StoreError(f"file path {path!r} leaves its folder", hint="use relative paths without '..'")

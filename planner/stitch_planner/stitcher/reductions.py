@@ -89,10 +89,11 @@ class RowSite:
         )
 
     def centered(self, value: int) -> tuple[int, int]:
-        """The value minus its mean, and the mean of that squared (two passes: no cancellation).
+        """The value minus its mean, and its variance (a pass of its own: no cancellation).
 
         The mean is rounded, and in rows whose spread is small beside it that slip would be most of the
-        result; the mean of the differences is just the slip, and is taken off again.
+        result; the mean of the differences is just the slip, and is taken off again. In the variance the
+        slip counts squared, far below the rounding of the values themselves.
         """
         b = self.builder
         rough = b.sub(value, self.mean(value))

@@ -195,7 +195,10 @@ def compiler_folders() -> list[str]:
     """Install folders of the compilers that torch.compile and load_inline would call; often outside /usr."""
     named = [os.environ[name].split()[0] for name in ("CC", "CXX") if os.environ.get(name, "").strip()]
     found = [path for name in (*named, *_COMPILERS) if (path := shutil.which(name))]
-    return [str(Path(path).resolve().parent.parent) for path in found]
+    folders = [Path(path).resolve().parent.parent for path in found]
+    # A wrapper in ~/bin must not open the whole home folder.
+    home = Path.home().resolve()
+    return [str(folder) for folder in folders if folder not in (home, *home.parents)]
 
 
 def _existing(paths: Iterable[str]) -> list[str]:
