@@ -145,7 +145,7 @@ def benchmark_program(
     Args:
         reference: as in `load_task`.
         program: as in `compile_program`.
-        quick: time fewer modes of torch.compile.
+        quick: the fewest rounds, and of torch.compile the default mode alone.
         main: as in `compile_program`.
         inputs: as in `load_task`.
         overrides: as in `load_task`.
@@ -252,7 +252,7 @@ def solve(
     Args:
         reference: as in `load_task`; None with `resume`.
         resume: a run to go on with: its id, a unique beginning of it, or "last".
-        quick: time fewer modes of torch.compile.
+        quick: the fewest rounds, and of torch.compile the default mode alone.
         inputs: as in `load_task`.
         overrides: as in `load_task`.
         allow_relaxed: as in `load_task`.

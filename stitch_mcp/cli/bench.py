@@ -22,7 +22,7 @@ from stitch_mcp.tables import bench_sections
 @click.argument("reference")
 @click.argument("program")
 @click.option("--main", metavar="FILE", help="The file of a program's folder that is compiled.")
-@click.option("--quick", is_flag=True, help="Of torch.compile, time the default mode alone.")
+@click.option("--quick", is_flag=True, help="Fewest rounds, and of torch.compile the default mode alone.")
 @speedup_option
 @reference_options
 @session_options
