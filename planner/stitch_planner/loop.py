@@ -16,7 +16,7 @@ from stitch_tools.device import resolve_target
 from stitch_tools.environment import describe_environment
 from stitch_tools.errors import InterruptedRunError, StoreError, UsageError
 from stitch_tools.events import Event
-from stitch_tools.models import Bench, Check, Fact, SandboxLevel, Task
+from stitch_tools.models import Bench, Check, Environment, Fact, SandboxLevel, Task
 from stitch_tools.processes.interpreter import Interpreter, find_interpreter
 from stitch_tools.references import load_task
 
@@ -154,10 +154,37 @@ def _resume(request: SolveRequest, workspace: Workspace, on_event: OnEvent) -> t
         first = started(run.state)
         task = workspace.store.get_fact(first.task, Task)
         interpreter = find_interpreter(request.python or first.interpreter, workspace.root)
+        _refuse_changes(
+            request, first, workspace, describe_environment(interpreter, resolve_target(task.target))
+        )
     except BaseException:
         run.close()
         raise
     return run, task, interpreter
+
+
+def _refuse_changes(request: SolveRequest, first: RunStarted, workspace: Workspace, now: Environment) -> None:
+    """What was done before the interruption must hold for what follows: same machine, tools and request.
+
+    Raises:
+        UsageError: something differs; the message names it.
+    """
+    if request.overrides or request.inputs or (request.quick and not first.quick):
+        raise UsageError(
+            "a resumed run keeps its contract, inputs and baselines",
+            hint="leave these options out, or solve anew",
+        )
+    then = workspace.store.get_fact(first.environment, Environment).model_dump()
+    changed = [
+        f"{name} was {then[name]}, is {value}"
+        for name, value in now.model_dump().items()
+        if then[name] != value
+    ]
+    if changed:
+        raise UsageError(
+            f"this run was begun in another environment: {'; '.join(changed)}",
+            hint="solve the reference anew",
+        )
 
 
 def _advance(

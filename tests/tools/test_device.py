@@ -63,15 +63,21 @@ def test_cuda_is_the_first_gpu_here_or_a_default_that_is_not_available() -> None
 
 
 def test_an_architecture_is_available_when_such_a_gpu_is_here() -> None:
-    assert resolve_target("cuda:sm_80", TWO).gpu == A100
     assert resolve_target("cuda:sm_90a", TWO).available
     other = resolve_target("cuda:sm_100", TWO)
     assert not other.available
     assert "NVIDIA A100 (sm_80)" in other.device
 
 
-def test_a_gpu_can_be_chosen_by_number() -> None:
-    assert resolve_target("cuda:1", TWO).name == "cuda:sm_80"
+@pytest.mark.parametrize("text", ["cuda:1", "cuda:sm_80"])
+def test_a_gpu_that_is_not_the_first_is_refused_with_the_way_to_choose_it(text: str) -> None:
+    with pytest.raises(UsageError, match="number 1") as caught:
+        resolve_target(text, TWO)
+    assert "CUDA_VISIBLE_DEVICES=1" in caught.value.hint
+
+
+def test_a_gpu_can_be_named_by_number() -> None:
+    assert resolve_target("cuda:0", TWO).name == "cuda:sm_90"
     with pytest.raises(UsageError, match="no GPU number 7"):
         resolve_target("cuda:7", TWO)
 

@@ -112,7 +112,7 @@ def resolve_target(text: str, search: GpuSearch | None = None) -> Target:
         search: the GPUs to choose from; None looks for them.
 
     Raises:
-        UsageError: the name is none of these, or there is no GPU of that number.
+        UsageError: the name is none of these, there is no GPU of that number, or it is not the first one.
     """
     if text == "cpu":
         return Target("cpu", True, cpu_info().model)
@@ -125,7 +125,7 @@ def resolve_target(text: str, search: GpuSearch | None = None) -> Target:
         if gpu is None:
             here = ", ".join(str(row.index) for row in found.gpus) or f"none ({found.problem})"
             raise UsageError(f"there is no GPU number {match['index']}", hint=f"GPUs here: {here}")
-        return Target(f"cuda:{gpu.arch}", True, gpu.name, gpu)
+        return _first_visible(f"cuda:{gpu.arch}", gpu)
     if match["arch"] is None:
         gpu = found.gpus[0] if found.gpus else None
         arch = gpu.arch if gpu else DEFAULT_ARCH
@@ -137,7 +137,17 @@ def resolve_target(text: str, search: GpuSearch | None = None) -> Target:
         others = ", ".join(f"{row.name} ({row.arch})" for row in found.gpus)
         reason = f"the GPUs here are {others}" if others else found.problem or "no GPU was found"
         return Target(f"cuda:{arch}", False, reason)
-    return Target(f"cuda:{arch}", True, gpu.name, gpu)
+    return _first_visible(f"cuda:{arch}", gpu)
+
+
+def _first_visible(name: str, gpu: Gpu) -> Target:
+    # Children run on CUDA's first device, whose lock, ceilings and certificate must be its own.
+    if gpu.index != 0:
+        raise UsageError(
+            f"programs run on the first visible GPU, and {gpu.name} is number {gpu.index}",
+            hint=f"set CUDA_VISIBLE_DEVICES={gpu.index} and use --target cuda",
+        )
+    return Target(name, True, gpu.name, gpu)
 
 
 @lru_cache(maxsize=1)
