@@ -104,6 +104,8 @@ def _native_module(
         build.artifact or "",
         {row.name: state[row.name] for row in facts.parameters},
         output_structure=facts.output_structure,
+        input_structure=facts.input_structure,
+        input_names=facts.input_names,
         libraries=build.libraries,
         device=_device(task),
         updated_buffers=updated,

@@ -131,3 +131,54 @@ def test_a_module_keeps_the_reference_s_names_and_takes_other_weights(store: Sto
 def test_a_module_refuses_shapes_that_the_program_was_not_made_for(store: Store) -> None:
     with pytest.raises(ProgramError, match="one matrix is wanted"):
         module(store)(torch.randn(4, 17))
+
+
+def bound_module(store: Store, inputs: object, names: tuple[str, ...]) -> StitchModule:
+    return StitchModule(
+        library(store),
+        WEIGHTS,
+        output_structure='"leaf"',
+        input_structure=json.dumps(inputs),
+        input_names=names,
+    )
+
+
+def test_a_module_refuses_another_constant_than_the_one_in_the_program(store: Store) -> None:
+    inputs = ["tuple", "leaf", ["constant", "float", "0.5"], {"dict": {"mode": ["constant", "str", "sum"]}}]
+    compiled = bound_module(store, inputs, ("x", "scale", "how"))
+    x = torch.randn(5, 16)
+    assert torch.allclose(compiled(x, 0.5, {"mode": "sum"}), truth(x), atol=1e-4)
+    with pytest.raises(ValueError, match=r"argument scale was 0\.5 .*, now it is 0\.25"):
+        compiled(x, 0.25, {"mode": "sum"})
+    with pytest.raises(ValueError, match=r"argument how\.mode was 'sum' .*, now it is 'mean'"):
+        compiled(x, 0.5, {"mode": "mean"})
+    with pytest.raises(TypeError, match=r"argument scale .*, now it is a tensor"):
+        compiled(x, torch.tensor(0.5), {"mode": "sum"})
+    with pytest.raises(TypeError, match="argument how is missing"):
+        compiled(x, 0.5)
+
+
+def test_a_module_binds_named_arguments_as_the_reference_does(store: Store) -> None:
+    x = torch.randn(5, 16)
+    constant = ["constant", "int", "2"]
+    by_position = bound_module(store, ["tuple", "leaf", constant], ("x", "power", "eps"))
+    by_name = bound_module(store, {"dict": {"power": constant, "x": "leaf"}}, ("x", "power", "eps"))
+    for compiled in (by_position, by_name):
+        for result in (compiled(x, 2), compiled(x, power=2), compiled(power=2, x=x)):
+            assert torch.allclose(result, truth(x), atol=1e-4)
+        with pytest.raises(ValueError, match="argument power was 2"):
+            compiled(x, power=3)
+        with pytest.raises(TypeError, match="argument x was given twice"):
+            compiled(x, 2, x=x)
+        with pytest.raises(TypeError, match="argument eps was not given"):
+            compiled(x, 2, 1e-5)
+        with pytest.raises(TypeError, match="argument bias was not given"):
+            compiled(x, 2, bias=None)
+
+
+def test_a_module_of_an_old_certificate_refuses_mixed_arguments_only(store: Store) -> None:
+    x = torch.randn(5, 16)
+    compiled = module(store)
+    assert torch.allclose(compiled(x=x), truth(x), atol=1e-4)
+    with pytest.raises(TypeError, match="all by position, or all by name"):
+        compiled(x, scale=2)

@@ -54,6 +54,8 @@ def get_inputs():
         {"dict": {"n": ["scalar", "int"], "mask": "leaf", "none": ["none"]}},
     ]
     assert facts.warnings == ()
+    assert json.loads(facts.input_structure)[3] == ["constant", "float", "0.5"]
+    assert facts.input_names == ("x", "pair", "scale", "table", "mask", "empty")
 
 
 def test_buffers_are_told_from_parameters_and_the_updated_ones_are_named(tmp_path: Path) -> None:

@@ -154,6 +154,11 @@ class ReferenceFacts(Fact):
     """Whether other inputs changed the output beyond the tolerance."""
     warnings: tuple[str, ...] = ()
     """Plain sentences with the evidence, one per doubt about the reference."""
+    input_structure: str = ""
+    """JSON of the input tree: as `output_structure`, with ["constant", kind, text] for what is no tensor.
+    "" in facts of older versions."""
+    input_names: tuple[str, ...] = ()
+    """Names of forward's arguments that may be given by position, in order."""
     torch_version: str = ""
     """torch of the target interpreter."""
     python_version: str = ""

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from stitch_tools.worker.binding import bind_inputs
 from stitch_tools.worker.candidate.native import NativeProgram, ProgramError, make_workspace
 from stitch_tools.worker.trees import flatten_inputs, unflatten
 
@@ -23,6 +24,8 @@ class StitchModule(torch.nn.Module):
         parameters: Mapping[str, torch.Tensor],
         *,
         output_structure: str,
+        input_structure: str = "",
+        input_names: Sequence[str] = (),
         libraries: Sequence[str] = (),
         device: torch.device | str = "cpu",
         updated_buffers: Sequence[str] = (),
@@ -34,6 +37,8 @@ class StitchModule(torch.nn.Module):
             library: path of the built shared library.
             parameters: the reference's parameters and buffers by qualified name (its `state_dict`).
             output_structure: ReferenceFacts.output_structure.
+            input_structure: ReferenceFacts.input_structure; "" compares no constants.
+            input_names: ReferenceFacts.input_names.
             libraries: Build.libraries, loaded first.
             device: where the program runs.
             updated_buffers: names of buffers that forward updates, where the contract says `updated`.
@@ -44,6 +49,8 @@ class StitchModule(torch.nn.Module):
         """
         super().__init__()
         self._structure = json.loads(output_structure)
+        self._inputs = json.loads(input_structure) if input_structure else None
+        self._input_names = tuple(input_names)
         self._updated = tuple(updated_buffers)
         self._threads = threads
         self._device = torch.device(device)
@@ -71,10 +78,12 @@ class StitchModule(torch.nn.Module):
         """The reference's outputs.
 
         Raises:
+            TypeError: arguments are missing, unknown or of another kind than the reference's were.
+            ValueError: a number or another constant differs from the one that is part of the program.
             RuntimeError: a gradient is asked for; the program has no backward.
             ProgramError: the program does not support inputs like these, or fails.
         """
-        flat = flatten_inputs(kwargs if kwargs and not args else args)
+        flat = flatten_inputs(bind_inputs(self._inputs, self._input_names, args, kwargs))
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in flat.tensors):
             raise RuntimeError(
                 "this module is a compiled forward pass and has no gradients: "

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from stitch_tools.worker.binding import parameter_names
 from stitch_tools.worker.streams import pack_torch_state, seed_generators
 
 
@@ -129,6 +130,10 @@ class Reference:
         """
         with self.blame("forward", module, arguments), torch.no_grad():
             return module(**arguments) if isinstance(arguments, dict) else module(*arguments)
+
+    def input_names(self, module: torch.nn.Module) -> tuple[str, ...]:
+        """Names of the arguments that forward takes by position; empty where they are not known."""
+        return parameter_names(module.function if isinstance(module, _Function) else module.forward)
 
     @contextlib.contextmanager
     def blame(self, kind: str, module: torch.nn.Module | None = None, arguments: Any = ()) -> Generator[None]:

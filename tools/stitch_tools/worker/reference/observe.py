@@ -59,6 +59,8 @@ def observe(
         "deterministic": deterministic,
         "depends_on_inputs": depends,
         "warnings": warnings,
+        "input_structure": json.dumps(inputs.structure),
+        "input_names": list(reference.input_names(module)),
         "torch_version": str(torch.__version__),
         "python_version": platform.python_version(),
     }
