@@ -31,6 +31,7 @@ from stitch_tools.device import resolve_target
 from stitch_tools.errors import StoreError
 from stitch_tools.graph import capture_graph
 from stitch_tools.models import (
+    STITCHER,
     Bench,
     Build,
     Ceilings,
@@ -46,7 +47,6 @@ from stitch_tools.processes.interpreter import Interpreter
 from stitch_tools.processes.session import TargetSession
 from stitch_tools.timing import BenchOptions, benchmark_program
 
-STITCHER = "stitcher"
 FactT = TypeVar("FactT", bound=Fact)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from stitch_tools.check import CheckOptions, ReferenceServer, check_program
 from stitch_tools.errors import TaskError
-from stitch_tools.models import Check, Contract, ReferenceFacts, Task
+from stitch_tools.models import STITCHER, Check, Contract, ReferenceFacts, Task
 from stitch_tools.processes.interpreter import find_interpreter
 from stitch_tools.processes.session import TargetSession
 from stitch_tools.store import Store
@@ -333,3 +333,29 @@ def test_a_model_new_that_refuses_another_leading_size_is_specialized(room: Room
     check = room.check(room.task(source + makers), refusal + renamed(refusing))
     assert check.status == "accepted", check.message
     assert "specialized" in check.flags
+
+
+def test_a_python_program_of_the_stitcher_is_partial_whatever_its_share(room: Room) -> None:
+    task = room.task(NORM, contract=Contract(pytorch_share=1.0))
+    program = model_new(room.store, HEAD + renamed(NORM))
+    for author, flags in (("user", ()), (STITCHER, ("partial",))):
+        written = program.model_copy(update={"author": author})
+        check = check_program(
+            task, written, None, session=room.session, store=room.store, facts=room.observe(task)
+        )
+        assert check.status == "accepted", check.message
+        assert check.flags == flags
+        assert check.findings == ()
+
+
+def test_a_share_of_torch_operators_that_cannot_be_measured_is_named(room: Room) -> None:
+    shy = renamed(NORM).replace(
+        "return self.norm(x)",
+        "from torch.utils._python_dispatch import _get_current_dispatch_mode\n"
+        "        if _get_current_dispatch_mode(): raise RuntimeError('watched')\n"
+        "        return self.norm(x)",
+    )
+    check = room.check(room.task(NORM), shy)
+    assert check.status == "accepted", check.message
+    assert "share of PyTorch's own operators" in check.not_checked
+    assert "share of PyTorch's own operators" not in room.check(room.task(NORM), renamed(NORM)).not_checked

@@ -19,6 +19,7 @@ from stitch_tools.check.reference import (
 from stitch_tools.check.words import describe_build, describe_draw, describe_refusal
 from stitch_tools.errors import TaskError
 from stitch_tools.models import (
+    STITCHER,
     Build,
     Check,
     CheckFlag,
@@ -228,7 +229,10 @@ class _Judge:
 
     def _weigh_eager(self, worker: Worker) -> None:
         found = worker.eager_share(self.options.call_timeout_s)
-        if found is None or found[0] <= self.task.contract.pytorch_share:
+        if found is None:
+            self.record.skipped.append("share of PyTorch's own operators")
+            return
+        if found[0] <= self.task.contract.pytorch_share:
             return
         share, names = found
         self.record.flags.append("partial")
@@ -351,6 +355,9 @@ class _Judge:
         if end is None:
             end = _End("accepted", f"{len(record.draws)} draws agree with the {record.oracle} oracle")
         flags: list[CheckFlag] = [*record.flags, *end.flags]
+        if self.program.format == "kernelbench" and self.program.author == STITCHER:
+            # The stitcher writes Python only where nodes are left to PyTorch, whatever their share.
+            flags.append("partial")
         if not self.facts.depends_on_inputs and end.status == "accepted":
             flags.append("weak")
         if self.task.contract.relaxed:

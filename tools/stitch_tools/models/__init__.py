@@ -11,7 +11,15 @@ from stitch_tools.models.graph import (
     GraphOutput,
     ValueRef,
 )
-from stitch_tools.models.program import Build, Diagnostic, KernelResources, Program, ProgramFormat, Toolchain
+from stitch_tools.models.program import (
+    STITCHER,
+    Build,
+    Diagnostic,
+    KernelResources,
+    Program,
+    ProgramFormat,
+    Toolchain,
+)
 from stitch_tools.models.task import (
     DTYPE_BYTES,
     Contract,
@@ -40,6 +48,7 @@ from stitch_tools.models.verdict import (
 
 __all__ = [
     "DTYPE_BYTES",
+    "STITCHER",
     "Argument",
     "Bench",
     "BenchOutcome",

@@ -7,6 +7,8 @@ from stitch_tools.models.task import SourceFile
 
 ProgramFormat = Literal["native", "kernelbench"]
 Toolchain = Literal["cpp", "nvcc"]
+STITCHER = "stitcher"
+"""Author of the programs that are put together from templates."""
 
 
 class Program(Fact):
