@@ -5,17 +5,19 @@ import os
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stitch_mcp.config import Config, Settings, load_config
 from stitch_mcp.programs import read_program
 from stitch_planner.runs import Workspace, read_state
-from stitch_tools.errors import UsageError
+from stitch_tools.errors import EnvironmentMissingError, UsageError
 from stitch_tools.models import Build, Program, ReferenceFacts, Task
 
 if TYPE_CHECKING:
     from stitch_tools.check import ReferenceServer
+    from stitch_tools.processes.interpreter import Interpreter
     from stitch_tools.processes.session import TargetSession
 
 Emit = Callable[[str], None]
@@ -86,15 +88,33 @@ class Desk:
             archs=archs,
             time_limit_s=self.config.build_time_limit_s,
             emit=self.emit,
+            prefixes=self._prefixes(),
         )
+
+    @cached_property
+    def interpreter(self) -> "Interpreter":
+        """The target interpreter.
+
+        Raises:
+            EnvironmentMissingError: there is none with torch.
+        """
+        from stitch_tools.processes.interpreter import find_interpreter
+
+        return find_interpreter(self.config.python, self.workspace.root)
+
+    def _prefixes(self) -> tuple[Path, ...]:
+        """Where the target interpreter's library headers lie; a build alone needs no such interpreter."""
+        try:
+            return (self.interpreter.prefix,)
+        except EnvironmentMissingError:
+            return ()
 
     @contextlib.contextmanager
     def session(self) -> "Generator[TargetSession]":
         """A warm session in the target interpreter."""
-        from stitch_tools.processes.interpreter import find_interpreter
         from stitch_tools.processes.session import TargetSession
 
-        interpreter = find_interpreter(self.config.python, self.workspace.root)
+        interpreter = self.interpreter
         self.say(f"starting {interpreter.path} (torch {interpreter.torch_version})")
         with TargetSession(
             interpreter, require_sandbox=self.config.require_sandbox, threads=self.config.threads

@@ -78,7 +78,7 @@ def _require_torch() -> None:
 def _build(program: Program, store: Store, cache_dir: Path | None) -> Build:
     from stitch_tools.compile.build import compile_program
 
-    build = compile_program(program, store, cache_dir=cache_dir)
+    build = compile_program(program, store, cache_dir=cache_dir, prefixes=(Path(sys.prefix),))
     if not build.ok:
         first = next((row.message for row in build.diagnostics if row.severity in ("fatal", "error")), "")
         raise EnvironmentMissingError(

@@ -138,7 +138,7 @@ class Work:
             cache_dir=self.cache_dir,
             time_limit_s=self.build_time_limit_s,
             emit=self.emit,
-            prefixes=(Path(self.interpreter.path).parent.parent,),
+            prefixes=(self.interpreter.prefix,),
         )
 
     @property

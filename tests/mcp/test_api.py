@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import venv
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -171,3 +172,29 @@ def test_loading_a_task_runs_nothing(tmp_path: Path) -> None:
         "raise SystemExit('it ran')\nclass Model: ...\ndef get_inputs(): return []\n", encoding="utf-8"
     )
     assert stitch_mcp.load_task(tmp_path / "model.py", workspace=tmp_path).name == "model"
+
+
+def test_a_build_takes_onednn_from_the_target_interpreter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.delenv("STITCH_ONEDNN", raising=False)
+    target = tmp_path / "target"
+    venv.create(target, symlinks=True)
+    (packages,) = target.glob("lib/python3*/site-packages")
+    (packages / "torch.pth").write_text(str(Path(torch.__file__).parents[1]), encoding="utf-8")
+    (target / "include").mkdir(exist_ok=True)
+    (target / "include" / "dnnl.h").write_text("#define ONLY_HERE 7\n", encoding="utf-8")
+    (target / "lib" / "libdnnl.so.3").touch()
+    program = tmp_path / "program"
+    program.mkdir()
+    source = (PROGRAMS / "linear_relu.cpp").read_text(encoding="utf-8")
+    (program / "linear_relu.cpp").write_text(
+        f"#include <dnnl.h>\nstatic_assert(ONLY_HERE == 7);\n{source}", encoding="utf-8"
+    )
+    (program / "fault.h").write_text("#define FAULT NONE\n", encoding="utf-8")
+    build = stitch_mcp.compile_program(
+        program, python=str(target), workspace=tmp_path, cache_dir=tmp_path / "cache"
+    )
+    assert build.ok, build.diagnostics
+    assert build.libraries == (str(target / "lib" / "libdnnl.so.3"),)

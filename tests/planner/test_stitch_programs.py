@@ -1,6 +1,9 @@
 """Stitched programs of whole references: the examples, and compositions drawn at random."""
 
 import importlib.util
+import os
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -9,6 +12,7 @@ import torch
 
 from stitch_planner.plan import make_plan
 from stitch_planner.stitcher import StitchFailedError, stitch
+from stitch_planner.stitcher.emit_partial import runtime_files
 from stitch_tools.graph import build_graph
 from stitch_tools.models import Contract, Task
 from stitch_tools.worker.candidate.python_program import PythonProgram
@@ -126,3 +130,31 @@ def test_a_program_brings_every_header_that_it_includes() -> None:
     text = b"".join(files.values()).decode("utf-8")
     assert "torch/" not in text
     assert "ATen" not in text
+
+
+def test_a_partial_program_builds_with_the_named_onednn_and_leaves_nothing(tmp_path: Path) -> None:
+    program, library = tmp_path / "program", tmp_path / "one dnn"
+    for path, data in runtime_files().items():
+        (program / path).parent.mkdir(parents=True, exist_ok=True)
+        (program / path).write_bytes(data)
+    (program / "segment_0.cpp").write_text("#include <dnnl.h>\nint value = ONLY_HERE;\n", encoding="utf-8")
+    for name, text in (("include/dnnl.h", "#define ONLY_HERE 7\n"), ("lib64/libdnnl.so.3", "")):
+        (library / name).parent.mkdir(parents=True)
+        (library / name).write_text(text, encoding="utf-8")
+    script = (
+        "from pathlib import Path\nfrom stitch_runtime import segments\n"
+        "built = segments.build(['segment_0'])[0]\n"
+        "print(built, Path(built).is_file(), segments._libraries(), sep='|')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=program,
+        env={**os.environ, "STITCH_ONEDNN": str(library), "CXX": "env g++", "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    built, existed, libraries = done.stdout.strip().split("|")
+    assert (existed, libraries) == ("True", str([str(library / "lib64" / "libdnnl.so.3")]))
+    assert not Path(built).parent.exists()

@@ -359,3 +359,20 @@ def test_a_share_of_torch_operators_that_cannot_be_measured_is_named(room: Room)
     assert check.status == "accepted", check.message
     assert "share of PyTorch's own operators" in check.not_checked
     assert "share of PyTorch's own operators" not in room.check(room.task(NORM), renamed(NORM)).not_checked
+
+
+def test_a_python_program_is_told_where_onednn_lies_and_may_read_it(
+    room: Room, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "include").mkdir()
+    (tmp_path / "lib64").mkdir()
+    (tmp_path / "include" / "dnnl.h").write_text("here", encoding="utf-8")
+    (tmp_path / "lib64" / "libdnnl.so.3").write_text("too", encoding="utf-8")
+    monkeypatch.setenv("STITCH_ONEDNN", str(tmp_path))
+    reading = (
+        "import os, pathlib\nroot = pathlib.Path(os.environ['STITCH_ONEDNN'])\n"
+        "assert (root / 'include/dnnl.h').read_text() == 'here'\n"
+        "assert (root / 'lib64/libdnnl.so.3').read_text() == 'too'\n"
+    )
+    check = room.check(room.task(NORM), reading + renamed(NORM))
+    assert check.status == "accepted", check.message

@@ -73,7 +73,7 @@ class _Partial:
             )
         )
         self.contents[MAIN] = text.encode("utf-8")
-        self.contents.update(_runtime())
+        self.contents.update(runtime_files())
         self.contents.update({f"stitch_reference/{path}": data for path, data in sources.items()})
         self.contents.setdefault("stitch_reference/__init__.py", b"")
         return self.contents
@@ -164,7 +164,7 @@ def _structure(described: str, values: list[str]) -> str:
     return build(json.loads(described) if described else "leaf")
 
 
-def _runtime() -> dict[str, bytes]:
+def runtime_files() -> dict[str, bytes]:
     """The binding: the worker's own ctypes code, copied so that the program stands alone."""
     folder = resources.files("stitch_tools").joinpath("worker", "candidate")
     native = folder.joinpath("native.py").read_text(encoding="utf-8")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 from stitch_tools.check.reference import Expectation, Inputs, Weights
+from stitch_tools.compile.headers import find_onednn
 from stitch_tools.errors import WorkerError
 from stitch_tools.models import Build, Program, Task
 from stitch_tools.processes.limits import Limits
@@ -53,6 +54,7 @@ class Worker:
         self._threads = session.threads
         self._folder: Path | None = None
         visible = list(readable)
+        env: dict[str, str] = {}
         if program.format == "native":
             if build is None or build.artifact is None:
                 raise WorkerError("a native program is run from its build", hint="Compile it first.")
@@ -60,9 +62,12 @@ class Worker:
         else:
             self._folder = Path(tempfile.mkdtemp(prefix="stitch-program-"))
             store.materialize(program.files, self._folder)
-            visible.append(self._folder)
+            # It builds itself in the child, which could not find or read a library of another prefix.
+            env, libraries = _onednn(session.interpreter.prefix)
+            visible += [self._folder, *libraries]
         try:
-            self.child = session.spawn("worker", readable=visible, limits=Limits(memory_bytes=memory_bytes))
+            limits = Limits(memory_bytes=memory_bytes)
+            self.child = session.spawn("worker", readable=visible, env=env, limits=limits)
         except BaseException:
             self._remove_folder()
             raise
@@ -156,6 +161,15 @@ class Worker:
     def _remove_folder(self) -> None:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _onednn(prefix: Path) -> tuple[dict[str, str], list[Path]]:
+    """The variable that names oneDNN's folder, and what to read there; both empty where it was not found."""
+    library = find_onednn((prefix,))
+    if library.include is None or library.shared_object is None:
+        return {}, []
+    root = library.include.parent.absolute()
+    return {"STITCH_ONEDNN": str(root)}, [library.include, library.shared_object]
 
 
 def _close(frame: Frame) -> None:

@@ -40,6 +40,11 @@ class Interpreter:
     torch_version: str | None
     source: Source
 
+    @property
+    def prefix(self) -> Path:
+        """Its `sys.prefix`: the folder above the one that it lies in, links not followed."""
+        return Path(self.path).parent.parent
+
 
 def find_interpreter(option: str | None, workspace: Path, *, need_torch: bool = True) -> Interpreter:
     """The target interpreter: option, STITCH_PYTHON, workspace .venv, VIRTUAL_ENV, CONDA_PREFIX, our own.
