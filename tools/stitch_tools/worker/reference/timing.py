@@ -13,6 +13,7 @@ from stitch_tools.worker.timed import (
     PythonRing,
     build_baseline,
     cuda_ceilings,
+    keep_freed_memory,
     keeps_outputs,
     matmul_rates,
 )
@@ -29,6 +30,7 @@ def timed_baseline(state: ServerState, request: Request) -> Reply:
     draws = [make_draw(reference, "own", int(seed), settings.bounds) for seed in message["seeds"]]
     kind, device = str(message["baseline"]), reference.source.device
     cuda = device.startswith("cuda")
+    keep_freed_memory()
     began = time.perf_counter()
     with precision(settings.matmul_precision, settings.conv_precision):
         with reference.blame("forward", module, draws[0]):
