@@ -147,7 +147,7 @@ def build_baseline(kind: str, module: torch.nn.Module, example: Any) -> Call:
 def keep_freed_memory() -> bool:
     """Whether the C library now keeps freed memory, instead of giving it back to the system.
 
-    Left to itself, eager PyTorch on a CPU is in one of two states, by how its blocks happen to lie on the heap:
+    Left to itself, eager PyTorch on a CPU is in one of two states, by how its blocks lie on the heap:
     memory that is given back after each call faults in again at the next (measured: 6.6 and 11.8 ms for one
     network). Baselines are timed in the faster one, so that no program wins by the other's page faults.
     """
