@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from stitch_planner.stitcher.index import GraphIndex, ValueKey, argument, references, value_key
+from stitch_planner.stitcher.index import GraphIndex, ValueKey, argument, value_key
 from stitch_planner.stitcher.lowering import Lowering
 from stitch_planner.stitcher.scalars import number
 from stitch_tools.models.graph import GraphNode, ValueRef
@@ -125,9 +125,3 @@ def _operand(node: GraphNode, inside: set[str], index: GraphIndex) -> ValueKey |
     if len(others) != 1 or index.spec(others[0]).dtype != "float32":
         return None
     return others[0] if index.shape(others[0]) == node.outputs[0].shape else None
-
-
-def operand_keys(nodes: Sequence[GraphNode]) -> set[ValueKey]:
-    """Values that a step reads from outside."""
-    inside = {node.name for node in nodes}
-    return {key for node in nodes for key in references(node) if key[0] not in inside}

@@ -24,11 +24,6 @@ class Site:
         """Element type of the node's result."""
         return self.node.outputs[0].dtype  # pyright: ignore[reportReturnType]  # `refusal` made sure of it
 
-    @property
-    def work_dtype(self) -> Scalar:
-        """The result's type, or float32 where that is not floating (comparisons and the like)."""
-        return self.dtype if self.dtype in FLOATS else "float32"
-
     def tensor(self, position: int, name: str = "") -> int:
         """An operand in its own type. A number becomes a constant of the result's type."""
         return self.any(argument(self.node, position, name))

@@ -138,8 +138,3 @@ def read_word(fd: int) -> int | None:
             return None
         data += part
     return int(_WORD.unpack(data)[0])
-
-
-def write_word(fd: int, value: int) -> None:
-    """Send one 8-byte number; pipes take it whole."""
-    os.write(fd, _WORD.pack(value))

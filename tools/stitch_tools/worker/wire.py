@@ -157,9 +157,3 @@ class Channel:
                 raise ChannelClosedError("the peer closed the connection in the middle of a frame")
             filled += count
         return view
-
-
-def channel_pair() -> tuple[Channel, Channel]:
-    """Two connected ends."""
-    left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    return Channel(left), Channel(right)

@@ -1,7 +1,6 @@
 """What the reference server holds between requests: the module, the current draw, what is expected of it."""
 
 import resource
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -230,12 +229,3 @@ def _free_bytes() -> int:
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
     return 1 << 62
-
-
-def timed_call(state: ServerState) -> float:
-    """Seconds of one warm call of the reference on the current draw."""
-    reference, module = state.need()
-    with kept_generators():
-        start = time.perf_counter()
-        call_reference(reference, module, state.arguments, forward_seed=None)
-        return time.perf_counter() - start
