@@ -1,4 +1,4 @@
-"""What lies in the user's cache folder: built programs, our own helpers, measured ceilings."""
+"""What lies in the user's cache folder: built programs, our helpers, ceilings, compiled baselines."""
 
 import contextlib
 import shutil
@@ -11,6 +11,7 @@ KINDS = {
     PROGRAMS: "built programs",
     "native": "our own helpers, compiled for this machine",
     "ceilings": "measured devices",
+    "inductor": "torch.compile's output for the baselines",
 }
 """Folders below the cache that are ours; nothing else in it is touched."""
 
