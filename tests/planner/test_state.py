@@ -12,6 +12,16 @@ from stitch_tools.store import Store
 
 PROGRAM = ProgramWritten(program="a" * 64, program_id="b" * 64)
 BUILD = BuildFinished(program_id="b" * 64, build="c" * 64, ok=True)
+VALUES: dict[str, object] = {
+    "quick": True,
+    "min_speedup": 1.5,
+    "warnings": ["w"],
+    "notes": ["n"],
+    "steps": 2,
+    "ok": True,
+    "decision": "accept",
+}
+"""Values of the fields that are no plain text."""
 
 
 def test_every_kind_has_its_field_in_the_state() -> None:
@@ -44,6 +54,21 @@ def test_a_run_goes_on_where_its_log_ends(tmp_path: Path) -> None:
     again.record(BUILD)
     again.close()
     assert read_state(tmp_path / "r") == State(program=PROGRAM, build=BUILD, events=2)
+
+
+def test_a_log_cut_at_any_byte_replays_its_whole_events(tmp_path: Path) -> None:
+    run = Run(tmp_path, Store(tmp_path / "store"))
+    states = [State()]
+    for model in KINDS.values():
+        fields = {name: VALUES.get(name, "x") for name in model.model_fields}
+        states.append(run.record(model.model_validate(fields)))
+    assert {event.kind for event in run.log.events} == set(KINDS)
+    run.close()
+    log = tmp_path / "events.jsonl"
+    data = log.read_bytes()
+    for cut in range(len(data) + 1):
+        log.write_bytes(data[:cut])
+        assert read_state(tmp_path) == states[data[:cut].count(b"\n")], cut
 
 
 def test_runs_are_found_by_a_unique_beginning(tmp_path: Path) -> None:
