@@ -40,11 +40,12 @@ def test_a_program_becomes_a_library_that_loads_and_exports_only_the_abi(store: 
     assert stitch_names == set(ABI_SYMBOLS)
 
 
-def test_the_second_build_is_a_cache_hit_within_50_ms_of_cpu(store: Store) -> None:
+def test_the_second_build_is_a_cache_hit_at_least_20_times_quicker(store: Store) -> None:
+    started = time.monotonic()
     first = build(store, EMPTY_PROGRAM)
-    started = time.process_time()
+    built = time.monotonic()
     second = build(store, EMPTY_PROGRAM)
-    assert time.process_time() - started < 0.05
+    assert built - started >= 20 * (time.monotonic() - built)
     assert second.cache_hit
     assert not first.cache_hit
     assert second.wall_s is None
