@@ -122,11 +122,11 @@ def _library_items() -> list[Item]:
 
     items: list[Item] = []
     for library, use in (
-        (find_onednn(), "matrix products and convolutions of cpu programs"),
-        (find_cublas(), "matrix products of cuda programs"),
+        (find_onednn(), "needed for matrix products and convolutions of cpu programs"),
+        (find_cublas(), "optional, for programs of your own that include its header"),
     ):
         if library.include is None:
-            detail = f"not found; needed for {use}"
+            detail = f"not found; {use}"
             items.append(Item(name=library.name, status="missing", detail=detail, fix=library.hint))
             continue
         where = f"headers in {library.include}"
