@@ -145,8 +145,4 @@ def test_a_cuda_target_without_a_gpu_is_built_and_unmeasured(workspace: Path) ->
     if shutil.which("nvidia-smi") is not None:
         pytest.skip("there may be a GPU here")
     code, found = call(workspace, "solve", "model.py", "--quick", "--target", "cuda")
-    assert code in (5, 9), found
-    if code == 9:
-        assert (found["status"], found["outcome"]) == ("unmeasured", "unmeasured")
-    else:
-        assert "cublas" in found["error"]["message"].lower()
+    assert (code, found["status"], found["outcome"]) == (9, "unmeasured", "unmeasured")
