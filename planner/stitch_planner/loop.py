@@ -14,7 +14,7 @@ from stitch_planner.runs import Run, Workspace, started
 from stitch_planner.steps import STEPS, Work
 from stitch_tools.device import resolve_target
 from stitch_tools.environment import describe_environment
-from stitch_tools.errors import InterruptedRunError, StoreError, UsageError
+from stitch_tools.errors import InterruptedRunError, StitchError, StoreError, UsageError
 from stitch_tools.events import Event
 from stitch_tools.models import Bench, Check, Environment, Fact, SandboxLevel, Task
 from stitch_tools.processes.interpreter import Interpreter, find_interpreter
@@ -204,11 +204,21 @@ def _advance(
             if getattr(run.state, name) is not None:
                 continue
             if stop.is_set():
-                raise InterruptedRunError(
-                    f"stopped before the step '{name}'; everything up to it is kept",
-                    hint=f"go on with: stitch-mcp solve --resume {run.run_id}",
-                )
-            step(work)
+                raise _interrupted(run, name)
+            try:
+                step(work)
+            except StitchError as error:
+                # Ctrl-C goes to the whole process group: a child that was just being started may not survive it.
+                if stop.is_set():
+                    raise _interrupted(run, name) from error
+                raise
+
+
+def _interrupted(run: Run, step: str) -> InterruptedRunError:
+    return InterruptedRunError(
+        f"stopped before the step '{step}'; everything up to it is kept",
+        hint=f"go on with: stitch-mcp solve --resume {run.run_id}",
+    )
 
 
 def _result(run: Run, task: Task) -> SolveResult:

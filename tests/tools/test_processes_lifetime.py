@@ -111,7 +111,7 @@ def test_a_zygote_that_died_is_an_error_of_ours(tmp_path: Path) -> None:
     before = set(proctree.descendants(os.getpid()))
     with TargetSession(find_interpreter(None, tmp_path)) as session:
         child = session.spawn("worker", serve_file=HANDLERS)
-        (zygote,) = (pid for pid in proctree.descendants(os.getpid())[:1] if pid not in before)
+        zygote = next(pid for pid in proctree.descendants(os.getpid()) if pid not in before)
         os.kill(zygote, signal.SIGKILL)
         with pytest.raises(ChildDied):
             child.request({"op": "hang"}, timeout_s=10)
