@@ -208,7 +208,7 @@ def _advance(
             try:
                 step(work)
             except StitchError as error:
-                # Ctrl-C goes to the whole process group: a child that was just being started may not survive it.
+                # Ctrl-C reaches the whole process group; a child that is just being started may die of it.
                 if stop.is_set():
                     raise _interrupted(run, name) from error
                 raise
