@@ -112,19 +112,17 @@ def check_program(
 
     desk = open_desk(settings, emit)
     task = desk.task(reference, inputs, overrides, allow_relaxed)
-    candidate = desk.program(program, task.target, main)
-    build = desk.candidate_build(candidate)
-    with desk.session() as session, desk.observed(session, task) as (server, facts):
+    with desk.trial(task, program, main) as trial:
         return check(
             task,
-            candidate,
-            build,
-            session=session,
+            trial.program,
+            trial.build,
+            session=trial.session,
             store=desk.workspace.store,
-            facts=facts,
+            facts=trial.facts,
             emit=emit,
             deadline_s=desk.deadline_s,
-            reference=server if server.task == task else None,
+            reference=trial.server if trial.server.task == task else None,
         )
 
 
@@ -162,16 +160,14 @@ def benchmark_program(
 
     desk = open_desk(settings, emit)
     task = desk.task(reference, inputs, overrides, allow_relaxed)
-    candidate = desk.program(program, task.target, main)
-    build = desk.candidate_build(candidate)
-    with desk.session() as session, desk.observed(session, task) as (_, facts):
+    with desk.trial(task, program, main) as trial:
         return benchmark(
             task,
-            candidate,
-            build,
-            session=session,
+            trial.program,
+            trial.build,
+            session=trial.session,
             store=desk.workspace.store,
-            facts=facts,
+            facts=trial.facts,
             options=BenchOptions(quick=quick, cache_dir=desk.config.cache_dir),
             emit=emit,
             deadline_s=desk.deadline_s,

@@ -24,6 +24,17 @@ Emit = Callable[[str], None]
 
 
 @dataclass(frozen=True)
+class Trial:
+    """A program beside its reference, both ready to run."""
+
+    program: Program
+    build: Build | None
+    session: "TargetSession"
+    server: "ReferenceServer"
+    facts: ReferenceFacts
+
+
+@dataclass(frozen=True)
 class Desk:
     """The desk of one call: its settings and its `.stitch` folder."""
 
@@ -72,10 +83,6 @@ class Desk:
                     raise UsageError(f"run {run_id} has no program yet", hint=f"solve --resume {run_id}")
                 return self.workspace.store.get_fact(state.program.program, Program)
         return read_program(path, self.workspace.store, target=target, main=main)
-
-    def candidate_build(self, program: Program) -> Build | None:
-        """The program's build; None for a Python file, which builds itself when it is loaded."""
-        return self.build(program) if program.format == "native" else None
 
     def build(self, program: Program, archs: Sequence[str] = ()) -> Build:
         """The program's build."""
@@ -137,6 +144,14 @@ class Desk:
         seen = task if here else task.model_copy(update={"target": "cpu"})
         with ReferenceServer(session, seen, self.workspace.store) as server:
             yield server, server.observe()
+
+    @contextlib.contextmanager
+    def trial(self, task: Task, program: str | Path, main: str | None) -> Generator[Trial]:
+        """The program, built where it is native (a Python file builds itself), and the observed reference."""
+        candidate = self.program(program, task.target, main)
+        build = self.build(candidate) if candidate.format == "native" else None
+        with self.session() as session, self.observed(session, task) as (server, facts):
+            yield Trial(candidate, build, session, server, facts)
 
     def say(self, sentence: str) -> None:
         """Pass a progress sentence on."""

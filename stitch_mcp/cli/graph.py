@@ -1,41 +1,16 @@
 """`stitch-mcp graph`."""
 
-from typing import Unpack
+from typing import TYPE_CHECKING
 
-import click
-
-from stitch_mcp.cli.options import json_option, parse_overrides, reference_options, session_options
-from stitch_mcp.cli.output import Output
-from stitch_mcp.config import Settings
+from stitch_mcp.cli.capture import View, capture_command
 from stitch_mcp.report import Section
 from stitch_mcp.tables import graph_sections
 
+if TYPE_CHECKING:
+    from stitch_mcp.api import Captured
 
-@click.command("graph")
-@click.argument("reference")
-@reference_options
-@session_options
-@json_option
-def command(
-    reference: str,
-    inputs: str | None,
-    overrides: tuple[str, ...],
-    allow_relaxed: bool,
-    as_json: bool,
-    **settings: Unpack[Settings],
-) -> int:
-    """Show the operations of REFERENCE with their work and lower bounds."""
-    from stitch_mcp.api import capture_reference
 
-    output = Output("graph", as_json=as_json)
-    seen = capture_reference(
-        reference,
-        inputs=inputs,
-        overrides=parse_overrides(overrides),
-        allow_relaxed=allow_relaxed,
-        emit=output.progress,
-        **settings,
-    )
+def _view(seen: "Captured") -> View:
     fields = {
         "task_id": seen.task.task_id,
         "graph": seen.graph,
@@ -43,4 +18,9 @@ def command(
         "ceilings": seen.ceilings,
     }
     warnings = Section(notes=tuple(f"warning: {text}" for text in seen.facts.warnings))
-    return output.finish(fields, [*graph_sections(seen.graph), *([warnings] if warnings.notes else [])])
+    return fields, [*graph_sections(seen.graph), *([warnings] if warnings.notes else [])]
+
+
+command = capture_command(
+    "graph", "Show the operations of REFERENCE with their work and lower bounds.", _view
+)

@@ -1,0 +1,49 @@
+"""What `stitch-mcp graph` and `stitch-mcp plan` share: a reference is captured, and one view of it shown."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Unpack
+
+import click
+
+from stitch_mcp.cli.options import json_option, parse_overrides, reference_options, session_options
+from stitch_mcp.cli.output import Output
+from stitch_mcp.config import Settings
+from stitch_mcp.report import Section
+
+if TYPE_CHECKING:
+    from stitch_mcp.api import Captured
+
+View = tuple[Mapping[str, object], Sequence[Section]]
+"""The fields of the JSON object, and the tables."""
+
+
+def capture_command(name: str, text: str, view: "Callable[[Captured], View]") -> click.Command:
+    """The command `name` with the help `text`, which captures a reference and prints `view` of it."""
+
+    @click.command(name, help=text)
+    @click.argument("reference")
+    @reference_options
+    @session_options
+    @json_option
+    def command(
+        reference: str,
+        inputs: str | None,
+        overrides: tuple[str, ...],
+        allow_relaxed: bool,
+        as_json: bool,
+        **settings: Unpack[Settings],
+    ) -> int:
+        from stitch_mcp.api import capture_reference
+
+        output = Output(name, as_json=as_json)
+        seen = capture_reference(
+            reference,
+            inputs=inputs,
+            overrides=parse_overrides(overrides),
+            allow_relaxed=allow_relaxed,
+            emit=output.progress,
+            **settings,
+        )
+        return output.finish(*view(seen))
+
+    return command
