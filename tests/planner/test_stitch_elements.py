@@ -146,7 +146,8 @@ def test_constants_that_the_reference_makes_itself(tmp_path: Path) -> None:
     class Own(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             steps = torch.arange(6, dtype=torch.float32) * 0.5
-            return x * torch.tensor([1.0, -2.0, 3.0, 0.5, 0.0, 9.0]) + steps + torch.full((1, 6), 2.5)
+            made_here = torch.full((1, 6), 2.5) - torch.full((1, 6), -1.5).neg()
+            return x * torch.tensor([1.0, -2.0, 3.0, 0.5, 0.0, 9.0]) + steps + made_here
 
     assert_equal_to_torch(Own(), [torch.randn(3, 6)], tmp_path)
 

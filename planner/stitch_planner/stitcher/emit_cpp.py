@@ -22,7 +22,7 @@ from stitch_planner.stitcher.ir import (
     View,
 )
 from stitch_planner.stitcher.kernel_text import KernelText, describe
-from stitch_planner.stitcher.value_text import STORED_TYPE
+from stitch_planner.stitcher.scalar_text import MEMORY_TYPES
 
 MAIN = "program.cpp"
 _CODES = {
@@ -151,7 +151,7 @@ def _param(view: View) -> dict[str, str]:
     data = "" if buffer.data is None else ", ".join(map(str, buffer.data)) or "0"
     return {
         "data": data,
-        "type": STORED_TYPE[buffer.dtype],
+        "type": MEMORY_TYPES[buffer.dtype],
         "name": buffer.name,
         "source": buffer.source,
         "tensor": _tensor_type(view),
@@ -160,7 +160,7 @@ def _param(view: View) -> dict[str, str]:
 
 def _declaration(buffer: Buffer) -> str:
     """The local pointer through which `run` reaches a buffer."""
-    kind = STORED_TYPE[buffer.dtype]
+    kind = MEMORY_TYPES[buffer.dtype]
     if buffer.role == "input":
         source = f"memory.inputs[{buffer.position}]"
         return f"const auto* const {buffer.name} = reinterpret_cast<const {kind}*>({source});"

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from stitch_planner.stitcher.index import GraphIndex, ValueKey, argument, value_key
 from stitch_planner.stitcher.lowering import Lowering
+from stitch_planner.stitcher.scalar_text import CPP, literal
 from stitch_planner.stitcher.scalars import number
 from stitch_tools.models.graph import GraphNode, ValueRef
 
@@ -26,16 +27,8 @@ class Epilogue:
 
 
 def _activation(name: str, *numbers: float) -> str:
-    extra = "".join(f", {_float(value)}" for value in numbers)
+    extra = "".join(f", {literal(value, 'float32', CPP)}" for value in numbers)
     return f"{_OP}::activation({_ACT}::{name}{extra})"
-
-
-def _float(value: float) -> str:
-    if value == float("inf"):
-        return "__builtin_inff()"
-    if value == float("-inf"):
-        return "-__builtin_inff()"
-    return f"{value!r}f" if "." in repr(value) or "e" in repr(value) else f"{value!r}.0f"
 
 
 def _gelu(node: GraphNode) -> str:

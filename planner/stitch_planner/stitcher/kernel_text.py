@@ -12,7 +12,8 @@ from stitch_planner.stitcher.ir import (
     RowKernel,
 )
 from stitch_planner.stitcher.row_text import Pass, RowText
-from stitch_planner.stitcher.value_text import STORED_TYPE, ValueText
+from stitch_planner.stitcher.scalar_text import MEMORY_TYPES
+from stitch_planner.stitcher.value_text import ValueText
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ def _numbers(values: tuple[int, ...]) -> str:
 
 
 def _operand(access: Access) -> str:
-    return f"Operand<{STORED_TYPE[access.buffer.dtype]}, {_numbers(access.strides)}>"
+    return f"Operand<{MEMORY_TYPES[access.buffer.dtype]}, {_numbers(access.strides)}>"
 
 
 PICOSECONDS_PER_BYTE = 12

@@ -6,9 +6,8 @@ from math import prod
 
 from stitch_planner.stitcher.bodies import COSTLY, levels
 from stitch_planner.stitcher.ir import ColumnKernel, Instr, RowKernel
-from stitch_planner.stitcher.value_text import CPP_TYPE, ValueText
-
-REDUCER = {"sum": "Sum", "max": "Max", "min": "Min", "prod": "Prod"}
+from stitch_planner.stitcher.scalar_text import CPP, VALUE_TYPES, reducer
+from stitch_planner.stitcher.value_text import ValueText
 
 MAX_KEPT_BYTES = 128 * 1024
 """Values kept between passes must fit beside the row in a core's second-level cache."""
@@ -60,14 +59,14 @@ class RowText(ValueText):
         bodies = [self._element_lines(roots) for roots in functions]
         row_values = self._row_values()
         stage = _stages(self.instrs, self.reductions)
-        self.members = [f"{CPP_TYPE[self.instrs[v].dtype]} {self.name(v)};" for v in row_values]
+        self.members = [f"{VALUE_TYPES[self.instrs[v].dtype]} {self.name(v)};" for v in row_values]
         self.begin = self._row_lines([v for v in row_values if stage[v] == 0])
         self.passes: list[Pass] = []
         for place, reduction in enumerate(self.reductions):
             instr = self.instrs[reduction]
             finish = self._row_lines([v for v in row_values if stage[v] == place + 1])
             term = [*bodies[place], f"return {self.ref(instr.args[0])};"]
-            self.passes.append(Pass(REDUCER[str(instr.value)], CPP_TYPE[instr.dtype], term, finish))
+            self.passes.append(Pass(reducer(instr, CPP), VALUE_TYPES[instr.dtype], term, finish))
         stores = [f"store<{i}>(at, {self.ref(v)});" for i, v in self.element_stores]
         self.apply = [*bodies[-1], *stores] if stores else []
         self.finish_row = [f"store<{i}>(at, {self.ref(v)});" for i, v in self.row_stores]

@@ -9,7 +9,6 @@ from stitch_planner.stitcher.cuda.lines import comment_line
 from stitch_planner.stitcher.cuda.operands import pointer_name
 from stitch_planner.stitcher.cuda.pointwise import pointwise_class
 from stitch_planner.stitcher.cuda.rows import RowClass
-from stitch_planner.stitcher.cuda.scalars import MEMORY_TYPES
 from stitch_planner.stitcher.cuda.schedule import column_schedule, row_schedule
 from stitch_planner.stitcher.emit_cpp import header_closure
 from stitch_planner.stitcher.ir import (
@@ -26,6 +25,7 @@ from stitch_planner.stitcher.ir import (
     Scalar,
     View,
 )
+from stitch_planner.stitcher.scalar_text import MEMORY_TYPES
 
 MAIN = "program.cu"
 HEADERS = ("pointwise", "rows", "columns", "gemm", "program")

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from stitch_planner.stitcher.cuda.scalars import MEMORY_TYPES, VALUE_TYPES, constant, expression
 from stitch_planner.stitcher.ir import Access, Buffer, Instr
+from stitch_planner.stitcher.scalar_text import CUDA, MEMORY_TYPES, VALUE_TYPES, constant, expression
 
 
 @dataclass
@@ -70,13 +70,13 @@ def instructions(
         elif instr.op == "index":
             text = index(number_of(instr))
         else:
-            text = expression(instr, named)
+            text = expression(instr, named, CUDA)
         out.add(f"const {VALUE_TYPES[instr.dtype]} v{place} = {text};")
 
 
 def value_name(instrs: Sequence[Instr], place: int) -> str:
     """How an expression mentions a value: constants stand for themselves."""
-    return constant(instrs[place]) if instrs[place].op == "const" else f"v{place}"
+    return constant(instrs[place], CUDA) if instrs[place].op == "const" else f"v{place}"
 
 
 def loaded(access: Access, text: str) -> str:

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from stitch_planner.stitcher.cuda.scalars import MEMORY_TYPES
 from stitch_planner.stitcher.cuda.schedule import is_linear
 from stitch_planner.stitcher.ir import Access, Buffer
+from stitch_planner.stitcher.scalar_text import MEMORY_TYPES
 
 
 def pointers(loads: Sequence[Access], stores: Sequence[Access]) -> dict[Buffer, str]:

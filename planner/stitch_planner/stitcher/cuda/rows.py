@@ -17,9 +17,9 @@ from stitch_planner.stitcher.cuda.operands import (
     pointers,
     store_text,
 )
-from stitch_planner.stitcher.cuda.scalars import VALUE_TYPES, constant, expression, reduction
 from stitch_planner.stitcher.cuda.schedule import index_type, vector_width
 from stitch_planner.stitcher.ir import SCALAR_BYTES, Access, ColumnKernel, Instr, RowKernel
+from stitch_planner.stitcher.scalar_text import CUDA, VALUE_TYPES, constant, expression, reducer
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class RowClass:
         ]
 
     def _totals_type(self, number: int) -> str:
-        kinds = ", ".join(reduction(self._instrs[place]) for place in self._reduces(number))
+        kinds = ", ".join(reducer(self._instrs[place], CUDA) for place in self._reduces(number))
         return f"stitch::cuda::Totals<{kinds}>"
 
     def _varies(self, access: Access) -> bool:
@@ -225,7 +225,7 @@ class RowClass:
                 text = f"totals.template get<{totals}>()"
                 totals += 1
             else:
-                text = expression(instr, self._value_name)
+                text = expression(instr, self._value_name, CUDA)
             out.add(f"row.v{place} = {text};")
 
     def _load(self, out: Lines) -> None:
@@ -331,5 +331,5 @@ class RowClass:
 
     def _value_name(self, place: int) -> str:
         if self._instrs[place].op == "const":
-            return constant(self._instrs[place])
+            return constant(self._instrs[place], CUDA)
         return f"row.v{place}" if self._levels[place] == 0 else f"v{place}"
