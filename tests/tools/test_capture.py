@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from stitch_tools.check.reference import ReferenceServer
 from stitch_tools.errors import TaskError
-from stitch_tools.graph import build_graph, capture_graph, family_of, render_graph
+from stitch_tools.graph import build_graph, capture_graph, family_of
 from stitch_tools.models import Contract, Graph
 from stitch_tools.processes.interpreter import find_interpreter
 from stitch_tools.processes.session import TargetSession
@@ -428,15 +428,6 @@ def test_zero_rows_are_captured() -> None:
     graph = captured(Body(inplace_chain), [torch.empty(0, 4)])
     assert graph.outputs[0].value is not None
     assert graph.nodes[0].flops == 0
-
-
-def test_a_graph_is_shown_as_a_plain_table() -> None:
-    text = render_graph(captured(Body(inplace_chain), [X]))
-    assert "captured by export, train mode" in text
-    assert "%x" not in text
-    line = next(line for line in text.splitlines() if line.startswith("  linear"))
-    assert "f32[3,4]" in line
-    assert text.endswith("moved\n")
 
 
 ATTRIBUTES = """\
