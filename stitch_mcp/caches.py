@@ -38,7 +38,7 @@ class CacheReport(Fact):
 def describe_cache(cache_dir: Path | None) -> CacheReport:
     """What the cache holds; None is the user's cache folder."""
     from stitch_tools.compile.cache import SIZE_CAP_BYTES, BuildCache
-    from stitch_tools.host_build import user_cache_dir
+    from stitch_tools.user_cache import user_cache_dir
 
     folder = cache_dir or user_cache_dir()
     built = BuildCache(folder).summary()

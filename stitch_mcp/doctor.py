@@ -258,7 +258,7 @@ def _bundled_nsys(ncu: str | None) -> str | None:
 def _disk_items(config: Config) -> list[Item]:
     import tempfile
 
-    from stitch_tools.host_build import user_cache_dir
+    from stitch_tools.user_cache import user_cache_dir
 
     folders = {
         "workspace": config.workspace / ".stitch",

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from stitch_tools.host_build import build_runner, find_host_compiler
+from stitch_tools.compile.toolchain import find_cpp_compiler
+from stitch_tools.errors import EnvironmentMissingError
+from stitch_tools.host_build import build_runner
 from stitch_tools.timing.contestant import ContestantFailedError, PipeContestant, Pipes
 from stitch_tools.worker.timed_loop import LoopLog, NativeRunner, serve_python
 
@@ -47,11 +49,17 @@ class Loop:
         return self.logs[0]
 
 
+def built_runner(cache_dir: Path) -> Path:
+    try:
+        find_cpp_compiler()
+    except EnvironmentMissingError as error:
+        pytest.skip(error.message)
+    return build_runner(cache_dir)
+
+
 @pytest.fixture(scope="module")
 def runner(tmp_path_factory: pytest.TempPathFactory) -> NativeRunner:
-    if find_host_compiler("c") is None:
-        pytest.skip("no C compiler")
-    return NativeRunner(str(build_runner(tmp_path_factory.mktemp("cache"))), cuda=False)
+    return NativeRunner(str(built_runner(tmp_path_factory.mktemp("cache"))), cuda=False)
 
 
 class Calls:
@@ -148,9 +156,7 @@ def test_a_loop_that_does_not_answer_is_given_up() -> None:
 
 
 def test_the_runner_is_built_once_and_then_found(tmp_path: Path) -> None:
-    if find_host_compiler("c") is None:
-        pytest.skip("no C compiler")
-    first = build_runner(tmp_path)
+    first = built_runner(tmp_path)
     stamp = first.stat().st_mtime_ns
     assert build_runner(tmp_path) == first
     assert first.stat().st_mtime_ns == stamp

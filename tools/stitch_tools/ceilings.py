@@ -16,12 +16,13 @@ from typing import Any
 
 from stitch_tools.device import Gpu, cpu_info, find_gpus, resolve_target
 from stitch_tools.errors import EnvironmentMissingError, StitchError, WorkerError
-from stitch_tools.host_build import build_probe, user_cache_dir
+from stitch_tools.host_build import build_probe
 from stitch_tools.models import Ceilings, sha256_hex
 from stitch_tools.processes.session import TargetSession
 from stitch_tools.store import write_atomically
 from stitch_tools.timing.device_lock import device_lock
 from stitch_tools.timing.interference import snapshot, waited_share
+from stitch_tools.user_cache import user_cache_dir
 
 _PROBE_TIMEOUT_S = 60.0
 _CHILD_TIMEOUT_S = 180.0

@@ -24,9 +24,9 @@ from stitch_tools.compile.toolchain import (
     native_architecture,
 )
 from stitch_tools.errors import EnvironmentMissingError, StoreError, UsageError
-from stitch_tools.host_build import user_cache_dir
 from stitch_tools.models import Build, Diagnostic, Program, Toolchain, sha256_hex
 from stitch_tools.store import Store
+from stitch_tools.user_cache import user_cache_dir
 
 OUTPUT_NAME = "libprogram.so"
 _CACHE_HINT = "free space, or choose another folder with STITCH_CACHE_DIR"

@@ -9,7 +9,7 @@ from typing import Any
 from stitch_tools.check.candidate import Answer, Worker
 from stitch_tools.check.reference import Inputs, ReferenceServer, Weights
 from stitch_tools.errors import EnvironmentMissingError, TaskError
-from stitch_tools.host_build import build_runner, user_cache_dir
+from stitch_tools.host_build import build_runner
 from stitch_tools.models import Build, Program, ReferenceFacts, Task
 from stitch_tools.processes.child import Child
 from stitch_tools.processes.outcome import ChildDied
@@ -17,6 +17,7 @@ from stitch_tools.processes.session import TargetSession
 from stitch_tools.store import Store, storing
 from stitch_tools.timing.contestant import ContestantFailedError, PipeContestant, Pipes
 from stitch_tools.timing.ring import OutputRing, RingShape, Sampler
+from stitch_tools.user_cache import user_cache_dir
 
 PROGRAM = "program"
 _COMPILE_ENV = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
