@@ -12,7 +12,7 @@ from pathlib import Path
 from stitch_planner.run_events import RunFinished, RunStarted
 from stitch_planner.runs import Run, Workspace, started
 from stitch_planner.steps import STEPS, Work
-from stitch_tools.device import resolve_target
+from stitch_tools.device import Target, resolve_target
 from stitch_tools.environment import describe_environment
 from stitch_tools.errors import InterruptedRunError, StitchError, StoreError, UsageError
 from stitch_tools.events import Event
@@ -106,16 +106,26 @@ def solve(
     workspace = Workspace(request.workspace)
     workspace.prepare()
     begin = _resume if request.resume else _begin
-    run, task, interpreter = begin(request, workspace, on_event)
+    opened = begin(request, workspace, on_event)
     try:
-        if run.state.finished is None:
-            _advance(run, task, interpreter, request, emit or _silent, stop or threading.Event())
-        return _result(run, task)
+        if opened.run.state.finished is None:
+            _advance(opened, request, emit or _silent, stop or threading.Event())
+        return _result(opened.run, opened.task)
     finally:
-        run.close()
+        opened.run.close()
 
 
-def _begin(request: SolveRequest, workspace: Workspace, on_event: OnEvent) -> tuple[Run, Task, Interpreter]:
+@dataclass(frozen=True)
+class _Opened:
+    """A run that is new or taken up again, with what its steps need."""
+
+    run: Run
+    task: Task
+    target: Target
+    interpreter: Interpreter
+
+
+def _begin(request: SolveRequest, workspace: Workspace, on_event: OnEvent) -> _Opened:
     if request.reference is None:
         raise UsageError("nothing to solve", hint="name a reference file, or a run with --resume")
     target = resolve_target(request.target)
@@ -141,10 +151,10 @@ def _begin(request: SolveRequest, workspace: Workspace, on_event: OnEvent) -> tu
             environment=workspace.store.put_fact(describe_environment(interpreter, target)),
         )
     )
-    return run, task, interpreter
+    return _Opened(run, task, target, interpreter)
 
 
-def _resume(request: SolveRequest, workspace: Workspace, on_event: OnEvent) -> tuple[Run, Task, Interpreter]:
+def _resume(request: SolveRequest, workspace: Workspace, on_event: OnEvent) -> _Opened:
     if request.reference is not None:
         raise UsageError(
             "a resumed run has its reference already", hint="give a reference or --resume, not both"
@@ -154,13 +164,12 @@ def _resume(request: SolveRequest, workspace: Workspace, on_event: OnEvent) -> t
         first = started(run.state)
         task = workspace.store.get_fact(first.task, Task)
         interpreter = find_interpreter(request.python or first.interpreter, workspace.root)
-        _refuse_changes(
-            request, first, workspace, describe_environment(interpreter, resolve_target(task.target))
-        )
-    except BaseException:
+        target = resolve_target(task.target)
+        _refuse_changes(request, first, workspace, describe_environment(interpreter, target))
+    except BaseException:  # handed on: the lock must not outlive the attempt
         run.close()
         raise
-    return run, task, interpreter
+    return _Opened(run, task, target, interpreter)
 
 
 def _refuse_changes(request: SolveRequest, first: RunStarted, workspace: Workspace, now: Environment) -> None:
@@ -187,13 +196,13 @@ def _refuse_changes(request: SolveRequest, first: RunStarted, workspace: Workspa
         )
 
 
-def _advance(
-    run: Run, task: Task, interpreter: Interpreter, request: SolveRequest, emit: Emit, stop: threading.Event
-) -> None:
+def _advance(opened: _Opened, request: SolveRequest, emit: Emit, stop: threading.Event) -> None:
+    run = opened.run
     with Work(
         run=run,
-        task=task,
-        interpreter=interpreter,
+        task=opened.task,
+        target=opened.target,
+        interpreter=opened.interpreter,
         emit=emit,
         require_sandbox=request.require_sandbox,
         threads=request.threads,

@@ -27,7 +27,7 @@ from stitch_planner.stitcher import stitch
 from stitch_tools.ceilings import measure_ceilings
 from stitch_tools.check import CheckOptions, ReferenceServer, check_program
 from stitch_tools.compile import compile_program
-from stitch_tools.device import resolve_target
+from stitch_tools.device import Target
 from stitch_tools.errors import StoreError
 from stitch_tools.graph import capture_graph
 from stitch_tools.models import (
@@ -56,6 +56,8 @@ class Work:
 
     run: Run
     task: Task
+    target: Target
+    """The task's device, and whether it is here."""
     interpreter: Interpreter
     emit: Callable[[str], None]
     require_sandbox: SandboxLevel | None = None
@@ -88,8 +90,7 @@ class Work:
     def reference(self) -> ReferenceServer:
         """The reference in a server of its own; where the task's device is not here, it runs on the CPU."""
         if self._reference is None:
-            here = resolve_target(self.task.target).available
-            seen = self.task if here else self.task.model_copy(update={"target": "cpu"})
+            seen = self.task if self.target.available else self.task.model_copy(update={"target": "cpu"})
             self._reference = self._cleanup.enter_context(ReferenceServer(self.session, seen, self.run.store))
         return self._reference
 
@@ -172,7 +173,7 @@ def capture(work: Work) -> None:
     """Measure the device, unless it is not here, and capture the graph."""
     store = work.run.store
     ceilings = None
-    if resolve_target(work.task.target).available:
+    if work.target.available:
         ceilings = measure_ceilings(
             work.task.target, cache_dir=work.cache_dir, session=work.session, emit=work.emit
         )
@@ -242,7 +243,7 @@ def check(work: Work) -> None:
         facts=work.facts,
         options=CheckOptions(),
         emit=work.emit,
-        reference=work.reference if resolve_target(work.task.target).available else None,
+        reference=work.reference if work.target.available else None,
     )
     work.emit(f"check: {checked.status}{' (' + checked.message + ')' if checked.message else ''}")
     work.run.record(
