@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from stitch_planner.stitcher.call_text import followers
 from stitch_planner.stitcher.index import GraphIndex, ValueKey, argument, value_key
 from stitch_planner.stitcher.lowering import Lowering
 from stitch_planner.stitcher.scalar_text import CPP, literal
@@ -85,8 +86,7 @@ def epilogue_of(nodes: Sequence[GraphNode], lowering: Lowering) -> Epilogue:
             assert operand is not None, node
             operands.append(operand)
             texts.append(f"{_OP}::{'mul' if '.mul.' in node.op else 'add'}()")
-    comment = "".join(f", {node.op.split('.')[1]}" for node in nodes[1:])
-    return Epilogue("{" + ", ".join(texts) + "}", tuple(operands), comment)
+    return Epilogue("{" + ", ".join(texts) + "}", tuple(operands), followers(nodes))
 
 
 def _scaling(node: GraphNode) -> tuple[float, float] | None:
@@ -107,14 +107,21 @@ def _scaling(node: GraphNode) -> tuple[float, float] | None:
     return kinds.get(name) if not (name == "div" and value == 0) else None
 
 
+def residual_of(node: GraphNode, inside: set[str], index: GraphIndex) -> ValueKey | None:
+    """The other summand of an addition to a value that `inside` nodes made, if it is of its shape."""
+    return _partner(node, inside, index) if node.op == "aten.add.Tensor" else None
+
+
 def _operand(node: GraphNode, inside: set[str], index: GraphIndex) -> ValueKey | None:
-    """The other operand of an addition or product of two full tensors, one of them made inside."""
-    if node.op not in ("aten.add.Tensor", "aten.mul.Tensor") or node.kwargs or len(node.args) != 2:
-        return None
-    if not all(isinstance(item, ValueRef) for item in node.args):
-        return None
-    keys = [value_key(item) for item in node.args]
+    """The other summand or factor of a value that `inside` nodes made, if it is of its shape."""
+    return _partner(node, inside, index) if node.op in ("aten.add.Tensor", "aten.mul.Tensor") else None
+
+
+def _partner(node: GraphNode, inside: set[str], index: GraphIndex) -> ValueKey | None:
+    keys = [value_key(item) for item in node.args if isinstance(item, ValueRef)]
     others = [key for key in keys if key[0] not in inside]
-    if len(others) != 1 or index.spec(others[0]).dtype != "float32":
+    if len(node.args) != 2 or len(keys) != 2 or len(others) != 1:
         return None
-    return others[0] if index.shape(others[0]) == node.outputs[0].shape else None
+    if number(node.kwargs.get("alpha", 1)) != 1 or index.spec(others[0]).dtype != "float32":
+        return None
+    return others[0] if index.shape(keys[0]) == index.shape(keys[1]) else None

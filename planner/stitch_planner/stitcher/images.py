@@ -66,11 +66,6 @@ def strided_copy(lowering: Lowering, source: View, target: View, name: str, node
         lowering.add(layout_call(lowering.unique(f"move_{name}"), source, target, name, nodes))
 
 
-def flag(value: bool) -> str:
-    """A C++ bool."""
-    return "true" if value else "false"
-
-
 def pair(value: Argument, default: int) -> tuple[int, int]:
     """Two numbers from what torch accepts: nothing, one number, or a list of one or two."""
     if value is None or value == ():

@@ -1,7 +1,6 @@
 """Copies between orders of memory on the CPU: a kernel, or layout.h where tiles in registers are faster."""
 
-from collections.abc import Sequence
-
+from stitch_planner.stitcher.call_text import braced
 from stitch_planner.stitcher.ir import Kernel, LibraryCall, Pointer, View
 from stitch_planner.stitcher.lowering import copy_kernel
 
@@ -29,11 +28,6 @@ def layout_call(name: str, source: View, target: View, what: str, nodes: tuple[s
         (braced(source.shape), braced(source.strides), braced(target.strides)),
         (Pointer(source), Pointer(target, write=True), "threads"),
     )
-
-
-def braced(values: Sequence[int]) -> str:
-    """A braced list of numbers."""
-    return "{" + ", ".join(map(str, values)) + "}"
 
 
 def _innermost(view: View) -> int | None:

@@ -4,11 +4,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from stitch_planner.stitcher.images import flag
+from stitch_planner.stitcher.call_text import braced, flag, site
 from stitch_planner.stitcher.index import GraphIndex, ValueKey, argument, value_key
 from stitch_planner.stitcher.ir import LibraryCall, Pointer, View, row_major
 from stitch_planner.stitcher.lowering import Lowering
-from stitch_planner.stitcher.moves import braced
 from stitch_planner.stitcher.scalars import number
 from stitch_planner.stitcher.templates.base import NOT_MINE, LibraryTemplate
 from stitch_planner.stitcher.views import expand, permute
@@ -190,7 +189,7 @@ class Attention(LibraryTemplate):
         lowering.add(
             LibraryCall(
                 lowering.unique(f"attention_{result.name}"),
-                f"{result.module_path or result.name}: {batch} x {heads} heads, {queries} x {keys} scores",
+                f"{site(result)}: {batch} x {heads} heads, {queries} x {keys} scores",
                 tuple(item.name for item in found.nodes),
                 "stitch/cpu/attention.h",
                 f"stitch::cpu::Attention<stitch::cpu::MaskKind::{found.mask_kind}>",

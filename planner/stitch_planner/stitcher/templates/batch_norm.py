@@ -2,26 +2,15 @@
 
 from collections.abc import Sequence
 
-from stitch_planner.stitcher.images import flag, is_fp32, is_last, last, own_activation, place, settle
+from stitch_planner.stitcher.call_text import flag, optional, site
+from stitch_planner.stitcher.epilogue import residual_of
+from stitch_planner.stitcher.images import is_fp32, is_last, last, own_activation, place, settle
 from stitch_planner.stitcher.index import GraphIndex, ValueKey, argument, value_key
 from stitch_planner.stitcher.ir import LibraryCall, Pointer, View
 from stitch_planner.stitcher.lowering import Lowering
 from stitch_planner.stitcher.scalars import number
 from stitch_planner.stitcher.templates.base import NOT_MINE, LibraryTemplate
-from stitch_tools.models.graph import Argument, GraphNode, ValueRef
-
-
-def residual_of(node: GraphNode, before: GraphNode, index: GraphIndex) -> ValueKey | None:
-    """What an addition adds to the value of `before`; None where it is no plain sum of two equal shapes."""
-    if node.op != "aten.add.Tensor" or node.kwargs or len(node.args) != 2:
-        return None
-    if not all(isinstance(item, ValueRef) for item in node.args):
-        return None
-    keys = [value_key(item) for item in node.args]
-    others = [key for key in keys if key != (before.name, 0)]
-    if len(others) != 1 or index.shape(others[0]) != before.outputs[0].shape:
-        return None
-    return others[0] if index.spec(others[0]).dtype == "float32" else None
+from stitch_tools.models.graph import GraphNode
 
 
 def absorbs_tail(nodes: Sequence[GraphNode], candidate: GraphNode, index: GraphIndex) -> bool:
@@ -30,7 +19,7 @@ def absorbs_tail(nodes: Sequence[GraphNode], candidate: GraphNode, index: GraphI
         return False
     if own_activation(candidate) is not None:
         return candidate.outputs[0].dtype == "float32"
-    return len(nodes) == 1 and residual_of(candidate, nodes[0], index) is not None
+    return len(nodes) == 1 and residual_of(candidate, {nodes[0].name}, index) is not None
 
 
 def tail_of(nodes: Sequence[GraphNode], index: GraphIndex) -> tuple[ValueKey | None, str, float]:
@@ -41,7 +30,7 @@ def tail_of(nodes: Sequence[GraphNode], index: GraphIndex) -> tuple[ValueKey | N
         if activation is not None:
             name, slope = activation
         else:
-            residual = residual_of(node, nodes[0], index)
+            residual = residual_of(node, {nodes[0].name}, index)
     return residual, name, slope
 
 
@@ -88,7 +77,7 @@ class BatchNorm(LibraryTemplate):
         lowering.add(
             LibraryCall(
                 lowering.unique(f"norm_{node.name}"),
-                f"{node.module_path or node.name}: batch statistics of {shape[1]} channels"
+                f"{site(node)}: batch statistics of {shape[1]} channels"
                 f"{', residual' if more else ''}{said(activation)}",
                 tuple(item.name for item in nodes),
                 "stitch/cpu/batchnorm.h",
@@ -97,8 +86,8 @@ class BatchNorm(LibraryTemplate):
                 (options,),
                 (
                     Pointer(source),
-                    _optional(node.args[1], lowering),
-                    _optional(node.args[2], lowering),
+                    optional(node.args[1], lowering),
+                    optional(node.args[2], lowering),
                     Pointer(more) if more else "nullptr",
                     # The running statistics are no result of a program: see simplify.live_outputs.
                     *["nullptr"] * 4,
@@ -124,7 +113,3 @@ def _area(shape: tuple[int, ...]) -> int:
 
 def _like(lowering: Lowering, key: ValueKey, channels_first: bool) -> View:
     return lowering.dense(key) if channels_first else last(lowering, key)
-
-
-def _optional(value: Argument, lowering: Lowering) -> Pointer | str:
-    return "nullptr" if value is None else Pointer(lowering.dense(value_key(value)))

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from stitch_planner.stitcher.call_text import braced, flag, optional, site
 from stitch_planner.stitcher.epilogue import can_follow, epilogue_of
-from stitch_planner.stitcher.images import as_2d, flag, is_fp32, last, line, pair, place, settle
+from stitch_planner.stitcher.images import as_2d, is_fp32, last, line, pair, place, settle
 from stitch_planner.stitcher.index import GraphIndex, argument, value_key
 from stitch_planner.stitcher.ir import LibraryCall, Pointer, PointerList
 from stitch_planner.stitcher.lowering import Lowering
-from stitch_planner.stitcher.moves import braced
 from stitch_planner.stitcher.scalars import number
 from stitch_planner.stitcher.templates.base import NOT_MINE, LibraryTemplate
 from stitch_tools.models.graph import Argument, GraphNode
@@ -142,7 +142,7 @@ class Conv(LibraryTemplate):
         lowering.add(
             LibraryCall(
                 lowering.unique(f"conv_{node.name}"),
-                f"{node.module_path or node.name}: {channels[0]} to {channels[1]} channels, "
+                f"{site(node)}: {channels[0]} to {channels[1]} channels, "
                 f"{shape.kernel[0]} x {shape.kernel[1]}{', norm' if norm else ''}{epilogue.comment}",
                 tuple(item.name for item in nodes),
                 "stitch/cpu/conv.h",
@@ -151,7 +151,7 @@ class Conv(LibraryTemplate):
                     "lib",
                     options,
                     Pointer(lowering.dense(value_key(node.args[1]))),
-                    _optional(bias, lowering),
+                    optional(bias, lowering),
                     *_fold(norm, lowering),
                 ),
                 (
@@ -167,15 +167,11 @@ class Conv(LibraryTemplate):
         settle(lowering, (result.name, 0), target)
 
 
-def _optional(value: Argument, lowering: Lowering) -> Pointer | str:
-    return "nullptr" if value is None else Pointer(lowering.dense(value_key(value)))
-
-
 def _fold(norm: GraphNode | None, lowering: Lowering) -> tuple[Pointer | str, ...]:
     """gamma, beta, mean, variance, eps of a normalisation to multiply into the weights."""
     if norm is None:
         return ()
     return (
-        *(_optional(key, lowering) for key in norm.args[1:5]),
+        *(optional(key, lowering) for key in norm.args[1:5]),
         repr(float(number(argument(norm, 7, "eps")))),
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from stitch_planner.stitcher.call_text import flag, site
 from stitch_planner.stitcher.index import GraphIndex, argument, value_key
 from stitch_planner.stitcher.ir import LibraryCall, Pointer
 from stitch_planner.stitcher.lowering import Lowering
@@ -34,7 +35,7 @@ class Embedding(LibraryTemplate):
         lowering.add(
             LibraryCall(
                 lowering.unique(f"embed_{node.name}"),
-                f"{node.module_path or node.name}: {index.numel} rows of {table.shape[1]}",
+                f"{site(node)}: {index.numel} rows of {table.shape[1]}",
                 (node.name,),
                 "stitch/cpu/embedding.h",
                 f"stitch::cpu::Embedding<{_INDEX[index.dtype]}>",
@@ -83,10 +84,10 @@ class EmbeddingBag(LibraryTemplate):
         lowering.add(
             LibraryCall(
                 lowering.unique(f"bag_{node.name}"),
-                f"{node.module_path or node.name}: {target.shape[0]} bags of {index.numel} rows",
+                f"{site(node)}: {target.shape[0]} bags of {index.numel} rows",
                 tuple(item.name for item in nodes),
                 "stitch/cpu/embedding.h",
-                f"stitch::cpu::EmbeddingBag<{_INDEX[index.dtype]}, {'true' if mean else 'false'}>",
+                f"stitch::cpu::EmbeddingBag<{_INDEX[index.dtype]}, {flag(mean)}>",
                 (
                     str(table.shape[0]),
                     str(table.shape[1]),

@@ -1,74 +1,27 @@
 """Matrix products through oneDNN, with bias, activation and residual in the library's own epilogue."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
-from typing import Literal
 
+from stitch_planner.stitcher.call_text import braced, flag, site
 from stitch_planner.stitcher.epilogue import Epilogue, can_follow, epilogue_of
-from stitch_planner.stitcher.index import GraphIndex, ValueKey, argument, value_key
+from stitch_planner.stitcher.index import GraphIndex, ValueKey
 from stitch_planner.stitcher.ir import LibraryCall, Pointer, PointerList, View, row_major
 from stitch_planner.stitcher.lowering import Lowering
-from stitch_planner.stitcher.scalars import number
-from stitch_planner.stitcher.templates.base import NOT_MINE
+from stitch_planner.stitcher.templates.base import LibraryTemplate
+from stitch_planner.stitcher.templates.product import Product, matrices, product_of, refusal
 from stitch_planner.stitcher.views import collapse, expand, permute, reshape
 from stitch_tools.models.graph import GraphNode
 
-_OPS = frozenset(
-    f"aten.{name}.default" for name in ("linear", "addmm", "mm", "matmul", "bmm", "baddbmm", "__matmul__")
-)
 
-
-@dataclass(frozen=True)
-class _Product:
-    """Which operands a node multiplies: result = a @ b + bias."""
-
-    a: ValueKey
-    b: ValueKey
-    bias: ValueKey | None
-    b_transposed: bool
-
-
-def _product(node: GraphNode) -> _Product:
-    if node.op in ("aten.addmm.default", "aten.baddbmm.default"):
-        return _Product(value_key(node.args[1]), value_key(node.args[2]), value_key(node.args[0]), False)
-    bias = argument(node, 2, "bias") if node.op == "aten.linear.default" else None
-    return _Product(
-        value_key(node.args[0]),
-        value_key(node.args[1]),
-        None if bias is None else value_key(bias),
-        node.op == "aten.linear.default",
-    )
-
-
-class Gemm:
+class Gemm(LibraryTemplate):
     """linear, matmul and their relatives."""
 
     family = "gemm"
-    kind: Literal["view", "element", "library"] = "library"
 
     def refuses(self, node: GraphNode, index: GraphIndex) -> str | None:
         """None for products of fp32 tensors."""
-        if node.op not in _OPS:
-            return NOT_MINE
-        if any(index.spec(key).dtype != "float32" for key in index.operands(node)):
-            return "matrix products are computed in float32 only"
-        if node.op in ("aten.addmm.default", "aten.baddbmm.default") and (
-            number(node.kwargs.get("beta", 1)) != 1 or number(node.kwargs.get("alpha", 1)) != 1
-        ):
-            return "addmm with scaling factors has no template"
-        product = _product(node)
-        if product.bias is not None and not self._bias_fits(product.bias, node, index):
-            return "only a bias vector of parameters has a template"
-        return None
-
-    @staticmethod
-    def _bias_fits(bias: ValueKey, node: GraphNode, index: GraphIndex) -> bool:
-        return index.is_constant(bias) and index.shape(bias) == node.outputs[0].shape[-1:]
-
-    def gather(self, node: GraphNode, index: GraphIndex) -> tuple[GraphNode, ...]:
-        """The node alone."""
-        return (node,)
+        return refusal(node, index)
 
     def absorbs(self, nodes: Sequence[GraphNode], candidate: GraphNode, index: GraphIndex) -> bool:
         """Activations that oneDNN has, constants, and one residual of the result's shape."""
@@ -76,7 +29,8 @@ class Gemm:
 
     def lower(self, nodes: Sequence[GraphNode], lowering: Lowering) -> None:
         """A prepacked product where the right side is a constant, else a batched one."""
-        product = _product(nodes[0])
+        product = product_of(nodes[0])
+        assert product is not None
         weight = lowering.view(product.b)
         if weight.buffer.role == "param" and len(weight.shape) == 2 and weight.offset == 0:
             _lower_packed(nodes, product, weight, lowering)
@@ -84,7 +38,7 @@ class Gemm:
             _lower_batched(nodes, product, lowering)
 
 
-def _lower_packed(nodes: Sequence[GraphNode], product: _Product, weight: View, lowering: Lowering) -> None:
+def _lower_packed(nodes: Sequence[GraphNode], product: Product, weight: View, lowering: Lowering) -> None:
     if product.b_transposed:
         weight = permute(weight, (1, 0))
     depth, width = weight.shape
@@ -95,15 +49,15 @@ def _lower_packed(nodes: Sequence[GraphNode], product: _Product, weight: View, l
     target = lowering.new((nodes[-1].name, 0))
     operands, operand_ld = _operands(epilogue, lowering, (rows, width))
     options = (
-        f"{{.n = {width}, .k = {depth}, .weight_kn = {_flag(not transposed)}, "
+        f"{{.n = {width}, .k = {depth}, .weight_kn = {flag(not transposed)}, "
         f".weight_ld = {weight.strides[1] if transposed else weight.strides[0]}, "
-        f".has_bias = {_flag(product.bias is not None)}, .post = {epilogue.text}, .m_hint = {rows}}}"
+        f".has_bias = {flag(product.bias is not None)}, .post = {epilogue.text}, .m_hint = {rows}}}"
     )
     bias = Pointer(lowering.dense(product.bias)) if product.bias is not None else "nullptr"
     lowering.add(
         LibraryCall(
             lowering.unique(f"gemm_{nodes[0].name}"),
-            f"{_path(nodes[0])}: [{rows}, {depth}] x [{depth}, {width}]{epilogue.comment}",
+            f"{site(nodes[0])}: [{rows}, {depth}] x [{depth}, {width}]{epilogue.comment}",
             tuple(node.name for node in nodes),
             "stitch/cpu/gemm.h",
             "stitch::cpu::Gemm",
@@ -155,12 +109,8 @@ def _dense_matrix(lowering: Lowering, key: ValueKey, shape: tuple[int, ...]) -> 
     return seen
 
 
-def _lower_batched(nodes: Sequence[GraphNode], product: _Product, lowering: Lowering) -> None:
-    a, b = lowering.view(product.a), lowering.view(product.b)
-    if product.b_transposed:
-        b = permute(b, (1, 0))
-    a = a if len(a.shape) > 1 else View(a.buffer, (1, *a.shape), (0, *a.strides), a.offset)
-    b = b if len(b.shape) > 1 else View(b.buffer, (*b.shape, 1), (*b.strides, 1), b.offset)
+def _lower_batched(nodes: Sequence[GraphNode], product: Product, lowering: Lowering) -> None:
+    a, b = matrices(product, lowering)
     rows, depth = a.shape[-2:]
     width = b.shape[-1]
     a, b = _readable(a, lowering, product.a), _readable(b, lowering, product.b)
@@ -185,7 +135,7 @@ def _lower_batched(nodes: Sequence[GraphNode], product: _Product, lowering: Lowe
     lowering.add(
         LibraryCall(
             lowering.unique(f"matmul_{nodes[0].name}"),
-            f"{_path(nodes[0])}: {prod(sizes)} x [{rows}, {depth}] x [{depth}, {width}]{epilogue.comment}",
+            f"{site(nodes[0])}: {prod(sizes)} x [{rows}, {depth}] x [{depth}, {width}]{epilogue.comment}",
             tuple(node.name for node in nodes),
             "stitch/cpu/gemm.h",
             "stitch::cpu::BatchMatmul",
@@ -193,11 +143,11 @@ def _lower_batched(nodes: Sequence[GraphNode], product: _Product, lowering: Lowe
             (
                 f"{{{sizes[0]}, {sizes[1]}, {rows}, {width}, {depth}}}",
                 Pointer(a),
-                _braced((*a_batch, *a.strides[-2:])),
+                f"{{{braced((*a_batch, *a.strides[-2:]))}}}",
                 Pointer(b),
-                _braced((*b_batch, *b.strides[-2:])),
+                f"{{{braced((*b_batch, *b.strides[-2:]))}}}",
                 Pointer(target, write=True),
-                _braced((*c_batch, width, 1)),
+                f"{{{braced((*c_batch, width, 1))}}}",
                 operands,
             ),
             uses_dnnl=True,
@@ -232,15 +182,3 @@ def _batch(a: View, b: View, target: View) -> tuple[list[int], list[list[int]]]:
 def _batch_strides(view: View, shape: tuple[int, ...]) -> tuple[int, ...]:
     head = View(view.buffer, view.shape[:-2], view.strides[:-2], view.offset)
     return expand(head, shape).strides
-
-
-def _braced(strides: Sequence[int]) -> str:
-    return "{{" + ", ".join(map(str, strides)) + "}}"
-
-
-def _flag(value: bool) -> str:
-    return "true" if value else "false"
-
-
-def _path(node: GraphNode) -> str:
-    return node.module_path or node.op.split(".")[1]

@@ -2,14 +2,15 @@
 
 from collections.abc import Sequence
 
-from stitch_planner.stitcher.images import flag, is_fp32, is_last, last, place, settle
+from stitch_planner.stitcher.call_text import flag, optional, site
+from stitch_planner.stitcher.images import is_fp32, is_last, last, place, settle
 from stitch_planner.stitcher.index import GraphIndex, argument, value_key
 from stitch_planner.stitcher.ir import LibraryCall, Pointer
 from stitch_planner.stitcher.lowering import Lowering
 from stitch_planner.stitcher.scalars import number
 from stitch_planner.stitcher.templates.base import NOT_MINE, LibraryTemplate
 from stitch_planner.stitcher.templates.batch_norm import absorbs_tail, said, tail_of
-from stitch_tools.models.graph import Argument, GraphNode
+from stitch_tools.models.graph import GraphNode
 
 
 class GroupNorm(LibraryTemplate):
@@ -50,7 +51,7 @@ class GroupNorm(LibraryTemplate):
         lowering.add(
             LibraryCall(
                 lowering.unique(f"norm_{node.name}"),
-                f"{node.module_path or node.name}: {groups} groups of {shape[1]} channels"
+                f"{site(node)}: {groups} groups of {shape[1]} channels"
                 f"{', residual' if more else ''}{said(activation)}",
                 tuple(item.name for item in nodes),
                 "stitch/cpu/groupnorm.h",
@@ -59,8 +60,8 @@ class GroupNorm(LibraryTemplate):
                 (options,),
                 (
                     Pointer(source),
-                    _optional(argument(node, 2, "weight"), lowering),
-                    _optional(argument(node, 3, "bias"), lowering),
+                    optional(argument(node, 2, "weight"), lowering),
+                    optional(argument(node, 3, "bias"), lowering),
                     Pointer(more) if more else "nullptr",
                     Pointer(target, write=True),
                     "threads",
@@ -69,7 +70,3 @@ class GroupNorm(LibraryTemplate):
             )
         )
         settle(lowering, result, target)
-
-
-def _optional(value: Argument, lowering: Lowering) -> Pointer | str:
-    return "nullptr" if value is None else Pointer(lowering.dense(value_key(value)))

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
-from stitch_planner.stitcher.images import flag, is_last
+from stitch_planner.stitcher.call_text import flag, optional, site
+from stitch_planner.stitcher.images import last
 from stitch_planner.stitcher.index import GraphIndex, argument, value_key
-from stitch_planner.stitcher.ir import LibraryCall, Pointer, View, channels_last
+from stitch_planner.stitcher.ir import LibraryCall, Pointer
 from stitch_planner.stitcher.lowering import Lowering
 from stitch_planner.stitcher.scalars import number
 from stitch_planner.stitcher.templates.base import NOT_MINE, LibraryTemplate
@@ -36,9 +37,8 @@ class ClassLoss(LibraryTemplate):
     def lower(self, nodes: Sequence[GraphNode], lowering: Lowering) -> None:
         """One call over rows of classes."""
         node = nodes[0]
-        scores = _rows(lowering, node)
+        scores = last(lowering, value_key(node.args[0]))  # the classes of a row side by side
         target = lowering.dense(value_key(node.args[1]))
-        weight = argument(node, 2, "weight")
         kind = _REDUCTIONS[int(number(argument(node, 3, "reduction", 1)))]
         options = (
             f"{{.rows = {target.numel}, .classes = {scores.shape[1]}, "
@@ -48,7 +48,7 @@ class ClassLoss(LibraryTemplate):
         lowering.add(
             LibraryCall(
                 lowering.unique(f"loss_{node.name}"),
-                f"{node.module_path or node.name}: {target.numel} rows of {scores.shape[1]} classes",
+                f"{site(node)}: {target.numel} rows of {scores.shape[1]} classes",
                 (node.name,),
                 "stitch/cpu/loss.h",
                 f"stitch::cpu::ClassLoss<{flag(_OPS[node.op])}, stitch::cpu::Reduction::{kind}>",
@@ -56,17 +56,10 @@ class ClassLoss(LibraryTemplate):
                 (
                     Pointer(scores),
                     Pointer(target),
-                    "nullptr" if weight is None else Pointer(lowering.dense(value_key(weight))),
+                    optional(argument(node, 2, "weight"), lowering),
                     Pointer(lowering.new((node.name, 0)), write=True),
                     "threads",
                 ),
                 chosen="log-sum-exp and target's score of a row in one go",
             )
         )
-
-
-def _rows(lowering: Lowering, node: GraphNode) -> View:
-    """Scores with the classes of a row side by side: dim 1 innermost."""
-    key = value_key(node.args[0])
-    view = lowering.view(key)
-    return view if is_last(view) else lowering.copy(view, channels_last(view.shape), key[0])

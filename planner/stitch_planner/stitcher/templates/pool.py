@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stitch_planner.stitcher.call_text import braced, flag, site
 from stitch_planner.stitcher.images import (
     as_2d,
-    flag,
     is_fp32,
     last,
     line,
@@ -17,7 +17,6 @@ from stitch_planner.stitcher.images import (
 from stitch_planner.stitcher.index import GraphIndex, argument, value_key
 from stitch_planner.stitcher.ir import LibraryCall, Pointer, View
 from stitch_planner.stitcher.lowering import Lowering
-from stitch_planner.stitcher.moves import braced
 from stitch_planner.stitcher.scalars import number
 from stitch_planner.stitcher.templates.base import NOT_MINE, LibraryTemplate
 from stitch_tools.models.graph import GraphNode
@@ -79,7 +78,7 @@ class Pool(LibraryTemplate):
             return "pooling is computed in float32 only"
         if len(node.outputs[0].shape) != (3 if "1d" in node.op else 4):
             return "only batched images have a pooling template"
-        indices_used = any(index.users((node.name, k)) or index.leaves((node.name, k)) for k in (1,))
+        indices_used = index.users((node.name, 1)) or index.leaves((node.name, 1))
         return "indices of maxima have no template" if len(node.outputs) > 1 and indices_used else None
 
     def lower(self, nodes: Sequence[GraphNode], lowering: Lowering) -> None:
@@ -91,7 +90,7 @@ class Pool(LibraryTemplate):
         lowering.add(
             LibraryCall(
                 lowering.unique(f"pool_{node.name}"),
-                f"{node.module_path or node.name}: {kind.replace('_', ' ')} pooling",
+                f"{site(node)}: {kind.replace('_', ' ')} pooling",
                 (node.name,),
                 "stitch/cpu/pool.h",
                 f"stitch::cpu::Pool<stitch::cpu::Pooling::{'kMax' if largest else 'kAverage'}, "
@@ -150,7 +149,7 @@ class Upsample(LibraryTemplate):
         lowering.add(
             LibraryCall(
                 lowering.unique(f"resize_{node.name}"),
-                f"{node.module_path or node.name}: {kind[1:].lower()} resizing",
+                f"{site(node)}: {kind[1:].lower()} resizing",
                 (node.name,),
                 "stitch/cpu/upsample.h",
                 f"stitch::cpu::Upsample<stitch::cpu::Resize::{kind}, {flag(not images.first)}>",

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from stitch_planner.stitcher.call_text import site
 from stitch_planner.stitcher.images import is_last
 from stitch_planner.stitcher.index import GraphIndex, argument, value_key
 from stitch_planner.stitcher.ir import Access, Body, Instr, PointwiseKernel, View, channels_last
@@ -88,7 +89,7 @@ def _fill(lowering: Lowering, node: GraphNode, target: View) -> PointwiseKernel:
     constant = repr(value) if dtype.startswith("float") else bool(value) if dtype == "bool" else int(value)
     return PointwiseKernel(
         lowering.unique(f"fill_{node.name}"),
-        f"{node.module_path or node.name}: the padding's value everywhere",
+        f"{site(node)}: the padding's value everywhere",
         (node.name,),
         (target.numel,),
         (),

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from stitch_planner.stitcher.images import flag
+from stitch_planner.stitcher.call_text import flag, site
 from stitch_planner.stitcher.index import GraphIndex, ValueKey, argument, value_key
 from stitch_planner.stitcher.ir import LibraryCall, Pointer, PointerList
 from stitch_planner.stitcher.lowering import Lowering
@@ -69,7 +69,7 @@ class Rnn(LibraryTemplate):
         lowering.add(
             LibraryCall(
                 lowering.unique(f"rnn_{node.name}"),
-                f"{node.module_path or node.name}: {cell[1:].lower()}, {time} steps of {batch} sequences, "
+                f"{site(node)}: {cell[1:].lower()}, {time} steps of {batch} sequences, "
                 f"{_layers(node)} x {_directions(node)} x {hidden} units",
                 tuple(item.name for item in nodes),
                 "stitch/cpu/rnn.h",

@@ -1,0 +1,33 @@
+"""Pieces of a library call's text that templates of both targets write alike."""
+
+from collections.abc import Sequence
+
+from stitch_planner.stitcher.index import value_key
+from stitch_planner.stitcher.ir import Pointer
+from stitch_planner.stitcher.lowering import Lowering
+from stitch_tools.models.graph import Argument, GraphNode
+
+
+def flag(value: bool) -> str:
+    """A C++ bool."""
+    return "true" if value else "false"
+
+
+def braced(values: Sequence[int]) -> str:
+    """A braced list of numbers."""
+    return "{" + ", ".join(map(str, values)) + "}"
+
+
+def site(node: GraphNode) -> str:
+    """Where the node stands in the reference, for comments: its module's path, else its own name."""
+    return node.module_path or node.name
+
+
+def optional(value: Argument, lowering: Lowering) -> Pointer | str:
+    """The address of a dense tensor that the call may leave out."""
+    return "nullptr" if value is None else Pointer(lowering.dense(value_key(value)))
+
+
+def followers(nodes: Sequence[GraphNode]) -> str:
+    """The operations behind a step's first node, for its comment."""
+    return "".join(f", {node.op.split('.')[1]}" for node in nodes[1:])

@@ -1,0 +1,66 @@
+"""What a matrix product is on any target: its operands, and what has no template."""
+
+from dataclasses import dataclass
+
+from stitch_planner.stitcher.index import GraphIndex, ValueKey, argument, value_key
+from stitch_planner.stitcher.ir import View
+from stitch_planner.stitcher.lowering import Lowering
+from stitch_planner.stitcher.scalars import number
+from stitch_planner.stitcher.templates.base import NOT_MINE
+from stitch_planner.stitcher.views import permute
+from stitch_tools.models.graph import GraphNode
+
+_LINEAR = "aten.linear.default"
+_WITH_ADDEND = frozenset(["aten.addmm.default", "aten.baddbmm.default"])
+_PLAIN = frozenset(f"aten.{name}.default" for name in ("mm", "matmul", "bmm", "__matmul__"))
+
+
+@dataclass(frozen=True)
+class Product:
+    """Which operands a node multiplies: result = a @ b + bias."""
+
+    a: ValueKey
+    b: ValueKey
+    bias: ValueKey | None
+    b_transposed: bool
+    """Whether b's value is [columns, depth], as the weight of a linear layer is."""
+
+
+def product_of(node: GraphNode) -> Product | None:
+    """The product that a node computes; None for other operations."""
+    if node.op in _WITH_ADDEND:
+        bias, a, b = (value_key(item) for item in node.args[:3])
+        return Product(a, b, bias, False)
+    if node.op != _LINEAR and node.op not in _PLAIN:
+        return None
+    given = argument(node, 2, "bias") if node.op == _LINEAR else None
+    bias = None if given is None else value_key(given)
+    return Product(value_key(node.args[0]), value_key(node.args[1]), bias, node.op == _LINEAR)
+
+
+def refusal(node: GraphNode, index: GraphIndex) -> str | None:
+    """None for float32 products, with or without a constant bias vector; else why there is no template."""
+    product = product_of(node)
+    if product is None:
+        return NOT_MINE
+    if any(index.spec(key).dtype != "float32" for key in index.operands(node)):
+        return "matrix products are computed in float32 only"
+    if any(number(node.kwargs.get(name, 1)) != 1 for name in ("beta", "alpha")):
+        return "addmm with scaling factors has no template"
+    if index.shape(product.a)[-1] == 0:
+        return "a product over nothing has no template"
+    bias = product.bias
+    fits = bias is None or (index.is_constant(bias) and index.shape(bias) == node.outputs[0].shape[-1:])
+    return None if fits else "only a bias vector of parameters has a template"
+
+
+def matrices(product: Product, lowering: Lowering) -> tuple[View, View]:
+    """Both sides as [..., rows, depth] and [..., depth, columns]; vectors become matrices."""
+    a, b = lowering.view(product.a), lowering.view(product.b)
+    if product.b_transposed:
+        b = permute(b, (1, 0))
+    if len(a.shape) == 1:
+        a = View(a.buffer, (1, *a.shape), (0, *a.strides), a.offset)
+    if len(b.shape) == 1:
+        b = View(b.buffer, (*b.shape, 1), (*b.strides, 1), b.offset)
+    return a, b
