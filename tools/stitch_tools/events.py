@@ -111,7 +111,7 @@ class EventLog:
             with storing(path):
                 self._handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
             sync_folder(path.parent)
-        except BaseException:
+        except BaseException:  # handed on: the lock must not outlive the attempt
             self._lock.release()
             raise
 

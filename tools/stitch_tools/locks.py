@@ -59,7 +59,7 @@ class FileLock:
                             hint="put the workspace on a local disk (--workspace)",
                         ) from error
                     raise
-        except BaseException:
+        except BaseException:  # handed on: an interrupted wait must not leak the descriptor
             os.close(handle)
             raise
         self._handle = handle

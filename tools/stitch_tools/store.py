@@ -51,7 +51,7 @@ def write_atomically(path: Path, data: bytes) -> None:
                 file.flush()
                 os.fsync(file.fileno())
             Path(name).replace(path)
-        except BaseException:
+        except BaseException:  # handed on: no half-written file stays behind
             with contextlib.suppress(OSError):
                 Path(name).unlink()
             raise

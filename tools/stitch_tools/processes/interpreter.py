@@ -25,7 +25,7 @@ spec, version = importlib.util.find_spec("torch"), None
 if spec is not None and spec.origin:
     try:
         version = runpy.run_path(os.path.join(os.path.dirname(spec.origin), "version.py"))["__version__"]
-    except Exception as error:
+    except Exception:  # a file of somebody else's torch is executed: it may raise anything
         version = None
 print(json.dumps([sys.executable, list(sys.version_info[:3]), version and str(version)]))
 """

@@ -94,7 +94,7 @@ def _run_role(request: dict[str, Any], channel_fd: int, stdout: int, stderr: int
         sandbox.apply(_confinement(request))
         serve = _load_serve(request)
         channel.send({"ready": True})
-    except Exception as error:  # outermost frame of the set-up
+    except Exception as error:  # outermost frame of the set-up: the controller waits for an answer
         channel.send({"ready": False, "error": describe_error(error)})
         os._exit(1)
     code = 0
@@ -104,7 +104,7 @@ def _run_role(request: dict[str, Any], channel_fd: int, stdout: int, stderr: int
         pass
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
-    except BaseException:  # outermost frame of the role
+    except BaseException:  # outermost frame of the role: os._exit below would show nothing of it
         traceback.print_exc()
         code = 70
     _flush()

@@ -104,7 +104,7 @@ class Channel:
                 raise ProtocolError("the peer sent a frame that is not JSON") from error
             if not isinstance(message, dict):
                 raise ProtocolError("the peer sent JSON that is not an object")
-        except BaseException:
+        except BaseException:  # handed on: received descriptors must not leak
             for fd in fds:
                 os.close(fd)
             raise

@@ -35,7 +35,7 @@ class PythonProgram:
         sys.modules["stitch_candidate"] = namespace
         try:
             spec.loader.exec_module(namespace)
-        except Exception as error:  # the candidate's outermost frame
+        except Exception as error:  # the candidate's outermost frame: its file may raise anything
             raise ProgramError("not_loadable", "load", _short(error)) from error
         entry = getattr(namespace, ENTRY, None)
         if entry is None:
@@ -57,7 +57,7 @@ class PythonProgram:
             if self.mode == "eval":
                 module.eval()
             self.module = module.to(self.device)
-        except Exception as error:
+        except Exception as error:  # the candidate's outermost frame: its constructor may raise anything
             raise ProgramError(_status(error), "constructor", _short(error)) from error
 
     def reload(self, parameters: Sequence[tuple[str, torch.Tensor]]) -> str | None:
@@ -89,7 +89,7 @@ class PythonProgram:
             flat = flatten_outputs(raw)
         except TreeError as error:
             raise ProgramError("error", "forward", str(error)) from error
-        except Exception as error:
+        except Exception as error:  # the candidate's outermost frame: its forward may raise anything
             raise ProgramError(_status(error), "forward", _short(error)) from error
         for name, tensor in zip(flat.names, flat.tensors, strict=True):
             if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
