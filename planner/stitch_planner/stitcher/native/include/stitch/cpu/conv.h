@@ -4,17 +4,14 @@
 // Activations are dense fp32 in channels-last order, [N][H][W][C]: there oneDNN 3.2 is as fast as in its own
 // blocked order, three times as fast as in torch's default order, and for transposed convolutions the only
 // fast one. Transposes at the edge of a convolution region are layout.h's.
-// The batch and the image size may change from call to call; a primitive is kept for each of a few sizes.
+// The batch and the image size may change from call to call; primitives.h keeps a primitive for each of a
+// few.
 #ifndef STITCH_CPU_CONV_H_
 #define STITCH_CPU_CONV_H_
 
 #include <cmath>
-#include <list>
-#include <memory>
 
-#include "stitch/cpu/buffer.h"
-#include "stitch/cpu/dnnl_api.h"
-#include "stitch/cpu/post_ops.h"
+#include "stitch/cpu/primitives.h"
 
 namespace stitch::cpu {
 
@@ -51,16 +48,17 @@ class Conv {
                const FoldedNorm& norm = {}) {
     lib_ = &lib;
     options_ = options;
-    weight_ = weight;
     bias_ = bias;
-    kept_.clear();
-    packed_.clear();
+    kept_.clear();  // before the weight: primitives point to its copies
     STITCH_TRY(lib.open());
-    STITCH_TRY(describe_weight());
-    if (norm.mean) STITCH_TRY(fold(norm));
-    Entry* entry = nullptr;
+    if (norm.mean) {
+      STITCH_TRY(fold(norm, weight));
+      weight = folded_weight_.floats();
+    }
+    STITCH_TRY(describe_weight(weight));
+    Primitive* ready = nullptr;
     const Key hint{options.hint[0], options.hint[1], options.hint[2]};
-    return hint.n > 0 ? find(hint, &entry) : STITCH_OK;
+    return hint.n > 0 ? find(hint, &ready) : STITCH_OK;
   }
 
   // The same with a normalisation to fold in, part by part.
@@ -83,35 +81,24 @@ class Conv {
   int32_t run(int64_t n, int64_t h, int64_t w, const float* src, float* dst,
               const float* const* operands = nullptr) {
     if (n == 0) return STITCH_OK;
-    Entry* entry = nullptr;
-    STITCH_TRY(find({n, h, w}, &entry));
-    entry->primitive.set(0, src);
-    entry->primitive.set(1, dst);
-    for (size_t i = 0; i < operands_; ++i) entry->primitive.set(2 + i, operands[i]);
-    return entry->primitive.run();
+    Primitive* primitive = nullptr;
+    STITCH_TRY(find({n, h, w}, &primitive));
+    primitive->set(0, src);
+    primitive->set(1, dst);
+    set_operands(*primitive, 2, options_.post, operands);
+    return primitive->run();
   }
-
-  // "brgconv:avx512_core", "jit_dw:avx512_core", ...: what runs for the most recent size.
-  std::string implementation() const { return kept_.empty() ? "" : kept_.front().primitive.implementation(); }
 
  private:
   struct Key {
     int64_t n, h, w;
     bool operator==(const Key& o) const { return n == o.n && h == o.h && w == o.w; }
   };
-  struct Entry {
-    Key key;
-    Primitive primitive;
-  };
-  struct Packed {
-    MemoryDesc md;
-    Buffer data;
-  };
   using Dims = std::vector<int64_t>;
 
   // oneDNN's logical weight is always [groups, out/groups, in/groups, kh, kw]; strides say where torch has
   // it.
-  int32_t describe_weight() {
+  int32_t describe_weight(const float* weight) {
     const ConvOptions& o = options_;
     const int64_t area = o.kernel[0] * o.kernel[1];
     const int64_t out = o.out_channels / o.groups, in = o.in_channels / o.groups;
@@ -121,11 +108,11 @@ class Conv {
       weight_dims_.insert(weight_dims_.begin(), o.groups);
       strides.insert(strides.begin(), out * in * area);
     }
-    return plain_.strided(*lib_, weight_dims_, strides);
+    return weight_.init(*lib_, weight_dims_, strides, weight);
   }
 
   // Multiplies the normalisation into copies of weight and bias, in double: the copy rounds once.
-  int32_t fold(const FoldedNorm& norm) {
+  int32_t fold(const FoldedNorm& norm, const float* weight) {
     const ConvOptions& o = options_;
     const int64_t area = o.kernel[0] * o.kernel[1], count = o.in_channels * o.out_channels / o.groups * area;
     if (!folded_weight_.reserve(sizeof(float) * count) ||
@@ -142,31 +129,17 @@ class Conv {
       for (int64_t i = 0; i < in; ++i) {
         const int64_t at = (o.transposed ? (group * in + i) * out + within : c * in + i) * area;
         for (int64_t k = at; k < at + area; ++k) {
-          folded_weight_.floats()[k] = static_cast<float>(weight_[k] * scale);
+          folded_weight_.floats()[k] = static_cast<float>(weight[k] * scale);
         }
       }
     }
-    weight_ = folded_weight_.floats();
     bias_ = folded_bias_.floats();
     options_.has_bias = true;
     return STITCH_OK;
   }
 
-  int32_t find(const Key& key, Entry** found) {
-    constexpr size_t kKept = 8;
-    for (auto it = kept_.begin(); it != kept_.end(); ++it) {
-      if (it->key == key) {
-        kept_.splice(kept_.begin(), kept_, it);
-        *found = &kept_.front();
-        return STITCH_OK;
-      }
-    }
-    Entry entry{key, {}};
-    STITCH_TRY(make(key, entry.primitive));
-    kept_.push_front(std::move(entry));
-    if (kept_.size() > kKept) kept_.pop_back();
-    *found = &kept_.front();
-    return STITCH_OK;
+  int32_t find(const Key& key, Primitive** found) {
+    return kept_.find(key, found, [this](const Key& k, Primitive& primitive) { return make(k, primitive); });
   }
 
   int32_t plan(Primitive& primitive, const MemoryDesc& src, const MemoryDesc& weight, const MemoryDesc& bias,
@@ -210,52 +183,21 @@ class Conv {
     STITCH_TRY(primitive.finish());
     const float* packed = nullptr;
     const const_dnnl_memory_desc_t layout = primitive.layout(dnnl_query_weights_md);
-    STITCH_TRY(pack(layout, &packed));
+    STITCH_TRY(weight_.get(layout, &packed));
     STITCH_TRY(primitive.bind(DNNL_ARG_SRC, src.get()));
     STITCH_TRY(primitive.bind(DNNL_ARG_DST, dst.get()));
-    operands_ = 0;
-    for (size_t i = 0; i < o.post.size(); ++i) {
-      if (!o.post[i].has_operand()) continue;
-      ++operands_;
-      STITCH_TRY(primitive.bind(DNNL_ARG_ATTR_MULTIPLE_POST_OP(static_cast<int>(i)) | DNNL_ARG_SRC_1,
-                                o.post[i].spread == Spread::kFull ? dst.get() : channel.get()));
-    }
+    STITCH_TRY(bind_operands(primitive, o.post, dst.get(), channel.get()));
     STITCH_TRY(primitive.bind(DNNL_ARG_WEIGHTS, layout, packed));
     return o.has_bias ? primitive.bind(DNNL_ARG_BIAS, bias.get(), bias_) : STITCH_OK;
   }
 
-  int32_t pack(const_dnnl_memory_desc_t layout, const float** weight) {
-    if (plain_.equals(layout)) {
-      *weight = weight_;
-      return STITCH_OK;
-    }
-    for (const auto& copy : packed_) {
-      if (copy->md.equals(layout)) {
-        *weight = copy->data.floats();
-        return STITCH_OK;
-      }
-    }
-    auto copy = std::make_unique<Packed>();
-    STITCH_TRY(copy->md.copy(*lib_, layout));
-    if (!copy->data.reserve(copy->md.bytes())) {
-      return lib_->fail(STITCH_OUT_OF_MEMORY, "no memory for packed weights");
-    }
-    STITCH_TRY(reorder(*lib_, plain_.get(), weight_, layout, copy->data.data()));
-    *weight = copy->data.floats();
-    packed_.push_back(std::move(copy));
-    return STITCH_OK;
-  }
-
   Dnnl* lib_ = nullptr;
   ConvOptions options_;
-  const float* weight_ = nullptr;
   const float* bias_ = nullptr;
-  size_t operands_ = 0;
   Dims weight_dims_;
   Buffer folded_weight_, folded_bias_;  // used when a normalisation was folded in
-  MemoryDesc plain_;
-  std::vector<std::unique_ptr<Packed>> packed_;
-  std::list<Entry> kept_;
+  PackedWeight weight_;
+  PrimitiveCache<Key> kept_;
 };
 
 }  // namespace stitch::cpu

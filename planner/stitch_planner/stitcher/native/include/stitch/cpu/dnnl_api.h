@@ -20,42 +20,36 @@
 
 namespace stitch::cpu {
 
-#define STITCH_DNNL_FUNCTIONS(X)                      \
-  X(dnnl_engine_create)                               \
-  X(dnnl_engine_destroy)                              \
-  X(dnnl_stream_create)                               \
-  X(dnnl_stream_destroy)                              \
-  X(dnnl_stream_wait)                                 \
-  X(dnnl_memory_desc_create_with_strides)             \
-  X(dnnl_memory_desc_create_with_tag)                 \
-  X(dnnl_memory_desc_clone)                           \
-  X(dnnl_memory_desc_destroy)                         \
-  X(dnnl_memory_desc_equal)                           \
-  X(dnnl_memory_desc_get_size)                        \
-  X(dnnl_memory_create)                               \
-  X(dnnl_memory_destroy)                              \
-  X(dnnl_memory_set_data_handle)                      \
-  X(dnnl_post_ops_create)                             \
-  X(dnnl_post_ops_destroy)                            \
-  X(dnnl_post_ops_append_eltwise)                     \
-  X(dnnl_post_ops_append_binary)                      \
-  X(dnnl_post_ops_append_sum)                         \
-  X(dnnl_primitive_attr_create)                       \
-  X(dnnl_primitive_attr_destroy)                      \
-  X(dnnl_primitive_attr_set_post_ops)                 \
-  X(dnnl_primitive_desc_query)                        \
-  X(dnnl_primitive_desc_query_md)                     \
-  X(dnnl_primitive_desc_next_impl)                    \
-  X(dnnl_primitive_desc_destroy)                      \
-  X(dnnl_primitive_create)                            \
-  X(dnnl_primitive_destroy)                           \
-  X(dnnl_primitive_execute)                           \
-  X(dnnl_reorder_primitive_desc_create)               \
-  X(dnnl_matmul_primitive_desc_create)                \
-  X(dnnl_convolution_forward_primitive_desc_create)   \
-  X(dnnl_deconvolution_forward_primitive_desc_create) \
-  X(dnnl_lstm_forward_primitive_desc_create)          \
-  X(dnnl_lbr_gru_forward_primitive_desc_create)
+#define STITCH_DNNL_FUNCTIONS(X)                    \
+  X(dnnl_engine_create)                             \
+  X(dnnl_engine_destroy)                            \
+  X(dnnl_stream_create)                             \
+  X(dnnl_stream_destroy)                            \
+  X(dnnl_memory_desc_create_with_strides)           \
+  X(dnnl_memory_desc_create_with_tag)               \
+  X(dnnl_memory_desc_clone)                         \
+  X(dnnl_memory_desc_destroy)                       \
+  X(dnnl_memory_desc_equal)                         \
+  X(dnnl_memory_desc_get_size)                      \
+  X(dnnl_memory_create)                             \
+  X(dnnl_memory_destroy)                            \
+  X(dnnl_memory_set_data_handle)                    \
+  X(dnnl_post_ops_create)                           \
+  X(dnnl_post_ops_destroy)                          \
+  X(dnnl_post_ops_append_eltwise)                   \
+  X(dnnl_post_ops_append_binary)                    \
+  X(dnnl_primitive_attr_create)                     \
+  X(dnnl_primitive_attr_destroy)                    \
+  X(dnnl_primitive_attr_set_post_ops)               \
+  X(dnnl_primitive_desc_query_md)                   \
+  X(dnnl_primitive_desc_destroy)                    \
+  X(dnnl_primitive_create)                          \
+  X(dnnl_primitive_destroy)                         \
+  X(dnnl_primitive_execute)                         \
+  X(dnnl_reorder_primitive_desc_create)             \
+  X(dnnl_matmul_primitive_desc_create)              \
+  X(dnnl_convolution_forward_primitive_desc_create) \
+  X(dnnl_deconvolution_forward_primitive_desc_create)
 
 // The functions that the headers in this folder call, resolved once per process.
 struct DnnlFunctions {
@@ -204,13 +198,6 @@ class Primitive {
     return lib_->check(lib_->fn.dnnl_primitive_create(&primitive_, desc_), "create a primitive");
   }
 
-  // Name of the chosen implementation ("brg:avx512_core"; "ref:any" is the slow fallback).
-  std::string implementation() const {
-    const char* name = nullptr;
-    lib_->fn.dnnl_primitive_desc_query(desc_, dnnl_query_impl_info_str, 0, &name);
-    return name ? name : "";
-  }
-
   // The layout chosen for argument `index` of kind `what` (dnnl_query_weights_md, ...).
   const_dnnl_memory_desc_t layout(dnnl_query_t what, int index = 0) const {
     return lib_->fn.dnnl_primitive_desc_query_md(desc_, what, index);
@@ -230,13 +217,12 @@ class Primitive {
     lib_->fn.dnnl_memory_set_data_handle(args_[slot].memory, const_cast<void*>(data));
   }
 
+  // The library's threads are done when this returns: its CPU streams are synchronous.
   int32_t run() {
     return lib_->check(lib_->fn.dnnl_primitive_execute(primitive_, lib_->stream(),
                                                        static_cast<int>(args_.size()), args_.data()),
                        "execute a primitive");
   }
-
-  bool ready() const { return primitive_ != nullptr; }
 
  private:
   Dnnl* lib_ = nullptr;

@@ -1,25 +1,18 @@
 // Matrix products through oneDNN.
 //
 // Gemm: C[M,N] = post(A[M,K] * W + bias) with constant W, repacked once into the layout that oneDNN prefers.
-// BatchMatmul: C[b..,M,N] = post(alpha-free A[b..,M,K] * B[b..,K,N]) of two activations, any strides.
+// BatchMatmul: C[b..,M,N] = post(A[b..,M,K] * B[b..,K,N]) of two activations, any strides.
 //
 // M, leading dimensions and strides may change from call to call: a primitive is made for each new
-// combination and a few are kept. A call that meets a kept one allocates nothing.
+// combination and a few are kept (primitives.h).
 #ifndef STITCH_CPU_GEMM_H_
 #define STITCH_CPU_GEMM_H_
 
 #include <array>
-#include <list>
-#include <memory>
 
-#include "stitch/cpu/buffer.h"
-#include "stitch/cpu/dnnl_api.h"
-#include "stitch/cpu/post_ops.h"
+#include "stitch/cpu/primitives.h"
 
 namespace stitch::cpu {
-
-// Primitives kept per object; beyond it the least recently used one is dropped.
-inline constexpr size_t kKeptPrimitives = 8;
 
 struct GemmOptions {
   int64_t n = 0;
@@ -38,17 +31,16 @@ class Gemm {
   int32_t init(Dnnl& lib, const GemmOptions& options, const float* weight, const float* bias) {
     lib_ = &lib;
     options_ = options;
-    weight_ = weight;
     bias_ = bias;
-    kept_.clear();
-    packed_.clear();
+    kept_.clear();  // before the weight: primitives point to its copies
     STITCH_TRY(lib.open());
     const int64_t ld = options.weight_ld ? options.weight_ld : (options.weight_kn ? options.n : options.k);
     // Logical dims are [K,N] in both cases; only the strides differ.
-    STITCH_TRY(plain_.strided(lib, {options.k, options.n},
-                              options.weight_kn ? std::vector<int64_t>{ld, 1} : std::vector<int64_t>{1, ld}));
-    Entry* entry = nullptr;
-    return options.m_hint > 0 ? find({options.m_hint, options.k, options.n, options.n}, &entry) : STITCH_OK;
+    using Strides = std::vector<int64_t>;
+    STITCH_TRY(weight_.init(lib, {options.k, options.n}, options.weight_kn ? Strides{ld, 1} : Strides{1, ld},
+                            weight));
+    Primitive* ready = nullptr;
+    return options.m_hint > 0 ? find({options.m_hint, options.k, options.n, options.n}, &ready) : STITCH_OK;
   }
 
   // lda, ldc: elements between rows of A and C (0: dense). `operands` has one pointer for each post-op with
@@ -56,21 +48,13 @@ class Gemm {
   int32_t run(int64_t m, const float* a, int64_t lda, float* c, int64_t ldc,
               const float* const* operands = nullptr, int64_t operand_ld = 0) {
     if (m == 0 || options_.n == 0) return STITCH_OK;
-    Entry* entry = nullptr;
+    Primitive* primitive = nullptr;
     STITCH_TRY(find({m, lda ? lda : options_.k, ldc ? ldc : options_.n, operand_ld ? operand_ld : options_.n},
-                    &entry));
-    entry->primitive.set(0, a);
-    entry->primitive.set(1, c);
-    for (size_t i = 0; i < operands_; ++i) entry->primitive.set(2 + i, operands[i]);
-    return entry->primitive.run();
-  }
-
-  // "brg:avx512_core", ...: what runs for the most recent shape.
-  std::string implementation() const { return kept_.empty() ? "" : kept_.front().primitive.implementation(); }
-  size_t packed_bytes() const {
-    size_t sum = 0;
-    for (const auto& copy : packed_) sum += copy->data.bytes();
-    return sum;
+                    &primitive));
+    primitive->set(0, a);
+    primitive->set(1, c);
+    set_operands(*primitive, 2, options_.post, operands);
+    return primitive->run();
   }
 
  private:
@@ -80,30 +64,9 @@ class Gemm {
       return m == other.m && lda == other.lda && ldc == other.ldc && operand_ld == other.operand_ld;
     }
   };
-  struct Entry {
-    Key key;
-    Primitive primitive;
-  };
-  // One repacked copy of W. oneDNN may prefer different layouts for different M, so there can be several.
-  struct Packed {
-    MemoryDesc md;
-    Buffer data;
-  };
 
-  int32_t find(const Key& key, Entry** found) {
-    for (auto it = kept_.begin(); it != kept_.end(); ++it) {
-      if (it->key == key) {
-        kept_.splice(kept_.begin(), kept_, it);
-        *found = &kept_.front();
-        return STITCH_OK;
-      }
-    }
-    Entry entry{key, {}};
-    STITCH_TRY(make(key, entry.primitive));
-    kept_.push_front(std::move(entry));
-    if (kept_.size() > kKeptPrimitives) kept_.pop_back();
-    *found = &kept_.front();
-    return STITCH_OK;
+  int32_t find(const Key& key, Primitive** found) {
+    return kept_.find(key, found, [this](const Key& k, Primitive& primitive) { return make(k, primitive); });
   }
 
   int32_t make(const Key& key, Primitive& primitive) {
@@ -115,7 +78,7 @@ class Gemm {
     STITCH_TRY(full.strided(lib, {key.m, options_.n}, {key.operand_ld, 1}));
     STITCH_TRY(channel.strided(lib, {1, options_.n}, {options_.n, 1}));
     STITCH_TRY(options_.pack ? w.tagged(lib, {options_.k, options_.n}, dnnl_format_tag_any)
-                             : w.copy(lib, plain_.get()));
+                             : w.copy(lib, weight_.plain()));
     Attributes attributes;
     STITCH_TRY(attributes.init(lib, options_.post, full.get(), channel.get()));
     STITCH_TRY(lib.check(lib.fn.dnnl_matmul_primitive_desc_create(
@@ -125,52 +88,19 @@ class Gemm {
     STITCH_TRY(primitive.finish());
     const float* weight = nullptr;
     const const_dnnl_memory_desc_t layout = primitive.layout(dnnl_query_weights_md);
-    STITCH_TRY(pack(layout, &weight));
+    STITCH_TRY(weight_.get(layout, &weight));
     STITCH_TRY(primitive.bind(DNNL_ARG_SRC, a.get()));
     STITCH_TRY(primitive.bind(DNNL_ARG_DST, c.get()));
-    operands_ = 0;
-    for (size_t i = 0; i < options_.post.size(); ++i) {
-      const PostOp& op = options_.post[i];
-      if (!op.has_operand()) continue;
-      ++operands_;
-      STITCH_TRY(primitive.bind(DNNL_ARG_ATTR_MULTIPLE_POST_OP(static_cast<int>(i)) | DNNL_ARG_SRC_1,
-                                op.spread == Spread::kFull ? full.get() : channel.get()));
-    }
+    STITCH_TRY(bind_operands(primitive, options_.post, full.get(), channel.get()));
     STITCH_TRY(primitive.bind(DNNL_ARG_WEIGHTS, layout, weight));
     return options_.has_bias ? primitive.bind(DNNL_ARG_BIAS, bias.get(), bias_) : STITCH_OK;
   }
 
-  // Gives W in `layout`: as it lies, from a kept copy, or repacked now.
-  int32_t pack(const_dnnl_memory_desc_t layout, const float** weight) {
-    if (plain_.equals(layout)) {
-      *weight = weight_;
-      return STITCH_OK;
-    }
-    for (const auto& copy : packed_) {
-      if (copy->md.equals(layout)) {
-        *weight = copy->data.floats();
-        return STITCH_OK;
-      }
-    }
-    auto copy = std::make_unique<Packed>();
-    STITCH_TRY(copy->md.copy(*lib_, layout));
-    if (!copy->data.reserve(copy->md.bytes())) {
-      return lib_->fail(STITCH_OUT_OF_MEMORY, "no memory for packed weights");
-    }
-    STITCH_TRY(reorder(*lib_, plain_.get(), weight_, layout, copy->data.data()));
-    *weight = copy->data.floats();
-    packed_.push_back(std::move(copy));
-    return STITCH_OK;
-  }
-
   Dnnl* lib_ = nullptr;
   GemmOptions options_;
-  const float* weight_ = nullptr;
   const float* bias_ = nullptr;
-  size_t operands_ = 0;
-  MemoryDesc plain_;
-  std::vector<std::unique_ptr<Packed>> packed_;
-  std::list<Entry> kept_;
+  PackedWeight weight_;
+  PrimitiveCache<Key> kept_;
 };
 
 // A batched matrix: dims [batch0, batch1, rows, columns] and their strides in elements. A stride of 0 in a
@@ -200,26 +130,21 @@ class BatchMatmul {
               const Batched& b_strides, float* c, const Batched& c_strides,
               const float* const* operands = nullptr) {
     if (shape.batch0 * shape.batch1 * shape.m * shape.n == 0) return STITCH_OK;
-    Entry* entry = nullptr;
-    STITCH_TRY(find({shape, key(a_strides, b_strides, c_strides)}, &entry));
-    entry->primitive.set(0, a);
-    entry->primitive.set(1, b);
-    entry->primitive.set(2, c);
-    for (size_t i = 0; i < operands_; ++i) entry->primitive.set(3 + i, operands[i]);
-    return entry->primitive.run();
+    Primitive* primitive = nullptr;
+    STITCH_TRY(kept_.find({shape, key(a_strides, b_strides, c_strides)}, &primitive,
+                          [this](const Key& k, Primitive& fresh) { return make(k, fresh); }));
+    primitive->set(0, a);
+    primitive->set(1, b);
+    primitive->set(2, c);
+    set_operands(*primitive, 3, post_, operands);
+    return primitive->run();
   }
-
-  std::string implementation() const { return kept_.empty() ? "" : kept_.front().primitive.implementation(); }
 
  private:
   struct Key {
     BatchShape shape;
     std::array<int64_t, 12> strides;
     bool operator==(const Key& other) const { return shape == other.shape && strides == other.strides; }
-  };
-  struct Entry {
-    Key key;
-    Primitive primitive;
   };
 
   static std::array<int64_t, 12> key(const Batched& a, const Batched& b, const Batched& c) {
@@ -230,22 +155,6 @@ class BatchMatmul {
       all[8 + i] = c.strides[i];
     }
     return all;
-  }
-
-  int32_t find(const Key& key, Entry** found) {
-    for (auto it = kept_.begin(); it != kept_.end(); ++it) {
-      if (it->key == key) {
-        kept_.splice(kept_.begin(), kept_, it);
-        *found = &kept_.front();
-        return STITCH_OK;
-      }
-    }
-    Entry entry{key, {}};
-    STITCH_TRY(make(key, entry.primitive));
-    kept_.push_front(std::move(entry));
-    if (kept_.size() > kKeptPrimitives) kept_.pop_back();
-    *found = &kept_.front();
-    return STITCH_OK;
   }
 
   // Describes one operand; a batch dimension with stride 0 becomes length 1, which oneDNN broadcasts.
@@ -277,20 +186,12 @@ class BatchMatmul {
     STITCH_TRY(primitive.bind(DNNL_ARG_SRC, a.get()));
     STITCH_TRY(primitive.bind(DNNL_ARG_WEIGHTS, b.get()));
     STITCH_TRY(primitive.bind(DNNL_ARG_DST, c.get()));
-    operands_ = 0;
-    for (size_t i = 0; i < post_.size(); ++i) {
-      if (!post_[i].has_operand()) continue;
-      ++operands_;
-      STITCH_TRY(primitive.bind(DNNL_ARG_ATTR_MULTIPLE_POST_OP(static_cast<int>(i)) | DNNL_ARG_SRC_1,
-                                post_[i].spread == Spread::kFull ? full.get() : channel.get()));
-    }
-    return STITCH_OK;
+    return bind_operands(primitive, post_, full.get(), channel.get());
   }
 
   Dnnl* lib_ = nullptr;
   PostOps post_;
-  size_t operands_ = 0;
-  std::list<Entry> kept_;
+  PrimitiveCache<Key> kept_;
 };
 
 }  // namespace stitch::cpu
