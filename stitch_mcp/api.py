@@ -5,15 +5,13 @@ come from the environment and the configuration files, as docs/cli.md says.
 """
 
 import threading
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from stitch_mcp.config import Settings
 from stitch_mcp.desk import Emit, configure, open_desk, refuse_forbidden
-from stitch_tools.errors import BudgetError, InterruptedRunError
 from stitch_tools.models import Bench, Build, Ceilings, Check, Graph, ReferenceFacts, Task
 
 if TYPE_CHECKING:
@@ -282,25 +280,8 @@ def solve(
         require_sandbox=config.require_sandbox,
         threads=config.threads,
         cache_dir=config.cache_dir,
+        time_limit_s=config.time_limit_s,
         build_time_limit_s=config.build_time_limit_s,
         inputs=inputs,
     )
-    with _time_limit(stop or threading.Event(), config.time_limit_s) as stopping:
-        return run(request, emit=emit, stop=stopping)
-
-
-@contextmanager
-def _time_limit(stop: threading.Event, limit_s: float) -> Generator[threading.Event]:
-    """The event, set by itself when the limit is reached; the interruption is a spent budget then."""
-    late = threading.Event()
-    timer = threading.Timer(limit_s, lambda: (late.set(), stop.set()))
-    timer.daemon = True
-    timer.start()
-    try:
-        yield stop
-    except InterruptedRunError as error:
-        if not late.is_set():
-            raise
-        raise BudgetError(f"the time limit of {limit_s:g} s was reached", hint=error.hint) from error
-    finally:
-        timer.cancel()
+    return run(request, emit=emit, stop=stop)

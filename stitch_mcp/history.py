@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from stitch_planner.run_events import RunStopped
 from stitch_planner.runs import RunSummary, Workspace, read_state, started, summarize
 from stitch_tools.errors import StoreError
 from stitch_tools.events import Event, read_events
@@ -26,9 +27,12 @@ class RunView(Fact):
     """Absolute path."""
     task: Task
     status: str
-    """CheckStatus of the best program, "open" before the end."""
+    """CheckStatus of the best program; before the end "open", or "failed" after an error."""
     outcome: str
     message: str
+    """One sentence on how it ended, "" while it goes on."""
+    stopped: RunStopped | None
+    """Why it ended before its last step, None where it did not."""
     program_id: str | None
     certificate: str | None
     """Absolute path."""
@@ -72,9 +76,10 @@ def show_run(root: Path, run_id: str) -> RunView:
         run_id=folder.name,
         folder=str(folder.absolute()),
         task=store.get_fact(started(state).task, Task),
-        status=finished.status if finished else "open",
+        status=state.status,
         outcome=finished.outcome if finished else "unmeasured",
-        message=finished.message if finished else "",
+        message=state.message,
+        stopped=state.stopped,
         program_id=state.program.program_id if state.program else None,
         certificate=str((folder / state.certificate.file).absolute()) if state.certificate else None,
         facts=store.get_fact(state.reference.facts, ReferenceFacts) if state.reference else None,
@@ -97,10 +102,10 @@ def _words(event: Event) -> str:
 
 
 def newest_open_run(root: Path) -> str | None:
-    """Id of the newest run that is not finished, or None."""
+    """Id of the newest run that is neither finished nor failed, or None."""
     workspace = Workspace(root)
     for run_id in reversed(workspace.run_ids()):
         state = read_state(workspace.runs_folder / run_id)
-        if state.started is not None and state.finished is None:
+        if state.started is not None and state.status == "open":
             return run_id
     return None

@@ -1,20 +1,23 @@
 """`solve`: from a reference to a certificate, one ordered list of steps over a run's state.
 
 Each step does one thing, stores what it found and records one event. A step whose event is there already is
-not repeated, so a run killed at any moment goes on with the step that was in flight.
+not repeated, so a run killed at any moment goes on with the step that was in flight. Whatever else ends a run
+early is recorded as an event, too; resuming tries the open step again.
 """
 
+import contextlib
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stitch_planner.run_events import RunFinished, RunStarted
+from stitch_planner.run_events import RunFinished, RunResumed, RunStarted, RunStopped
 from stitch_planner.runs import Run, Workspace, started
 from stitch_planner.steps import STEPS, Work
 from stitch_tools.device import Target, resolve_target
 from stitch_tools.environment import describe_environment
-from stitch_tools.errors import InterruptedRunError, StitchError, StoreError, UsageError
+from stitch_tools.errors import BudgetError, InterruptedRunError, StitchError, StoreError, UsageError
 from stitch_tools.events import Event
 from stitch_tools.models import Bench, Check, Environment, Fact, SandboxLevel, Task
 from stitch_tools.processes.interpreter import Interpreter, find_interpreter
@@ -49,6 +52,8 @@ class SolveRequest:
     require_sandbox: SandboxLevel | None = None
     threads: int | None = None
     cache_dir: Path | None = None
+    time_limit_s: float | None = None
+    """Time after which no further step is begun; None: no limit."""
     build_time_limit_s: float = 600.0
     inputs: str | None = None
     """Name of the input maker; None: the task file's, else get_inputs."""
@@ -100,17 +105,22 @@ def solve(
 
     Raises:
         InterruptedRunError: `stop` was set; the hint says how to resume.
+        BudgetError: the time limit was reached; the hint says how to resume.
         TaskError: the reference cannot be used.
         StitchError: something that this machine needs is missing, or a failure of ours.
     """
+    end_s = float("inf") if request.time_limit_s is None else time.monotonic() + request.time_limit_s
     workspace = Workspace(request.workspace)
     workspace.prepare()
     begin = _resume if request.resume else _begin
     opened = begin(request, workspace, on_event)
     try:
         if opened.run.state.finished is None:
-            _advance(opened, request, emit or _silent, stop or threading.Event())
+            _advance(opened, request, emit or _silent, _Budget(stop or threading.Event(), end_s))
         return _result(opened.run, opened.task)
+    except BaseException as error:  # handed on: the log has to say how the run ended
+        _record_stop(opened.run, error)
+        raise
     finally:
         opened.run.close()
 
@@ -139,18 +149,21 @@ def _begin(request: SolveRequest, workspace: Workspace, on_event: OnEvent) -> _O
         inputs=request.inputs,
     )
     interpreter = find_interpreter(request.python, workspace.root)
-    run = Run(workspace.new_run_folder(task), workspace.store, on_event=on_event)
-    run.record(
-        RunStarted(
-            task=workspace.store.put_fact(task),
-            task_id=task.task_id,
-            coder="stitcher",
-            quick=request.quick,
-            min_speedup=request.min_speedup,
-            interpreter=str(interpreter.path),
-            environment=workspace.store.put_fact(describe_environment(interpreter, target)),
-        )
+    first = RunStarted(
+        task=workspace.store.put_fact(task),
+        task_id=task.task_id,
+        coder="stitcher",
+        quick=request.quick,
+        min_speedup=request.min_speedup,
+        interpreter=str(interpreter.path),
+        environment=workspace.store.put_fact(describe_environment(interpreter, target)),
     )
+    run = Run(workspace.new_run_folder(task), workspace.store, on_event=on_event)
+    try:
+        run.record(first)
+    except BaseException:  # handed on: the lock must not outlive the attempt
+        run.close()
+        raise
     return _Opened(run, task, target, interpreter)
 
 
@@ -196,8 +209,28 @@ def _refuse_changes(request: SolveRequest, first: RunStarted, workspace: Workspa
         )
 
 
-def _advance(opened: _Opened, request: SolveRequest, emit: Emit, stop: threading.Event) -> None:
+@dataclass(frozen=True)
+class _Budget:
+    """What ends a run between two steps."""
+
+    stop: threading.Event
+    end_s: float
+    """A time.monotonic() value."""
+
+    def check(self, run: Run) -> None:
+        """Raise where the run has to end here."""
+        kept = f"before the step '{_open_step(run)}'; everything up to it is kept"
+        hint = f"go on with: stitch-mcp solve --resume {run.run_id}"
+        if self.stop.is_set():
+            raise InterruptedRunError(f"stopped {kept}", hint=hint)
+        if time.monotonic() > self.end_s:
+            raise BudgetError(f"the time limit was reached {kept}", hint=hint)
+
+
+def _advance(opened: _Opened, request: SolveRequest, emit: Emit, budget: _Budget) -> None:
     run = opened.run
+    if run.state.stopped is not None:
+        run.record(RunResumed(step=_open_step(run)))
     with Work(
         run=run,
         task=opened.task,
@@ -212,22 +245,33 @@ def _advance(opened: _Opened, request: SolveRequest, emit: Emit, stop: threading
         for name, step in STEPS:
             if getattr(run.state, name) is not None:
                 continue
-            if stop.is_set():
-                raise _interrupted(run, name)
+            budget.check(run)
             try:
                 step(work)
-            except StitchError as error:
+            except StitchError:
                 # Ctrl-C reaches the whole process group; a child that is just being started may die of it.
-                if stop.is_set():
-                    raise _interrupted(run, name) from error
+                if budget.stop.is_set():
+                    budget.check(run)
                 raise
 
 
-def _interrupted(run: Run, step: str) -> InterruptedRunError:
-    return InterruptedRunError(
-        f"stopped before the step '{step}'; everything up to it is kept",
-        hint=f"go on with: stitch-mcp solve --resume {run.run_id}",
-    )
+def _open_step(run: Run) -> str:
+    """Name of the first step that is not done."""
+    return next((name for name, _ in STEPS if getattr(run.state, name) is None), STEPS[-1][0])
+
+
+def _record_stop(run: Run, error: BaseException) -> None:
+    """Leave in the log why the run ends here. A log that cannot be written leaves the run open."""
+    if run.state.finished is not None:
+        return
+    if isinstance(error, StitchError):
+        code, message, hint = error.code, error.message, error.hint
+    elif isinstance(error, KeyboardInterrupt):
+        code, message, hint = "interrupted", "stopped at once; the finished steps are kept", ""
+    else:
+        code, message, hint = "internal", f"{type(error).__name__}: {error}", ""
+    with contextlib.suppress(StoreError):
+        run.record(RunStopped(step=_open_step(run), code=code, message=message[:2000], hint=hint[:2000]))
 
 
 def _result(run: Run, task: Task) -> SolveResult:

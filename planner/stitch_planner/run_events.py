@@ -111,6 +111,24 @@ class CertificateWritten(Fact):
     certificate_id: str
 
 
+class RunStopped(Fact):
+    """The run ended before its last step: an error, an interrupt, or the time limit. It can be resumed."""
+
+    step: str
+    """Step that is open."""
+    code: str
+    """Code of the StitchError; "internal" for a failure of ours that has none."""
+    message: str
+    hint: str = ""
+
+
+class RunResumed(Fact):
+    """A stopped run goes on."""
+
+    step: str
+    """Step that is tried again."""
+
+
 class RunFinished(Fact):
     """Nothing more will happen unless the run is reopened."""
 
@@ -132,6 +150,8 @@ RunEvent = (
     | BenchFinished
     | DecisionMade
     | CertificateWritten
+    | RunStopped
+    | RunResumed
     | RunFinished
 )
 
@@ -146,6 +166,8 @@ KINDS: dict[str, type[RunEvent]] = {
     "bench_finished": BenchFinished,
     "decision_made": DecisionMade,
     "certificate_written": CertificateWritten,
+    "run_stopped": RunStopped,
+    "run_resumed": RunResumed,
     "run_finished": RunFinished,
 }
 _NAMES = {model: kind for kind, model in KINDS.items()}

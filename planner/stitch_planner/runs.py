@@ -73,8 +73,10 @@ class RunSummary(Fact):
     """Name of the task."""
     target: str
     status: str
-    """CheckStatus of the best program, "open" before the end."""
+    """CheckStatus of the best program; before the end "open", or "failed" after an error."""
     outcome: str
+    message: str
+    """One sentence on how it ended, "" while it goes on."""
     events: int
 
 
@@ -150,8 +152,12 @@ def summarize(workspace: Workspace, run_id: str) -> RunSummary:
     """
     state = read_state(workspace.runs_folder / run_id)
     task = workspace.store.get_fact(started(state).task, Task)
-    status = state.finished.status if state.finished else "open"
-    outcome = state.finished.outcome if state.finished else "unmeasured"
     return RunSummary(
-        run_id=run_id, task=task.name, target=task.target, status=status, outcome=outcome, events=state.events
+        run_id=run_id,
+        task=task.name,
+        target=task.target,
+        status=state.status,
+        outcome=state.finished.outcome if state.finished else "unmeasured",
+        message=state.message,
+        events=state.events,
     )

@@ -17,7 +17,9 @@ from stitch_planner.run_events import (
     ReferenceObserved,
     RunEvent,
     RunFinished,
+    RunResumed,
     RunStarted,
+    RunStopped,
 )
 from stitch_tools.errors import StoreError
 from stitch_tools.events import Event
@@ -37,17 +39,38 @@ class State(Fact):
     bench: BenchFinished | None = None
     decision: DecisionMade | None = None
     certificate: CertificateWritten | None = None
+    stopped: RunStopped | None = None
+    """Why the run ended early; None again as soon as it goes on."""
+    resumed: RunResumed | None = None
     finished: RunFinished | None = None
     events: int = 0
     """How many events were replayed, unknown kinds included."""
 
     def after(self, event: RunEvent) -> "State":
         """The state that follows when `event` happens; a new program clears what was known of the old one."""
-        update: dict[str, RunEvent | int | None] = {_FIELDS[type(event)]: event, "events": self.events + 1}
+        update: dict[str, RunEvent | int | None] = {"stopped": None, "events": self.events + 1}
+        update[_FIELDS[type(event)]] = event
         if isinstance(event, ProgramWritten):
             update |= dict.fromkeys(("build", "check", "bench", "decision", "certificate", "finished"))
         return self.model_copy(update=update)
 
+    @property
+    def status(self) -> str:
+        """CheckStatus of the best program; before the end "failed" after an error, else "open"."""
+        if self.finished is not None:
+            return self.finished.status
+        return "open" if self.stopped is None or self.stopped.code in _NO_FAULT else "failed"
+
+    @property
+    def message(self) -> str:
+        """One sentence on how the run ended, "" while it goes on."""
+        if self.finished is not None:
+            return self.finished.message
+        return self.stopped.message if self.stopped else ""
+
+
+_NO_FAULT = ("interrupted", "budget")
+"""Codes of a stop that nothing has to be mended for."""
 
 _FIELDS: dict[type[RunEvent], str] = {
     RunStarted: "started",
@@ -60,6 +83,8 @@ _FIELDS: dict[type[RunEvent], str] = {
     BenchFinished: "bench",
     DecisionMade: "decision",
     CertificateWritten: "certificate",
+    RunStopped: "stopped",
+    RunResumed: "resumed",
     RunFinished: "finished",
 }
 

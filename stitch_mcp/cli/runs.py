@@ -1,10 +1,15 @@
 """`stitch-mcp runs list` and `show`."""
 
+from typing import TYPE_CHECKING
+
 import click
 
 from stitch_mcp.cli.options import json_option, settings, workspace_option
 from stitch_mcp.cli.output import Output
 from stitch_mcp.report import Section
+
+if TYPE_CHECKING:
+    from stitch_mcp.history import RunView
 
 
 @click.group("runs")
@@ -20,9 +25,13 @@ def list_runs(workspace: str | None, as_json: bool) -> int:
     from stitch_mcp.history import list_history
 
     history = list_history(settings(workspace=workspace).workspace)
-    rows = tuple((row.run_id, row.task, row.target, row.status, row.outcome) for row in history.runs)
+    rows = tuple(
+        (row.run_id, row.task, row.target, row.status, row.outcome, row.message) for row in history.runs
+    )
     notes = history.problems or (() if rows else ("no runs yet; start one with: stitch-mcp solve REF",))
-    section = Section("", ("run", "task", "target", "status", "outcome") if rows else (), rows, notes)
+    section = Section(
+        "", ("run", "task", "target", "status", "outcome", "how it ended") if rows else (), rows, notes
+    )
     return Output("runs list", as_json=as_json).finish(history.model_dump(mode="json"), [section])
 
 
@@ -44,7 +53,19 @@ def show(run: str, workspace: str | None, as_json: bool) -> int:
         sections += bench_sections(seen.bench)
     notes = [f"run: {seen.folder}"]
     notes.append(f"certificate: {seen.certificate}" if seen.certificate else "certificate: none")
-    if seen.status == "open":
-        notes.append(f"not finished; go on with: stitch-mcp solve --resume {seen.run_id}")
+    notes.extend(_how_to_go_on(seen))
     sections.append(Section(notes=tuple(notes)))
     return Output("runs show", as_json=as_json).finish(seen.model_dump(mode="json"), sections)
+
+
+def _how_to_go_on(seen: "RunView") -> list[str]:
+    """What a run that is not finished waits for."""
+    go_on = f"go on with: stitch-mcp solve --resume {seen.run_id}"
+    if seen.status == "open":
+        return [f"not finished{': ' + seen.message if seen.message else ''}; {go_on}"]
+    if seen.stopped is None:
+        return []
+    lines = [f"failed at the step '{seen.stopped.step}': {seen.stopped.message}"]
+    if seen.stopped.hint:
+        lines.append(f"next: {seen.stopped.hint}")
+    return [*lines, f"once that is mended, {go_on}; a reference that was changed is solved anew"]

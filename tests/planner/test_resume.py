@@ -76,7 +76,8 @@ def test_a_run_killed_after_every_event_ends_without_repeating_a_step(tmp_path: 
         assert now.count(b"\n") == seen.count(b"\n") + 1, "each attempt adds just the step that was open"
         seen = now
     kinds = Counter(json.loads(line)["kind"] for line in seen.splitlines())
-    assert kinds == Counter(list(KINDS)), "every step happened, and none twice"
+    ended_early = {"run_stopped", "run_resumed"}
+    assert kinds == Counter(KINDS.keys() - ended_early), "every step happened, and none twice"
     for line in seen.splitlines():
         jsonschema.validate(json.loads(line), event_schema())
     (certificate,) = (workspace.runs_folder / run_id).glob("*.stitch.zip")

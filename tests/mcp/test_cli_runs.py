@@ -1,0 +1,41 @@
+"""`runs list` and `runs show` of a run that did not reach its end."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+REFERENCE = """
+import torch
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(4)
+
+    def forward(self, x):
+        return self.norm(x)
+
+
+def get_inputs():
+    return [torch.randn(8, 4)]
+"""
+
+
+def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from stitch_mcp.cli import main; raise SystemExit(main())", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+
+
+def test_a_failed_run_says_where_why_and_how_to_go_on(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(REFERENCE, encoding="utf-8")
+    done = call(tmp_path, "solve", "model.py", "--set", "mode=train", "--set", "buffers=updated")
+    assert done.returncode == 3, done.stderr
+    (row,) = json.loads(call(tmp_path, "runs", "list", "--json").stdout)["runs"]
+    assert row["status"] == "failed"
+    assert "updated buffers" in row["message"]
+    shown = call(tmp_path, "runs", "show", "last").stdout
+    assert "failed at the step 'program'" in shown
+    assert 'set buffers = "ignored"' in shown
+    assert f"solve --resume {row['run_id']}" in shown
