@@ -1,12 +1,14 @@
-"""A small reader of ELF shared libraries: which symbols one exports and which libraries it links.
+"""Which symbols a shared library exports and which libraries it links.
 
-Read with the standard library, so that no binutils are needed where only the compiler's own are present.
+So no binutils are needed where only the compiler's own are present.
 """
 
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from stitch_tools.worker.elf import SHT_DYNAMIC, SHT_DYNSYM, ElfFile
 
 ABI_SYMBOLS = (
     "stitch_abi_version",
@@ -17,8 +19,6 @@ ABI_SYMBOLS = (
     "stitch_free",
 )
 
-_SHT_DYNAMIC = 6
-_SHT_DYNSYM = 11
 _DT_NEEDED = 1
 _HIDDEN = (1, 2)  # STV_INTERNAL, STV_HIDDEN
 
@@ -33,15 +33,6 @@ class SharedLibrary:
     """Sonames that it links."""
 
 
-@dataclass(frozen=True)
-class _Section:
-    kind: int
-    offset: int
-    size: int
-    link: int
-    entry_size: int
-
-
 def read_shared_library(path: Path) -> SharedLibrary:
     """The exported symbols and linked libraries of a 64-bit little-endian ELF file.
 
@@ -49,15 +40,16 @@ def read_shared_library(path: Path) -> SharedLibrary:
         ValueError: the file is not one, or is cut off.
     """
     data = path.read_bytes()
-    if data[:6] != b"\x7fELF\x02\x01":
-        raise ValueError(f"{path} is not a 64-bit little-endian ELF file")
     try:
-        sections = list(_sections(data))
-        exported = frozenset(name for section in sections for name in _exports(data, sections, section))
-        needed = tuple(name for section in sections for name in _needed(data, sections, section))
+        elf = ElfFile(data, str(path))
+        exported = frozenset(
+            symbol.name
+            for symbol in elf.symbols(SHT_DYNSYM)
+            if symbol.section != 0 and symbol.info >> 4 != 0 and (symbol.other & 3) not in _HIDDEN
+        )
+        return SharedLibrary(exported, tuple(_needed(elf)))
     except (struct.error, IndexError, ValueError) as error:
-        raise ValueError(f"{path} is a damaged ELF file: {error}") from error
-    return SharedLibrary(exported, needed)
+        raise ValueError(f"{path} is no whole ELF file: {error}") from error
 
 
 def missing_abi_symbols(path: Path) -> tuple[str, ...]:
@@ -66,36 +58,11 @@ def missing_abi_symbols(path: Path) -> tuple[str, ...]:
     return tuple(name for name in ABI_SYMBOLS if name not in exported)
 
 
-def _sections(data: bytes) -> Iterator[_Section]:
-    (table,) = struct.unpack_from("<Q", data, 0x28)
-    entry_size, count = struct.unpack_from("<HH", data, 0x3A)
-    for index in range(count):
-        _, kind, _, _, offset, size, link, _, _, row = struct.unpack_from(
-            "<IIQQQQIIQQ", data, table + index * entry_size
-        )
-        yield _Section(kind, offset, size, link, row)
-
-
-def _exports(data: bytes, sections: list[_Section], section: _Section) -> Iterator[str]:
-    if section.kind != _SHT_DYNSYM:
-        return
-    strings = sections[section.link]
-    for start in range(section.offset, section.offset + section.size, section.entry_size):
-        name, info, other, owner, _, _ = struct.unpack_from("<IBBHQQ", data, start)
-        binding = info >> 4
-        if owner != 0 and binding != 0 and (other & 3) not in _HIDDEN:
-            yield _text(data, strings.offset + name)
-
-
-def _needed(data: bytes, sections: list[_Section], section: _Section) -> Iterator[str]:
-    if section.kind != _SHT_DYNAMIC:
-        return
-    strings = sections[section.link]
-    for start in range(section.offset, section.offset + section.size, 16):
-        tag, value = struct.unpack_from("<qQ", data, start)
-        if tag == _DT_NEEDED:
-            yield _text(data, strings.offset + value)
-
-
-def _text(data: bytes, start: int) -> str:
-    return data[start : data.index(b"\0", start)].decode("utf-8", "replace")
+def _needed(elf: ElfFile) -> Iterator[str]:
+    for section in elf.sections:
+        if section.kind != SHT_DYNAMIC:
+            continue
+        for start in range(section.offset, section.offset + section.size, 16):
+            tag, value = struct.unpack_from("<qQ", elf.data, start)
+            if tag == _DT_NEEDED:
+                yield elf.text(elf.sections[section.link].offset + value)
