@@ -106,22 +106,10 @@ def check_program(
         TaskError: the reference cannot be used.
         EnvironmentMissingError: no torch, no compiler, or weaker isolation than required.
     """
-    from stitch_tools.check import check_program as check
-
     desk = open_desk(settings, emit)
     task = desk.task(reference, inputs, overrides, allow_relaxed)
     with desk.trial(task, program, main) as trial:
-        return check(
-            task,
-            trial.program,
-            trial.build,
-            session=trial.session,
-            store=desk.workspace.store,
-            facts=trial.facts,
-            emit=emit,
-            deadline_s=desk.deadline_s,
-            reference=trial.server if trial.server.task == task else None,
-        )
+        return desk.check(task, trial)
 
 
 def benchmark_program(
@@ -153,23 +141,10 @@ def benchmark_program(
         TaskError: the reference cannot be used.
         EnvironmentMissingError: no torch, no compiler, or weaker isolation than required.
     """
-    from stitch_tools.timing import BenchOptions
-    from stitch_tools.timing import benchmark_program as benchmark
-
     desk = open_desk(settings, emit)
     task = desk.task(reference, inputs, overrides, allow_relaxed)
     with desk.trial(task, program, main) as trial:
-        return benchmark(
-            task,
-            trial.program,
-            trial.build,
-            session=trial.session,
-            store=desk.workspace.store,
-            facts=trial.facts,
-            options=BenchOptions(quick=quick, cache_dir=desk.config.cache_dir),
-            emit=emit,
-            deadline_s=desk.deadline_s,
-        )
+        return desk.benchmark(task, trial, quick=quick)
 
 
 def capture_reference(

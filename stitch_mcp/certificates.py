@@ -3,9 +3,10 @@
 from pathlib import Path
 
 from stitch_planner.runs import Workspace, read_state
-from stitch_tools.certificate import read_certificate
-from stitch_tools.errors import UsageError
+from stitch_tools.certificate import Archive, read_certificate, signed, write_certificate
+from stitch_tools.errors import CertificateError, UsageError
 from stitch_tools.models import Fact, sha256_hex
+from stitch_tools.signature import public_key_hex
 from stitch_tools.store import write_atomically
 
 
@@ -34,16 +35,26 @@ class CertificateView(Fact):
     claim: str
     """What verifying shows, and what not."""
     not_checked: tuple[str, ...]
+    signer: str | None = None
+    """Fingerprint of the ed25519 key that signed it, None where it is unsigned."""
 
 
-def verify_certificate(path: str | Path) -> CertificateView:
+def verify_certificate(path: str | Path, *, signer: str | Path | None = None) -> CertificateView:
     """The certificate's content after every hash and every byte of the archive was checked.
 
+    Args:
+        path: the certificate.
+        signer: PEM file of the ed25519 public key that must have signed it; None accepts any or none.
+
     Raises:
-        CertificateError: it is damaged, no certificate, or from a newer version.
+        CertificateError: it is damaged, no certificate, from a newer version, or not signed by `signer`.
+        UsageError: `signer` is no such key.
     """
     file = Path(path).expanduser()
-    certificate = read_certificate(file).certificate
+    archive = read_certificate(file)
+    if signer is not None:
+        _require_signer(archive, Path(signer).expanduser())
+    certificate = archive.certificate
     bench = certificate.bench
     eager = bench.ratio("eager") if bench else None
     return CertificateView(
@@ -62,11 +73,30 @@ def verify_certificate(path: str | Path) -> CertificateView:
         files=len(certificate.files),
         claim=certificate.claim,
         not_checked=certificate.not_checked,
+        signer=archive.signature.fingerprint if archive.signature else None,
     )
 
 
-def export_certificate(root: Path, run_id: str, output: str | Path | None) -> CertificateView:
+def _require_signer(archive: Archive, key_file: Path) -> None:
+    wanted = public_key_hex(key_file)
+    if archive.signature is None or archive.signature.public_key != wanted:
+        found = f"signed by {archive.signature.fingerprint}" if archive.signature else "not signed"
+        raise CertificateError(
+            f"the certificate is {found}, which is not the key in {key_file}",
+            hint="ask its maker for a copy that is signed with this key",
+        )
+
+
+def export_certificate(
+    root: Path, run_id: str, output: str | Path | None, *, sign: str | Path | None = None
+) -> CertificateView:
     """The verified certificate of a run, copied to `output` where that is given.
+
+    Args:
+        root: the workspace.
+        run_id: the run: its id, a unique beginning of it, or "last".
+        output: file or folder to write to; None leaves the certificate where it is.
+        sign: PEM file of an ed25519 private key with which the copy is signed; needs `output`.
 
     Raises:
         UsageError: no such run, or it has no certificate.
@@ -79,6 +109,9 @@ def export_certificate(root: Path, run_id: str, output: str | Path | None) -> Ce
         hint = "only accepted programs are certified" if state.finished else f"solve --resume {folder.name}"
         raise UsageError(f"run {folder.name} has no certificate: it is {status}", hint=hint)
     path = folder / state.certificate.file
+    if sign is not None and output is None:
+        # The run's own copy is named by hash in its log.
+        raise UsageError("a signed copy needs a place", hint="name one with --output")
     if output is not None:
         target = Path(output).expanduser().absolute()
         if target.is_dir():
@@ -86,6 +119,9 @@ def export_certificate(root: Path, run_id: str, output: str | Path | None) -> Ce
         data = path.read_bytes()
         if sha256_hex(data) != state.certificate.sha256:
             raise UsageError(f"{path} was changed since it was written", hint="solve the task again")
-        write_atomically(target, data)
+        if sign is None:
+            write_atomically(target, data)
+        else:
+            write_certificate(signed(read_certificate(path), Path(sign).expanduser()), target)
         path = target
     return verify_certificate(path)

@@ -13,7 +13,7 @@ from stitch_mcp.config import Config, Settings, load_config
 from stitch_mcp.programs import read_program
 from stitch_planner.runs import Workspace, read_state
 from stitch_tools.errors import EnvironmentMissingError, UsageError
-from stitch_tools.models import Build, Program, ReferenceFacts, Task
+from stitch_tools.models import Bench, Build, Check, Program, ReferenceFacts, Task
 
 if TYPE_CHECKING:
     from stitch_tools.check import ReferenceServer
@@ -146,12 +146,44 @@ class Desk:
             yield server, server.observe()
 
     @contextlib.contextmanager
-    def trial(self, task: Task, program: str | Path, main: str | None) -> Generator[Trial]:
+    def trial(self, task: Task, program: str | Path | Program, main: str | None = None) -> Generator[Trial]:
         """The program, built where it is native (a Python file builds itself), and the observed reference."""
-        candidate = self.program(program, task.target, main)
+        candidate = program if isinstance(program, Program) else self.program(program, task.target, main)
         build = self.build(candidate) if candidate.format == "native" else None
         with self.session() as session, self.observed(session, task) as (server, facts):
             yield Trial(candidate, build, session, server, facts)
+
+    def check(self, task: Task, trial: Trial) -> Check:
+        """The trial's correctness evidence."""
+        from stitch_tools.check import check_program
+
+        return check_program(
+            task,
+            trial.program,
+            trial.build,
+            session=trial.session,
+            store=self.workspace.store,
+            facts=trial.facts,
+            emit=self.emit,
+            deadline_s=self.deadline_s,
+            reference=trial.server if trial.server.task == task else None,
+        )
+
+    def benchmark(self, task: Task, trial: Trial, *, quick: bool) -> Bench:
+        """The trial's timing beside its baselines."""
+        from stitch_tools.timing import BenchOptions, benchmark_program
+
+        return benchmark_program(
+            task,
+            trial.program,
+            trial.build,
+            session=trial.session,
+            store=self.workspace.store,
+            facts=trial.facts,
+            options=BenchOptions(quick=quick, cache_dir=self.config.cache_dir),
+            emit=self.emit,
+            deadline_s=self.deadline_s,
+        )
 
     def say(self, sentence: str) -> None:
         """Pass a progress sentence on."""

@@ -12,6 +12,7 @@ from stitch_tools.models import Bench, Build, Ceilings, Check, DrawResult, Graph
 
 if TYPE_CHECKING:
     from stitch_mcp.certificates import CertificateView
+    from stitch_mcp.rerun import Rerun
     from stitch_planner.loop import SolveResult
     from stitch_planner.plan import Plan
 
@@ -208,9 +209,18 @@ def certificate_sections(seen: "CertificateView") -> list[Section]:
         ("outcome", f"{seen.outcome}, {speedup}"),
         ("files", f"{seen.files}, every hash fits"),
     )
-    notes = ("verified: nothing in this archive is damaged", seen.claim)
+    signed = f"signed by the ed25519 key {seen.signer}" if seen.signer else "not signed"
+    notes = (f"verified: nothing in this archive is damaged; {signed}", seen.claim)
     notes += tuple(f"not checked: {text}" for text in seen.not_checked)
     return [Section("", ("what", "says"), rows, notes)]
+
+
+def rerun_sections(rerun: "Rerun") -> list[Section]:
+    """What running a certificate's program again showed."""
+    sections = bench_sections(rerun.bench) if rerun.bench and rerun.bench.timings else []
+    if not rerun.correct:
+        sections = check_sections(rerun.check)
+    return [*sections, Section(notes=(f"run again: {rerun.message}",))]
 
 
 def solve_sections(result: "SolveResult") -> list[Section]:

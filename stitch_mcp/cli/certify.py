@@ -1,41 +1,80 @@
 """`stitch-mcp certify`."""
 
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Unpack
 
 import click
 
-from stitch_mcp.cli.options import json_option, settings, workspace_option
+from stitch_mcp.cli.exit_codes import for_rerun
+from stitch_mcp.cli.options import json_option, run_options
 from stitch_mcp.cli.output import Output
+from stitch_mcp.config import Settings, load_config
 from stitch_mcp.report import Section
 
 
 @click.command("certify")
 @click.argument("subject", metavar="RUN|FILE", default="last")
 @click.option("--verify", is_flag=True, help="Verify the certificate FILE, or that of RUN.")
+@click.option("--rerun", is_flag=True, help="With --verify: build, check and time its program again, here.")
+@click.option(
+    "--quick", is_flag=True, help="With --rerun: fewest rounds, torch.compile's default mode alone."
+)
+@click.option("--signer", metavar="KEY.pub", help="With --verify: demand a signature by this ed25519 key.")
 @click.option("--output", metavar="PATH", help="Where to write a run's certificate.")
-@workspace_option
+@click.option("--sign", metavar="KEY.pem", help="Sign the copy at --output with this ed25519 key.")
+@run_options
 @json_option
-def command(subject: str, verify: bool, output: str | None, workspace: str | None, as_json: bool) -> int:
+def command(
+    subject: str,
+    verify: bool,
+    rerun: bool,
+    quick: bool,
+    signer: str | None,
+    output: str | None,
+    sign: str | None,
+    as_json: bool,
+    **settings: Unpack[Settings],
+) -> int:
     """Write the certificate of RUN (default: the last), or verify FILE.
 
-    Verifying shows that nothing in the archive is damaged, and that is all it shows: whether its figures are
-    true, only a re-run on your own machine tells (`stitch-mcp check` and `bench` take a certificate).
+    Verifying shows that nothing in the archive is damaged, and that is all it shows. Whether its figures are
+    true, only --rerun tells: it builds the program anew, draws fresh secret seeds, and compares the speed-ups
+    where the device model is the same.
     """
     from stitch_mcp.certificates import export_certificate, verify_certificate
-    from stitch_mcp.tables import certificate_sections, program_name
+    from stitch_mcp.tables import certificate_sections, program_name, rerun_sections
 
+    _refuse_mixtures(
+        verify, rerun, {"--output": output, "--sign": sign}, {"--signer": signer, "--quick": quick}
+    )
     screen = Output("certify", as_json=as_json)
-    if verify:
-        # A run's own certificate is meant where the name is no file.
-        named = Path(subject).suffix == ".zip" or Path(subject).exists()
-        seen = verify_certificate(subject) if named else export_certificate(_root(workspace), subject, None)
+    root = load_config(settings).workspace
+    if not verify:
+        seen = export_certificate(root, subject, output, sign=sign)
+        again = f"{program_name()} certify --verify {shlex.quote(seen.path)}"
+        section = Section(notes=(f"certificate: {seen.path}", f"verify it: {again}"))
+        return screen.finish(dict(seen), [section])
+    # A run's own certificate is meant where the name is no file.
+    named = Path(subject).suffix == ".zip" or Path(subject).exists()
+    path = subject if named else export_certificate(root, subject, None).path
+    seen = verify_certificate(path, signer=signer)
+    if not rerun:
         return screen.finish({"verified": True, **dict(seen)}, certificate_sections(seen))
-    seen = export_certificate(_root(workspace), subject, output)
-    again = f"{program_name()} certify --verify {shlex.quote(seen.path)}"
-    section = Section(notes=(f"certificate: {seen.path}", f"verify it: {again}"))
-    return screen.finish(dict(seen), [section])
+    from stitch_mcp.rerun import rerun_certificate
+
+    again = rerun_certificate(path, quick=quick, emit=screen.progress, **settings)
+    fields = {"verified": True, **dict(seen), "rerun": again}
+    return screen.finish(fields, [*certificate_sections(seen), *rerun_sections(again)], for_rerun(again))
 
 
-def _root(workspace: str | None) -> Path:
-    return settings(workspace=workspace).workspace
+def _refuse_mixtures(
+    verify: bool, rerun: bool, writing: Mapping[str, object], verifying: Mapping[str, object]
+) -> None:
+    if verify and any(writing.values()):
+        raise click.UsageError("--output and --sign write a certificate; --verify reads one")
+    if rerun and not verify:
+        raise click.UsageError("--rerun goes with --verify")
+    if not verify and any(verifying.values()):
+        raise click.UsageError("--signer and --quick go with --verify")

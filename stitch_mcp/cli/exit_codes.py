@@ -1,9 +1,13 @@
 """Exit codes: what a script can rely on."""
 
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 from stitch_tools.errors import StitchError
 from stitch_tools.models import Bench, Build, Check
+
+if TYPE_CHECKING:
+    from stitch_mcp.rerun import Rerun
 
 
 class ExitCode(IntEnum):
@@ -27,7 +31,7 @@ MEANINGS = {
     ExitCode.INTERNAL: "a failure of ours",
     ExitCode.USAGE: "wrong arguments, settings or reference",
     ExitCode.NONE_CORRECT: "no correct program, a failed build, or a certificate that does not verify",
-    ExitCode.BELOW_GOAL: "correct, but below --min-speedup",
+    ExitCode.BELOW_GOAL: "correct, but below --min-speedup or, run again, below its certificate",
     ExitCode.ENVIRONMENT: "something is missing here: compiler, torch, a library, disk space, a lock",
     ExitCode.MODEL: "model, authentication or quota",
     ExitCode.BUDGET: "stopped by the budget; the best so far is kept",
@@ -97,3 +101,10 @@ def for_result(status: str, bench: Bench | None, min_speedup: float | None) -> E
     if code is not ExitCode.DONE or bench is None:
         return code
     return for_bench(bench, min_speedup)
+
+
+def for_rerun(rerun: "Rerun") -> ExitCode:
+    """The code of a certificate's program that was run again."""
+    if not rerun.correct:
+        return for_status(rerun.check.status)
+    return ExitCode.BELOW_GOAL if rerun.speedup == "not_confirmed" else ExitCode.DONE

@@ -33,6 +33,11 @@ def speedup_option(command: F) -> F:
 
 
 def session_options(command: F) -> F:
+    """The command with the options of everything that runs code on a target of the caller's choice."""
+    return run_options(target_option(command))
+
+
+def run_options(command: F) -> F:
     """The command with the options of everything that runs code: interpreter, threads, isolation, limit."""
     for name, metavar, text in (
         ("--time-limit-s", "SECONDS", "Stop after this time."),
@@ -41,7 +46,7 @@ def session_options(command: F) -> F:
         ("--python", "PATH", "Interpreter that has torch and runs the reference."),
     ):
         command = click.option(name, metavar=metavar, help=text)(command)
-    return workspace_option(target_option(command))
+    return workspace_option(command)
 
 
 def reference_options(command: F) -> F:

@@ -3,15 +3,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from stitch_tools.certificate import (
     Archive,
     Certificate,
     read_certificate,
     seal_certificate,
+    signed,
     write_certificate,
 )
-from stitch_tools.errors import CertificateError
+from stitch_tools.errors import CertificateError, UsageError
 from stitch_tools.models import Bench, Check, Environment, Timing
 
 
@@ -72,3 +75,50 @@ def test_another_file_and_a_missing_one_are_plain_errors(tmp_path: Path) -> None
         with pytest.raises(CertificateError) as caught:
             read_certificate(tmp_path / name)
         assert caught.value.hint
+
+
+@pytest.fixture
+def key_file(tmp_path: Path) -> Path:
+    """A fresh ed25519 private key."""
+    key = Ed25519PrivateKey.generate()
+    path = tmp_path / "key.pem"
+    path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return path
+
+
+def test_a_signed_certificate_comes_back_with_its_signature(
+    archive: Archive, key_file: Path, tmp_path: Path
+) -> None:
+    certified = signed(archive, key_file)
+    write_certificate(certified, tmp_path / "c.zip")
+    assert read_certificate(tmp_path / "c.zip") == certified
+    assert certified.signature is not None
+
+
+def test_every_changed_byte_of_a_signed_certificate_is_seen(
+    archive: Archive, key_file: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "c.zip"
+    write_certificate(signed(archive, key_file), path)
+    data = path.read_bytes()
+    for place in range(len(data)):
+        path.write_bytes(data[:place] + bytes([data[place] ^ 0x20]) + data[place + 1 :])
+        with pytest.raises(CertificateError):
+            read_certificate(path)
+
+
+def test_a_signature_over_another_certificate_is_refused(
+    archive: Archive, key_file: Path, tmp_path: Path
+) -> None:
+    other = seal_certificate(archive.certificate, {"program/program.cpp": b"int y;\n"})
+    path = tmp_path / "c.zip"
+    write_certificate(Archive(other.certificate, other.entries, signed(archive, key_file).signature), path)
+    with pytest.raises(CertificateError, match="signature"):
+        read_certificate(path)
+
+
+def test_a_file_that_is_no_ed25519_key_is_refused(archive: Archive, tmp_path: Path) -> None:
+    wrong = tmp_path / "key.pem"
+    wrong.write_text("no key", encoding="utf-8")
+    with pytest.raises(UsageError, match="ed25519"):
+        signed(archive, wrong)

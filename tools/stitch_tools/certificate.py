@@ -3,7 +3,8 @@
 It is a ZIP of stored (uncompressed) entries in a canonical form: fixed order, times and attributes. Verifying
 reads the entries, checks every hash, writes the archive anew in memory and compares it byte by byte with the
 file, so that no byte of it can change unseen. This shows that nothing is damaged, and nothing more: who made
-the archive, and whether its figures are true, only a re-run can tell.
+the archive, and whether its figures are true, only a re-run can tell. A signature, where there is one, covers
+the manifest's id and with it every byte.
 """
 
 import io
@@ -15,11 +16,13 @@ from pathlib import Path
 
 from stitch_tools.errors import CertificateError, StoreError
 from stitch_tools.models import Bench, Check, Environment, Fact, SourceFile, sha256_hex
+from stitch_tools.signature import Signature, sign_certificate, verify_signature
 from stitch_tools.store import checked_path, write_atomically
 
 SCHEMA_VERSION = 1
 MAX_ARCHIVE_BYTES = 256 << 20
 _MANIFEST = "certificate.json"
+_SIGNATURE = "signature.json"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -54,6 +57,7 @@ class Archive:
 
     certificate: Certificate
     entries: Mapping[str, bytes]
+    signature: Signature | None = None
 
     def folder(self, prefix: str) -> dict[str, bytes]:
         """The entries below `prefix/`, by the rest of their path."""
@@ -72,13 +76,24 @@ def seal_certificate(draft: Certificate, entries: Mapping[str, bytes]) -> Archiv
     return Archive(sealed, dict(sorted(entries.items())))
 
 
+def signed(archive: Archive, key_file: Path) -> Archive:
+    """The archive with a signature made with the ed25519 private key in a PEM file; it replaces an older one.
+
+    Raises:
+        UsageError: the file is no such key.
+        EnvironmentMissingError: the package `cryptography` is not installed.
+    """
+    signature = sign_certificate(archive.certificate.certificate_id, key_file)
+    return Archive(archive.certificate, archive.entries, signature)
+
+
 def write_certificate(archive: Archive, path: Path) -> None:
     """Write the archive to `path`, atomically.
 
     Raises:
         StoreError: the folder cannot be written.
     """
-    write_atomically(path, _serialize(archive.certificate, archive.entries))
+    write_atomically(path, _serialize(archive))
 
 
 def read_certificate(path: Path) -> Archive:
@@ -86,6 +101,7 @@ def read_certificate(path: Path) -> Archive:
 
     Raises:
         CertificateError: it cannot be read, is not a certificate, is damaged, or is from a newer version.
+        EnvironmentMissingError: it is signed, and the package `cryptography` is not installed.
     """
     try:
         if path.stat().st_size > MAX_ARCHIVE_BYTES:
@@ -98,10 +114,14 @@ def read_certificate(path: Path) -> Archive:
     if manifest is None:
         raise CertificateError(f"{path} has no {_MANIFEST}", hint="a certificate ends in .stitch.zip")
     certificate = _parse_manifest(manifest, path)
+    signature = _parse_signature(entries.pop(_SIGNATURE, None), path)
     _compare_files(certificate, entries, path)
-    if _serialize(certificate, entries) != data:
+    archive = Archive(certificate, entries, signature)
+    if _serialize(archive) != data:
         raise CertificateError(f"{path} is damaged: bytes outside its files were changed", hint=_DAMAGED_HINT)
-    return Archive(certificate, entries)
+    if signature is not None:
+        verify_signature(signature, certificate.certificate_id)
+    return archive
 
 
 _DAMAGED_HINT = "get an undamaged copy, or solve again"
@@ -149,6 +169,15 @@ def _parse_manifest(manifest: bytes, path: Path) -> Certificate:
     return certificate
 
 
+def _parse_signature(data: bytes | None, path: Path) -> Signature | None:
+    try:
+        return None if data is None else Signature.from_json_bytes(data)
+    except ValueError as error:
+        raise CertificateError(
+            f"{path} is damaged: its signature is no signature", hint=_DAMAGED_HINT
+        ) from error
+
+
 def _compare_files(certificate: Certificate, entries: Mapping[str, bytes], path: Path) -> None:
     expected = {file.path: file.sha256 for file in certificate.files}
     actual = {name: sha256_hex(data) for name, data in entries.items()}
@@ -157,10 +186,13 @@ def _compare_files(certificate: Certificate, entries: Mapping[str, bytes], path:
             raise CertificateError(f"{path} is damaged: {name} does not fit the manifest", hint=_DAMAGED_HINT)
 
 
-def _serialize(certificate: Certificate, entries: Mapping[str, bytes]) -> bytes:
+def _serialize(certified: Archive) -> bytes:
     buffer = io.BytesIO()
+    entries = [(_MANIFEST, certified.certificate.canonical_json()), *sorted(certified.entries.items())]
+    if certified.signature is not None:
+        entries.append((_SIGNATURE, certified.signature.canonical_json()))
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-        for name, data in [(_MANIFEST, certificate.canonical_json()), *sorted(entries.items())]:
+        for name, data in entries:
             info = zipfile.ZipInfo(name, date_time=_EPOCH)
             info.create_system = 3
             info.create_version = info.extract_version = 20

@@ -1,0 +1,127 @@
+"""`certify --verify --rerun`: builds, checks and times a certificate's program again, on this machine."""
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal, Unpack
+
+from stitch_mcp.config import Settings
+from stitch_mcp.desk import Desk, Emit, open_desk
+from stitch_planner.runs import Workspace
+from stitch_tools.certificate import Archive, read_certificate
+from stitch_tools.errors import CertificateError, EnvironmentMissingError
+from stitch_tools.models import Bench, Check, Fact, Program, Task
+
+SpeedupClaim = Literal["confirmed", "not_confirmed", "not_compared"]
+
+
+class Rerun(Fact):
+    """What running a certificate's program again showed."""
+
+    certificate_id: str
+    correct: bool
+    """Whether the program was accepted again, with inputs and weights from fresh secret seeds."""
+    speedup: SpeedupClaim
+    """`confirmed` where the device model is the certificate's and the speed-up was reached again."""
+    message: str
+    """One sentence that explains both."""
+    check: Check
+    bench: Bench | None
+    """None where the program was not accepted, or the certificate has no timing that could be compared."""
+
+
+def rerun_certificate(
+    path: str | Path, *, quick: bool = False, emit: Emit | None = None, **settings: Unpack[Settings]
+) -> Rerun:
+    """The outcome of building, checking and timing a certificate's program anew.
+
+    The same device model re-proves correctness and speed-up, another one correctness alone.
+
+    Args:
+        path: the certificate.
+        quick: time with the fewest rounds, and of torch.compile the default mode alone.
+        emit: receives progress sentences.
+        settings: see `stitch_mcp.config.Settings`; the target is the certificate's own.
+
+    Raises:
+        CertificateError: the archive is damaged, or names something that it does not hold.
+        EnvironmentMissingError: no torch, no compiler, or weaker isolation than required.
+    """
+    archive = read_certificate(Path(path).expanduser())
+    desk = open_desk(settings, emit)
+    with tempfile.TemporaryDirectory(prefix="stitch-rerun-") as folder:
+        # A store of its own: nothing that was computed here before may answer for the program.
+        workspace = Workspace(Path(folder))
+        workspace.prepare()
+        own = replace(desk, workspace=workspace)
+        task, program = _unpack(archive, own)
+        with own.trial(task, program) as trial:
+            check = own.check(task, trial)
+            then = archive.certificate.bench
+            bench = None
+            if check.status == "accepted" and then is not None and then.ratio("eager") is not None:
+                bench = own.benchmark(task, trial, quick=quick)
+    return _conclude(archive, check, bench)
+
+
+def _unpack(archive: Archive, desk: Desk) -> tuple[Task, Program]:
+    try:
+        task = Task.from_json_bytes(archive.entries["task.json"])
+        program = Program.from_json_bytes(archive.entries["program.json"])
+    except (KeyError, ValueError) as error:
+        raise CertificateError(
+            "the certificate holds no task and program that this version can read",
+            hint="update stitch-mcp, or solve again",
+        ) from error
+    for prefix, files in (("task", task.files), ("program", program.files)):
+        held = {file.sha256 for file in desk.workspace.store.put_files(archive.folder(prefix))}
+        lost = [file.path for file in files if file.sha256 not in held]
+        if lost:
+            raise CertificateError(f"the certificate lacks {prefix}/{lost[0]}", hint="solve again")
+    missing = [folder for folder in task.search_path if not Path(folder).is_dir()]
+    if missing:
+        raise EnvironmentMissingError(
+            f"the task imports from folders that are not here: {', '.join(missing)}",
+            hint="put them there, or run where they are",
+        )
+    return task, program
+
+
+def _conclude(archive: Archive, check: Check, bench: Bench | None) -> Rerun:
+    certificate = archive.certificate
+    speedup, sentence = compare_speedups(certificate.bench, bench)
+    correct = check.status == "accepted"
+    if not correct:
+        speedup, sentence = "not_compared", f"not accepted again: {check.status}: {check.message}"
+    return Rerun(
+        certificate_id=certificate.certificate_id,
+        correct=correct,
+        speedup=speedup,
+        message=sentence,
+        check=check,
+        bench=bench,
+    )
+
+
+def compare_speedups(then: Bench | None, now: Bench | None) -> tuple[SpeedupClaim, str]:
+    """Whether the later timing reaches the earlier one's speed-up over eager, and the sentence on it."""
+    old = then.ratio("eager") if then else None
+    if then is None or old is None:
+        return "not_compared", "correct again; the certificate has no speed-up to compare"
+    new = now.ratio("eager") if now else None
+    if now is None or new is None:
+        return "not_compared", f"correct again; not timed: {now.message if now else 'no timing was made'}"
+    figures = (
+        f"{new.speedup:.2f}x eager ({new.low:.2f} to {new.high:.2f}) now, "
+        f"{old.speedup:.2f}x ({old.low:.2f} to {old.high:.2f}) then"
+    )
+    if (now.device, now.threads) != (then.device, then.threads):
+        there, here = _place(then), _place(now)
+        return "not_compared", f"correct again; {figures}, on another device ({here}, then {there})"
+    if new.high < old.low:
+        return "not_confirmed", f"correct again, but slower than certified: {figures}"
+    return "confirmed", f"correct again, and the speed-up was reached again: {figures}"
+
+
+def _place(bench: Bench) -> str:
+    return f"{bench.device}, {bench.threads} threads" if bench.threads else bench.device

@@ -1,0 +1,145 @@
+"""`certify` as a user runs it: a re-run confirms what is true, and refutes what was made up."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+from stitch_tools.certificate import (
+    Archive,
+    Certificate,
+    read_certificate,
+    seal_certificate,
+    write_certificate,
+)
+from stitch_tools.models import Bench, Program, Ratio, SourceFile, sha256_hex
+
+PROGRAMS = Path(__file__).parents[1] / "tools" / "programs"
+PREFIX = [sys.executable, "-c", "from stitch_mcp.cli import main; raise SystemExit(main())"]
+
+pytestmark = pytest.mark.slow
+
+
+def call(workspace: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
+    done = subprocess.run(
+        [*PREFIX, *arguments, "--json"], cwd=workspace, capture_output=True, text=True, timeout=500
+    )
+    found: dict[str, Any] = json.loads(done.stdout)
+    assert found["exit_code"] == done.returncode, done.stderr
+    return done.returncode, found
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("certify")
+    shutil.copy(PROGRAMS / "linear_relu.py", folder / "model.py")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def certified(workspace: Path) -> Archive:
+    """The certificate of one solved run."""
+    code, found = call(workspace, "solve", "model.py", "--quick")
+    assert code == 0, found
+    return read_certificate(Path(found["certificate"]))
+
+
+def forged(
+    archive: Archive, path: Path, *, bench: Bench | None = None, entries: dict[str, bytes] | None = None
+) -> str:
+    """A certificate in good order that claims something else; its path."""
+    draft: Certificate = archive.certificate
+    if bench is not None:
+        draft = draft.model_copy(update={"bench": bench})
+    write_certificate(seal_certificate(draft, {**archive.entries, **(entries or {})}), path)
+    return str(path)
+
+
+def timed(archive: Archive, **changes: object) -> Bench:
+    """The certificate's timing with `changes` and a speed-up that no program has."""
+    bench = archive.certificate.bench
+    assert bench is not None
+    made_up = Ratio(baseline="eager", speedup=1e4, low=0.9e4, high=1.1e4, outcome="faster")
+    return bench.model_copy(update={"ratios": (made_up,), **changes})
+
+
+def test_a_rerun_builds_checks_and_times_again(certified: Archive, workspace: Path) -> None:
+    code, found = call(workspace, "certify", "--verify", "--rerun", "--quick")
+    again = found["rerun"]
+    assert again["correct"] is True
+    assert again["check"]["status"] == "accepted"
+    assert again["check"]["program_id"] == certified.certificate.program_id
+    assert code == (4 if again["speedup"] == "not_confirmed" else 0)
+
+
+def test_a_speedup_that_was_made_up_is_not_confirmed(
+    certified: Archive, workspace: Path, tmp_path: Path
+) -> None:
+    path = forged(certified, tmp_path / "fast.stitch.zip", bench=timed(certified))
+    assert call(workspace, "certify", "--verify", path)[0] == 0, "in itself it is in good order"
+    code, found = call(workspace, "certify", "--verify", "--rerun", "--quick", path)
+    again = found["rerun"]
+    was_timed = any(row["baseline"] == "eager" for row in again["bench"]["ratios"])
+    # On a machine too busy for any timing nothing is compared, and nothing is confirmed either.
+    assert (code, again["speedup"]) == ((4, "not_confirmed") if was_timed else (0, "not_compared"))
+    assert again["correct"] is True
+
+
+def test_on_another_device_correctness_alone_is_proven(
+    certified: Archive, workspace: Path, tmp_path: Path
+) -> None:
+    bench = timed(certified, device="another CPU")
+    path = forged(certified, tmp_path / "other.stitch.zip", bench=bench)
+    code, found = call(workspace, "certify", "--verify", "--rerun", "--quick", path)
+    assert (code, found["rerun"]["speedup"], found["rerun"]["correct"]) == (0, "not_compared", True)
+
+
+def test_a_wrong_program_under_a_good_certificate_is_found(
+    certified: Archive, workspace: Path, tmp_path: Path
+) -> None:
+    program = Program.from_json_bytes(certified.entries["program.json"])
+    text = certified.entries[f"program/{program.main}"].decode()
+    wrong = text.replace("stitch_forward(", "stitch_forward_unused(", 1).encode()
+    wrong += b"""
+extern "C" int stitch_forward(void*, StitchForwardArgs*) { return 0; }
+"""
+    files = tuple(
+        SourceFile(path=file.path, sha256=sha256_hex(wrong), size=len(wrong))
+        if file.path == program.main
+        else file
+        for file in program.files
+    )
+    changed = program.model_copy(update={"files": files})
+    path = forged(
+        certified,
+        tmp_path / "wrong.stitch.zip",
+        entries={"program.json": changed.canonical_json(), f"program/{program.main}": wrong},
+    )
+    assert call(workspace, "certify", "--verify", path)[0] == 0
+    code, found = call(workspace, "certify", "--verify", "--rerun", "--quick", path)
+    assert (code, found["rerun"]["correct"], found["rerun"]["speedup"]) == (3, False, "not_compared")
+
+
+def test_a_signature_names_its_key_and_another_key_is_refused(
+    certified: Archive, workspace: Path, tmp_path: Path
+) -> None:
+    key, other = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
+    secret, public, foreign = (tmp_path / name for name in ("key.pem", "key.pub", "other.pub"))
+    secret.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    for path, owner in ((public, key), (foreign, other)):
+        path.write_bytes(owner.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    copy = str(tmp_path / "signed.stitch.zip")
+    assert call(workspace, "certify", "last", "--output", copy, "--sign", str(secret))[0] == 0
+    code, found = call(workspace, "certify", "--verify", copy, "--signer", str(public))
+    assert code == 0
+    assert found["signer"] is not None
+    assert call(workspace, "certify", "--verify", copy, "--signer", str(foreign))[0] == 3
+    unsigned = call(workspace, "certify", "--verify", "last", "--signer", str(public))
+    assert unsigned[0] == 3
+    assert "not signed" in unsigned[1]["error"]["message"]

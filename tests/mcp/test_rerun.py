@@ -1,0 +1,35 @@
+"""When a re-run counts as reaching a certificate's speed-up."""
+
+import pytest
+
+from stitch_mcp.rerun import compare_speedups
+from stitch_tools.models import Bench, Ratio
+
+
+def bench(low: float, high: float, *, device: str = "CPU", threads: int = 2) -> Bench:
+    ratio = Ratio(baseline="eager", speedup=(low + high) / 2, low=low, high=high, outcome="inconclusive")
+    return Bench(
+        program_id="p", task_id="t", outcome="faster", ratios=(ratio,), device=device, threads=threads
+    )
+
+
+@pytest.mark.parametrize(
+    ("now", "claim"),
+    [
+        (bench(1.4, 1.6), "confirmed"),
+        (bench(1.2, 1.46), "confirmed"),
+        (bench(3.0, 3.1), "confirmed"),
+        (bench(1.2, 1.44), "not_confirmed"),
+        (bench(0.9, 1.0), "not_confirmed"),
+        (bench(1.4, 1.6, device="another CPU"), "not_compared"),
+        (bench(1.4, 1.6, threads=8), "not_compared"),
+        (bench(1.4, 1.6).model_copy(update={"ratios": ()}), "not_compared"),
+        (None, "not_compared"),
+    ],
+)
+def test_a_speedup_is_confirmed_where_it_is_reached_on_the_same_device(now: Bench | None, claim: str) -> None:
+    assert compare_speedups(bench(1.45, 1.55), now)[0] == claim
+
+
+def test_a_certificate_without_a_speedup_has_nothing_to_compare() -> None:
+    assert compare_speedups(None, bench(1.4, 1.6))[0] == "not_compared"
