@@ -10,7 +10,7 @@ from stitch_tools.models import Build, Check, Contract, ReferenceFacts, Task
 from stitch_tools.processes.interpreter import find_interpreter
 from stitch_tools.processes.session import TargetSession
 from stitch_tools.store import Store
-from tests.tools.check_support import build, faulty_program, linear_relu_task
+from tests.tools.check_support import PROGRAMS, build, faulty_program, linear_relu_task, model_new
 
 
 class Room:
@@ -193,6 +193,27 @@ def test_time_that_is_over_is_named_and_not_hidden(room: Room) -> None:
         reference=room.reference,
         deadline_s=0.0,
     )
-    assert check.status == "accepted"
+    assert (check.status, check.flags) == ("accepted", ("incomplete",))
     assert len(check.draws) == 1
-    assert "draw own-2: the time for the check was over" in check.not_checked
+    late = [line for line in check.not_checked if line.endswith(": the time for the check was over")]
+    assert late[0].startswith("draw own-2")
+    assert any(line.startswith("draw weights-2/") for line in late)
+    assert f"{len(late)} of {len(late) + 1} draws were not made" in check.message
+
+
+def test_a_python_program_that_was_cut_off_says_that_its_share_was_not_weighed(room: Room) -> None:
+    source = (
+        (PROGRAMS / "linear_relu.py").read_text(encoding="utf-8").replace("class Model(", "class ModelNew(")
+    )
+    check = check_program(
+        room.task,
+        model_new(room.store, source),
+        None,
+        session=room.session,
+        store=room.store,
+        facts=room.facts,
+        reference=room.reference,
+        deadline_s=0.0,
+    )
+    assert (check.status, check.flags) == ("accepted", ("incomplete",))
+    assert "share of PyTorch's own operators: the time for the check was over" in check.not_checked

@@ -41,6 +41,7 @@ Emit = Callable[[str], None] | None
 
 _ORACLES: tuple[OracleKind, ...] = ("fp64", "fp64-cpu", "fp64-partial", "fp32-strict", "none")
 _FIRST, _RELOADED = "weights-1", "weights-3"
+_TIME_OVER = "the time for the check was over"
 _ALWAYS_UNCHECKED = (
     "weights re-randomised to order 1",
     "writes further than 256 bytes beyond an output",
@@ -66,6 +67,8 @@ class _Record:
     findings: list[Finding] = field(default_factory=list[Finding])
     flags: list[CheckFlag] = field(default_factory=list[CheckFlag])
     skipped: list[str] = field(default_factory=list[str])
+    late: int = 0
+    """Draws that the deadline cut off."""
     oracle: OracleKind = "fp64"
     oracle_seen: bool = False
 
@@ -193,6 +196,9 @@ class _Judge:
         self.rounds = self._schedule()
         while self.rounds and self.record.failures < self.options.max_failures:
             label, kinds = self.rounds.pop(0)
+            if self._is_late():
+                self._leave_out(label, kinds)
+                continue
             weights = reference.set_weights()
             try:
                 if label == _RELOADED:
@@ -228,6 +234,9 @@ class _Judge:
         return end
 
     def _weigh_eager(self, worker: Worker) -> None:
+        if self._is_late():
+            self.record.skipped.append(f"share of PyTorch's own operators: {_TIME_OVER}")
+            return
         found = worker.eager_share(self.options.call_timeout_s)
         if found is None:
             self.record.skipped.append("share of PyTorch's own operators")
@@ -258,10 +267,10 @@ class _Judge:
 
     def _draws(self, reference: ReferenceServer, worker: Worker, label: str, kinds: list[str]) -> _End | None:
         for position, kind in enumerate(kinds):
-            name = kind if label == _FIRST else f"{label}/{kind}"
-            if self.deadline_s is not None and time.monotonic() > self.deadline_s and self.record.draws:
-                self.record.skipped.append(f"draw {name}: the time for the check was over")
-                continue
+            if self._is_late():
+                self._leave_out(label, kinds[position:])
+                return None
+            name = _draw_name(label, kind)
             try:
                 end = self._draw(reference, worker, kind, name)
             except DrawUnavailable as reason:
@@ -281,6 +290,14 @@ class _Judge:
             if self.record.failures >= self.options.max_failures:
                 return None
         return None
+
+    def _is_late(self) -> bool:
+        """Whether the deadline is over; one draw is always made."""
+        return self.deadline_s is not None and time.monotonic() > self.deadline_s and bool(self.record.draws)
+
+    def _leave_out(self, label: str, kinds: list[str]) -> None:
+        self.record.late += len(kinds)
+        self.record.skipped.extend(f"draw {_draw_name(label, kind)}: {_TIME_OVER}" for kind in kinds)
 
     def _draw(self, reference: ReferenceServer, worker: Worker, kind: str, name: str) -> _End | None:
         inputs = reference.make_draw(kind, shared=name == "own-1")
@@ -341,6 +358,14 @@ class _Judge:
             Finding(rule=rule, severity="fatal" if fatal else "note", message=message)
         )
 
+    def _accept(self) -> _End:
+        record = self.record
+        agreed = f"{len(record.draws)} draws agree with the {record.oracle} oracle"
+        if not record.late:
+            return _End("accepted", agreed)
+        missing = f"{record.late} of {len(record.draws) + record.late} draws were not made, {_TIME_OVER}"
+        return _End("accepted", f"{agreed}; {missing}", ("incomplete",))
+
     def conclude(self, end: _End | None, wall_s: float) -> Check:
         """The Check that all of this amounts to."""
         record = self.record
@@ -353,7 +378,7 @@ class _Judge:
             )
             end = _End("incorrect", describe_draw(failed[0]) + hint)
         if end is None:
-            end = _End("accepted", f"{len(record.draws)} draws agree with the {record.oracle} oracle")
+            end = self._accept()
         flags: list[CheckFlag] = [*record.flags, *end.flags]
         if self.program.format == "kernelbench" and self.program.author == STITCHER:
             # The stitcher writes Python only where nodes are left to PyTorch, whatever their share.
@@ -376,6 +401,10 @@ class _Judge:
             stderr_tail=end.stderr_tail,
             wall_s=wall_s,
         )
+
+
+def _draw_name(label: str, kind: str) -> str:
+    return kind if label == _FIRST else f"{label}/{kind}"
 
 
 def _oracle_kind(name: str) -> OracleKind:

@@ -14,7 +14,9 @@ CheckStatus = Literal[
     "rejected_cheat",
     "unmeasured",
 ]
-CheckFlag = Literal["weak", "relaxed", "library_only", "partial", "specialized", "unsupported_rng"]
+CheckFlag = Literal[
+    "weak", "relaxed", "library_only", "partial", "specialized", "unsupported_rng", "incomplete"
+]
 Severity = Literal["fatal", "suspicious", "note"]
 BenchOutcome = Literal["faster", "slower", "inconclusive", "unmeasured"]
 SandboxLevel = Literal["full", "fs+net", "process"]
@@ -73,6 +75,7 @@ class Check(Fact):
     task_id: str
     status: CheckStatus
     flags: tuple[CheckFlag, ...] = ()
+    """`incomplete`: accepted on fewer draws than a full check makes, for the time was over."""
     findings: tuple[Finding, ...] = ()
     draws: tuple[DrawResult, ...] = ()
     oracle: OracleKind = "none"
