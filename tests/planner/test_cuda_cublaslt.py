@@ -1,5 +1,7 @@
 """Our few declarations of cuBLASLt against its own header, where that is installed."""
 
+import contextlib
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -37,32 +39,112 @@ SAME = {
 
 
 def test_every_number_that_we_declare_is_compared() -> None:
-    text = (cuda_headers() / "stitch" / "cuda" / "cublaslt_api.h").read_text(encoding="utf-8")
+    text = api_header().read_text(encoding="utf-8")
     declared = re.findall(r"\b(k\w+) = \d+", text)
     assert sorted(declared) == sorted(SAME)
 
 
-def test_our_declarations_are_those_of_the_header(tmp_path: Path) -> None:
-    library = find_cublas()
-    if library.include is None:
-        pytest.skip(f"cublasLt.h is not installed; {library.hint}")
-    try:
-        toolkit = cuda_root(find_nvcc()) / "include"
-    except EnvironmentMissingError as error:
-        pytest.skip(error.message)
-    rows = "\n".join(
-        f'static_assert(long(stitch::cuda::lt::{ours}) == long({theirs}), "{ours}");'
-        for ours, theirs in SAME.items()
-    )
-    source = f"""
-#include <cublasLt.h>
-#include "stitch/cuda/cublaslt_api.h"
-{rows}
-static_assert(sizeof(stitch::cuda::lt::HeuristicResult) == sizeof(cublasLtMatmulHeuristicResult_t), "size");
-static_assert(sizeof(stitch::cuda::lt::Algorithm) == sizeof(cublasLtMatmulAlgo_t), "algorithm");
+SAME_FIELDS = {
+    "algorithm": "algo",
+    "workspace_bytes": "workspaceSize",
+    "status": "state",
+    "waves": "wavesCount",
+    "reserved": "reserved",
+}
+
+# Two function types may be called through each other: equal arity, and each place is of one class and size.
+SAME_CALL = """
+#include <stddef.h>
+#include <type_traits>
+
+template <class A, class B>
+constexpr bool same_class =
+    sizeof(A) == sizeof(B) && std::is_pointer_v<A> == std::is_pointer_v<B> &&
+    std::is_floating_point_v<A> == std::is_floating_point_v<B> &&
+    (std::is_integral_v<A> || std::is_enum_v<A>) == (std::is_integral_v<B> || std::is_enum_v<B>);
+template <class R, class... P, class S, class... Q>
+constexpr bool same_call(R (*)(P...), S (*)(Q...)) {
+  if constexpr (sizeof...(P) == sizeof...(Q)) return same_class<R, S> && (same_class<P, Q> && ...);
+  return false;
+}
 """
-    (tmp_path / "same.cpp").write_text(source, encoding="utf-8")
-    includes = [f"-I{folder}" for folder in (library.include, toolkit, cuda_headers(), native_include())]
-    command = [*find_cpp_compiler().command, "-std=c++17", "-fsyntax-only", *includes, "same.cpp"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+
+def declared_functions() -> list[str]:
+    text = api_header().read_text(encoding="utf-8")
+    return re.findall(r"int \(\*(cublasLt\w+)\)", text)
+
+
+def comparison() -> str:
+    """C++ that compiles where all that we declare is what the library's header says."""
+    ours = "stitch::cuda::lt"
+    rows = [
+        f'static_assert(long({ours}::{name}) == long({theirs}), "{name}");' for name, theirs in SAME.items()
+    ]
+    rows += [
+        f"static_assert(offsetof({ours}::HeuristicResult, {name}) == "
+        f'offsetof(cublasLtMatmulHeuristicResult_t, {theirs}), "{name}");'
+        for name, theirs in SAME_FIELDS.items()
+    ]
+    rows += [
+        f"static_assert(same_call(decltype({ours}::Functions::{name})(nullptr), decltype(&{name})(nullptr)), "
+        f'"{name}");'
+        for name in declared_functions()
+    ]
+    sizes = {"HeuristicResult": "cublasLtMatmulHeuristicResult_t", "Algorithm": "cublasLtMatmulAlgo_t"}
+    rows += [f'static_assert(sizeof({ours}::{a}) == sizeof({b}), "{a}");' for a, b in sizes.items()]
+    return "\n".join(["#include <cublasLt.h>", '#include "stitch/cuda/cublaslt_api.h"', SAME_CALL, *rows, ""])
+
+
+def api_header() -> Path:
+    return cuda_headers() / "stitch" / "cuda" / "cublaslt_api.h"
+
+
+@pytest.fixture(scope="module")
+def includes() -> list[Path]:
+    """Folders for the comparison. STITCH_CUBLAS is a promise: with it, a missing header is a failure."""
+    library = find_cublas()
+    if library.include is None or os.environ.get("STITCH_CUBLAS"):
+        if not os.environ.get("STITCH_CUBLAS"):
+            pytest.skip(f"cublasLt.h is not installed; {library.hint}")
+        assert library.require() == Path(os.environ["STITCH_CUBLAS"]) / "include"
+    assert library.include is not None
+    folders = [library.include, library.include / "cccl"]
+    with contextlib.suppress(EnvironmentMissingError):
+        folders.append(cuda_root(find_nvcc()) / "include")
+    return [folder for folder in folders if folder.is_dir()]
+
+
+def compile_text(text: str, folder: Path, includes: list[Path]) -> subprocess.CompletedProcess[str]:
+    (folder / "same.cpp").write_text(text, encoding="utf-8")
+    # The library's headers are not ours to judge: -isystem keeps their warnings out.
+    options = [*(f"-isystem{path}" for path in includes), f"-I{cuda_headers()}", f"-I{native_include()}"]
+    command = [*find_cpp_compiler().command, "-std=c++17", "-Wall", "-fsyntax-only", *options, "same.cpp"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_our_declarations_are_those_of_the_header(tmp_path: Path, includes: list[Path]) -> None:
+    assert len(declared_functions()) == 13
+    done = compile_text(comparison(), tmp_path, includes)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "said"),
+    [
+        ("kTransA = 3", "kTransA = 2", "kTransA"),
+        ("  int status;\n  float waves;", "  float waves;\n  int status;", "waves"),
+        ("MatmulDesc*, int compute_type, int", "MatmulDesc*, int64_t compute_type, int", "MatmulDescCreate"),
+        ("requested, HeuristicResult*, int*", "requested, HeuristicResult*", "AlgoGetHeuristic"),
+    ],
+)
+def test_the_comparison_notices_a_wrong_number_layout_or_signature(
+    tmp_path: Path, includes: list[Path], right: str, wrong: str, said: str
+) -> None:
+    text = api_header().read_text(encoding="utf-8")
+    assert text.count(right) == 1
+    inlined = comparison().replace('#include "stitch/cuda/cublaslt_api.h"', text.replace(right, wrong))
+    done = compile_text(inlined, tmp_path, includes)
+    assert done.returncode != 0
+    assert "static assertion failed" in done.stderr or "static_assert failed" in done.stderr
+    assert said in done.stderr
