@@ -21,18 +21,10 @@ def as_2d(view: View) -> View:
     )
 
 
-def is_last(view: View) -> bool:
-    """Whether the window lies as N, spatial..., C without gaps."""
-    return all(
-        size == 1 or stride == dense
-        for size, stride, dense in zip(view.shape, view.strides, channels_last(view.shape), strict=True)
-    )
-
-
 def last(lowering: Lowering, key: ValueKey) -> View:
     """The value in channels-last order; transposed where it lies otherwise."""
     view = lowering.view(key)
-    return view if is_last(view) else lowering.copy(view, channels_last(view.shape), key[0])
+    return view if view.is_channels_last else lowering.copy(view, channels_last(view.shape), key[0])
 
 
 def place(lowering: Lowering, key: ValueKey, *, first: bool = False) -> View:
@@ -42,7 +34,7 @@ def place(lowering: Lowering, key: ValueKey, *, first: bool = False) -> View:
     """
     shape = lowering.index.shape(key)
     target = lowering.new(key, strides=None if first else channels_last(shape))
-    if first or is_last(target):
+    if first or target.is_channels_last:
         return target
     return lowering.scratch(f"{key[0]}_last", shape, target.dtype, strides=channels_last(shape))
 
@@ -55,7 +47,7 @@ def settle(lowering: Lowering, key: ValueKey, written: View) -> None:
 
 def stays_first(node: GraphNode, view: View, index: GraphIndex) -> bool:
     """Whether an image should be worked on as N, C, H, W: it lies so, and no convolution reads the result."""
-    if not view.is_dense or is_last(view):
+    if not view.is_dense or view.is_channels_last:
         return False
     return not any(".conv" in user.op for user in index.users((node.name, 0)))
 

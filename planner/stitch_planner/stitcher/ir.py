@@ -86,8 +86,8 @@ class View:
 
     @property
     def is_channels_last(self) -> bool:
-        """Whether a 4-d window lies as N, H, W, C in memory without gaps."""
-        return len(self.shape) == 4 and all(
+        """Whether the window lies as N, spatial..., C in memory without gaps (row-major below three dims)."""
+        return all(
             size == 1 or stride == dense
             for size, stride, dense in zip(self.shape, self.strides, channels_last(self.shape), strict=True)
         )

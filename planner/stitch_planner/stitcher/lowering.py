@@ -10,10 +10,10 @@ from stitch_planner.stitcher.ir import (
     Buffer,
     Instr,
     Kernel,
+    LibraryCall,
     PointwiseKernel,
     Scalar,
     View,
-    channels_last,
     row_major,
 )
 from stitch_planner.stitcher.views import memory_order
@@ -56,11 +56,6 @@ class Lowering:
         view = self.view(key)
         return view if view.is_dense else self.copy(view, row_major(view.shape), key[0])
 
-    def nhwc(self, key: ValueKey) -> View:
-        """The value as a dense channels-last window; copies it if it lies otherwise."""
-        view = self.view(key)
-        return view if view.is_channels_last else self.copy(view, channels_last(view.shape), key[0])
-
     def new(
         self, key: ValueKey, *, strides: tuple[int, ...] | None = None, buffer_name: str | None = None
     ) -> View:
@@ -95,7 +90,13 @@ class Lowering:
         self.values[key] = view
 
     def add(self, kernel: Kernel) -> None:
-        """Appends a kernel to the program."""
+        """Appends a kernel to the program.
+
+        Raises:
+            UnloweredError: it computes with an index that its type, int32, cannot hold.
+        """
+        if _largest_index(kernel) > LARGEST_INT32:
+            raise UnloweredError(f"no template computes with indices beyond {LARGEST_INT32}")
         self.kernels.append(kernel)
 
     def unique(self, name: str) -> str:
@@ -116,6 +117,18 @@ class Lowering:
         if source.numel:
             self.add(self.make_copy(self.unique(f"copy_{name}"), source, goal, name))
         return goal
+
+
+LARGEST_INT32 = 2**31 - 1
+
+
+def _largest_index(kernel: Kernel) -> int:
+    """The largest value of an `index` instruction; addresses are another matter, they take what they need."""
+    if isinstance(kernel, LibraryCall):
+        return 0
+    space = kernel.space if isinstance(kernel, PointwiseKernel) else (*kernel.outer, *kernel.inner)
+    axes = [instr.value for instr in kernel.body.instrs if instr.op == "index"]
+    return max((space[axis] - 1 for axis in axes if isinstance(axis, int)), default=0)
 
 
 def scalar(dtype: str) -> Scalar:

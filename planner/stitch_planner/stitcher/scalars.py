@@ -355,11 +355,7 @@ EXPRESSIONS: dict[str, Expression] = {
         build=_where,
     ),
     **_several("aten.masked_fill.Scalar", "aten.masked_fill.Tensor", build=_masked_fill),
-    **{
-        f"aten.{name}.{kind}": compare(name)
-        for name in ["eq", "ne", "lt", "le", "gt", "ge"]
-        for kind in ("Tensor", "Scalar")
-    },
+    **{f"aten.{name}.{kind}": compare(name) for name in _COMPARISONS for kind in ("Tensor", "Scalar")},
     "aten.logical_not.default": _logical_not,
     "aten.bitwise_not.default": _logical_not,
     "aten.logical_and.default": _logical("logical_and"),

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from stitch_planner.stitcher.call_text import flag, optional, site
 from stitch_planner.stitcher.epilogue import residual_of
-from stitch_planner.stitcher.images import is_fp32, is_last, last, own_activation, place, settle
+from stitch_planner.stitcher.images import is_fp32, last, own_activation, place, settle
 from stitch_planner.stitcher.index import GraphIndex, ValueKey, argument, value_key
 from stitch_planner.stitcher.ir import LibraryCall, Pointer, View
 from stitch_planner.stitcher.lowering import Lowering
@@ -64,7 +64,7 @@ class BatchNorm(LibraryTemplate):
         key = value_key(node.args[0])
         view = lowering.view(key)
         residual, activation, slope = tail_of(nodes, lowering.index)
-        channels_first = view.is_dense and not is_last(view)
+        channels_first = view.is_dense and not view.is_channels_last
         source = view if channels_first else last(lowering, key)
         shape = node.outputs[0].shape
         result = (nodes[-1].name, 0)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from stitch_planner.stitcher.images import is_last, strided_copy
+from stitch_planner.stitcher.images import strided_copy
 from stitch_planner.stitcher.index import GraphIndex, ValueKey, argument, value_key
 from stitch_planner.stitcher.ir import channels_last
 from stitch_planner.stitcher.lowering import Lowering
@@ -39,7 +39,7 @@ class Concat(LibraryTemplate):
         views = [lowering.view(key) for key in _keys(node.args[0])]
         shape = node.outputs[0].shape
         dim = int(number(argument(node, 1, "dim", 0))) % len(shape)
-        images = len(shape) == 4 and any(is_last(view) and not view.is_dense for view in views)
+        images = len(shape) == 4 and any(view.is_channels_last and not view.is_dense for view in views)
         target = lowering.new((node.name, 0), strides=channels_last(shape) if images else None)
         start = 0
         for view in views:

@@ -184,7 +184,7 @@ class _Group:
     def _preferred_strides(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         lead = next((a for a in self.full_loads if _covers(a.strides, self.frame.shape)), None)
         if lead is None or self.frame.shape != shape:
-            lead_view = next((v for v in self._operands() if v.is_channels_last), None)
+            lead_view = next((v for v in self._operands() if len(v.shape) == 4 and v.is_channels_last), None)
             return (
                 lead_view.strides if lead_view is not None and lead_view.shape == shape else row_major(shape)
             )

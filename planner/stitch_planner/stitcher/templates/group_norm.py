@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from stitch_planner.stitcher.call_text import flag, optional, site
-from stitch_planner.stitcher.images import is_fp32, is_last, last, place, settle
+from stitch_planner.stitcher.images import is_fp32, last, place, settle
 from stitch_planner.stitcher.index import GraphIndex, argument, value_key
 from stitch_planner.stitcher.ir import LibraryCall, Pointer
 from stitch_planner.stitcher.lowering import Lowering
@@ -34,7 +34,7 @@ class GroupNorm(LibraryTemplate):
         key = value_key(node.args[0])
         view = lowering.view(key)
         residual, activation, slope = tail_of(nodes, lowering.index)
-        first = view.is_dense and not is_last(view)
+        first = view.is_dense and not view.is_channels_last
         shape = node.outputs[0].shape
         source = view if first else last(lowering, key)
         result = (nodes[-1].name, 0)

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from stitch_planner.stitcher.call_text import site
-from stitch_planner.stitcher.images import is_last
 from stitch_planner.stitcher.index import GraphIndex, argument, value_key
 from stitch_planner.stitcher.ir import Access, Body, Instr, PointwiseKernel, View, channels_last
 from stitch_planner.stitcher.lowering import Lowering
@@ -32,7 +31,8 @@ class PixelShuffle(LibraryTemplate):
         node = nodes[0]
         factor = int(number(node.args[1]))
         view = lowering.view(value_key(node.args[0]))
-        strides = channels_last(node.outputs[0].shape) if is_last(view) and not view.is_dense else None
+        images_last = view.is_channels_last and not view.is_dense
+        strides = channels_last(node.outputs[0].shape) if images_last else None
         target = lowering.new((node.name, 0), strides=strides)
         # The side with many channels is [N, C, f, f, H, W], the one with many pixels [N, C, H, f, W, f].
         deep, wide = (target, view) if _SHUFFLES[node.op] else (view, target)
@@ -64,7 +64,7 @@ class Pad(LibraryTemplate):
         node = nodes[0]
         view = lowering.view(value_key(node.args[0]))
         shape = node.outputs[0].shape
-        last = is_last(view) and not view.is_dense
+        last = view.is_channels_last and not view.is_dense
         target = lowering.new((node.name, 0), strides=channels_last(shape) if last else None)
         if target.numel:
             lowering.add(_fill(lowering, node, target))

@@ -1,6 +1,6 @@
 // Compile-time iteration spaces and operands: the vocabulary that emitted kernels are written in.
 //
-// An emitted kernel is a struct K of types and static functions, the same text for C++ and CUDA:
+// An emitted kernel is a struct K of types and static functions:
 //
 //   struct K {                                              // pointwise
 //     using Space = Dims<32, 256>;                          // sizes, outermost first
@@ -24,8 +24,8 @@
 //   finish_row(at, row)                                     // per-row stores
 //   static constexpr int kKept = 1;                         // floats kept for each element of Inner
 //
-// `At` is the executor's own: it knows the element that is being worked on. On a CPU it is a set of row
-// pointers and a column, on a GPU a thread's position.
+// `At` is the executor's own: it knows the element that is being worked on (see cpu/at.h). Kernels for GPUs
+// are another kind of class (see cuda/rows.cuh): there the threads that share a row decide the form.
 #ifndef STITCH_COMMON_SPACE_H_
 #define STITCH_COMMON_SPACE_H_
 

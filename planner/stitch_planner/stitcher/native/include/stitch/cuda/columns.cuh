@@ -75,6 +75,7 @@ template <class S, class F>
 int32_t columns(const char* name, const F& f, const Call& call) {
   static_assert(F::kVector == 1, "neighbours in memory belong to different rows");
   if (F::kRows == 0) return STITCH_OK;
+  static_assert(ceil_div(F::kRows, S::kWidth) <= kMostBlocks, "more rows than a grid can have blocks for");
   const unsigned blocks = static_cast<unsigned>(ceil_div(F::kRows, S::kWidth));
   column_kernel<F, S><<<blocks, dim3(S::kWidth, S::kHeight), 0, call.stream>>>(f);
   return call.launched(name);

@@ -30,7 +30,7 @@ extern "C" {
 int32_t stitch_abi_version(void) { return STITCH_ABI_VERSION; }
 
 int32_t stitch_init(const StitchInitArgs* args, StitchHandle** handle) {
-  *handle = new (std::nothrow) StitchHandle();
+  if (*handle == nullptr) *handle = new (std::nothrow) StitchHandle();  // else weights changed
   return stitch::cuda::guarded(*handle, [&] { return (*handle)->init(*args); });
 }
 

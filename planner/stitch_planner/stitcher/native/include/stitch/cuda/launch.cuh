@@ -51,6 +51,8 @@ struct Call {
   int32_t launched(const char* kernel) const { return errors->check(cudaGetLastError(), kernel); }
 };
 
+inline constexpr int64_t kMostBlocks = 0x7fffffff;  // of a grid, along x
+
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace stitch::cuda

@@ -125,6 +125,8 @@ template <class S, class F>
 int32_t rows(const char* name, const F& f, const Call& call) {
   static_assert(F::kLength % F::kVector == 0, "groups must not reach beyond the row");
   if (F::kRows == 0) return STITCH_OK;
+  static_assert(ceil_div(F::kRows, S::kRowsPerBlock) <= kMostBlocks,
+                "more rows than a grid can have blocks for");
   const unsigned blocks = static_cast<unsigned>(ceil_div(F::kRows, S::kRowsPerBlock));
   row_kernel<F, S><<<blocks, S::kThreads, 0, call.stream>>>(f);
   return call.launched(name);
