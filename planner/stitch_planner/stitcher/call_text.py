@@ -31,3 +31,19 @@ def optional(value: Argument, lowering: Lowering) -> Pointer | str:
 def followers(nodes: Sequence[GraphNode]) -> str:
     """The operations behind a step's first node, for its comment."""
     return "".join(f", {node.op.split('.')[1]}" for node in nodes[1:])
+
+
+COLUMNS = 110
+
+
+def wrapped(statement: str, indent: int) -> list[str]:
+    """A statement in lines that end behind commas and fit behind `indent` columns, where commas allow it."""
+    lines: list[str] = []
+    line, *pieces = statement.split(", ")
+    for piece in pieces:
+        if len(line) + len(piece) + indent + 3 > COLUMNS:
+            lines.append(f"{line},")
+            line = f"    {piece}"
+        else:
+            line = f"{line}, {piece}"
+    return [*lines, line]

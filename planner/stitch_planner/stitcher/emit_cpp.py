@@ -6,9 +6,9 @@ from functools import lru_cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 
+from stitch_planner.stitcher.call_text import wrapped
 from stitch_planner.stitcher.ir import (
     SCALAR_BYTES,
-    Access,
     Argument,
     Buffer,
     ColumnKernel,
@@ -25,6 +25,9 @@ from stitch_planner.stitcher.kernel_text import KernelText, describe
 from stitch_planner.stitcher.scalar_text import MEMORY_TYPES
 
 MAIN = "program.cpp"
+BODY_INDENT = 4
+"""Columns before the statements of a program's functions."""
+DECLARATION_INDENT = len("  static constexpr int64_t kThreadScratchBytes = ")
 _CODES = {
     "float32": "kFloat",
     "float64": "kFloat",
@@ -41,6 +44,15 @@ class StepText:
 
     comment: str
     lines: list[str]
+
+
+@dataclass(frozen=True)
+class MemberText:
+    """One library object of the program, and the statement that prepares it."""
+
+    type: str
+    name: str
+    init: list[str]
 
 
 def emit_cpu(program: KernelProgram, title: str, summary: list[str]) -> dict[str, bytes]:
@@ -75,7 +87,7 @@ def distinct_kernels(kernels: tuple[Kernel, ...]) -> tuple[list[KernelText], dic
     for kernel in kernels:
         if not isinstance(kernel, LibraryCall):
             text = describe(kernel)
-            first = written.setdefault(repr(replace(text, name="", comment="", nodes="")), text)
+            first = written.setdefault(repr(replace(text, name="", comment="", operands="")), text)
             struct_of[kernel.name] = first.name
     return list(written.values()), struct_of
 
@@ -96,7 +108,7 @@ def templates():  # jinja2 is imported here, since it costs 60 ms
 
 
 def render_kernels(kernels: list[KernelText]) -> str:
-    """The kernels' structs, as C++ and CUDA share them (namespace stitch must be in scope)."""
+    """The kernels' structs; namespace stitch must be in scope."""
     return templates().get_template("kernels.j2").render(kernels=kernels)
 
 
@@ -135,9 +147,10 @@ def _unqualified(text: str) -> str:
     return text.replace("stitch::cpu::", "cpu::")
 
 
-def _member(call: LibraryCall) -> dict[str, str]:
+def _member(call: LibraryCall) -> MemberText:
     init = ", ".join(_argument(item) for item in call.init)
-    return {"type": _unqualified(call.type), "name": call.name, "init": init}
+    lines = wrapped(f"STITCH_TRY({call.name}.init({init}));", BODY_INDENT)
+    return MemberText(_unqualified(call.type), call.name, lines)
 
 
 def _tensor_type(view: View) -> str:
@@ -183,23 +196,20 @@ def _argument(item: Argument) -> str:
 
 def _step(kernel: Kernel, struct_of: dict[str, str]) -> StepText:
     if isinstance(kernel, LibraryCall):
-        return StepText(f"{kernel.comment} [{kernel.chosen}]", _call_lines(kernel))
+        chosen = f" [{kernel.chosen}]" if kernel.chosen else ""
+        return StepText(kernel.comment + chosen, _call_lines(kernel))
     kind = _executor(kernel)
     scratch = "" if isinstance(kernel, PointwiseKernel) else ", memory.thread_scratch"
-    loads = ", ".join(_bytes_of(access, "const char*") for access in kernel.loads)
-    stores = ", ".join(_bytes_of(access, "char*") for access in kernel.stores)
+    loads = ", ".join(f"cpu::read({_address(a.buffer, a.offset)})" for a in kernel.loads)
+    stores = ", ".join(f"cpu::write({_address(a.buffer, a.offset)})" for a in kernel.stores)
     call = f"cpu::{kind}<{struct_of[kernel.name]}>::run(threads, {{{{{loads}}}, {{{stores}}}}}{scratch});"
-    return StepText(kernel.comment, [call])
+    return StepText(kernel.comment, wrapped(call, BODY_INDENT))
 
 
 def _executor(kernel: PointwiseKernel | RowKernel | ColumnKernel) -> str:
     if isinstance(kernel, PointwiseKernel):
         return "Pointwise"
     return "Rows" if isinstance(kernel, RowKernel) else "Columns"
-
-
-def _bytes_of(access: Access, kind: str) -> str:
-    return f"reinterpret_cast<{kind}>({_address(access.buffer, access.offset)})"
 
 
 def _call_lines(call: LibraryCall) -> list[str]:
@@ -211,13 +221,14 @@ def _call_lines(call: LibraryCall) -> list[str]:
             arguments.append(f"{call.name}_operands_{place}")
         else:
             arguments.append(_argument(item))
-    return [*lines, f"STITCH_TRY({call.name}.run({', '.join(arguments)}));"]
+    return [*lines, *wrapped(f"STITCH_TRY({call.name}.run({', '.join(arguments)}));", BODY_INDENT)]
 
 
 def _thread_scratch(kernels: tuple[Kernel, ...], struct_of: dict[str, str]) -> str:
-    sizes = [
+    sizes = dict.fromkeys(
         f"cpu::{_executor(k)}<{struct_of[k.name]}>::kScratchFloats"
         for k in kernels
         if isinstance(k, RowKernel | ColumnKernel)
-    ]
-    return "4 * std::max<int64_t>({0, " + ", ".join(sizes) + "})" if sizes else "0"
+    )
+    most = f"std::max<int64_t>({{0, {', '.join(sizes)}}})"
+    return "\n  ".join(wrapped(f"sizeof(float) * {most}", DECLARATION_INDENT)) if sizes else "0"

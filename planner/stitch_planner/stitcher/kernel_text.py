@@ -1,4 +1,4 @@
-"""IR kernels as the structs that C++ and CUDA share (see stitch/common/space.h). Only launch code differs."""
+"""IR kernels as the structs that the CPU's executors run (see stitch/common/space.h)."""
 
 from dataclasses import dataclass
 
@@ -22,12 +22,13 @@ class KernelText:
 
     name: str
     comment: str
-    nodes: str
     space: str
     outer: str
     inner: str
-    loads: list[str]
-    stores: list[str]
+    loads: str
+    stores: str
+    operands: str
+    """Which buffers the struct was written for, for people."""
     picoseconds: int
     tile_dim: int
     body: list[str]
@@ -62,12 +63,12 @@ def _text(
     return KernelText(
         name=struct_name(kernel.name),
         comment=kernel.comment,
-        nodes=", ".join(kernel.nodes),
         space=_numbers(space),
         outer=_numbers(outer),
         inner=_numbers(inner),
-        loads=[_operand(access) for access in kernel.loads],
-        stores=[_operand(access) for access in kernel.stores],
+        loads=_operands(kernel.loads),
+        stores=_operands(kernel.stores),
+        operands=", ".join(_named("load", kernel.loads) + _named("store", kernel.stores)),
         picoseconds=_picoseconds(kernel),
         tile_dim=tile_dim,
         body=body or [],
@@ -90,8 +91,12 @@ def _numbers(values: tuple[int, ...]) -> str:
     return ", ".join(map(str, values))
 
 
-def _operand(access: Access) -> str:
-    return f"Operand<{MEMORY_TYPES[access.buffer.dtype]}, {_numbers(access.strides)}>"
+def _operands(accesses: tuple[Access, ...]) -> str:
+    return ", ".join(f"Operand<{MEMORY_TYPES[a.buffer.dtype]}, {_numbers(a.strides)}>" for a in accesses)
+
+
+def _named(verb: str, accesses: tuple[Access, ...]) -> list[str]:
+    return [f"{verb}<{place}> {access.buffer.name}" for place, access in enumerate(accesses)]
 
 
 PICOSECONDS_PER_BYTE = 12

@@ -5,6 +5,7 @@ import re
 import struct
 from collections.abc import Iterable, Sequence
 
+from stitch_planner.stitcher.call_text import wrapped
 from stitch_planner.stitcher.cuda.lines import comment_line
 from stitch_planner.stitcher.cuda.operands import pointer_name
 from stitch_planner.stitcher.cuda.pointwise import pointwise_class
@@ -28,6 +29,8 @@ from stitch_planner.stitcher.ir import (
 from stitch_planner.stitcher.scalar_text import MEMORY_TYPES
 
 MAIN = "program.cu"
+BODY_INDENT = 4
+"""Columns before the statements of the handle's functions."""
 HEADERS = ("pointwise", "rows", "columns", "gemm", "program")
 """Headers of stitch/cuda that a program includes, before exports.cuh at its end."""
 
@@ -70,7 +73,8 @@ def emit_cuda(program: KernelProgram, title: str = "", summary: Sequence[str] = 
 def _opening(program: KernelProgram, title: str, summary: Sequence[str]) -> str:
     lines = [f"{title or program.name}: one forward pass.", ""]
     lines += [*summary, ""] if summary else []
-    lines.append(f"Written for {program.target} and for the shapes below; other shapes are refused.")
+    lines.append(f"Written for {program.target} and for the shapes in kInputs; other shapes are refused.")
+    lines.append("pointwise.cuh and rows.cuh say when each function of a kernel's class is called.")
     return "\n".join(comment_line(line).rstrip() for line in lines)
 
 
@@ -95,7 +99,7 @@ def _facts(program: KernelProgram) -> str:
         "State": program.state,
         "Outputs": program.outputs,
     }
-    lines: list[str] = []
+    lines = ["// Name, DLPack's type code and bits, number of dims, shape."]
     for name, views in tables.items():
         rows = ",\n".join(f"    {_tensor_facts(view)}" for view in views)
         # C++ has no arrays of length 0; the count says how many entries there are.
@@ -108,7 +112,8 @@ def _facts(program: KernelProgram) -> str:
     sizes = {name: len(views) for name, views in tables.items()}
     order = ("Inputs", "Params", "Constants", "State", "Outputs")
     counts = ", ".join(f"k{name}, {sizes.get(name, len(constants))}" for name in order)
-    lines.append(f"constexpr stitch::cuda::ProgramFacts kFacts = {{{counts}, {program.workspace_bytes}}};")
+    lines.append(f"constexpr stitch::cuda::ProgramFacts kFacts = {{{counts},")
+    lines.append(f"    /*workspace_bytes=*/{program.workspace_bytes}}};")
     return "\n".join(lines)
 
 
@@ -161,7 +166,8 @@ def _setup(program: KernelProgram, calls: list[LibraryCall]) -> list[str]:
     lines += [f"    {line}" for line in _declarations(program, buffers)]
     for call in calls:
         arguments = ", ".join(_argument(argument) for argument in call.init)
-        lines.append(f"    STITCH_TRY({call.name}.init({arguments}));")
+        made = wrapped(f"STITCH_TRY({call.name}.init({arguments}));", BODY_INDENT)
+        lines += [f"    {line}" for line in made]
         lines.append(f"    need_scratch({call.name}.workspace_bytes());")
     return [*lines, "    return STITCH_OK;", "  }", ""]
 
@@ -201,10 +207,10 @@ def _launch(kernel: Kernel) -> list[str]:
     comment = comment_line(kernel.comment + chosen)
     if isinstance(kernel, LibraryCall):
         arguments = ", ".join(_argument(argument) for argument in kernel.run)
-        return [comment, f"STITCH_TRY({kernel.name}.run({arguments}));"]
+        return [comment, *wrapped(f"STITCH_TRY({kernel.name}.run({arguments}));", BODY_INDENT)]
     buffers = dict.fromkeys(pointer_name(access.buffer) for access in (*kernel.loads, *kernel.stores))
     made = f"{kernel.name}{{{', '.join(buffers)}}}"
-    return [comment, f'STITCH_TRY({_entry(kernel)}("{kernel.name}", {made}, call));']
+    return [comment, *wrapped(f'STITCH_TRY({_entry(kernel)}("{kernel.name}", {made}, call));', BODY_INDENT)]
 
 
 def _entry(kernel: PointwiseKernel | RowKernel | ColumnKernel) -> str:

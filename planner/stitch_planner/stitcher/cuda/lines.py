@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from stitch_planner.stitcher.call_text import wrapped
 from stitch_planner.stitcher.ir import Access, Buffer, Instr
 from stitch_planner.stitcher.scalar_text import CUDA, MEMORY_TYPES, VALUE_TYPES, constant, expression
 
@@ -15,8 +16,11 @@ class Lines:
     depth: int = 0
 
     def add(self, *texts: str) -> None:
-        """Appends lines at the present depth."""
-        self.lines.extend("  " * self.depth + text if text else "" for text in texts)
+        """Appends lines at the present depth; those that are too long are continued below."""
+        for text in texts:
+            fixed = "//" in text or text.startswith("#")
+            pieces = [text] if fixed else wrapped(text, 2 * self.depth)
+            self.lines.extend("  " * self.depth + piece if piece else "" for piece in pieces)
 
     def open(self, text: str) -> None:
         """Appends a line that opens a block."""
@@ -24,9 +28,12 @@ class Lines:
         self.depth += 1
 
     def close(self, text: str = "}") -> None:
-        """Ends the innermost block."""
+        """Ends the innermost block; an empty one stays on its line."""
         self.depth -= 1
-        self.add(text)
+        if self.lines[-1].endswith("{"):
+            self.lines[-1] += text
+        else:
+            self.add(text)
 
     def unrolled(self, vector: int) -> None:
         """Opens the loop over a group's elements."""
@@ -84,9 +91,10 @@ def loaded(access: Access, text: str) -> str:
     return f"{text} != 0" if access.buffer.dtype == "bool" else text
 
 
-def stored(access: Access, text: str) -> str:
-    """A value as a memory element."""
-    return f"static_cast<{MEMORY_TYPES[access.buffer.dtype]}>({text})"
+def stored(access: Access, instr: Instr, text: str) -> str:
+    """A value as a memory element; `text` is the value of `instr`."""
+    kind = MEMORY_TYPES[access.buffer.dtype]
+    return text if kind == VALUE_TYPES[instr.dtype] else f"static_cast<{kind}>({text})"
 
 
 def number_of(instr: Instr) -> int:

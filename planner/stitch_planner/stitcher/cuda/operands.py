@@ -8,16 +8,21 @@ from stitch_planner.stitcher.scalar_text import MEMORY_TYPES
 
 
 def pointers(loads: Sequence[Access], stores: Sequence[Access]) -> dict[Buffer, str]:
-    """Each buffer of a kernel once, with the declaration of the pointer to it, reads first."""
+    """Each buffer of a kernel once, with the declaration of the pointer to it, reads first.
+
+    A comment says which of the kernel's operands (in0, out0, ...) go through the pointer.
+    """
     written = {access.buffer for access in stores}
+    uses: dict[Buffer, list[str]] = {}
+    for verb, accesses in (("in", loads), ("out", stores)):
+        for number, access in enumerate(accesses):
+            uses.setdefault(access.buffer, []).append(f"{verb}{number}")
     declared: dict[Buffer, str] = {}
-    for access in (*loads, *stores):
-        buffer = access.buffer
+    for buffer, names in uses.items():
         kind = MEMORY_TYPES[buffer.dtype]
-        if buffer in written:
-            declared[buffer] = f"{kind}* {pointer_name(buffer)};"
-        else:
-            declared[buffer] = f"const {kind}* __restrict__ {pointer_name(buffer)};"
+        # What a kernel also writes must not be promised to have no other pointer to it.
+        pointer = f"{kind}*" if buffer in written else f"const {kind}* __restrict__"
+        declared[buffer] = f"{pointer} {pointer_name(buffer)};  // {', '.join(names)}"
     return declared
 
 
@@ -76,6 +81,12 @@ def address(access: Access, *parts: str) -> str:
     """The buffer's pointer plus the parts that are not empty, and the window's own offset."""
     fixed = str(access.offset) if access.offset else ""
     return " + ".join(filter(None, (pointer_name(access.buffer), fixed, *parts)))
+
+
+def element(access: Access, where: str) -> str:
+    """One element of the buffer, at `where` behind the window's own offset."""
+    fixed = str(access.offset) if access.offset else ""
+    return f"{pointer_name(access.buffer)}[{' + '.join(filter(None, (fixed, where))) or '0'}]"
 
 
 def load_text(access: Access, vector: int, where: str) -> str:

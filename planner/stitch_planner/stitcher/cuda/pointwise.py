@@ -46,7 +46,8 @@ def pointwise_class(kernel: PointwiseKernel) -> str:
         loads=kernel.loads,
     )
     for number, (store, result) in enumerate(zip(kernel.stores, kernel.body.results, strict=True)):
-        out.add(f"out{number}[e] = {stored(store, value_name(kernel.body.instrs, result))};")
+        text = value_name(kernel.body.instrs, result)
+        out.add(f"out{number}[e] = {stored(store, kernel.body.instrs[result], text)};")
     out.close()
     for number, store in enumerate(kernel.stores):
         where = linear_address(kernel.space, store, "i", "c")

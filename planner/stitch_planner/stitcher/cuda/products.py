@@ -18,6 +18,10 @@ ALIGNED_ELEMENTS = 4
 """float32 elements in the 16 bytes that cuBLASLt is promised for every operand."""
 
 
+_OPTIONS = ("m", "n", "k", "batch", "a", "b", "d", "has_bias", "has_addend", "activation", "allow_tf32")
+"""Fields of stitch::cuda::GemmOptions in order; C++17 has no initialisers by name."""
+
+
 @dataclass(frozen=True)
 class MatrixLayout:
     """How a batch of matrices lies in memory: stitch::cuda::MatrixLayout, in elements."""
@@ -68,7 +72,7 @@ class CudaProduct(LibraryTemplate):
         a, b = _operands(product, first, lowering)
         lowering.add(
             product_call(
-                lowering.unique(f"product_{first.name}"),
+                lowering.unique(f"product_{site(first)}"),
                 site(first),
                 nodes,
                 a,
@@ -106,7 +110,8 @@ def product_call(
     assert len(layouts) == 3, "operands are readable"
     activation = f"stitch::cuda::Activation::{'kRelu' if relu else 'kNone'}"
     flags = (flag(bias is not None), flag(addend is not None), activation, flag(allow_tf32))
-    init: list[Argument] = ["lib", "{" + ", ".join((*map(str, (m, n, k, batch)), *layouts, *flags)) + "}"]
+    named = zip(_OPTIONS, (*map(str, (m, n, k, batch)), *layouts, *flags), strict=True)
+    init: list[Argument] = ["lib", "{" + ", ".join(f"/*{name}=*/{text}" for name, text in named) + "}"]
     run: list[Argument] = ["call", Pointer(a), Pointer(b), Pointer(target, write=True)]
     if bias is not None:
         init.append(Pointer(bias))

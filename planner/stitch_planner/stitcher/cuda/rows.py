@@ -11,6 +11,7 @@ from stitch_planner.stitcher.cuda.operands import (
     address,
     coordinates,
     dims_used,
+    element,
     group_type,
     load_text,
     offset,
@@ -218,7 +219,7 @@ class RowClass:
                 continue
             if instr.op == "load":
                 access = self.kernel.loads[number_of(instr)]
-                text = loaded(access, f"*({address(access, self._outer(access))})")
+                text = loaded(access, element(access, self._outer(access)))
             elif instr.op == "index":
                 text = f"r{number_of(instr)}"
             elif instr.op == "reduce":
@@ -297,7 +298,8 @@ class RowClass:
             out.unrolled(self.vector)
             self._element_code(out, places)
             for number, access, result in stores:
-                out.add(f"out{number}[e] = {stored(access, self._value_name(result))};")
+                text = stored(access, self._instrs[result], self._value_name(result))
+                out.add(f"out{number}[e] = {text};")
             out.close()
         for number, access, _ in stores:
             out.add(store_text(access, self.vector, self._where(f"out{number}", access), f"out{number}"))
@@ -311,9 +313,8 @@ class RowClass:
         used = dims_used(self.kernel.outer, [Access(a.buffer, a.strides[:first]) for a in accesses])
         out.add(*coordinates(self.kernel.outer, "number", "r", used))
         for _, access, result in self._row_stores:
-            out.add(
-                f"*({address(access, self._outer(access))}) = {stored(access, self._value_name(result))};"
-            )
+            text = stored(access, self._instrs[result], self._value_name(result))
+            out.add(f"{element(access, self._outer(access))} = {text};")
         out.close()
 
     def _element_code(self, out: Lines, places: list[int]) -> None:

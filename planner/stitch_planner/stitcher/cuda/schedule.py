@@ -70,7 +70,10 @@ def _fits(width: int, space: Sequence[int], moving: Sequence[Access]) -> bool:
 
 
 def index_type(space: Sequence[int], accesses: Sequence[Access]) -> str:
-    """`int32_t` where every index and offset fits, with room for a grid-stride step, else `int64_t`."""
+    """`int32_t` where every index and offset fits, with room for a grid-stride step, else `int64_t`.
+
+    64-bit address arithmetic costs registers and instructions; half the range of 32 bits leaves the room.
+    """
     reach = [prod(space)]
     for access in accesses:
         steps = zip(space, access.strides, strict=True)

@@ -141,7 +141,7 @@ class Conv(LibraryTemplate):
         )
         lowering.add(
             LibraryCall(
-                lowering.unique(f"conv_{node.name}"),
+                lowering.unique(f"conv_{site(node)}"),
                 f"{site(node)}: {channels[0]} to {channels[1]} channels, "
                 f"{shape.kernel[0]} x {shape.kernel[1]}{', norm' if norm else ''}{epilogue.comment}",
                 tuple(item.name for item in nodes),

@@ -56,7 +56,7 @@ def _lower_packed(nodes: Sequence[GraphNode], product: Product, weight: View, lo
     bias = Pointer(lowering.dense(product.bias)) if product.bias is not None else "nullptr"
     lowering.add(
         LibraryCall(
-            lowering.unique(f"gemm_{nodes[0].name}"),
+            lowering.unique(f"gemm_{site(nodes[0])}"),
             f"{site(nodes[0])}: [{rows}, {depth}] x [{depth}, {width}]{epilogue.comment}",
             tuple(node.name for node in nodes),
             "stitch/cpu/gemm.h",
@@ -134,7 +134,7 @@ def _lower_batched(nodes: Sequence[GraphNode], product: Product, lowering: Lower
     )
     lowering.add(
         LibraryCall(
-            lowering.unique(f"matmul_{nodes[0].name}"),
+            lowering.unique(f"matmul_{site(nodes[0])}"),
             f"{site(nodes[0])}: {prod(sizes)} x [{rows}, {depth}] x [{depth}, {width}]{epilogue.comment}",
             tuple(node.name for node in nodes),
             "stitch/cpu/gemm.h",

@@ -68,7 +68,7 @@ class Rnn(LibraryTemplate):
         cell = _CELLS[node.op]
         lowering.add(
             LibraryCall(
-                lowering.unique(f"rnn_{node.name}"),
+                lowering.unique(f"rnn_{site(node)}"),
                 f"{site(node)}: {cell[1:].lower()}, {time} steps of {batch} sequences, "
                 f"{_layers(node)} x {_directions(node)} x {hidden} units",
                 tuple(item.name for item in nodes),

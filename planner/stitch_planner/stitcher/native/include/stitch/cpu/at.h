@@ -13,6 +13,10 @@ struct Pointers {
   char* stores[K::Stores::kCount + 1];
 };
 
+// An operand's first element as Pointers have it.
+inline const char* read(const void* address) { return static_cast<const char*>(address); }
+inline char* write(void* address) { return static_cast<char*>(address); }
+
 // Position in the iteration space. `kDim` is the dim that the innermost loop runs over with `j`.
 template <class K, int kDim>
 struct At {
