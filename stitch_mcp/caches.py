@@ -31,14 +31,14 @@ class CacheReport(Fact):
     folder: str
     """Absolute path."""
     cap_bytes: int
-    """Size of built programs above which the longest unused ones are removed."""
+    """Size of built programs, and of compiled baselines, above which the longest unused ones are removed."""
     kinds: tuple[CacheKind, ...]
 
 
 def describe_cache(cache_dir: Path | None) -> CacheReport:
     """What the cache holds; None is the user's cache folder."""
-    from stitch_tools.compile.cache import SIZE_CAP_BYTES, BuildCache
-    from stitch_tools.user_cache import user_cache_dir
+    from stitch_tools.compile.cache import BuildCache
+    from stitch_tools.user_cache import SIZE_CAP_BYTES, user_cache_dir
 
     folder = cache_dir or user_cache_dir()
     built = BuildCache(folder).summary()

@@ -21,7 +21,8 @@ def show(cache_dir: str | None, as_json: bool) -> int:
 
     found = describe_cache(settings(cache_dir=cache_dir).cache_dir)
     rows = tuple((row.meaning, str(row.entries), _megabytes(row.size_bytes)) for row in found.kinds)
-    notes = (f"folder: {found.folder}", f"built programs are kept up to {_megabytes(found.cap_bytes)} MB")
+    cap = f"built programs, and compiled baselines, are kept up to {_megabytes(found.cap_bytes)} MB each"
+    notes = (f"folder: {found.folder}", cap)
     section = Section("", ("kind", "entries", "MB"), rows, notes)
     return Output("cache show", as_json=as_json).finish(dict(found), [section])
 

@@ -15,7 +15,6 @@ import json
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,8 +23,8 @@ from stitch_tools.errors import LockedError, StoreError
 from stitch_tools.locks import FileLock
 from stitch_tools.models import Build, sha256_hex
 from stitch_tools.store import storing, sync_folder
+from stitch_tools.user_cache import SIZE_CAP_BYTES, evict_unused, folder_size
 
-SIZE_CAP_BYTES = 2 << 30
 ARTIFACT_NAME = "program.so"
 _ENTRY_NAME = "entry.json"
 _SCHEMA = 1
@@ -129,7 +128,7 @@ class BuildCache:
 
     def summary(self) -> CacheSummary:
         """How many builds the cache holds and how large they are."""
-        sizes = [_folder_size(folder) for folder in self._entries()]
+        sizes = [folder_size(folder) for folder in self._entries()]
         return CacheSummary(self.folder, len(sizes), sum(sizes))
 
     def clear(self) -> CacheSummary:
@@ -177,18 +176,7 @@ class BuildCache:
 
     def _evict(self, *, keep: Path) -> None:
         """Remove the longest unused entries until the cache fits its cap."""
-        rows: list[tuple[float, int, Path]] = []
-        for folder in self._entries():
-            with contextlib.suppress(OSError):
-                rows.append((folder.stat().st_mtime, _folder_size(folder), folder))
-        excess = sum(size for _, size, _ in rows) - self.size_cap_bytes
-        newest_evictable = time.time() - _SPARED_S
-        for used_at, size, folder in sorted(rows):
-            if excess <= 0 or used_at > newest_evictable:
-                break
-            if folder != keep:
-                shutil.rmtree(folder, ignore_errors=True)
-                excess -= size
+        evict_unused(self._entries(), self.size_cap_bytes, keep=keep, spared_s=_SPARED_S)
 
 
 def _sweep(root: Path) -> None:
@@ -206,11 +194,3 @@ def _sweep(root: Path) -> None:
 def _sync_file(path: Path) -> None:
     with path.open("rb") as file:
         os.fsync(file.fileno())
-
-
-def _folder_size(folder: Path) -> int:
-    total = 0
-    for path in folder.iterdir():
-        with contextlib.suppress(OSError):
-            total += path.stat().st_size
-    return total

@@ -1,5 +1,6 @@
 """Contestants in confined children: the program in a worker, each baseline in a server of its own."""
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -17,11 +18,12 @@ from stitch_tools.processes.session import TargetSession
 from stitch_tools.store import Store, storing
 from stitch_tools.timing.contestant import ContestantFailedError, PipeContestant, Pipes
 from stitch_tools.timing.ring import OutputRing, RingShape, Sampler
-from stitch_tools.user_cache import user_cache_dir
+from stitch_tools.user_cache import SIZE_CAP_BYTES, evict_unused, user_cache_dir
 
 PROGRAM = "program"
 _COMPILE_ENV = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 """Inductor's pool of compile processes would run beside the clock."""
+_SPARED_S = 3600.0  # compiled baselines this fresh may belong to a bench that runs now
 _LOAD_TIMEOUT_S = 300.0
 _FIRST_GO_TIMEOUT_S = 300.0
 _GO_TIMEOUT_S = 120.0
@@ -275,6 +277,8 @@ def _inductor_folder(place: Field) -> Path:
     folder = root / "inductor" / f"{place.session.torch_version}-{place.task.task_id[:16]}"
     with storing(folder):
         (folder / "triton").mkdir(parents=True, exist_ok=True)
+        os.utime(folder)  # the time of last use
+    evict_unused(folder.parent.iterdir(), SIZE_CAP_BYTES, keep=folder, spared_s=_SPARED_S)
     return folder
 
 
