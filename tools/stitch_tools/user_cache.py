@@ -1,4 +1,4 @@
-"""Where our caches lie (builds, helpers, devices, compiled baselines), and how those that grow are kept small."""
+"""Where our caches lie, and how those that grow are kept small: builds, devices, compiled baselines."""
 
 import contextlib
 import os
