@@ -196,7 +196,9 @@ def _parse(name: str, raw: object, origin: str, workspace: Path) -> object:
     try:
         return _PARSERS[name](raw, workspace)
     except (TypeError, ValueError) as error:
-        message = f"{origin}: `{name}` cannot be {raw!r}: {error}"
+        # Flags and variables carry the setting's name already, files do not.
+        setting = origin if origin.startswith(("--", "STITCH_")) else f"{origin}: `{name}`"
+        message = f"{setting} cannot be {raw!r}: {error}"
         raise UsageError(message, hint=f"{name}: {SETTINGS[name]}") from error
 
 
@@ -224,10 +226,20 @@ def _path(raw: object, base: Path) -> Path:
     return (base / Path(_text(raw, base)).expanduser()).absolute()
 
 
+def _directory(raw: object, base: Path) -> Path:
+    path = _path(raw, base)
+    if path.exists() and not path.is_dir():
+        raise ValueError("it must be a folder, and this is a file")
+    return path
+
+
 def _count(raw: object, _base: Path) -> int:
     if isinstance(raw, bool) or not isinstance(raw, int | str):
         raise ValueError("it must be a whole number")
-    value = int(raw)
+    try:
+        value = int(raw)
+    except ValueError as error:
+        raise ValueError("it must be a whole number") from error
     if value < 1:
         raise ValueError("it must be at least 1")
     return value
@@ -236,7 +248,10 @@ def _count(raw: object, _base: Path) -> int:
 def _positive(raw: object, _base: Path) -> float:
     if isinstance(raw, bool) or not isinstance(raw, int | float | str):
         raise ValueError("it must be a number")
-    value = float(raw)
+    try:
+        value = float(raw)
+    except ValueError as error:
+        raise ValueError("it must be a number") from error
     if not 0 < value < float("inf"):
         raise ValueError("it must be above 0")
     return value
@@ -265,8 +280,8 @@ _PARSERS = {
     "target": _target,
     "threads": _count,
     "require_sandbox": _sandbox,
-    "cache_dir": _path,
-    "lock_dir": _path,
+    "cache_dir": _directory,
+    "lock_dir": _directory,
     "time_limit_s": _positive,
     "build_time_limit_s": _positive,
     "min_speedup": _positive,

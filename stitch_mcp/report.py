@@ -5,6 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""What could steer a terminal. Programs and compilers supply some of the text that is shown."""
 _FIGURE = re.compile(r"[+-]?\d[\d.,]*(e[+-]?\d+)?[x%]?")
 
 
@@ -19,12 +21,22 @@ class Section:
 
 
 def print_sections(sections: Sequence[Section], stream: TextIO) -> None:
-    """Print the sections, with rich only when `stream` is a terminal."""
+    """Print the sections, with rich only when `stream` is a terminal; control characters become U+FFFD."""
+    sections = [_printable(section) for section in sections]
     if stream.isatty():
         _print_rich(sections, stream)
     else:
         stream.write("\n\n".join(render_text(section) for section in sections) + "\n")
     stream.flush()
+
+
+def _printable(section: Section) -> Section:
+    def clean(texts: Iterable[str]) -> tuple[str, ...]:
+        return tuple(_CONTROL.sub("\N{REPLACEMENT CHARACTER}", text) for text in texts)
+
+    return Section(
+        section.title, section.columns, tuple(clean(row) for row in section.rows), clean(section.notes)
+    )
 
 
 def render_text(section: Section) -> str:

@@ -54,6 +54,10 @@ def describe(error: BaseException) -> Failure:
 
 def report_failure(error: BaseException, arguments: Sequence[str]) -> int:
     """Exit code of the failure, after telling of it: on stdout with --json, else on stderr."""
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        # Nothing went wrong yet: somebody looks around, and --json cannot have been given.
+        print(error.format_message(), file=sys.stderr)
+        return int(ExitCode.USAGE)
     failure = describe(error)
     if failure.code == "internal":
         traceback.print_exception(error, file=sys.stderr)
@@ -61,10 +65,16 @@ def report_failure(error: BaseException, arguments: Sequence[str]) -> int:
         from stitch_mcp.cli.output import print_object
 
         parts = {"code": failure.code, "message": failure.message, "hint": failure.hint}
-        command = next((word for word in arguments if not word.startswith("-")), "")
-        print_object(command, {"error": parts}, failure.exit_code)
+        print_object(_command_name(arguments), {"error": parts}, failure.exit_code)
     else:
         print(f"error: {failure.message}", file=sys.stderr)
         if failure.hint:
             print(f"  next: {failure.hint}", file=sys.stderr)
     return int(failure.exit_code)
+
+
+def _command_name(arguments: Sequence[str]) -> str:
+    """The command as results name it ("solve", "runs show"), as far as it was given."""
+    words = [word for word in arguments if not word.startswith("-")]
+    grouped = words[:1] and words[0] in ("cache", "config", "runs", "task")
+    return " ".join(words[: 2 if grouped else 1])

@@ -15,7 +15,7 @@ def command() -> None:
     """Write a task.toml for a reference."""
 
 
-@command.command("new")
+@command.command("new", short_help="Write a task file with every field and its default.")
 @click.argument("file")
 @click.option("--inputs", metavar="NAME", help="Function that makes the inputs (default: get_inputs).")
 @click.option("--output", metavar="PATH", help="Where to write (default: NAME.task.toml beside FILE).")
@@ -29,6 +29,8 @@ def new(file: str, inputs: str | None, output: str | None, force: bool, as_json:
     # `path.py:Object` and `path.py` share one folder; the colon is no part of the path then.
     source = Path(file if Path(file).exists() else file.rpartition(":")[0] or file)
     path = Path(output) if output else source.with_name(f"{source.stem}.task.toml")
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder", hint="name a file with --output")
     if path.exists() and not force:
         raise UsageError(f"{path} exists", hint="replace it with --force, or choose another with --output")
     text = render_task_toml(file, workspace=Path.cwd(), inputs=inputs, folder=path.absolute().parent)

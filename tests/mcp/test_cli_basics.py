@@ -93,7 +93,7 @@ def test_a_wrong_option_gives_one_json_object_and_exit_code_2(
     code, out, _ = run(capsys, *path, "--json", "--no-such-option")
     found = json.loads(out)
     assert code == found["exit_code"] == 2
-    assert (found["schema_version"], found["ok"], found["command"]) == (1, False, path[0])
+    assert (found["schema_version"], found["ok"], found["command"]) == (1, False, " ".join(path))
     assert found["error"]["code"] == "usage"
     assert "--no-such-option" in found["error"]["message"]
 
@@ -217,6 +217,24 @@ def test_plain_text_has_no_escape_codes_and_a_terminal_gets_a_table() -> None:
     assert "\x1b" not in plain.getvalue()
     assert "─" in terminal.getvalue() or "━" in terminal.getvalue()
     assert "a note" in terminal.getvalue()
+
+
+def test_text_of_programs_cannot_steer_the_terminal() -> None:
+    shown = io.StringIO()
+    print_sections([Section("", ("a",), (("\x1b[2Jwiped",),), ("rung\x07", "two\nlines"))], shown)
+    assert not set("\x1b\x07") & set(shown.getvalue())
+    assert "[2Jwiped" in shown.getvalue()
+    assert "two\nlines" in shown.getvalue()
+
+
+@pytest.mark.parametrize("path", [(), ("runs",), ("cache",)], ids=" ".join)
+def test_a_call_without_a_command_shows_the_help_and_no_error(
+    path: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capsys, *path)
+    assert (code, out) == (2, "")
+    assert "Commands:" in err
+    assert "error" not in err
 
 
 def test_rich_is_loaded_only_for_a_terminal(tmp_path: Path) -> None:

@@ -130,3 +130,15 @@ def test_any_text_as_stitch_toml_gives_settings_or_a_usage_error(
     (folder / "stitch.toml").write_text(text, encoding="utf-8", newline="")
     with contextlib.suppress(UsageError):
         load(folder)
+
+
+def test_a_value_that_does_not_fit_names_its_source_once_and_what_would_fit(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    for flags, message in (
+        ({"threads": "x"}, "--threads cannot be 'x': it must be a whole number"),
+        ({"time_limit_s": "x"}, "--time-limit-s cannot be 'x': it must be a number"),
+        ({"cache_dir": str(tmp_path / "file")}, "it must be a folder"),
+    ):
+        with pytest.raises(UsageError) as caught:
+            load_config(flags, environ={}, cwd=tmp_path, user_file=tmp_path / "none.toml")
+        assert message in caught.value.message

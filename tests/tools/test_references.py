@@ -175,6 +175,17 @@ def test_a_reference_inside_a_package_keeps_its_place(tmp_path: Path, store: Sto
     assert [file.path for file in task.files] == sorted(files)
 
 
+def test_a_folder_without_a_task_file_and_a_name_of_nothing_are_told_apart(
+    tmp_path: Path, store: Store
+) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(TaskError, match=r"folder holds no task\.toml") as caught:
+        load(tmp_path, "folder", store)
+    assert "task new" in caught.value.hint
+    with pytest.raises(TaskError, match="'nothing' does not exist"):
+        load(tmp_path, "nothing", store)
+
+
 def test_a_missing_file_suggests_the_one_that_is_there(tmp_path: Path, store: Store) -> None:
     write(tmp_path, {"network.py": MODEL})
     with pytest.raises(TaskError) as caught:

@@ -128,9 +128,15 @@ def _locate(reference: str, workspace: Path) -> _Pointer:
     path, entry = _split(reference, workspace)
     if path.is_dir():
         path = path / "task.toml"
+        if not path.exists():
+            raise TaskError(
+                f"the folder {path.parent} holds no task.toml",
+                hint="name the reference file itself, or write one with: stitch-mcp task new FILE",
+            )
     if path.suffix not in (".py", ".toml"):
+        problem = "is neither a Python file nor a task file" if path.exists() else "does not exist"
         raise TaskError(
-            f"{reference!r} is neither a Python file nor a task file",
+            f"{reference!r} {problem}",
             hint="give path.py, path.py:Object, a .toml file or a folder with a task.toml",
         )
     if path.suffix != ".toml":

@@ -124,7 +124,7 @@ def read_task_file(path: Path) -> TaskFile:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise TaskError(
-            f"cannot read {path}: {error.strerror or error}", hint="give an existing file"
+            f"cannot read {path}: {error.strerror or error}", hint="check the path and its permissions"
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise TaskError(
@@ -229,7 +229,7 @@ def _known(key: str, known: tuple[str, ...], where: str, kind: type[UsageError])
         return
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.4)
     nearest = f"did you mean `{near[0]}`? " if near else ""
-    raise kind(f"{where}: unknown key `{key}`", hint=f"{nearest}Known are {', '.join(known)}.")
+    raise kind(f"{where}: unknown key `{key}`", hint=f"{nearest}known are {', '.join(known)}")
 
 
 def _checked(row: ContractKey, value: object, where: str, kind: type[UsageError]) -> Value:
