@@ -20,10 +20,8 @@ from stitch_tools.models import Graph
 
 def copy_of(shape: tuple[int, ...]) -> KernelProgram:
     numel = shape[0] * shape[1]
-    x, y = (
-        View(Buffer(name, "uint8", numel, role), shape, row_major(shape))
-        for name, role in (("x", "input"), ("y", "output"))
-    )
+    x = View(Buffer("x", "uint8", numel, "input"), shape, row_major(shape))
+    y = View(Buffer("y", "uint8", numel, "output"), shape, row_major(shape))
     kernel = PointwiseKernel(
         "k_copy",
         "copies x",

@@ -12,6 +12,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "stitch/common/status.h"
 #include "stitch/common/math.h"
 #include "stitch/cpu/buffer.h"
 #include "stitch/cpu/tile.h"
@@ -47,7 +48,7 @@ class Attention {
   // STITCH_OK always: nothing is prepared.
   int32_t init(const AttentionShape& shape) {
     shape_ = shape;
-    return 0;
+    return STITCH_OK;
   }
 
   int32_t run(const float* q, const float* k, const float* v, const MaskType* mask, float* out, int threads) {
@@ -55,7 +56,7 @@ class Attention {
     const int64_t heads = s.batch * s.heads, tiles = (s.queries + kTileRows - 1) / kTileRows;
     const int64_t total = heads * tiles;
     const Sizes size = sizes();
-    if (!memory_.reserve(sizeof(float) * size.all * threads)) return 3;  // STITCH_OUT_OF_MEMORY
+    if (!memory_.reserve(sizeof(float) * size.all * threads)) return STITCH_OUT_OF_MEMORY;
 #pragma omp parallel num_threads(threads)
     {
       const int64_t thread = omp_get_thread_num(), team = omp_get_num_threads();
@@ -75,7 +76,7 @@ class Attention {
                keys + size.keys + size.values);
       }
     }
-    return 0;
+    return STITCH_OK;
   }
 
  private:

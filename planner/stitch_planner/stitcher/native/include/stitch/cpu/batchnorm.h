@@ -8,6 +8,7 @@
 
 #include <omp.h>
 
+#include "stitch/common/status.h"
 #include "stitch/cpu/buffer.h"
 #include "stitch/cpu/channel_stats.h"
 
@@ -29,7 +30,8 @@ class BatchNorm {
   int32_t init(const BatchNormOptions& options) {
     options_ = options;
     const size_t c = options.channels;
-    return folded_.reserve(sizeof(float) * 2 * c) ? 0 : 3;  // STITCH_OK, STITCH_OUT_OF_MEMORY
+    return folded_.reserve(sizeof(float) * 2 * c) ? STITCH_OK
+                                                  : STITCH_OUT_OF_MEMORY;  // STITCH_OK, STITCH_OUT_OF_MEMORY
   }
 
   // gamma and beta may be null. mean_in and var_in: running statistics to update into mean_out and var_out
@@ -38,8 +40,8 @@ class BatchNorm {
               const float* mean_in, const float* var_in, float* mean_out, float* var_out, float* y,
               int threads) {
     const BatchNormOptions& o = options_;
-    if (o.images * o.area * o.channels == 0) return 0;
-    if (!partial_.reserve(sizeof(double) * 2 * stride() * threads)) return 3;
+    if (o.images * o.area * o.channels == 0) return STITCH_OK;
+    if (!partial_.reserve(sizeof(double) * 2 * stride() * threads)) return STITCH_OUT_OF_MEMORY;
     float *scale = folded_.floats(), *offset = scale + o.channels;
 #pragma omp parallel num_threads(threads)
     {
@@ -63,7 +65,7 @@ class BatchNorm {
 #pragma omp barrier
       apply(x, scale, offset, residual, y, thread, team);
     }
-    return 0;
+    return STITCH_OK;
   }
 
  private:

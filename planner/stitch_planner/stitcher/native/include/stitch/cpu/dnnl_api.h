@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "stitch/abi.h"
+#include "stitch/common/status.h"
 
 namespace stitch::cpu {
 
@@ -245,11 +245,5 @@ inline int32_t reorder(Dnnl& lib, const_dnnl_memory_desc_t from_md, const void* 
 }
 
 }  // namespace stitch::cpu
-
-// Leaves the enclosing function with the status of `expression` unless that is STITCH_OK.
-#define STITCH_TRY(expression)                                              \
-  do {                                                                      \
-    if (const int32_t stitch_status_ = (expression)) return stitch_status_; \
-  } while (0)
 
 #endif  // STITCH_CPU_DNNL_API_H_

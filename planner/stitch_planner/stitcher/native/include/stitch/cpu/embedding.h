@@ -7,6 +7,8 @@
 
 #include <cstring>
 
+#include "stitch/common/status.h"
+
 namespace stitch::cpu {
 
 // Index is int64_t or int32_t.
@@ -16,7 +18,7 @@ class Embedding {
   int32_t init(int64_t table_rows, int64_t width) {
     rows_ = table_rows;
     width_ = width;
-    return 0;
+    return STITCH_OK;
   }
 
   // out[i] = table[index[i]]. STITCH_UNSUPPORTED when an index lies outside the table.
@@ -31,7 +33,7 @@ class Embedding {
       }
       memcpy(out + i * width_, table + row * width_, sizeof(float) * width_);
     }
-    return bad ? 2 : 0;
+    return bad ? STITCH_UNSUPPORTED : STITCH_OK;
   }
 
  private:
@@ -48,7 +50,7 @@ class EmbeddingBag {
     rows_ = table_rows;
     width_ = width;
     padding_ = padding;
-    return 0;
+    return STITCH_OK;
   }
 
   // Bag b holds index[offset[b]] up to index[offset[b + 1]] (the last one up to `count`); without offsets
@@ -66,7 +68,7 @@ class EmbeddingBag {
       }
       bad = !pool(index, begin, end, table, out + b * width_) || bad;
     }
-    return bad ? 2 : 0;
+    return bad ? STITCH_UNSUPPORTED : STITCH_OK;
   }
 
  private:

@@ -9,6 +9,7 @@
 
 #include <omp.h>
 
+#include "stitch/common/status.h"
 #include "stitch/cpu/buffer.h"
 #include "stitch/cpu/channel_stats.h"
 
@@ -29,20 +30,20 @@ class GroupNorm {
  public:
   int32_t init(const GroupNormOptions& options) {
     options_ = options;
-    return 0;
+    return STITCH_OK;
   }
 
   // gamma and beta may be null. Returns STITCH_OK, or STITCH_OUT_OF_MEMORY.
   int32_t run(const float* x, const float* gamma, const float* beta, const float* residual, float* y,
               int threads) {
     const GroupNormOptions& o = options_;
-    if (o.images * o.area * o.channels == 0) return 0;
+    if (o.images * o.area * o.channels == 0) return STITCH_OK;
     const int64_t span = kChannelsLast ? o.area : o.channels;  // what an image is cut along
     const int64_t pieces =
         o.images >= threads ? 1 : std::min<int64_t>(span, (threads + o.images - 1) / o.images);
     if (!partial_.reserve(sizeof(double) * o.images * pieces * 2 * o.channels) ||
         !folded_.reserve(sizeof(float) * threads * 2 * padded())) {
-      return 3;
+      return STITCH_OUT_OF_MEMORY;
     }
 #pragma omp parallel num_threads(threads)
     {
@@ -60,7 +61,7 @@ class GroupNorm {
               span * (piece + 1) / pieces);
       }
     }
-    return 0;
+    return STITCH_OK;
   }
 
  private:

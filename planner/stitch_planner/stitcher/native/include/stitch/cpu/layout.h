@@ -15,6 +15,7 @@
 #include <initializer_list>
 #include <vector>
 
+#include "stitch/common/status.h"
 #include "stitch/cpu/vec.h"
 
 namespace stitch::cpu {
@@ -82,7 +83,7 @@ class StridedCopy {
   // STITCH_OK, or STITCH_ERROR when the three lists differ in length.
   int32_t init(std::initializer_list<int64_t> shape, std::initializer_list<int64_t> from,
                std::initializer_list<int64_t> to) {
-    if (shape.size() != from.size() || shape.size() != to.size()) return 1;
+    if (shape.size() != from.size() || shape.size() != to.size()) return STITCH_ERROR;
     dims_.clear();
     for (size_t i = 0; i < shape.size(); ++i) {
       const Dim dim{shape.begin()[i], from.begin()[i], to.begin()[i]};
@@ -99,14 +100,14 @@ class StridedCopy {
     lines_ = dims_[n - 1].from == 1 && dims_[n - 1].to == 1;
     tiles_ = !lines_ && n >= 2 && dims_[n - 1].to == 1 && dims_[n - 2].from == 1;
     if (lines_ && n == 1) split_line();
-    return 0;
+    return STITCH_OK;
   }
 
   int32_t run(const float* from, float* to, int threads) const {
     const size_t inner = tiles_ ? 2 : 1, outer = dims_.size() - inner;
     int64_t total = 1;
     for (const Dim& dim : dims_) {
-      if (dim.size == 0) return 0;
+      if (dim.size == 0) return STITCH_OK;
     }
     for (size_t i = 0; i < outer; ++i) total *= dims_[i].size;
     const int64_t bands = tiles_ ? (dims_[outer].size + 15) / 16 : 1;  // 16 rows of tiles
@@ -125,7 +126,7 @@ class StridedCopy {
         if ((i + 1) % bands == 0) place.step();
       }
     }
-    return 0;
+    return STITCH_OK;
   }
 
  private:

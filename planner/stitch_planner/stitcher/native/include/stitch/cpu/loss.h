@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 
+#include "stitch/common/status.h"
 #include "stitch/cpu/buffer.h"
 #include "stitch/cpu/vec.h"
 
@@ -29,7 +30,7 @@ class ClassLoss {
  public:
   int32_t init(const LossOptions& options) {
     options_ = options;
-    return losses_.reserve(sizeof(float) * 2 * options.rows + 1) ? 0 : 3;  // STITCH_OK, STITCH_OUT_OF_MEMORY
+    return losses_.reserve(sizeof(float) * 2 * options.rows + 1) ? STITCH_OK : STITCH_OUT_OF_MEMORY;
   }
 
   // `weight` (one for each class) may be null. `out` is one float, or one for each row with kNone.
@@ -51,7 +52,7 @@ class ClassLoss {
       weights[row] = weight ? weight[t] : 1.0f;
       losses[row] = loss(scores + row * o.classes, t, weight, weights[row]);
     }
-    if (bad) return 2;
+    if (bad) return STITCH_UNSUPPORTED;
     if constexpr (kReduction != Reduction::kNone) {
       double total = 0.0, count = 0.0;
       for (int64_t row = 0; row < o.rows; ++row) {
@@ -61,7 +62,7 @@ class ClassLoss {
       // Without a row that counts the mean is 0 / 0 = NaN, as torch gives it.
       *out = static_cast<float>(kReduction == Reduction::kMean ? total / count : total);
     }
-    return 0;
+    return STITCH_OK;
   }
 
  private:

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "stitch/common/status.h"
 #include "stitch/common/math.h"
 #include "stitch/cpu/vec.h"
 
@@ -34,12 +35,12 @@ class Pool {
  public:
   int32_t init(const PoolOptions& options) {
     options_ = options;
-    return 0;
+    return STITCH_OK;
   }
 
   int32_t run(const float* x, float* y, int threads) const {
     const PoolOptions& o = options_;
-    if (o.images * o.channels * o.output[0] * o.output[1] == 0) return 0;
+    if (o.images * o.channels * o.output[0] * o.output[1] == 0) return STITCH_OK;
     if constexpr (kChannelsLast) {
       // A task is one place of the output and up to 64 channels, whose sums stay in registers.
       const int64_t places = o.images * o.output[0] * o.output[1],
@@ -58,7 +59,7 @@ class Pool {
         plane(x + p * o.input[0] * o.input[1], y + p * o.output[0] * o.output[1]);
       }
     }
-    return 0;
+    return STITCH_OK;
   }
 
  private:

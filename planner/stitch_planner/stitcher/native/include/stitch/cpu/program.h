@@ -24,18 +24,10 @@
 #include <string>
 #include <unordered_map>
 
-#include "stitch/abi.h"
+#include "stitch/common/status.h"
 #include "stitch/cpu/buffer.h"
 
 namespace stitch::cpu {
-
-// Leaves the enclosing function with the status of `expression` unless that is STITCH_OK.
-#ifndef STITCH_TRY
-#define STITCH_TRY(expression)                                              \
-  do {                                                                      \
-    if (const int32_t stitch_status_ = (expression)) return stitch_status_; \
-  } while (0)
-#endif
 
 enum class Code : uint8_t { kInt = 0, kUint = 1, kFloat = 2, kBool = 6 };
 

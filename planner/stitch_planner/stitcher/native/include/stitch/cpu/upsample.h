@@ -9,6 +9,7 @@
 #include <cstring>
 #include <vector>
 
+#include "stitch/common/status.h"
 #include "stitch/cpu/vec.h"
 
 namespace stitch::cpu {
@@ -34,7 +35,7 @@ class Upsample {
       taps_[axis].clear();
       for (int64_t i = 0; i < options.output[axis]; ++i) taps_[axis].push_back(tap(axis, i));
     }
-    return 0;
+    return STITCH_OK;
   }
 
   int32_t run(const float* x, float* y, int threads) const {
@@ -54,7 +55,7 @@ class Upsample {
         row_of_plane(from, h, to);
       }
     }
-    return 0;
+    return STITCH_OK;
   }
 
  private:

@@ -10,14 +10,7 @@
 
 #include <string>
 
-#include "stitch/abi.h"
-
-// Returns a status that is not STITCH_OK. Variadic, since braces do not protect commas from a macro.
-#define STITCH_TRY(...)                       \
-  do {                                        \
-    const int32_t status_ = (__VA_ARGS__);    \
-    if (status_ != STITCH_OK) return status_; \
-  } while (false)
+#include "stitch/common/status.h"
 
 namespace stitch::cuda {
 
