@@ -66,7 +66,7 @@ def clear_cache(cache_dir: Path | None) -> CacheReport:
     BuildCache(folder).clear()
     for name in KINDS:
         if name != PROGRAMS and (folder / name).exists():
-            with storing(folder / name):
+            with storing(folder / name, "STITCH_CACHE_DIR"):
                 shutil.rmtree(folder / name)
     return before
 

@@ -17,7 +17,14 @@ from stitch_planner.runs import Run, Workspace, started
 from stitch_planner.steps import STEPS, Work
 from stitch_tools.device import Target, resolve_target
 from stitch_tools.environment import describe_environment
-from stitch_tools.errors import BudgetError, InterruptedRunError, StitchError, StoreError, UsageError
+from stitch_tools.errors import (
+    BudgetError,
+    EnvironmentMissingError,
+    InterruptedRunError,
+    StitchError,
+    StoreError,
+    UsageError,
+)
 from stitch_tools.events import Event
 from stitch_tools.models import Bench, Check, Environment, Fact, SandboxLevel, Task
 from stitch_tools.processes.interpreter import Interpreter, find_interpreter
@@ -220,7 +227,7 @@ class _Budget:
     def check(self, run: Run) -> None:
         """Raise where the run has to end here."""
         kept = f"before the step '{_open_step(run)}'; everything up to it is kept"
-        hint = f"go on with: stitch-mcp solve --resume {run.run_id}"
+        hint = _how_to_go_on(run)
         if self.stop.is_set():
             raise InterruptedRunError(f"stopped {kept}", hint=hint)
         if time.monotonic() > self.end_s:
@@ -248,11 +255,17 @@ def _advance(opened: _Opened, request: SolveRequest, emit: Emit, budget: _Budget
             budget.check(run)
             try:
                 step(work)
-            except StitchError:
+            except StitchError as error:
                 # Ctrl-C reaches the whole process group; a child that is just being started may die of it.
                 if budget.stop.is_set():
                     budget.check(run)
+                if isinstance(error, EnvironmentMissingError | StoreError):
+                    error.hint = f"{error.hint.rstrip('.')}; then {_how_to_go_on(run)}"
                 raise
+
+
+def _how_to_go_on(run: Run) -> str:
+    return f"go on with: stitch-mcp solve --resume {run.run_id}"
 
 
 def _open_step(run: Run) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stitch_tools.compile.headers import native_include
-from stitch_tools.compile.runner import compiler_environment, run_compiler
+from stitch_tools.compile.runner import compiler_environment, refuse_full_disk, run_compiler
 from stitch_tools.compile.toolchain import INSTALL_CPP, Compiler, find_cpp_compiler, native_architecture
 from stitch_tools.errors import EnvironmentMissingError
 from stitch_tools.models import sha256_hex
@@ -53,7 +53,7 @@ def _build(source: str, output: str, flags: Sequence[str], cache_dir: Path | Non
     built = folder / output
     if built.exists():
         return built
-    with storing(folder):
+    with storing(folder, "STITCH_CACHE_DIR"):
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".tmp-") as scratch:
             _compile(command, Path(scratch))
@@ -76,6 +76,7 @@ def _compile(command: Sequence[str], scratch: Path) -> None:
     done = run_compiler(
         command, folder=scratch, env=compiler_environment(scratch), time_limit_s=_BUILD_TIMEOUT_S
     )
+    refuse_full_disk(done, scratch)
     if done.timed_out:
         raise EnvironmentMissingError(
             f"the host compiler did not finish a source of ours within {_BUILD_TIMEOUT_S:g} s",

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from stitch_tools.errors import LockedError, StoreError
-from stitch_tools.store import storing
+from stitch_tools.store import PlaceOption, storing
 
 
 class FileLock:
@@ -21,10 +21,14 @@ class FileLock:
     it is opened close-on-exec.
     """
 
-    def __init__(self, path: Path, *, purpose: str = "", mode: int = 0o644) -> None:
+    def __init__(
+        self, path: Path, *, purpose: str = "", mode: int = 0o644, option: PlaceOption = "--workspace"
+    ) -> None:
+        """Nothing is touched before `acquire`; `option` is what sets the file's place."""
         self.path = path
         self.purpose = purpose
         self.mode = mode
+        self.option: PlaceOption = option
         self._handle: int | None = None
 
     def acquire(self, *, wait_s: float = 0.0) -> None:
@@ -37,7 +41,7 @@ class FileLock:
         import fcntl
 
         deadline = time.monotonic() + wait_s
-        with storing(self.path):
+        with storing(self.path, self.option):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             handle = self._open()
         try:
@@ -56,14 +60,14 @@ class FileLock:
                     if error.errno in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
                         raise StoreError(
                             f"the file system of {self.path.parent} has no file locks",
-                            hint="put the workspace on a local disk (--workspace)",
+                            hint=f"choose a folder on a local disk with {self.option}",
                         ) from error
                     raise
+            self._describe(handle)
         except BaseException:  # handed on: an interrupted wait must not leak the descriptor
             os.close(handle)
             raise
         self._handle = handle
-        self._describe(handle)
 
     def _open(self) -> int:
         # Without O_CREAT first: Linux refuses it for another user's file in a folder like /tmp.
@@ -97,7 +101,7 @@ class FileLock:
 
     def _describe(self, handle: int) -> None:
         text = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "purpose": self.purpose})
-        with storing(self.path):
+        with storing(self.path, self.option):
             os.ftruncate(handle, 0)
             os.pwrite(handle, text.encode("utf-8"), 0)
 

@@ -10,29 +10,31 @@ import os
 import tempfile
 from collections.abc import Generator, Iterable, Mapping
 from pathlib import Path, PurePosixPath
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from stitch_tools.errors import StoreError
 from stitch_tools.models import Fact, SourceFile, sha256_hex
 
 FactT = TypeVar("FactT", bound=Fact)
+PlaceOption = Literal["--workspace", "STITCH_CACHE_DIR", "STITCH_LOCK_DIR", "TMPDIR"]
+"""What lets the user choose another folder for files of one kind."""
 
 _HINTS = {
-    errno.ENOSPC: "free disk space, or choose another folder with --workspace",
-    errno.EDQUOT: "the disk quota is used up: free space, or choose another folder with --workspace",
-    errno.EROFS: "the file system is read-only: choose a writable folder with --workspace",
-    errno.EACCES: "the folder is not writable for you: choose another with --workspace",
-    errno.EPERM: "the folder is not writable for you: choose another with --workspace",
+    errno.ENOSPC: "free disk space, or choose another folder with {option}",
+    errno.EDQUOT: "the disk quota is used up: free space, or choose another folder with {option}",
+    errno.EROFS: "the file system is read-only: choose a writable folder with {option}",
+    errno.EACCES: "the folder is not writable for you: choose another with {option}",
+    errno.EPERM: "the folder is not writable for you: choose another with {option}",
 }
 
 
 @contextlib.contextmanager
-def storing(path: Path) -> Generator[None]:
-    """Turn an OS error while writing below `path` into a StoreError that says what to do."""
+def storing(path: Path, option: PlaceOption = "--workspace") -> Generator[None]:
+    """Turn an OS error while writing below `path` into a StoreError whose hint names `option` as way out."""
     try:
         yield
     except OSError as error:
-        hint = _HINTS.get(error.errno or 0, "check the folder and try again")
+        hint = _HINTS.get(error.errno or 0, "check the folder and try again").format(option=option)
         raise StoreError(f"cannot write {path}: {error.strerror or error}", hint=hint) from error
 
 
@@ -56,6 +58,17 @@ def write_atomically(path: Path, data: bytes) -> None:
                 Path(name).unlink()
             raise
         sync_folder(path.parent)
+
+
+def make_scratch(prefix: str) -> Path:
+    """A new folder among the system's temporary files, which the caller removes.
+
+    Raises:
+        StoreError: it cannot be made.
+    """
+    root = Path(tempfile.gettempdir())
+    with storing(root, "TMPDIR"):
+        return Path(tempfile.mkdtemp(prefix=prefix, dir=root))
 
 
 def sync_folder(folder: Path) -> None:
@@ -141,8 +154,10 @@ class Store:
         ]
         return tuple(sorted(entries, key=lambda entry: entry.path))
 
-    def materialize(self, files: Iterable[SourceFile], folder: Path) -> None:
-        """Write the files below `folder`, which is made if needed.
+    def materialize(
+        self, files: Iterable[SourceFile], folder: Path, option: PlaceOption = "--workspace"
+    ) -> None:
+        """Write the files below `folder`, which is made if needed; `option` as in `storing`.
 
         Raises:
             StoreError: a blob is missing or damaged, a path leaves the folder, or it cannot be written.
@@ -150,9 +165,14 @@ class Store:
         for entry in files:
             target = folder / checked_path(entry.path)
             data = self.get(entry.sha256)
-            with storing(target):
+            with storing(target, option):
                 target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(data)
+                try:
+                    target.write_bytes(data)
+                except OSError:
+                    with contextlib.suppress(OSError):
+                        target.unlink()
+                    raise
 
 
 def checked_path(path: str) -> str:

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from stitch_tools.errors import WorkerError
 from stitch_tools.models import Build, Program, Task
 from stitch_tools.processes.limits import Limits
 from stitch_tools.processes.session import TargetSession
-from stitch_tools.store import Store
+from stitch_tools.store import Store, make_scratch
 from stitch_tools.worker.wire import Frame
 
 _MAX_CHARS = 8000
@@ -59,13 +58,13 @@ class Worker:
             if build is None or build.artifact is None:
                 raise WorkerError("a native program is run from its build", hint="Compile it first.")
             visible += [Path(build.artifact), *map(Path, build.libraries)]
-        else:
-            self._folder = Path(tempfile.mkdtemp(prefix="stitch-program-"))
-            store.materialize(program.files, self._folder)
-            # It builds itself in the child, which could not find or read a library of another prefix.
-            env, libraries = _onednn(session.interpreter.prefix)
-            visible += [self._folder, *libraries]
         try:
+            if program.format != "native":
+                self._folder = make_scratch("stitch-program-")
+                store.materialize(program.files, self._folder, "TMPDIR")
+                # It builds itself in the child, which could not find or read a library of another prefix.
+                env, libraries = _onednn(session.interpreter.prefix)
+                visible += [self._folder, *libraries]
             limits = Limits(memory_bytes=memory_bytes)
             self.child = session.spawn("worker", readable=visible, env=env, limits=limits)
         except BaseException:

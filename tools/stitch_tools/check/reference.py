@@ -3,7 +3,6 @@
 import os
 import secrets
 import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from stitch_tools.models import OutputError, ReferenceFacts, Task
 from stitch_tools.processes.child import Child
 from stitch_tools.processes.outcome import ChildDied
 from stitch_tools.processes.session import TargetSession
-from stitch_tools.store import Store
+from stitch_tools.store import Store, make_scratch
 from stitch_tools.worker.wire import Frame
 
 _SEED_BITS = 62
@@ -128,9 +127,9 @@ class ReferenceServer:
         self._session = session
         self._timeout_s = timeout_s
         self._writable, self._env = tuple(writable), dict(env or {})
-        self._folder = Path(tempfile.mkdtemp(prefix="stitch-task-"))
+        self._folder = make_scratch("stitch-task-")
         try:
-            store.materialize(task.files, self._folder)
+            store.materialize(task.files, self._folder, "TMPDIR")
             self.child = self._start()
         except BaseException:
             shutil.rmtree(self._folder, ignore_errors=True)

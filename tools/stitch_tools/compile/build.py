@@ -1,9 +1,8 @@
 """Builds a program: from its files in the store to a shared library in the cache, or to diagnostics."""
 
-import contextlib
 import json
 import re
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from stitch_tools.compile.elf import missing_abi_symbols
 from stitch_tools.compile.headers import Library, find_cublas, find_onednn, native_include
 from stitch_tools.compile.nvcc import archs_for, nvcc_command
 from stitch_tools.compile.resources import parse_resources
-from stitch_tools.compile.runner import Completed, compiler_environment, run_compiler
+from stitch_tools.compile.runner import Completed, compiler_environment, refuse_full_disk, run_compiler
 from stitch_tools.compile.toolchain import (
     INSTALL_NVCC,
     Compiler,
@@ -23,13 +22,12 @@ from stitch_tools.compile.toolchain import (
     host_compiler_problem,
     native_architecture,
 )
-from stitch_tools.errors import EnvironmentMissingError, StoreError, UsageError
+from stitch_tools.errors import EnvironmentMissingError, UsageError
 from stitch_tools.models import Build, Diagnostic, Program, Toolchain, sha256_hex
 from stitch_tools.store import Store
 from stitch_tools.user_cache import user_cache_dir
 
 OUTPUT_NAME = "libprogram.so"
-_CACHE_HINT = "free space, or choose another folder with STITCH_CACHE_DIR"
 _KEY_SCHEMA = 1
 
 
@@ -92,7 +90,7 @@ def compile_program(
     key = recipe.key
     found = cache.find(key)
     if found is None:
-        with _cache_errors(cache.folder), cache.building(key, wait_s=time_limit_s):
+        with cache.building(key, wait_s=time_limit_s):
             found = cache.find(key)  # an equal build may have finished while we waited
             if found is None:
                 return _build(recipe, store, cache, key, time_limit_s, emit)
@@ -182,7 +180,7 @@ def _build(
     with cache.workspace() as workspace:
         folder, scratch = workspace / "source", workspace / "scratch"
         scratch.mkdir()
-        store.materialize(recipe.program.files, folder)
+        store.materialize(recipe.program.files, folder, "STITCH_CACHE_DIR")
         completed = run_compiler(
             recipe.command, folder=folder, env=compiler_environment(scratch), time_limit_s=time_limit_s
         )
@@ -194,7 +192,7 @@ def _build(
 
 def _result(recipe: Recipe, completed: Completed, folder: Path, time_limit_s: float) -> Build:
     """What the compiler run gave, with the artifact still where the compiler wrote it."""
-    _refuse_full_disk(completed)
+    refuse_full_disk(completed, folder)
     artifact = folder / OUTPUT_NAME
     diagnostics = parse_diagnostics(completed.output, _texts(recipe.program, folder), folder=str(folder))
     problem = _failure(completed, artifact, diagnostics, time_limit_s)
@@ -242,22 +240,6 @@ def _failure(
             hint_query="stitch native ABI exported functions",
         )
     return None
-
-
-def _refuse_full_disk(completed: Completed) -> None:
-    if completed.exit_code != 0 and "No space left on device" in completed.output:
-        raise StoreError("the disk is full: the compiler could not write its files", hint=_CACHE_HINT)
-
-
-@contextlib.contextmanager
-def _cache_errors(folder: Path) -> Generator[None]:
-    """A StoreError below the cache folder with the hint that fits a cache."""
-    try:
-        yield
-    except StoreError as error:
-        if str(folder) not in error.message:
-            raise
-        raise StoreError(error.message, hint=_CACHE_HINT) from error
 
 
 def _sources(program: Program, store: Store) -> dict[str, str]:

@@ -78,15 +78,15 @@ class BuildCache:
             StoreError: the cache folder cannot be written.
         """
         root = self.folder / "work"
-        with storing(root):
+        with storing(root, "STITCH_CACHE_DIR"):
             root.mkdir(parents=True, exist_ok=True)
         # Sweeping and claiming exclude each other: a folder is never seen without its owner.
         with self._locked("work", wait_s=10.0) as locked:
             if locked:
                 _sweep(root)
-            with storing(root):
+            with storing(root, "STITCH_CACHE_DIR"):
                 folder = Path(tempfile.mkdtemp(dir=root, prefix="b-"))
-            owner = FileLock(folder / "owner", purpose="build in progress")
+            owner = FileLock(folder / "owner", purpose="build in progress", option="STITCH_CACHE_DIR")
             if locked:
                 owner.acquire()
         try:
@@ -111,7 +111,7 @@ class BuildCache:
             "sha256": sha256_hex(relative.canonical_json()),
             "build": relative.model_dump(mode="json"),
         }
-        with storing(self.folder):
+        with storing(self.folder, "STITCH_CACHE_DIR"):
             staged.mkdir()
             artifact.replace(staged / ARTIFACT_NAME)
             (staged / ARTIFACT_NAME).chmod(0o555)
@@ -134,7 +134,7 @@ class BuildCache:
     def clear(self) -> CacheSummary:
         """Remove every build and return what was there. Libraries that are loaded now stay usable."""
         before = self.summary()
-        with storing(self.folder):
+        with storing(self.folder, "STITCH_CACHE_DIR"):
             for folder in self._entries():
                 shutil.rmtree(folder)
         return before
@@ -142,8 +142,8 @@ class BuildCache:
     @contextlib.contextmanager
     def _locked(self, name: str, *, wait_s: float) -> Generator[bool]:
         """Hold the lock `name`, if it could be had in time; a file system without locks goes without."""
-        lock = FileLock(self.folder / "locks" / name, purpose="build cache")
-        with storing(lock.path):
+        lock = FileLock(self.folder / "locks" / name, purpose="build cache", option="STITCH_CACHE_DIR")
+        with storing(lock.path, "STITCH_CACHE_DIR"):
             lock.path.parent.mkdir(parents=True, exist_ok=True)
             lock.path.touch()
         with contextlib.suppress(StoreError):

@@ -4,6 +4,7 @@ A compiler's input is a stranger's text. It gets no descriptor, no secret of the
 whole process group is killed at the time limit, and by `timeout` too should this process die before that.
 """
 
+import errno
 import os
 import shutil
 import signal
@@ -14,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
+
+from stitch_tools.store import storing
 
 OUTPUT_LIMIT_BYTES = 4 << 20
 FILE_LIMIT_BYTES = 2 << 30
@@ -49,6 +52,18 @@ def compiler_environment(scratch: Path, env: Mapping[str, str] | None = None) ->
         "HOME": str(scratch),
         "SOURCE_DATE_EPOCH": "0",
     }
+
+
+def refuse_full_disk(completed: Completed, folder: Path) -> None:
+    """Tell a compiler that found no room in `folder`, which is our trouble, from one that refused its input.
+
+    Raises:
+        StoreError: the disk of the build cache is full.
+    """
+    full = os.strerror(errno.ENOSPC)
+    if completed.exit_code != 0 and full in completed.output:
+        with storing(folder, "STITCH_CACHE_DIR"):
+            raise OSError(errno.ENOSPC, full)
 
 
 def run_compiler(

@@ -44,7 +44,7 @@ def device_lock(
     """
     path = lock_path(device_key)
     _prepare(path)
-    lock = FileLock(path, purpose=purpose, mode=_MODE)
+    lock = FileLock(path, purpose=purpose, mode=_MODE, option="STITCH_LOCK_DIR")
     deadline, told = time.monotonic() + wait_s, False
     while True:
         try:
@@ -67,7 +67,7 @@ def device_lock(
 
 def _prepare(path: Path) -> None:
     """Make the file writable for everyone, whatever our umask; a foreign file is left as it is."""
-    with storing(path):
+    with storing(path, "STITCH_LOCK_DIR"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE)

@@ -275,7 +275,7 @@ def _inductor_folder(place: Field) -> Path:
     """Where compiled baselines are kept. One folder a task: a reference could poison what it can write."""
     root = place.cache_dir or user_cache_dir()
     folder = root / "inductor" / f"{place.session.torch_version}-{place.task.task_id[:16]}"
-    with storing(folder):
+    with storing(folder, "STITCH_CACHE_DIR"):
         (folder / "triton").mkdir(parents=True, exist_ok=True)
         os.utime(folder)  # the time of last use
     evict_unused(folder.parent.iterdir(), SIZE_CAP_BYTES, keep=folder, spared_s=_SPARED_S)
