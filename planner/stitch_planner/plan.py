@@ -213,31 +213,3 @@ def _notes(graph: Graph, facts: ReferenceFacts, steps: list[PlanStep]) -> tuple[
         notes.append("the forward draws random numbers")
     notes.extend(f"{step.name} stays with PyTorch: {step.note}" for step in steps if step.kind == "eager")
     return tuple(notes)
-
-
-def render_plan(plan: Plan) -> str:
-    """The plan as aligned text: one line a step, then totals and notes."""
-    rows = [("step", "kind", "operations", "module", "result", "predicted", "bound by")]
-    for step in plan.steps:
-        time = "" if step.predicted_us is None else f"{step.predicted_us:.1f} us"
-        kind = step.kind if step.kind != "library" else step.family
-        ops = _cut(" + ".join(step.ops), 48)
-        shape = _shape(step.outputs[0]) if step.outputs else ""
-        rows.append((str(step.index), kind, ops, step.module_path, shape, time, step.bound or ""))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
-    total = "not predicted" if plan.predicted_us is None else f"{plan.predicted_us:.1f} us at least"
-    lines.append(f"{len(plan.steps)} steps for {plan.target}, {total}")
-    lines.extend(f"note: {note}" for note in plan.notes)
-    return "\n".join(lines)
-
-
-def _shape(value: PlanValue) -> str:
-    sizes = "x".join(map(str, value.shape)) or "scalar"
-    return sizes if value.layout == "row-major" else f"{sizes} nhwc"
-
-
-def _cut(text: str, limit: int) -> str:
-    return text if len(text) <= limit else text[: limit - 3] + "..."

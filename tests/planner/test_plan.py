@@ -7,7 +7,9 @@ from inline_snapshot import snapshot
 from torch import nn
 from torch.nn import functional
 
-from stitch_planner.plan import Plan, make_plan, render_plan
+from stitch_mcp.report import render_text
+from stitch_mcp.tables import plan_sections
+from stitch_planner.plan import Plan, make_plan
 from stitch_tools.graph import build_graph
 from stitch_tools.models import Ceilings, Contract, Task
 from stitch_tools.worker.capture import capture
@@ -54,12 +56,14 @@ def test_a_residual_block_is_a_norm_and_two_products_with_epilogues() -> None:
 
 
 def test_a_plan_reads_as_a_table() -> None:
-    assert render_plan(planned(Block(), torch.randn(32, 64))) == snapshot("""\
-step  kind  operations     module  result  predicted  bound by
-0     rows  layer_norm     norm    32x64   3.3 us     launch
-1     gemm  linear + gelu  up      32x128  7.9 us     compute
-2     gemm  linear + add   down    32x64   7.4 us     compute
-3 steps for cpu, 18.6 us at least\
+    (section,) = plan_sections(planned(Block(), torch.randn(32, 64)))
+    assert render_text(section) == snapshot("""\
+step  kind     by    operations     result            MFLOP    MB  at least us  bound by  where
+----  -------  ----  -------------  ----------------  -----  ----  -----------  --------  -----
+   0  rows     rows  layer_norm     float32[32, 64]    0.01  0.02         3.28  launch    norm
+   1  library  gemm  linear + gelu  float32[32, 128]   0.59  0.06         7.88  compute   up
+   2  library  gemm  linear + add   float32[32, 64]    0.53  0.07         7.40  compute   down
+3 steps for cpu, at least 18.6 us in all\
 """)
 
 

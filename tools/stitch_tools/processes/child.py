@@ -256,7 +256,8 @@ class Child:
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
                 if not _readable(self._pidfd, 5.0):
                     raise WorkerError(
-                        f"process {self.pid} does not end", hint="It waits in the kernel; a driver may hang."
+                        f"process {self.pid} does not end",
+                        hint="it waits in the kernel, where a driver may hang: look at dmesg",
                     )
         except ProcessLookupError:
             pass

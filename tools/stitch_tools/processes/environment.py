@@ -64,6 +64,6 @@ def checked_environment(env: Mapping[str, str]) -> dict[str, str]:
         if _SECRET.search(name):
             raise UsageError(
                 f"{name} looks like a secret and is never given to a child process",
-                hint="Rename the variable if it is none.",
+                hint="rename the variable if it is none",
             )
     return dict(env)

@@ -67,7 +67,7 @@ def find_interpreter(option: str | None, workspace: Path, *, need_torch: bool = 
         return found
     raise EnvironmentMissingError(
         "no Python with torch was found (" + "; ".join(reasons) + ")",
-        hint='Install torch in one of them (pip install "torch>=2.6"), or name another with --python.',
+        hint='install torch in one of them (pip install "torch>=2.6"), or name another with --python',
     )
 
 
@@ -77,7 +77,7 @@ def probe(path: str, source: Source = "option") -> Interpreter:
     Raises:
         EnvironmentMissingError: it is not there, does not run, or is not Python.
     """
-    fix = "Name a Python >= 3.10 with torch >= 2.6 by --python or STITCH_PYTHON."
+    fix = "name a Python >= 3.10 with torch >= 2.6 by --python or STITCH_PYTHON"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     try:
         done = subprocess.run(
@@ -130,16 +130,16 @@ def _require(found: Interpreter, need_torch: bool) -> None:
     if _numbers(found.python_version) < MINIMUM_PYTHON:
         raise EnvironmentMissingError(
             f"{found.path} is Python {found.python_version}, at least 3.10 is needed",
-            hint="Name a newer one with --python.",
+            hint="name a newer one with --python",
         )
     if not need_torch:
         return
     install = f'{found.path} -m pip install "torch>=2.6"'
     if found.torch_version is None:
-        raise EnvironmentMissingError(f"{found.path} has no torch", hint=f"Run: {install}, or use --python.")
+        raise EnvironmentMissingError(f"{found.path} has no torch", hint=f"run: {install}, or use --python")
     if _numbers(found.torch_version) < MINIMUM_TORCH:
         raise EnvironmentMissingError(
-            f"{found.path} has torch {found.torch_version}, at least 2.6 is needed", hint=f"Run: {install}"
+            f"{found.path} has torch {found.torch_version}, at least 2.6 is needed", hint=f"run: {install}"
         )
 
 

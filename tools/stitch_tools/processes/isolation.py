@@ -37,7 +37,7 @@ def probe_isolation() -> Isolation:
     if not linux.is_supported():
         raise EnvironmentMissingError(
             "children can be isolated on x86-64 Linux only",
-            hint="Use a Linux machine (WSL2 counts).",
+            hint="use a Linux machine (WSL2 counts)",
         )
     command = [sys.executable, str(BOOTSTRAP), "probe"]
     done = subprocess.run(command, capture_output=True, check=True, encoding="utf-8", timeout=_TIMEOUT_S)
@@ -51,9 +51,9 @@ def fix_for(level: SandboxLevel, landlock_abi: int) -> str:
         return ""
     if not landlock_abi:
         return (
-            "Boot a kernel >= 5.13 with landlock among its security modules (kernel option lsm=landlock,...)."
+            "boot a kernel >= 5.13 with landlock among its security modules (kernel option lsm=landlock,...)"
         )
     return (
-        "Allow unprivileged user namespaces: on Ubuntu sysctl kernel.apparmor_restrict_unprivileged_userns=0;"
-        " in Docker run with --security-opt seccomp=unconfined --security-opt systempaths=unconfined."
+        "allow unprivileged user namespaces: on Ubuntu sysctl kernel.apparmor_restrict_unprivileged_userns=0;"
+        " in Docker run with --security-opt seccomp=unconfined --security-opt systempaths=unconfined"
     )

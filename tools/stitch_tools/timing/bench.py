@@ -106,14 +106,13 @@ def benchmark_program(
     purpose = f"timing {program.program_id[:12]}"
     with device_lock(key, wait_s=run.options.lock_wait_s, purpose=purpose, emit=emit):
         try:
-            bench = run.measure(build, target, deadline_s, may_repeat=True)
-            if bench is None:
+            bench, doubt = run.measure(build, target, deadline_s)
+            if doubt is not None:
+                run.say(f"{doubt}; timing again")
                 run.absent.clear()
-                bench = run.measure(build, target, deadline_s, may_repeat=False)
+                bench, _ = run.measure(build, target, deadline_s)
         except ContestantFailedError as failure:
             return run.unmeasured(f"the program failed while it was timed: {failure.reason}", target, began)
-    if bench is None:  # cannot be: only a run that may be repeated gives nothing
-        return run.unmeasured("the timing was not repeated", target, began)
     return bench.model_copy(update={"wall_s": time.monotonic() - began})
 
 
@@ -165,11 +164,9 @@ class _Run:
         return "throughput_us" if self.task.target == "cpu" else "latency_us"
 
     def measure(
-        self, build: Build | None, target: Target, deadline_s: float | None, *, may_repeat: bool
-    ) -> Bench | None:
-        """Seat everybody, run the rounds, compare the outputs of the timed region, and judge.
-
-        None where the program's own clock disagrees with ours and all of it `may_repeat`.
+        self, build: Build | None, target: Target, deadline_s: float | None
+    ) -> tuple[Bench, str | None]:
+        """The judged Bench, and how the program's own clock disagrees with ours, None where it agrees.
 
         Raises:
             ContestantFailedError: the program failed.
@@ -186,12 +183,10 @@ class _Run:
             self._finish(seats)
             # Where others ran beside us a go costs milliseconds more than its calls; that proves nothing.
             doubt = None if _describe_disturbance(rounds) else disagreement(program)
-            if doubt is not None and may_repeat:
-                self.say(f"{doubt}; timing again")
-                return None
             self.say("comparing outputs of the timed calls with the reference")
             wrong, unchecked = recheck(judge, self.task, self.facts, place.seeds, program)
-            return self._judge(target, seats, rounds, wrong=wrong, doubt=doubt, unchecked=unchecked)
+            bench = self._judge(target, seats, rounds, wrong=wrong, doubt=doubt, unchecked=unchecked)
+            return bench, doubt
 
     def _field(self, target: Target) -> Field:
         cache = cpu_info().last_level_cache_bytes
