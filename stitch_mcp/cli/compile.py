@@ -38,4 +38,6 @@ def command(
         workspace=workspace,
         build_time_limit_s=build_time_limit_s,
     )
-    return output.finish(dict(build), build_sections(build), for_build(build))
+    # `command` is the name of this command in every JSON object.
+    fields = {"compiler_command" if name == "command" else name: value for name, value in build}
+    return output.finish(fields, build_sections(build), for_build(build))

@@ -123,6 +123,8 @@ def test_a_program_that_does_not_compile_is_a_result_with_diagnostics(
 ) -> None:
     (workspace / "bad.cpp").write_text("int f( {\n", encoding="utf-8")
     code, found = run_json(capsys, "compile", "bad.cpp")
+    assert found["command"] == "compile"
+    assert "-shared" in str(found["compiler_command"])
     assert (code, found["ok"]) == (3, False)
     diagnostics = found["diagnostics"]
     assert isinstance(diagnostics, list)
