@@ -82,6 +82,11 @@ class Worker:
         self.child.close()
         self._remove_folder()
 
+    @property
+    def folder(self) -> Path | None:
+        """Where the program's files lie for it to read; None where only its build is run."""
+        return self._folder
+
     def load(self, timeout_s: float) -> Answer:
         """Load the program's library or file."""
         device = self._task.target.partition(":")[0]
@@ -134,15 +139,6 @@ class Worker:
         }
         fds = (inputs.fds[0], outputs_fd)
         return self._answer(self.child.request(message, expectation.generator, fds, timeout_s))
-
-    def eager_share(self, timeout_s: float) -> tuple[float, tuple[str, ...]] | None:
-        """Share of a `ModelNew`'s time in torch's own operators, and their names; None when unknown."""
-        frame = self.child.request({"op": "eager_share"}, timeout_s=timeout_s)
-        _close(frame)
-        share, names = frame.message.get("share"), frame.message.get("names")
-        if not isinstance(share, float) or not isinstance(names, list):
-            return None
-        return share, tuple(str(name)[:100] for name in cast(list[object], names)[:50])
 
     def _answer(self, frame: Frame) -> Answer:
         """The claim in a frame. Nothing in it is believed to have the right type."""

@@ -16,7 +16,9 @@ from stitch_tools.check.reference import (
     ReferenceServer,
     Weights,
 )
+from stitch_tools.check.traced import Case
 from stitch_tools.check.words import describe_build, describe_draw, describe_refusal
+from stitch_tools.check.work import trace_work
 from stitch_tools.errors import TaskError
 from stitch_tools.models import (
     STITCHER,
@@ -31,6 +33,7 @@ from stitch_tools.models import (
     ReferenceFacts,
     Task,
 )
+from stitch_tools.models.evidence import WorkEvidence
 from stitch_tools.processes.outcome import ChildDied
 from stitch_tools.processes.session import TargetSession
 from stitch_tools.store import Store
@@ -71,6 +74,7 @@ class _Record:
     """Draws that the deadline cut off."""
     oracle: OracleKind = "fp64"
     oracle_seen: bool = False
+    work: WorkEvidence | None = None
 
     @property
     def failures(self) -> int:
@@ -210,8 +214,8 @@ class _Judge:
                 weights.close()
             if end is not None:
                 return end
-            if label == _FIRST and self.program.format == "kernelbench" and not self.record.failures:
-                self._weigh_eager(worker)
+        if self.options.trace and not self.record.failures:
+            self._trace_work(reference, worker)
         return None
 
     def _reload(
@@ -233,21 +237,18 @@ class _Judge:
             del self.record.draws[known:]
         return end
 
-    def _weigh_eager(self, worker: Worker) -> None:
+    def _trace_work(self, reference: ReferenceServer, worker: Worker) -> None:
         if self._is_late():
-            self.record.skipped.append(f"share of PyTorch's own operators: {_TIME_OVER}")
+            self.record.skipped.append(f"who did the work: {_TIME_OVER}")
             return
-        found = worker.eager_share(self.options.call_timeout_s)
-        if found is None:
-            self.record.skipped.append("share of PyTorch's own operators")
-            return
-        if found[0] <= self.task.contract.pytorch_share:
-            return
-        share, names = found
-        self.record.flags.append("partial")
-        self._note(
-            "eager_share", f"{share:.0%} of the time is torch's own operators: {', '.join(names[:10])}"
+        case = Case(
+            self.session, self.task, self.program, self.build, self.store, self.options, self.updated
         )
+        traced = trace_work(case, reference, worker)
+        self.record.work = traced.evidence
+        self.record.findings += traced.findings
+        self.record.flags += traced.flags
+        self.record.skipped += traced.skipped
 
     def _schedule(self) -> list[tuple[str, list[str]]]:
         options, contract = self.options, self.task.contract
@@ -395,6 +396,7 @@ class _Judge:
             findings=tuple(record.findings),
             draws=tuple(record.draws),
             oracle=record.oracle if record.oracle_seen else "none",
+            work=record.work,
             sandbox=self.session.sandbox_level if self.ran else None,
             message=end.message,
             not_checked=(*record.skipped, *_ALWAYS_UNCHECKED) if self.ran else (),

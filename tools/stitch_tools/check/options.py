@@ -16,6 +16,10 @@ class CheckOptions:
     """Whether another leading size is tried where the contract's shape policy says so."""
     second_weights: bool = True
     """Whether everything is repeated with a second set of weights (own maker and scaled draw)."""
+    trace: bool = True
+    """Whether a right program is run once more, in a worker of its own, to see who does its work."""
+    ablation: bool = False
+    """Whether the program's own launches are taken out, to see that the outputs need them (cuda)."""
     max_failures: int = 3
     """Wrong draws after which no further ones are made."""
     init_timeout_s: float = 300.0

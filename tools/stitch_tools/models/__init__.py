@@ -2,6 +2,7 @@
 
 from stitch_tools.models.base import Fact, sha256_hex
 from stitch_tools.models.environment import Environment
+from stitch_tools.models.evidence import WorkEvidence, WorkItem, WorkOwner
 from stitch_tools.models.graph import (
     Argument,
     Ceilings,
@@ -84,5 +85,8 @@ __all__ = [
     "Tolerance",
     "Toolchain",
     "ValueRef",
+    "WorkEvidence",
+    "WorkItem",
+    "WorkOwner",
     "sha256_hex",
 ]

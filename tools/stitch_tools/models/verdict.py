@@ -3,6 +3,7 @@
 from typing import Literal
 
 from stitch_tools.models.base import Fact
+from stitch_tools.models.evidence import WorkEvidence
 
 CheckStatus = Literal[
     "accepted",
@@ -79,6 +80,8 @@ class Check(Fact):
     findings: tuple[Finding, ...] = ()
     draws: tuple[DrawResult, ...] = ()
     oracle: OracleKind = "none"
+    work: WorkEvidence | None = None
+    """Who did the work, where the program was right and traced."""
     sandbox: SandboxLevel | None = None
     """Isolation level that the worker ran under; None when nothing ran."""
     message: str = ""

@@ -9,6 +9,7 @@ from pathlib import Path
 SHT_SYMTAB, SHT_RELA, SHT_DYNAMIC, SHT_DYNSYM = 2, 4, 6, 11
 _SHF_EXECINSTR = 4
 _PT_LOAD = 1
+_PAGE = 4096
 _STT_FUNC = 2
 _R_X86_64_GLOB_DAT, _R_X86_64_JUMP_SLOT = 6, 7
 _SYMBOL = struct.Struct("<IBBHQQ")
@@ -105,14 +106,16 @@ class ElfFile:
             raise ValueError("a name has no end")
         return bytes(self.data[start:end]).decode("utf-8", "replace")
 
-    def load_address(self) -> int:
-        """Address that the file's first loaded byte was linked for (0 for nearly every library)."""
+    def shift(self, offset: int) -> int:
+        """Linked address minus file offset of the loaded segment that holds `offset`."""
         (table,) = struct.unpack_from("<Q", self.data, 0x20)
         entry_size, count = struct.unpack_from("<HH", self.data, 0x36)
         for index in range(count):
-            kind, _, offset, address = struct.unpack_from("<IIQQ", self.data, table + index * entry_size)
-            if kind == _PT_LOAD:
-                return int(address - offset)
+            kind, _, start, address, _, size = struct.unpack_from(
+                "<IIQQQQ", self.data, table + index * entry_size
+            )
+            if kind == _PT_LOAD and start - _PAGE < offset < start + size:
+                return int(address - start)
         return 0
 
 

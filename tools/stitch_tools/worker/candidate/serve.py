@@ -3,7 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
-from stitch_tools.worker.candidate.eager import eager_share
+from stitch_tools.worker.candidate.activity.run import (
+    activity_begin,
+    activity_end,
+    activity_gates,
+    activity_launches,
+    activity_run,
+)
 from stitch_tools.worker.candidate.native import ProgramError
 from stitch_tools.worker.candidate.state import CandidateState
 from stitch_tools.worker.candidate.timing import timed_program, timed_runner
@@ -11,7 +17,7 @@ from stitch_tools.worker.layout import BUFFER
 from stitch_tools.worker.precision import set_precision
 from stitch_tools.worker.serving import Handler, Reply, Request, serve_ops
 from stitch_tools.worker.tensors import map_pack
-from stitch_tools.worker.trees import TreeError, unflatten
+from stitch_tools.worker.trees import TreeError
 from stitch_tools.worker.wire import Channel
 
 
@@ -27,7 +33,11 @@ def handlers(state: CandidateState) -> dict[str, Handler]:
         "init": _init,
         "reload": _reload,
         "run": _run,
-        "eager_share": _eager_share,
+        "activity_begin": activity_begin,
+        "activity_gates": activity_gates,
+        "activity_launches": activity_launches,
+        "activity_run": activity_run,
+        "activity_end": activity_end,
         "timed_runner": timed_runner,
         "timed_program": timed_program,
     }
@@ -101,15 +111,6 @@ def _run(state: CandidateState, request: Request) -> Reply:
         capturable=planned.capturable,
         inplace_state=planned.inplace_state,
     )
-
-
-def _eager_share(state: CandidateState, request: Request) -> Reply:
-    """How much of a `ModelNew`'s time is torch's own, measured on the inputs of the last run."""
-    if state.python is None or state.python.module is None:
-        return _done(share=0.0, names=[])
-    arguments = unflatten(state.structure, state.inputs)
-    share, names = eager_share(state.python.module, arguments, state.device)
-    return _done(share=share, names=names[:50])
 
 
 def _named(fd: int, manifest: list[Any]) -> list[tuple[str, Any]]:

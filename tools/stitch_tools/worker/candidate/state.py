@@ -43,6 +43,10 @@ class CandidateState:
         self.python: PythonProgram | None = None
         self.runner: NativeRunner | None = None
         """The timed loop, where this worker is timed; loaded before the program."""
+        self.tracer: Any = None
+        """What watches who does the work, where this worker is traced (activity/run.py)."""
+        self.gates: Any = None
+        """What counts or stops launches of the program's own binaries."""
         self.device = "cpu"
         self.threads = 0
         self.inputs: list[torch.Tensor] = []

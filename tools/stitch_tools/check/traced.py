@@ -1,0 +1,235 @@
+"""The worker that is watched, seen from the controller: started, loaded, and asked what it saw."""
+
+import os
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from stitch_tools.check.candidate import Worker
+from stitch_tools.check.options import CheckOptions
+from stitch_tools.check.reference import Expectation, Inputs, ReferenceServer
+from stitch_tools.check.words import describe_refusal
+from stitch_tools.host_build import build_sampler
+from stitch_tools.models import Build, Fact, Program, Task
+from stitch_tools.models.evidence import WorkOwner
+from stitch_tools.processes.session import TargetSession
+from stitch_tools.store import Store
+from stitch_tools.worker import memory
+from stitch_tools.worker.wire import Frame
+
+_BLOCK_S = 0.3
+_EXTRA_S = 60.0
+_LAUNCHES: TypeAdapter[dict[str, float]] = TypeAdapter(dict[str, float])
+_TIMES_REFERENCE = 50  # how much slower than the reference a program may be before it is stopped
+
+
+@dataclass(frozen=True)
+class Case:
+    """The program to be watched, and all that its worker needs."""
+
+    session: TargetSession
+    task: Task
+    program: Program
+    build: Build | None
+    store: Store
+    options: CheckOptions
+    updated: Sequence[str]
+    """Buffers that pass in and out."""
+
+    @property
+    def cuda(self) -> bool:
+        """Whether it runs on a GPU."""
+        return self.task.target.startswith("cuda")
+
+
+class ReportRow(Fact):
+    """One thing that took time; a claim."""
+
+    owner: WorkOwner
+    name: str
+    calls: float | None
+    weight: int
+    """Samples, or nanoseconds."""
+
+
+class Report(Fact):
+    """What a worker says at the end of a trace."""
+
+    rows: tuple[ReportRow, ...]
+    samples: int
+    blocks: tuple[dict[str, float], ...]
+    """Launches per forward of each block (cuda)."""
+    never: tuple[str, ...] = ()
+
+
+class RefusedError(Exception):
+    """The watched program did not do a step; the message says which and why. A result, not our trouble."""
+
+
+class WatchedWorker:
+    """A loaded program in a worker of its own, under a tracer or with its launches stopped."""
+
+    def __init__(self, case: Case, reference: ReferenceServer, worker: Worker, where: dict[str, Any]) -> None:
+        self._case, self._reference, self._worker, self._where = case, reference, worker, where
+
+    def load(self) -> None:
+        """Load the program.
+
+        Raises:
+            RefusedError: it cannot be loaded.
+        """
+        _refuse(self._worker.load(self._case.options.init_timeout_s).ok, "load")
+
+    def init(self) -> None:
+        """Give the program fresh weights.
+
+        Raises:
+            RefusedError: it fails.
+        """
+        weights = self._reference.set_weights()
+        try:
+            answer = self._worker.init(weights, self._case.options.init_timeout_s)
+        finally:
+            weights.close()
+        _refuse(answer.ok, describe_refusal(answer))
+
+    def begin(self) -> None:
+        """Start the tracer; before the program is loaded."""
+        self._ask("activity_begin", cuda=self._case.cuda)
+
+    def gate(self, *, shut: bool) -> int:
+        """Put gates before the launches of own binaries, as far as loaded. Returns how many there are."""
+        sites = self._ask("activity_gates", shut=shut).get("sites")
+        return sites if isinstance(sites, int) else 0
+
+    def launches(self) -> dict[str, float]:
+        """Launches per forward that the gates counted.
+
+        Raises:
+            pydantic.ValidationError: the answer makes no sense.
+        """
+        return count_launches(self._worker, self._case)
+
+    def report(self) -> Report:
+        """What the tracer saw.
+
+        Raises:
+            pydantic.ValidationError: the answer makes no sense.
+        """
+        found = self._ask("activity_end")
+        return Report.model_validate({name: found[name] for name in Report.model_fields if name in found})
+
+    def traced_draw(self, kind: str, calls: int) -> bool:
+        """Whether the outputs were right after a block of traced calls."""
+
+        def run(inputs: Inputs, outputs_fd: int, expectation: Expectation, timeout_s: float) -> bytes:
+            message = {
+                "op": "activity_run",
+                "inputs": inputs.manifest,
+                "structure": inputs.structure,
+                "layout": expectation.layout,
+                "calls": calls,
+                "seconds": _BLOCK_S,
+            }
+            fds = (inputs.fds[0], outputs_fd)
+            return _accepted(
+                self._worker.child.request(message, expectation.generator, fds, timeout_s + _EXTRA_S)
+            ).blob
+
+        return self._draw(kind, run)
+
+    def plain_draw(self, kind: str) -> bool:
+        """Whether the outputs of one forward were right."""
+
+        def run(inputs: Inputs, outputs_fd: int, expectation: Expectation, timeout_s: float) -> bytes:
+            answer = self._worker.run(inputs, outputs_fd, expectation, reuse=False, timeout_s=timeout_s)
+            _refuse(answer.ok, describe_refusal(answer))
+            return answer.blob
+
+        return self._draw(kind, run)
+
+    def _draw(self, kind: str, run: Callable[[Inputs, int, Expectation, float], bytes]) -> bool:
+        inputs = self._reference.make_draw(kind)
+        try:
+            expectation = self._reference.expect(self._case.updated)
+            outputs_fd = memory.create(expectation.nbytes)
+            try:
+                self._reference.prime(outputs_fd, expectation)
+                timeout_s = max(self._case.options.call_timeout_s, _TIMES_REFERENCE * expectation.reference_s)
+                blob = run(inputs, outputs_fd, expectation, timeout_s)
+                comparison = self._reference.compare(outputs_fd, expectation, blob)
+            finally:
+                os.close(outputs_fd)
+        finally:
+            inputs.close()
+        return not any(row.problem for row in comparison.outputs)
+
+    def _ask(self, op: str, **fields: object) -> dict[str, Any]:
+        message = {"op": op, **self._where, **fields}
+        frame = self._worker.child.request(message, timeout_s=self._case.options.init_timeout_s)
+        return _accepted(frame).message
+
+
+@contextmanager
+def watched_worker(case: Case, reference: ReferenceServer) -> Generator[WatchedWorker]:
+    """A fresh worker, with nothing loaded yet.
+
+    Raises:
+        EnvironmentMissingError: the sampler (cpu) cannot be built here.
+    """
+    sampler = None if case.cuda else build_sampler()
+    readable = () if sampler is None else (sampler,)
+    with Worker(
+        case.session,
+        case.task,
+        case.program,
+        case.build,
+        case.store,
+        readable=readable,
+        memory_bytes=case.options.memory_bytes,
+    ) as worker:
+        where = {
+            **belongings(case, worker),
+            "harness": [str(path.resolve()) for path in readable],
+            "sampler": None if sampler is None else str(sampler),
+        }
+        yield WatchedWorker(case, reference, worker, where)
+
+
+def belongings(case: Case, worker: Worker) -> dict[str, Any]:
+    """What makes an object in a worker the program's own."""
+    artifact = case.build.artifact if case.build is not None and case.program.format == "native" else None
+    files = [] if artifact is None else [str(Path(artifact).resolve())]
+    folder = None if worker.folder is None else str(worker.folder.resolve())
+    folders = [str(Path(worker.child.scratch).resolve()), *([folder] if folder else [])]
+    return {"files": files, "folders": folders, "source_folder": folder, "harness": []}
+
+
+def count_launches(worker: Worker, case: Case) -> dict[str, float]:
+    """Launches per forward of the program's own binaries on a worker's last inputs; gates come first.
+
+    Raises:
+        pydantic.ValidationError: the answer makes no sense.
+    """
+    frame = worker.child.request({"op": "activity_launches"}, timeout_s=case.options.init_timeout_s)
+    found = _LAUNCHES.validate_python(_accepted(frame).message.get("launches"))
+    return {name: number for name, number in found.items() if number}
+
+
+def _accepted(frame: Frame) -> Frame:
+    for fd in frame.fds:
+        os.close(fd)
+    message = frame.message
+    error = message.get("error")
+    _refuse(message.get("ok") is True, f"{error}"[:500])
+    _refuse(message.get("status") == "ok", f"{message.get('step')}: {message.get('message')}"[:500])
+    return frame
+
+
+def _refuse(ok: bool, reason: str) -> None:
+    if not ok:
+        raise RefusedError(reason)

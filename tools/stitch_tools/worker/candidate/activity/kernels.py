@@ -1,0 +1,277 @@
+"""Traced kernels, attributed by caller: the program's own, a library's, PyTorch's, or a copy.
+
+The tracer (kineto over CUPTI) says of each kernel inside which ATen operator it was launched, if in any;
+the program's binary says which kernels it defines. A kernel that the program defines is its own. Any other
+that an ATen operator launched is PyTorch's; the rest were launched by the program through a library. Kernels
+of a CUDA graph carry no operator of their own: they are joined, in the order of the graph's nodes, to the
+launches that were seen when the graph was captured.
+"""
+
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stitch_tools.worker.candidate.activity import objects
+from stitch_tools.worker.candidate.activity.objects import Belongings
+from stitch_tools.worker.candidate.activity.samples import Work, demangle
+from stitch_tools.worker.elf import SHT_SYMTAB, open_elf
+
+MARK = "stitch::block-"
+_STUB = "__device_stub_"
+_STUB_NAME = re.compile(r"(\d+)__device_stub_(\w+)")
+_ATTRIBUTE = re.compile(r"__\w+__\s*(\([^()]*\))?")
+_FUNCTION = re.compile(r"(\w+)\s*\(")
+_DECLARATION_CHARS = 400
+_TRITON_KERNEL = re.compile(r"@triton\.(?:jit|autotune)[^\n]*\n(?:@[^\n]*\n)*\s*def\s+(\w+)")
+_SOURCES = (".py", ".cu", ".cuh", ".cpp", ".h", ".hpp", ".ptx")
+_LAUNCH = re.compile(r"(cuda|cu)(Launch(Cooperative)?Kernel|Mem(cpy|set))")
+_GRAPH_LAUNCH = re.compile(r"(cuda|cu)GraphLaunch")
+_SYNCHRONISATION = re.compile(r"(Context|Stream|Event) (Sync|Wait)")
+_MAX_SOURCE_BYTES = 4 << 20
+
+
+@dataclass(frozen=True)
+class Launched:
+    """One kernel, copy or fill that ran on the device."""
+
+    name: str
+    start_ns: int
+    duration_ns: int
+    operator: str | None
+    """The innermost operator that it was launched in, None outside of any."""
+    correlation: int
+    node: int | None
+    """Its node in a CUDA graph, where the tracer says so."""
+
+
+@dataclass
+class Trace:
+    """What one profile holds, in our words."""
+
+    launched: list[Launched] = field(default_factory=list[Launched])
+    runtime: dict[int, tuple[str, int, str | None]] = field(default_factory=dict[int, Any])
+    """By correlation id: the runtime call, its start in nanoseconds, the operator around it."""
+    blocks: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+    """Start and end of each marked block, in nanoseconds."""
+
+
+@dataclass(frozen=True)
+class OwnKernels:
+    """Kernels that the program defines."""
+
+    names: frozenset[str]
+    """As the tracer would write them, from the symbols of its binaries."""
+    identifiers: frozenset[str]
+    """Names alone, from sources that are compiled at run time."""
+
+    def define(self, name: str) -> bool:
+        """Whether a traced kernel is one of them."""
+        return name in self.names or identifier_of(name) in self.identifiers
+
+
+def identifier_of(name: str) -> str:
+    """The last name in a kernel's signature, without return type, namespaces, template or parameters."""
+    bare = name.replace("(anonymous namespace)::", "").partition("(")[0].partition("<")[0].strip()
+    return bare.rpartition("::")[2].rpartition(" ")[2]
+
+
+def own_kernels(belongings: Belongings, source_folder: str | None) -> OwnKernels:
+    """The kernels that the loaded own binaries define; of a `ModelNew` also those in its sources."""
+    names: set[str] = set()
+    for mapping in objects.own_files(objects.executable_mappings(), belongings):
+        try:
+            symbols = [symbol.name for symbol in open_elf(mapping.path).symbols(SHT_SYMTAB)]
+        except (OSError, ValueError, IndexError):
+            continue
+        names |= stub_kernels(symbols)
+    return OwnKernels(frozenset(names), _source_kernels(source_folder) if source_folder else frozenset())
+
+
+def stub_kernels(symbols: Iterable[str]) -> set[str]:
+    """Kernels as the tracer names them, from the host stubs that nvcc makes for each.
+
+    A stub's name holds the kernel's symbol behind its length: `_ZL23__device_stub__Z4statPfPf`.
+    """
+    found: set[str] = set()
+    for symbol in symbols:
+        match = _STUB_NAME.search(symbol)
+        if match is None:
+            continue
+        mangled = match[2][: int(match[1]) - len(_STUB)]
+        name = demangle(mangled)
+        found.add(name)
+        if "<" not in name and "::" not in name:
+            found.add(name.partition("(")[0])  # extern "C": the device's symbol is the name alone
+    return found
+
+
+def _source_kernels(folder: str) -> frozenset[str]:
+    found: set[str] = set()
+    for path in sorted(Path(folder).rglob("*")):
+        if path.suffix in _SOURCES and path.is_file() and path.stat().st_size <= _MAX_SOURCE_BYTES:
+            text = path.read_text(encoding="utf-8", errors="replace")
+            found.update(declared_kernels(text))
+    return frozenset(found)
+
+
+def declared_kernels(source: str) -> set[str]:
+    """Names of the kernels that a source file, or a string in it, declares."""
+    found = set(_TRITON_KERNEL.findall(source))
+    for declaration in source.split("__global__")[1:]:
+        match = _FUNCTION.search(_ATTRIBUTE.sub("", declaration[:_DECLARATION_CHARS]))
+        if match is not None:
+            found.add(match[1])
+    return found
+
+
+def read_trace(events: Iterable[Any]) -> Trace:
+    """The events of a profile, with operators by name. `events`: kineto's own (torch 2.6 to 2.13)."""
+    rows = list(events)
+    operators: dict[int, str] = {}
+    for event in rows:
+        if _is_operator(event):
+            operators[int(event.correlation_id())] = str(event.name())
+    trace = Trace()
+    for event in rows:
+        name, start = str(event.name()), int(event.start_ns())
+        on_device = str(event.device_type()).rpartition(".")[2] != "CPU"
+        if name.startswith(MARK):
+            if not on_device:
+                trace.blocks[name] = (start, start + int(event.duration_ns()))
+            continue
+        operator = operators.get(int(event.linked_correlation_id()))
+        correlation = int(event.correlation_id())
+        if not on_device:
+            if not _is_operator(event) and name.startswith("cu"):
+                trace.runtime[correlation] = (name, start, operator)
+        elif _kind(event) in _DEVICE_KINDS and not _SYNCHRONISATION.match(name):
+            trace.launched.append(
+                Launched(name, start, int(event.duration_ns()), operator, correlation, _node(event))
+            )
+    return trace
+
+
+_DEVICE_KINDS = (None, "kernel", "gpu_memcpy", "gpu_memset", "concurrent_kernel")
+
+
+def _kind(event: Any) -> str | None:
+    """The kind of activity, None where this torch does not say it."""
+    function = getattr(event, "activity_type", None)
+    if function is not None:
+        return str(function())
+    annotation = getattr(event, "is_user_annotation", None)
+    return "user_annotation" if annotation is not None and annotation() else None
+
+
+def _is_operator(event: Any) -> bool:
+    kind = _kind(event)
+    if kind is not None:
+        return kind == "cpu_op"
+    return "::" in str(event.name()) and str(event.device_type()).endswith("CPU")
+
+
+def _node(event: Any) -> int | None:
+    function = getattr(event, "metadata_json", None)
+    text = str(function() or "") if function is not None else ""
+    if "graph node id" not in text:
+        return None
+    try:
+        fields = json.loads(text if text.lstrip().startswith("{") else "{" + text + "}")
+        return int(fields["graph node id"]) or None
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+class Attributor:
+    """Says of each launched thing whose it is."""
+
+    def __init__(self, trace: Trace, own: OwnKernels) -> None:
+        self._trace, self._own = trace, own
+        ran = {row.correlation for row in trace.launched}
+        # A launch whose work never ran was recorded into a graph.
+        captured = [
+            (start, operator)
+            for correlation, (name, start, operator) in trace.runtime.items()
+            if correlation not in ran and _LAUNCH.match(name)
+        ]
+        self._captured = [operator for _, operator in sorted(captured, key=lambda row: row[0])]
+        self._joined = self._join_graphs()
+
+    def work(self, row: Launched) -> Work:
+        """Owner and name."""
+        if row.name.startswith(("Memcpy", "Memset")):
+            return "copy", row.name
+        if self._own.define(row.name):
+            return "own", row.name
+        operator = self._joined.get(id(row), row.operator)
+        if operator is not None and _is_pytorch(operator):
+            return "pytorch", row.name
+        # Not defined by the program, not in a library either: code of PyTorch that was called past operators.
+        if "at::native" in row.name or "c10::" in row.name or _is_inductor(row.name):
+            return "pytorch", row.name
+        return "library", row.name
+
+    def _join_graphs(self) -> dict[int, str | None]:
+        """Operators of the kernels of graphs, by identity of the row."""
+        graphs: dict[int, list[Launched]] = {}
+        for row in self._trace.launched:
+            if _GRAPH_LAUNCH.match(self._trace.runtime.get(row.correlation, ("", 0, None))[0]):
+                graphs.setdefault(row.correlation, []).append(row)
+        joined: dict[int, str | None] = {}
+        for rows in graphs.values():
+            rows.sort(key=lambda row: (row.node or 0, row.start_ns))
+            operators = _only_window(self._captured, len(rows))
+            if operators is None:
+                # Which launch became which node is unknown: what is not the program's own counts as
+                # PyTorch's as soon as PyTorch launched anything at capture.
+                some = next((name for name in self._captured if name and _is_pytorch(name)), None)
+                operators = [some] * len(rows)
+            joined.update({id(row): operator for row, operator in zip(rows, operators, strict=True)})
+        return joined
+
+
+def _only_window(captured: Sequence[str | None], length: int) -> list[str | None] | None:
+    """The captured launches of a graph of that many nodes: all, or equal repetitions of one; else None."""
+    if not captured or length == 0 or len(captured) % length:
+        return None
+    first = list(captured[:length])
+    repeated = all(list(captured[at : at + length]) == first for at in range(0, len(captured), length))
+    return first if repeated else None
+
+
+def _is_pytorch(operator: str) -> bool:
+    return operator.startswith(("aten::", "prims::", "c10d::", "Torch-Compiled", "CompiledFx", "## Call"))
+
+
+def _is_inductor(name: str) -> bool:
+    return name.startswith("triton_") and "torch._inductor.codecache" in sys.modules
+
+
+@dataclass(frozen=True)
+class BlockWork:
+    """What ran in one marked block."""
+
+    nanoseconds: Counter[Work]
+    launches: Counter[Work]
+
+
+def block_work(trace: Trace, attributor: Attributor, block: str) -> BlockWork:
+    """Time and launches by owner and name in one block.
+
+    Raises:
+        KeyError: the trace has no such block.
+    """
+    start, end = trace.blocks[block]
+    nanoseconds: Counter[Work] = Counter()
+    launches: Counter[Work] = Counter()
+    for row in trace.launched:
+        if start <= row.start_ns < end:
+            work = attributor.work(row)
+            nanoseconds[work] += row.duration_ns
+            launches[work] += 1
+    return BlockWork(nanoseconds, launches)

@@ -1,0 +1,257 @@
+"""A few forwards under the tracer, in a worker that is never timed; then what was seen."""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from stitch_tools.worker.candidate.activity import kernels
+from stitch_tools.worker.candidate.activity.gates import Gates
+from stitch_tools.worker.candidate.activity.objects import Belongings
+from stitch_tools.worker.candidate.activity.samples import Attribution, Sampler, Work
+from stitch_tools.worker.candidate.native import ProgramError, make_workspace
+from stitch_tools.worker.candidate.state import CandidateState, Outputs
+from stitch_tools.worker.layout import BUFFER
+from stitch_tools.worker.serving import Reply, Request
+from stitch_tools.worker.trees import unflatten
+
+_WARM_CALLS = 2
+_COUNTED_CALLS = 2
+_MARGIN_S = 0.002  # between work that counts and work that does not, on a device
+_MAX_ROWS = 200
+_MAX_NAME = 300
+
+
+class Tracer:
+    """Samples stacks on a CPU; traces kernels on a GPU. Begin it before the program is loaded."""
+
+    def __init__(
+        self, belongings: Belongings, source_folder: str | None, sampler: str | None, *, cuda: bool
+    ) -> None:
+        self.belongings, self.source_folder = belongings, source_folder
+        self.calls: list[int] = []
+        self.passages: Counter[str] = Counter()
+        self._sampler = Sampler(sampler) if sampler is not None and not cuda else None
+        self._ranges: list[tuple[int, int]] = []
+        self._profile: Any = None
+        if cuda:
+            # From before the constructor on: a graph may be captured there.
+            activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+            self._profile = torch.profiler.profile(activities=activities)
+            self._profile.start()
+
+    def block(self, call: Callable[[], object], calls: int, seconds: float) -> None:
+        """`calls` calls on a GPU; on a CPU as many as `seconds` hold, at least one."""
+        if self._profile is not None:
+            self.calls.append(self._traced_block(call, calls))
+        elif self._sampler is not None:
+            self.calls.append(self._sampled_block(self._sampler, call, seconds))
+
+    def watch(self, call: Callable[[], object]) -> None:
+        """One call that is watched like the others and not counted: what it writes will be compared."""
+        if self._sampler is None:
+            call()
+            return
+        self._sampler.start()
+        try:
+            call()
+        finally:
+            self._sampler.stop()
+
+    def finish(self) -> dict[str, Any]:
+        """Everything that was seen, as JSON."""
+        if self._profile is not None:
+            self._profile.stop()
+            return self._report_kernels()
+        found: Counter[Work] = Counter()
+        if self._sampler is not None:
+            attribution, samples = Attribution(self.belongings), self._sampler.read()
+            for first, last in self._ranges:
+                found += attribution.count(samples[first:last])
+        rows = [_row(work, None, number) for work, number in found.most_common()]
+        return {"rows": rows[:_MAX_ROWS], "samples": sum(found.values()), "blocks": []}
+
+    def _sampled_block(self, sampler: Sampler, call: Callable[[], object], seconds: float) -> int:
+        first, calls = sampler.count, 0
+        end = time.perf_counter() + seconds
+        sampler.start()
+        try:
+            while calls == 0 or time.perf_counter() < end:
+                call()
+                calls += 1
+        finally:
+            sampler.stop()
+        self._ranges.append((first, sampler.count))
+        return calls
+
+    def _traced_block(self, call: Callable[[], object], calls: int) -> int:
+        for _ in range(_WARM_CALLS):
+            call()
+        torch.cuda.synchronize()
+        with torch.profiler.record_function(f"{kernels.MARK}{len(self.calls)}"):
+            time.sleep(_MARGIN_S)
+            for _ in range(calls):
+                call()
+            torch.cuda.synchronize()
+            time.sleep(_MARGIN_S)
+        return calls
+
+    def _report_kernels(self) -> dict[str, Any]:
+        trace = kernels.read_trace(self._profile.profiler.kineto_results.events())
+        own = kernels.own_kernels(self.belongings, self.source_folder)
+        attributor = kernels.Attributor(trace, own)
+        nanoseconds: Counter[Work] = Counter()
+        launches: Counter[Work] = Counter()
+        blocks: list[dict[str, float]] = []
+        for index, calls in enumerate(self.calls):
+            work = kernels.block_work(trace, attributor, f"{kernels.MARK}{index}")
+            nanoseconds += work.nanoseconds
+            launches += work.launches
+            blocks.append({f"{owner}: {name}": n / calls for (owner, name), n in work.launches.items()})
+        total_calls = max(1, sum(self.calls))
+        rows = [_row(work, launches[work] / total_calls, ns) for work, ns in nanoseconds.most_common()]
+        seen = {kernels.identifier_of(row.name) for row in trace.launched}
+        never = sorted(name for name in own.names if kernels.identifier_of(name) not in seen)
+        return {
+            "rows": rows[:_MAX_ROWS],
+            "samples": len(trace.launched),
+            "blocks": [dict(list(block.items())[:_MAX_ROWS]) for block in blocks],
+            "never": [name[:_MAX_NAME] for name in never if "(" in name][:_MAX_ROWS],
+        }
+
+
+def activity_begin(state: CandidateState, request: Request) -> Reply:
+    """Start the tracer, or make the gates ready; asked for before the program is loaded.
+
+    Raises:
+        ProgramError: the program is loaded already.
+    """
+    if state.native is not None or state.python is not None:
+        raise ProgramError("error", "activity_begin", "the tracer comes before the program")
+    message = request.message
+    belongings = Belongings(tuple(message["files"]), tuple(message["folders"]), tuple(message["harness"]))
+    state.tracer = Tracer(
+        belongings, message["source_folder"], message["sampler"], cuda=bool(message["cuda"])
+    )
+    return _ok()
+
+
+def activity_gates(state: CandidateState, request: Request) -> Reply:
+    """Lead the launches of the program's own binaries, as far as loaded, through gates."""
+    if state.gates is None:
+        message = request.message
+        belongings = Belongings(tuple(message["files"]), tuple(message["folders"]), tuple(message["harness"]))
+        state.gates = Gates(belongings, shut=bool(message["shut"]))
+    state.gates.install()
+    return _ok(sites=state.gates.sites)
+
+
+def activity_launches(state: CandidateState, request: Request) -> Reply:
+    """Launches per forward of the program's own binaries, on the inputs of the last run; no tracer needed."""
+    gates = state.gates
+    if gates is None:
+        raise ProgramError("error", "activity_launches", "the gates come first")
+    call = scratch_call(state)
+    for _ in range(_WARM_CALLS):
+        call()
+    before = gates.counts()
+    for _ in range(_COUNTED_CALLS):
+        call()
+    _synchronize(state)
+    passed = gates.counts() - before
+    return _ok(launches={name: number / _COUNTED_CALLS for name, number in passed.items()})
+
+
+def activity_run(state: CandidateState, request: Request) -> Reply:
+    """Some forwards on new inputs under the tracer, and one more whose outputs are the answer."""
+    message, (inputs_fd, outputs_fd) = request.message, request.fds
+    tracer = state.tracer
+    if tracer is None:
+        raise ProgramError("error", "activity_run", "the tracer comes first")
+    layout = message["layout"]
+    state.buffer_names = tuple(
+        entry["name"].removeprefix(BUFFER) for entry in layout if entry["name"].startswith(BUFFER)
+    )
+    state.take_inputs(inputs_fd, message["inputs"], shared=False, reuse=False)
+    outputs = state.map_outputs(outputs_fd, layout)
+    state.structure = message["structure"]
+    buffers = _copied_buffers(state)
+    tracer.block(scratch_call(state), int(message["calls"]), float(message["seconds"]))
+    for target, value in buffers:
+        target.copy_(value)
+    ends: list[bytes] = []
+    tracer.watch(lambda: ends.append(_compared_call(state, outputs, request.blob)))
+    return Reply({"status": "ok", "step": "", "message": ""}, ends[0])
+
+
+def activity_end(state: CandidateState, request: Request) -> Reply:
+    """End the tracer and say what it saw."""
+    tracer = state.tracer
+    if tracer is None:
+        raise ProgramError("error", "activity_end", "the tracer comes first")
+    return _ok(**tracer.finish())
+
+
+def scratch_call(state: CandidateState) -> Callable[[], object]:
+    """A forward on the present inputs whose outputs nobody looks at.
+
+    Raises:
+        ProgramError: nothing is loaded, or the program refuses the inputs.
+    """
+    if state.native is not None:
+        return _native_call(state)
+    if state.python is None or state.python.module is None:
+        raise ProgramError("error", "activity", "load and init come first")
+    module, arguments = state.python.module, unflatten(state.structure, state.inputs)
+
+    def call() -> None:
+        with torch.no_grad():
+            _ = module(**arguments) if isinstance(arguments, dict) else module(*arguments)
+
+    return call
+
+
+def _native_call(state: CandidateState) -> Callable[[], object]:
+    program = state.native
+    if program is None:
+        raise ProgramError("error", "activity", "no native program is loaded")
+    planned = program.plan(state.inputs)
+    device, parameters = state.device, dict(state.parameters)
+    prepared = program.prepare(
+        state.inputs,
+        [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in planned.outputs],
+        state=[parameters[name].clone() for name in state.buffer_names],
+        workspace=make_workspace(planned.workspace_bytes, device),
+        stream=state.stream,
+    )
+    return lambda: program.call(prepared)
+
+
+def _compared_call(state: CandidateState, outputs: Outputs, generator: bytes) -> bytes:
+    if state.native is None:
+        return state.run_python(state.structure, outputs, generator)
+    state.run_native(outputs)
+    return b""
+
+
+def _copied_buffers(state: CandidateState) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """The module's buffers with their present values: many calls must not leave other statistics than one."""
+    if state.python is None or state.python.module is None:
+        return []
+    return [(tensor, tensor.clone()) for tensor in state.python.module.buffers()]
+
+
+def _synchronize(state: CandidateState) -> None:
+    if state.device.startswith("cuda"):
+        torch.cuda.synchronize()
+
+
+def _row(work: Work, calls: float | None, weight: int) -> dict[str, Any]:
+    owner, name = work
+    return {"owner": owner, "name": name[:_MAX_NAME], "calls": calls, "weight": weight}
+
+
+def _ok(**fields: Any) -> Reply:
+    return Reply({"status": "ok", "step": "", "message": "", **fields})

@@ -1,0 +1,271 @@
+"""Sampled stacks, attributed by caller: each sample is somebody's work, or nobody's.
+
+A sample is a program counter and the stack above it. Code of the program's own binary is its own work. Code
+of a library, of the C library, or generated code belongs to whoever called it: the innermost return address
+on the stack that lies in the program, in PyTorch or in a library decides. Under PyTorch the innermost ATen
+operator that computes is named; what only makes or views tensors is no work.
+"""
+
+import ctypes
+import mmap
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+
+from stitch_tools.worker import memory
+from stitch_tools.worker.candidate.activity import objects
+from stitch_tools.worker.candidate.activity.objects import Belongings, Mapping
+from stitch_tools.worker.elf import SHT_DYNSYM, SHT_SYMTAB, ElfFile, open_elf
+
+SLOT_BYTES = 32 << 10
+SLOTS = 2048
+_HEADER_WORDS = 3
+_CHUNK = 128
+_PREFIX = b"_ZN2at4_ops"
+_OPERATOR = re.compile(r"_ZN2at4_ops(\d+)(\w+)")
+
+# They move no data: memory, shapes and types only. (One string: thirty quotes would hide the names.)
+_FREE = frozenset(
+    """empty empty_strided empty_like view _unsafe_view reshape as_strided alias detach t transpose permute
+    expand squeeze unsqueeze select slice narrow split unbind chunk lift_fresh resize_ set_ is_same_size
+    _local_scalar_dense item""".split()  # noqa: SIM905
+)
+
+Work = tuple[str, str]
+"""Owner (own, library, pytorch, copy, other) and name."""
+
+
+class Sampler:
+    """The C sampler. Load it before the program: its library then resolves nothing of the program's."""
+
+    def __init__(self, library: str, period_us: int = 500) -> None:
+        self._library = ctypes.CDLL(library)
+        self._start = self._library.stitch_sampler_start
+        self._start.argtypes = [ctypes.c_int32, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint32]
+        self._stop = self._library.stitch_sampler_stop
+        self._stop.restype = ctypes.c_uint64
+        self._fd = memory.create(SLOTS * SLOT_BYTES, "samples")
+        self._period_us = period_us
+        self.count = 0
+
+    def start(self) -> None:
+        """Begin to sample every running thread of this process.
+
+        Raises:
+            OSError: the thread could not be made.
+        """
+        status = self._start(self._fd, SLOT_BYTES, SLOTS, self._period_us)
+        if status:
+            raise OSError(status, "the sampler did not start")
+
+    def stop(self) -> None:
+        """End it; `count` then says how many samples there are in all."""
+        self.count = int(self._stop())
+
+    def read(self) -> torch.Tensor:
+        """The samples as rows of 8-byte words: program counter, thread, bytes of stack, stack."""
+        mapped = mmap.mmap(self._fd, SLOTS * SLOT_BYTES, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+        return torch.frombuffer(mapped, dtype=torch.int64).view(SLOTS, -1)[: self.count]
+
+
+@dataclass(frozen=True)
+class _Functions:
+    """Sorted ranges of functions with their names."""
+
+    starts: torch.Tensor
+    ends: torch.Tensor
+    names: list[str]
+
+    def find(self, words: torch.Tensor) -> torch.Tensor:
+        """Index of the function that holds each address, -1 for none."""
+        if not self.names:
+            return torch.full_like(words, -1)
+        index = torch.searchsorted(self.starts, words, right=True) - 1
+        inside = (index >= 0) & (words < self.ends[index.clamp(min=0)])
+        return torch.where(inside, index, -1)
+
+
+class Attribution:
+    """Counts samples by owner and name."""
+
+    def __init__(self, belongings: Belongings) -> None:
+        self._mappings = objects.executable_mappings()
+        self._owner_list = [objects.owner_of(mapping.path, belongings) for mapping in self._mappings]
+        self._owners = torch.tensor(self._owner_list, dtype=torch.int64)
+        self._places = _Functions(
+            torch.tensor([mapping.start for mapping in self._mappings]),
+            torch.tensor([mapping.end for mapping in self._mappings]),
+            [mapping.path.rpartition("/")[2] for mapping in self._mappings],
+        )
+        self._operators = _operators(self._mappings)
+        self._own = _own_functions(self._mappings, belongings)
+
+    def count(self, samples: torch.Tensor) -> Counter[Work]:
+        """Samples by owner and name.
+
+        Those of a library whose caller is not on their stack (its worker threads) go where that library's
+        other samples went.
+        """
+        found: Counter[Work] = Counter()
+        callerless: Counter[str] = Counter()
+        for first in range(0, len(samples), _CHUNK):
+            self._count_chunk(samples[first : first + _CHUNK], found, callerless)
+        for name, number in callerless.items():
+            as_torch, as_library = found["pytorch", name], found["library", name]
+            found["pytorch" if as_torch > as_library else "library", name] += number
+        return found
+
+    def _count_chunk(self, chunk: torch.Tensor, found: Counter[Work], callerless: Counter[str]) -> None:
+        # The program counter is the innermost address; what was not copied of a stack counts as nothing.
+        words = torch.cat([chunk[:, :1], chunk[:, _HEADER_WORDS:]], dim=1)
+        held = chunk[:, 2:3] // 8 + 1
+        words = torch.where(torch.arange(words.shape[1]) < held, words, 0)
+        places = self._places.find(words)
+        owners = torch.where(places >= 0, self._owners[places.clamp(min=0)], objects.NOBODY)
+        operators = self._operators.find(words)
+        for row in range(len(chunk)):
+            work = self._judge(words[row], places[row], owners[row], operators[row])
+            if work[0] == "callerless":
+                callerless[work[1]] += 1
+            else:
+                found[work] += 1
+
+    def _judge(
+        self, words: torch.Tensor, places: torch.Tensor, owners: torch.Tensor, operators: torch.Tensor
+    ) -> Work:
+        leaf = int(owners[0])
+        owner, at = leaf, 0
+        if leaf in (objects.LIBC, objects.HELPER, objects.UNNAMED):
+            at = _first(owners, objects.NAMED)
+            owner = int(owners[at]) if at >= 0 else objects.NOBODY
+        # Between bridge and leaf was code of the program's that ended in a jump.
+        if owner == objects.OWN or (owner == objects.BRIDGE and leaf != owner):
+            return ("copy", "C library") if leaf == objects.LIBC else ("own", self._own_name(words[at]))
+        if owner == objects.TORCH:
+            return self._torch_work(places[at], operators)
+        if owner == objects.LIBRARY:
+            name = self._places.names[int(places[at])]
+            caller = _first(owners, (objects.OWN, objects.TORCH, objects.BRIDGE, objects.PYTHON))
+            if caller < 0:
+                return "callerless", name
+            return ("pytorch" if int(owners[caller]) == objects.TORCH else "library"), name
+        return "other", "waiting" if owner == objects.WAITING else "interpreter and the rest"
+
+    def _own_name(self, address: torch.Tensor) -> str:
+        index = int(self._own.find(address.view(1))[0])
+        if index >= 0:
+            return self._own.names[index]
+        place = int(self._places.find(address.view(1))[0])
+        return self._places.names[place] if place >= 0 else "generated code"
+
+    def _torch_work(self, place: torch.Tensor, operators: torch.Tensor) -> Work:
+        """The innermost operator that computes; frames of ended calls below it must not hide it."""
+        found = operators[operators >= 0].tolist()
+        names = [self._operators.names[index] for index in found]
+        computing = next((name for name in names if name not in _free_operators()), None)
+        if computing is not None:
+            return "pytorch", f"aten::{computing}"
+        library = self._places.names[int(place)]
+        if names or library.startswith(("libtorch_python", "libc10")):
+            return "other", "tensors made and viewed"
+        return "pytorch", library
+
+
+def _first(owners: torch.Tensor, wanted: Sequence[int]) -> int:
+    hits = torch.isin(owners, torch.tensor(wanted)).nonzero()
+    return int(hits[0, 0]) if len(hits) else -1
+
+
+def _operators(mappings: Sequence[Mapping]) -> _Functions:
+    """The exported entry points of ATen's operators."""
+    mapping = next((row for row in mappings if row.path.endswith("/libtorch_cpu.so")), None)
+    if mapping is None:
+        return _functions([])
+    elf = open_elf(mapping.path)
+    bias = mapping.base - elf.shift(mapping.offset)
+    return _functions([(bias + start, bias + start + size, name) for start, size, name in _entry_points(elf)])
+
+
+def _entry_points(elf: ElfFile) -> Iterator[tuple[int, int, str]]:
+    """Linked address, size and operator (`add_Tensor`) of each."""
+    table = next(section for section in elf.sections if section.kind == SHT_DYNSYM)
+    names_at = elf.sections[table.link].offset
+    # Some 100,000 symbols: columns of a tensor, and names only where a function is defined.
+    raw = bytearray(elf.data[table.offset : table.offset + table.size])
+    halves = torch.frombuffer(raw, dtype=torch.int32).view(-1, 6)
+    wholes = torch.frombuffer(raw, dtype=torch.int64).view(-1, 3)
+    is_function = halves[:, 1].bitwise_and(15).eq(2) & halves[:, 1].bitwise_right_shift(16).ne(0)
+    starts = halves[is_function, 0].tolist()
+    places = wholes[is_function, 1:].tolist()
+    for start, (address, size) in zip(starts, places, strict=True):
+        if elf.data[names_at + start : names_at + start + len(_PREFIX)] == _PREFIX:
+            match = _OPERATOR.match(elf.text(names_at + start))
+            if match is not None:
+                yield address, size, match[2][: int(match[1])]
+
+
+def _own_functions(mappings: Sequence[Mapping], belongings: Belongings) -> _Functions:
+    found: list[tuple[int, int, str]] = []
+    for mapping in objects.own_files(mappings, belongings):
+        try:
+            elf = open_elf(mapping.path)
+            base = mapping.base - elf.shift(mapping.offset)
+            kind = SHT_SYMTAB if any(row.kind == SHT_SYMTAB for row in elf.sections) else SHT_DYNSYM
+            found += [
+                (base + symbol.address, base + symbol.address + symbol.size, demangle(symbol.name))
+                for symbol in elf.symbols(kind)
+                if symbol.is_function and symbol.size
+            ]
+        except (OSError, ValueError, IndexError):
+            # Its file is gone or odd: the samples are named by the file then.
+            continue
+    return _functions(found)
+
+
+def _functions(rows: list[tuple[int, int, str]]) -> _Functions:
+    rows = sorted(rows)
+    starts = torch.tensor([row[0] for row in rows], dtype=torch.int64)
+    ends = torch.tensor([row[1] for row in rows], dtype=torch.int64)
+    return _Functions(starts, ends, [row[2] for row in rows])
+
+
+@cache
+def _free_operators() -> frozenset[str]:
+    names: set[str] = set()
+    for base in _FREE:
+        packet = getattr(torch.ops.aten, base, None)
+        overloads = packet.overloads() if packet is not None else []
+        names.update(base if overload == "default" else f"{base}_{overload}" for overload in overloads)
+        names.add(base)
+    return frozenset(names)
+
+
+def demangle(symbol: str) -> str:
+    """The readable name of a C++ symbol, or the symbol."""
+    if not symbol.startswith("_Z"):
+        return symbol
+    function = _demangler()
+    if function is None:
+        return symbol
+    status = ctypes.c_int()
+    text = function(symbol.encode("utf-8"), None, None, ctypes.byref(status))
+    if not text or status.value:
+        return symbol
+    name = ctypes.string_at(text).decode("utf-8", "replace")
+    ctypes.CDLL(None).free(ctypes.c_void_p(text))
+    return name
+
+
+@cache
+def _demangler() -> Any:
+    try:
+        function = ctypes.CDLL("libstdc++.so.6").__cxa_demangle
+    except (OSError, AttributeError):
+        return None
+    function.restype = ctypes.c_void_p
+    return function
