@@ -10,12 +10,12 @@ from stitch_planner.stitcher.emit_cpp import emit_cpu, templates
 from stitch_planner.stitcher.index import GraphIndex, ValueKey, value_key
 from stitch_planner.stitcher.lowering import UnloweredError
 from stitch_planner.stitcher.partition import Step, partition
-from stitch_planner.stitcher.program import lower_steps
+from stitch_planner.stitcher.program import constant_data, lower_steps
 from stitch_planner.stitcher.segments import Part, cut, subgraph
 from stitch_planner.stitcher.simplify import live_outputs
 from stitch_planner.stitcher.templates import TEMPLATES
 from stitch_tools.compile.cpp import BASE
-from stitch_tools.models import Argument, Graph, GraphNode, ReferenceFacts, Task, ValueRef
+from stitch_tools.models import Argument, Graph, GraphInput, GraphNode, ReferenceFacts, Task, ValueRef
 
 MAIN = "model_new.py"
 
@@ -50,13 +50,13 @@ class _Partial:
         self.steps = steps
         self.segments: list[str] = []
         self.contents: dict[str, bytes] = {}
-        self.lifted: set[ValueKey] = set()
 
     def files(
         self, facts: ReferenceFacts, sources: Mapping[str, bytes], summary: list[str]
     ) -> dict[str, bytes]:
-        lines = self._inputs()
-        for part in cut(self.steps, self.index):
+        parts = cut(self.steps, self.index)
+        lines = self._inputs({node.name for part in parts if not part.native for node in part.nodes})
+        for part in parts:
             lines.extend(self._segment(part) if part.native else self._eager(part))
         values = [_variable(value_key(out.value)) for out in live_outputs(self.graph.outputs)]
         text = (
@@ -70,6 +70,7 @@ class _Partial:
                 lines=lines,
                 result=_structure(facts.output_structure, values),
                 names=self.segments,
+                constants=any(path.startswith("constants/") for path in self.contents),
             )
         )
         self.contents[MAIN] = text.encode("utf-8")
@@ -78,8 +79,8 @@ class _Partial:
         self.contents.setdefault("stitch_reference/__init__.py", b"")
         return self.contents
 
-    def _inputs(self) -> list[str]:
-        """Lines that name the user's tensors and the weights."""
+    def _inputs(self, eager: set[str]) -> list[str]:
+        """Lines that name the user's tensors, the weights, and the constants that `eager` nodes read."""
         lines: list[str] = []
         for item in self.graph.inputs:
             key = (item.name, 0)
@@ -87,16 +88,21 @@ class _Partial:
                 if not item.target.isdigit():
                     raise UnloweredError("inputs inside lists or dicts have no binding in a partial program")
                 lines.append(f"{_variable(key)} = given[{item.target}]")
+            elif item.kind == "constant":
+                # A segment brings the constants that it reads in its own text.
+                if self.index.leaves(key) or any(user.name in eager for user in self.index.users(key)):
+                    lines.append(f"{_variable(key)} = {self._constant(item)}")
             elif self.index.users(key) or self.index.leaves(key):
-                if item.kind == "constant":
-                    self.lifted.add(key)
-                    continue
                 lines.append(f"{_variable(key)} = state[{item.target!r}]")
         return lines
 
+    def _constant(self, item: GraphInput) -> str:
+        """Writes the constant's elements into a file and returns the call that reads it."""
+        path = f"constants/{item.name}.bin"
+        self.contents[path] = constant_data(item)
+        return f"constant({path!r}, torch.{item.spec.dtype}, {tuple(item.spec.shape)!r})"
+
     def _eager(self, part: Part) -> list[str]:
-        if any(key in self.lifted for node in part.nodes for key in self.index.operands(node)):
-            raise UnloweredError("a PyTorch operation reads a constant that has no binding")
         return [line for node in part.nodes for line in _eager_lines(node)]
 
     def _segment(self, part: Part) -> list[str]:

@@ -55,7 +55,7 @@ def _bind_inputs(lowering: Lowering, graph: Graph) -> tuple[View, ...]:
             "input" if is_user else "param",
             position=len(users) if is_user else 0,
             source=item.target if item.kind in ("parameter", "buffer") else "",
-            data=_constant(item) if used and item.kind == "constant" else None,
+            data=constant_data(item) if used and item.kind == "constant" else None,
         )
         view = View(buffer, item.spec.shape, row_major(item.spec.shape))
         lowering.bind((item.name, 0), view)
@@ -64,10 +64,16 @@ def _bind_inputs(lowering: Lowering, graph: Graph) -> tuple[View, ...]:
     return tuple(users)
 
 
-def _constant(item: GraphInput) -> bytes:
-    """The elements of a constant that the reference made in its forward."""
+def constant_data(item: GraphInput) -> bytes:
+    """The elements of a constant that the reference made itself.
+
+    Raises:
+        UnloweredError: there are too many, or another construction gives other ones.
+    """
     if item.data_base64 is None:
-        raise UnloweredError(f"the constant {item.name} is too large to be written into a program")
+        raise UnloweredError(
+            f"the constant {item.name} is too large for a program, or changes with the weights"
+        )
     return base64.b64decode(item.data_base64)
 
 

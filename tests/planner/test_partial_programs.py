@@ -1,0 +1,110 @@
+"""Programs that leave operations to PyTorch: constants, shared weights and arguments reach these."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stitch_planner.plan import make_plan
+from stitch_planner.stitcher import Stitched, stitch
+from stitch_tools.check import CheckOptions, ReferenceServer, check_program
+from stitch_tools.graph import capture_graph
+from stitch_tools.models import STITCHER, Check, Program
+from stitch_tools.processes.interpreter import find_interpreter
+from stitch_tools.processes.session import TargetSession
+from stitch_tools.references import load_task
+from stitch_tools.store import Store
+
+SHORT = CheckOptions(own_draws=2, structured=False, batch_probe=False)
+TEXT = """
+import torch
+from torch.nn import functional as F
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        {init}
+
+    def forward(self, x):
+        {forward}
+
+
+def get_inputs():
+    return [torch.randn(6, 8)]
+
+
+def get_init_inputs():
+    return []
+"""
+CASES = {
+    "a constant of the module": (
+        "self.mask = torch.ones(6, 6).tril().bool()",
+        "return torch.cumsum(x @ x.T, 1).masked_fill(~self.mask, float('-inf')).softmax(1) * 2",
+    ),
+    "a constant of forward": (
+        "",
+        "return torch.searchsorted(torch.tensor([-1.0, 0.0, 1.0]), torch.relu(x) - 0.5), torch.tensor([3])",
+    ),
+    "a constant without elements": (
+        "self.none = torch.zeros(0, 8)",
+        "return torch.cumsum(torch.cat([torch.cummax(torch.relu(x), 0).values, self.none]), 0) + 1",
+    ),
+    "buffers outside the state dict": (
+        "self.register_buffer('order', torch.tensor([3, 1, 0]), persistent=False);"
+        " self.register_buffer('scale', torch.arange(8.0), persistent=False)",
+        "return torch.cumsum(x * self.scale, 1).index_select(1, self.order) + 1",
+    ),
+    "a weight of two modules": (
+        "self.a, self.b = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8); self.b.weight = self.a.weight",
+        "return self.b(torch.cumsum(self.a(x), dim=1))",
+    ),
+    "dimensions and flags": (
+        "",
+        "values, places = torch.sort(torch.relu(x) + x, dim=0, descending=True, stable=True);"
+        " top = torch.topk(values * 2, k=3, dim=1, largest=False).values;"
+        " middle = torch.median(values, dim=1, keepdim=True).values;"
+        " return torch.cumsum(top + middle, dim=0, dtype=torch.float64) * 2, places",
+    ),
+    "the share that dropout keeps": (
+        "self.drop = torch.nn.Dropout(p=0.3)",
+        "return F.dropout(self.drop(torch.relu(x) + 1), p=0.7, training=True) * 2",
+    ),
+}
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[TargetSession]:
+    with TargetSession(find_interpreter(sys.executable, Path.cwd()), threads=2) as session:
+        yield session
+
+
+def judged(text: str, session: TargetSession, folder: Path) -> tuple[Stitched, Check]:
+    """The stitched program of a reference, and its check."""
+    store = Store(folder / "store")
+    path = folder / "model.py"
+    path.write_text(text, encoding="utf-8")
+    task = load_task(str(path), workspace=folder, store=store, overrides={"mode": "train"})
+    with ReferenceServer(session, task, store) as server:
+        facts = server.observe()
+        graph = capture_graph(server.child, task, facts, None)
+        sources = {file.path: store.get(file.sha256) for file in task.files}
+        stitched = stitch(task, facts, graph, make_plan(graph, facts, task, None), sources)
+        files = store.put_files(stitched.files)
+        program = Program(
+            format=stitched.format, target="cpu", files=files, main=stitched.main, author=STITCHER
+        )
+        return stitched, check_program(
+            task, program, None, session=session, store=store, facts=facts, options=SHORT, reference=server
+        )
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_stays_with_pytorch_gets_its(name: str, session: TargetSession, tmp_path: Path) -> None:
+    init, forward = CASES[name]
+    stitched, check = judged(TEXT.format(init=init or "pass", forward=forward), session, tmp_path)
+    assert stitched.format == "kernelbench"
+    assert any(path.endswith(".cpp") for path in stitched.files), "a part of it is native"
+    assert (check.status, "partial" in check.flags) == ("accepted", True), check.message
