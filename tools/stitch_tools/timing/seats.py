@@ -1,6 +1,7 @@
 """Contestants in confined children: the program in a worker, each baseline in a server of its own."""
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -225,7 +226,10 @@ def seat_baseline(stack: ExitStack, place: Field, kind: str, *, compile_limit_s:
         ContestantFailedError: it cannot be built here, or not within the limit.
     """
     folder = _inductor_folder(place)
-    caches = {"TORCHINDUCTOR_CACHE_DIR": str(folder), "TRITON_CACHE_DIR": str(folder / "triton")}
+    caches = {"TRITON_CACHE_DIR": str(folder / "triton")}
+    # Inductor does not quote its compile commands: where a shell would split the path, nothing is kept.
+    if re.fullmatch(r"[\w/.+-]+", str(folder)):
+        caches["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
     try:
         server = stack.enter_context(
             ReferenceServer(
