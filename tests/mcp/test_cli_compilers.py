@@ -34,7 +34,7 @@ def machine(tmp_path: Path, request: pytest.FixtureRequest) -> dict[str, str]:
 def call(folder: Path, machine: dict[str, str], *arguments: str) -> dict[str, Any]:
     """The one object that a command prints on that machine."""
     done = subprocess.run(
-        [*PREFIX, *arguments, "--json"], cwd=folder, env=machine, capture_output=True, text=True, timeout=100
+        [*PREFIX, *arguments, "--json"], cwd=folder, env=machine, capture_output=True, text=True, timeout=500
     )
     found: dict[str, Any] = json.loads(done.stdout)
     assert found["exit_code"] == done.returncode, done.stderr
