@@ -55,6 +55,33 @@ def build_probe(cache_dir: Path | None = None) -> Path:
     return _build("probe.cpp", "probe", ("-std=c++17", "-O3", "-march=native", "-fopenmp"), cache_dir)
 
 
+def build_sanitizer_host(sanitizers: str, cache_dir: Path | None = None) -> Path:
+    """The program that runs a candidate alone (native/src/sanitizer_host.cpp).
+
+    Args:
+        sanitizers: what it is built with, as -fsanitize takes it; "" for none.
+        cache_dir: the cache folder; None is the user's.
+
+    Raises:
+        EnvironmentMissingError: no compiler, or its sanitizer runtimes are not installed.
+        StoreError: the cache folder cannot be written.
+    """
+    chosen = (f"-fsanitize={sanitizers}", "-fno-omit-frame-pointer") if sanitizers else ()
+    flags = ("-std=c++17", "-O1", "-g1", *chosen)
+    return _build("sanitizer_host.cpp", "sanitizer_host", flags, cache_dir)
+
+
+def build_openmp_threads(cache_dir: Path | None = None) -> Path:
+    """OpenMP on plain threads as a shared library, for the race check (native/src/openmp_threads.cpp).
+
+    Raises:
+        EnvironmentMissingError: no compiler, or its ThreadSanitizer runtime is not installed.
+        StoreError: the cache folder cannot be written.
+    """
+    flags = ("-std=c++17", "-O1", "-g1", "-fsanitize=thread", "-fPIC", "-shared", "-fvisibility=hidden")
+    return _build("openmp_threads.cpp", "libopenmp_threads.so", flags, cache_dir)
+
+
 def _build(source: str, output: str, flags: Sequence[str], cache_dir: Path | None) -> Path:
     """The compiled `native/src/<source>`, from the cache where an equal one lies there."""
     compiler = find_cpp_compiler()

@@ -85,7 +85,23 @@ def compile_program(
         StoreError: the program's files are missing, or the cache folder cannot be written.
         UsageError: the program is not native.
     """
-    recipe = plan_build(program, _sources(program, store), archs=archs, prefixes=prefixes)
+    recipe = plan_build(program, sources_of(program, store), archs=archs, prefixes=prefixes)
+    return run_recipe(recipe, store, cache_dir=cache_dir, time_limit_s=time_limit_s, emit=emit)
+
+
+def run_recipe(
+    recipe: Recipe,
+    store: Store,
+    *,
+    cache_dir: Path | None = None,
+    time_limit_s: float = 600.0,
+    emit: Callable[[str], None] | None = None,
+) -> Build:
+    """The build that a recipe gives: from the cache where an equal one lies there, else by the compiler.
+
+    Raises:
+        StoreError: the program's files are missing, or the cache folder cannot be written.
+    """
     cache = BuildCache(user_cache_dir() if cache_dir is None else cache_dir)
     key = recipe.key
     found = cache.find(key)
@@ -95,7 +111,7 @@ def compile_program(
             if found is None:
                 return _build(recipe, store, cache, key, time_limit_s, emit)
     if emit is not None:
-        emit(f"{program.main}: already built")
+        emit(f"{recipe.program.main}: already built")
     return found.model_copy(update={"cache_hit": True, "wall_s": None, "cpu_s": None})
 
 
@@ -242,7 +258,12 @@ def _failure(
     return None
 
 
-def _sources(program: Program, store: Store) -> dict[str, str]:
+def sources_of(program: Program, store: Store) -> dict[str, str]:
+    """The text of the program's files by path.
+
+    Raises:
+        StoreError: a file is missing.
+    """
     return {file.path: store.get(file.sha256).decode("utf-8", "replace") for file in program.files}
 
 

@@ -19,6 +19,9 @@ class Limits:
     output_bytes: int = 16 << 20
     """Printed bytes, both streams together; more is a flood."""
     processes: int = 64
+    shadow_memory: bool = False
+    """Whether a sanitizer's shadow memory is reserved: terabytes of addresses that RLIMIT_DATA would count.
+    The watchdog over resident memory then bounds it alone."""
 
     def as_message(self) -> dict[str, int]:
         """The limits as plain numbers for the zygote."""
@@ -27,6 +30,7 @@ class Limits:
             "scratch_bytes": self.scratch_bytes,
             "output_bytes": self.output_bytes,
             "processes": self.processes,
+            "shadow_memory": int(self.shadow_memory),
         }
 
 

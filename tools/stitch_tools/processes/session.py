@@ -172,6 +172,7 @@ class TargetSession:
         env: Mapping[str, str] | None = None,
         limits: Limits | None = None,
         serve_file: Path | None = None,
+        loopback: bool = False,
     ) -> Child:
         """A confined child that serves `role`, ready for requests.
 
@@ -182,11 +183,18 @@ class TargetSession:
             env: more environment variables; names of secrets are refused.
             limits: upper bounds.
             serve_file: a Python file with `serve(channel, scratch)` to run instead of the role's own.
+            loopback: whether it may talk to itself over the loopback network; at level full only, where that
+                network is its own.
 
         Raises:
-            SandboxError: the isolation could not be applied; nothing ran.
+            SandboxError: the isolation could not be applied, or is too weak for `loopback`; nothing ran.
             WorkerError: the zygote is gone.
         """
+        if loopback and self.sandbox_level != "full":
+            raise SandboxError(
+                "a loopback network of its own is given to a process at isolation level full only",
+                hint=self.sandbox_reason or "Allow level full.",
+            )
         with self._lock:
             self._count += 1
             scratch = self._need_folder() / f"{role}-{self._count}"
@@ -203,6 +211,7 @@ class TargetSession:
                 "writable": [str(path.resolve()) for path in writable],
                 "env": checked_environment(env or {}),
                 "limits": (limits or Limits()).as_message(),
+                "loopback": loopback,
             }
             scratch.mkdir(mode=0o700)
             child = self._fork(message, scratch)

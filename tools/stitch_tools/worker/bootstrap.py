@@ -1,6 +1,7 @@
 """Start of the zygote, run by path in the target interpreter: `python bootstrap.py DESCRIPTOR BOUND`.
 
-`python bootstrap.py probe` prints the isolation level of the machine instead, in any Python.
+`python bootstrap.py probe` prints the isolation level of the machine instead, in any Python, and
+`python bootstrap.py python_host ...` runs one `ModelNew` in a process of its own.
 
 Registers an empty `stitch_tools` package whose path is our folder, so that `stitch_tools.worker` can be
 imported while nothing else of our installation, least of all our site-packages, is on the interpreter's path.
@@ -23,9 +24,11 @@ def register_package() -> None:
 
 if __name__ == "__main__":
     register_package()
-    from stitch_tools.worker import zygote
+    from stitch_tools.worker import python_host, zygote
 
     if sys.argv[1] == "probe":
         zygote.print_isolation()
+    elif sys.argv[1] == "python_host":
+        sys.exit(python_host.main(*sys.argv[2:]))
     else:
         sys.exit(zygote.main(int(sys.argv[1]), bound=sys.argv[2] == "1"))

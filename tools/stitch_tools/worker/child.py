@@ -55,6 +55,8 @@ def _run_init(request: dict[str, Any], channel: int, control: int, go: int) -> N
     try:
         if own_namespace:
             sandbox.mount_private(request["scratch"], request["limits"]["scratch_bytes"])
+            if request["loopback"]:
+                sandbox.raise_loopback()
         else:
             linux.become_subreaper()
         stdout, stdout_end = os.pipe()
@@ -136,6 +138,8 @@ def _confinement(request: dict[str, Any]) -> sandbox.Confinement:
         "RLIMIT_FSIZE": limits["memory_bytes"],
         "RLIMIT_NOFILE": _OPEN_FILES,
     }
+    if limits["shadow_memory"]:
+        del resource_limits["RLIMIT_DATA"]
     if request["level"] == "full":  # without an own user namespace it would count the user's other processes
         # Above the watchdog's bound, which gives the end its name.
         resource_limits["RLIMIT_NPROC"] = 2 * limits["processes"] * _THREADS_PER_PROCESS
@@ -148,6 +152,7 @@ def _confinement(request: dict[str, Any]) -> sandbox.Confinement:
         dumpable=is_worker,
         limits=resource_limits,
         import_paths=not is_worker,
+        loopback=request["loopback"],
     )
 
 

@@ -37,17 +37,20 @@ def abi_version() -> int:
         return 0
 
 
-def restrict(readable: Iterable[str], writable: Iterable[str], devices: Iterable[str]) -> None:
+def restrict(
+    readable: Iterable[str], writable: Iterable[str], devices: Iterable[str], *, tcp: bool = False
+) -> None:
     """Allow this process, from now on, to read below `readable` and to do anything below `writable`.
 
-    `devices` may be read, written and controlled. Paths that do not exist are skipped. Needs no_new_privs.
+    `devices` may be read, written and controlled; `tcp` leaves TCP alone. Paths that do not exist are
+    skipped. Needs no_new_privs.
 
     Raises:
         OSError: the kernel refused a rule.
     """
     abi = abi_version()
     handled = sum(bits for since, bits in _ALL_BY_ABI if abi >= since)
-    attributes = _RulesetAttributes(handled, _TCP if abi >= 4 else 0, _SCOPES if abi >= 6 else 0)
+    attributes = _RulesetAttributes(handled, _TCP if abi >= 4 and not tcp else 0, _SCOPES if abi >= 6 else 0)
     # Older kernels know a shorter structure and refuse a longer one whose tail is not zero; ours then is.
     ruleset = linux.syscall(_CREATE_RULESET, ctypes.byref(attributes), ctypes.sizeof(attributes), 0)
     try:

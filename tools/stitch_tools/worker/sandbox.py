@@ -7,6 +7,7 @@ internet sockets refused by the filter), `process` (neither). Each has the syste
 import os
 import shutil
 import site
+import struct
 import sys
 import sysconfig
 from collections.abc import Iterable
@@ -20,6 +21,7 @@ NAMESPACES = (
     linux.CLONE_NEWUSER | linux.CLONE_NEWPID | linux.CLONE_NEWNET | linux.CLONE_NEWNS | linux.CLONE_NEWIPC
 )
 _NOBODY = 65534
+_SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 
 _SYSTEM_READABLE = (
     "/usr",
@@ -83,6 +85,8 @@ class Confinement:
     """Soft and hard rlimit by name (RLIMIT_DATA without what is mapped at the start)."""
     import_paths: bool
     """Whether everything on sys.path may be read, not only the interpreter's own folders."""
+    loopback: bool = False
+    """Whether it may use the network of its own namespace (level full): itself alone is reached there."""
 
 
 def enter_namespaces() -> None:
@@ -116,6 +120,20 @@ def mount_private(scratch: str | None, scratch_bytes: int) -> None:
     for folder in (scratch, _MEMORY_FOLDER):
         if Path(folder).is_dir():
             linux.mount("tmpfs", folder, "tmpfs", plain, f"size={scratch_bytes},mode=0700,nr_inodes=65536")
+
+
+def raise_loopback() -> None:
+    """Switch the loopback device of our own network namespace on; for pid 1 of the namespaces.
+
+    Raises:
+        OSError: the machine does not allow it.
+    """
+    import fcntl  # not on every system where this module is imported
+    import socket
+
+    request = struct.pack("16sh22x", b"lo", _IFF_UP)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, request)
 
 
 def probe_namespaces() -> str | None:
@@ -166,9 +184,10 @@ def apply(confinement: Confinement) -> None:
             (confinement.scratch, *own_memory, *confinement.writable),
             # cuInit names its threads through /proc/self/task/*/comm and fails (error 304) where it cannot.
             ("/proc/self", *(str(path) for pattern in _DEVICES for path in Path("/dev").glob(pattern))),
+            tcp=confinement.loopback,
         )
     linux.set_dumpable(confinement.dumpable)
-    seccomp.install()
+    seccomp.install(loopback=confinement.loopback)
 
 
 def interpreter_folders(import_paths: bool) -> list[str]:

@@ -86,7 +86,7 @@ def _rule(number: int, body: list[_Instruction]) -> list[_Instruction]:
     return [(_EQUAL, 0, len(body), number), *body]
 
 
-def _instructions() -> list[_Instruction]:
+def _instructions(loopback: bool) -> list[_Instruction]:
     allow: _Instruction = (_RETURN, 0, 0, _ALLOW)
     refuse = _fail(errno.EPERM)
     # A datagram socket can address any other by name without connect(2), so only streams are allowed.
@@ -108,27 +108,39 @@ def _instructions() -> list[_Instruction]:
         (_AT_LEAST, 0, 1, _X32_BIT),
         refuse,
     ]
-    for number in DENIED.values():
-        program += _rule(number, [refuse])
+    # With its own network, a process may connect there, and gets no Unix socket to connect elsewhere with.
+    internet_only = [
+        _argument(0),
+        (_EQUAL, 1, 0, socket.AF_INET),
+        (_EQUAL, 0, 1, socket.AF_INET6),
+        allow,
+        refuse,
+    ]
+    for name, number in DENIED.items():
+        if not (loopback and name == "connect"):
+            program += _rule(number, [refuse])
     # The flags of clone3 lie behind a pointer; "not there" makes the C library use clone instead.
     program += _rule(_CLONE3, [_fail(errno.ENOSYS)])
     program += _rule(_CLONE, [_argument(0), (_ANY_BIT, 0, 1, _NAMESPACE_FLAGS), refuse, allow])
-    program += _rule(_SOCKET, unix_stream_only)
+    program += _rule(_SOCKET, internet_only if loopback else unix_stream_only)
     program += _rule(_SOCKETPAIR, unix_stream_only)
     to_nobody = [_argument(4), (_EQUAL, 0, 3, 0), _argument(4, high=True), (_EQUAL, 0, 1, 0), allow, refuse]
-    program += _rule(_SENDTO, to_nobody)
+    if not loopback:
+        program += _rule(_SENDTO, to_nobody)
     # A child that unset its parent-death signal could outlive us.
     program += _rule(_PRCTL, [_argument(0), (_EQUAL, 0, 1, linux.PR_SET_PDEATHSIG), refuse, allow])
     return [*program, allow]
 
 
-def install() -> None:
+def install(*, loopback: bool = False) -> None:
     """Put the filter on this process and everything it starts; needs no_new_privs.
+
+    `loopback`: internet sockets instead of Unix ones, for a process in a network namespace of its own.
 
     Raises:
         OSError: the kernel refused.
     """
-    code = b"".join(struct.pack("=HBBI", *instruction) for instruction in _instructions())
+    code = b"".join(struct.pack("=HBBI", *instruction) for instruction in _instructions(loopback))
     buffer = ctypes.create_string_buffer(code, len(code))
     program = _Program(len(code) // 8, ctypes.addressof(buffer))
     linux.prctl(linux.PR_SET_SECCOMP, _FILTER_MODE, ctypes.addressof(program))
