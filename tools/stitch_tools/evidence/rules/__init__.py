@@ -1,0 +1,1 @@
+"""The rules: small functions from a parsed program to the places that they mean."""

@@ -1,0 +1,86 @@
+"""Output that looks like a verdict."""
+
+import json
+from collections.abc import Iterator
+
+from stitch_tools.evidence.context import Scanned
+from stitch_tools.evidence.native import text_of
+from stitch_tools.evidence.rule import Hit, Rule
+from stitch_tools.evidence.rules.common import hit_in
+from stitch_tools.evidence.values import Plain
+from stitch_tools.evidence.words import words
+
+_PRINTERS = words("""
+    builtins.print sys.stdout.write sys.stderr.write sys.__stdout__.write sys.stdout.buffer.write os.write
+""")
+_NATIVE_PRINTERS = words("printf fprintf puts fputs write dprintf std::printf std::puts std::fputs")
+_VERDICT_KEYS = words("status correct correctness compiled speedup verdict accepted runtime_us score")
+_VERDICTS = frozenset(("accepted", "correct", "passed", True))
+_STANDARD = (0, 1, 2)
+
+
+def is_verdict(text: str) -> bool:
+    """Whether a line of the text is a JSON object that claims a verdict."""
+    for line in text.splitlines()[:50]:
+        start = line.find("{")
+        if start < 0 or len(line) > 10_000:
+            continue
+        try:
+            value: object = json.loads(line[start:].strip())
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(value, dict):
+            rows = {str(key): item for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType]
+            keys = rows.keys() & _VERDICT_KEYS
+            if len(keys) > 1 or any(
+                isinstance(rows[key], str | bool) and rows[key] in _VERDICTS for key in keys
+            ):
+                return True
+    return False
+
+
+def find_forged(scanned: Scanned) -> Iterator[Hit]:
+    """Printed verdicts, and writes to descriptors that are not the program's."""
+    for call in scanned.host.calls:
+        path = next((row for row in call.paths if row in _PRINTERS), None)
+        if path is not None:
+            given = [scanned.host.resolver.constant(part, call.scope) for part in call.node.args]
+            for message in _claims(path, given):
+                yield hit_in(scanned, call.scope, call.node, message, "fatal")
+    for unit in scanned.native:
+        for call in unit.calls:
+            if call.name in _NATIVE_PRINTERS and not call.is_method:
+                texts = [_constant(text_of(part)) for part in call.arguments]
+                for message in _claims(call.short, texts):
+                    yield Hit(unit.file, unit.line(call.node), message)
+
+
+def _claims(printer: str, given: list[Plain]) -> Iterator[str]:
+    """What is wrong with printing these arguments."""
+    first = given[0] if given else None
+    if printer in ("os.write", "write", "dprintf") and isinstance(first, int) and first not in _STANDARD:
+        yield f"descriptor {first} was opened by somebody else"
+    for text in given:
+        plain = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+        if isinstance(plain, str) and is_verdict(plain):
+            yield "a verdict is printed as if a judge had"
+
+
+def _constant(text: str) -> Plain:
+    """A C++ argument: a number, or a text without its quotes."""
+    if text.isdecimal() and len(text) < 10:
+        return int(text)
+    return text.strip('"').replace('\\"', '"').replace("\\n", "\n") if text.startswith('"') else None
+
+
+RULES = (
+    Rule(
+        "forged_result",
+        "fatal",
+        "The program prints a JSON object that claims a verdict (status accepted, correct, speedup), or "
+        "writes to "
+        "a descriptor that it did not open.",
+        "Print nothing, or plain sentences: verdicts do not travel over a program's output.",
+        find_forged,
+    ),
+)

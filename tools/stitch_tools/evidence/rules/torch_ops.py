@@ -1,0 +1,174 @@
+"""PyTorch's own operations where the program's kernels should do the work."""
+
+import ast
+from collections.abc import Iterator
+
+from stitch_tools.evidence.context import Scanned
+from stitch_tools.evidence.host import HostCall
+from stitch_tools.evidence.native import Call, NativeUnit, text_of
+from stitch_tools.evidence.rule import Hit, Rule
+from stitch_tools.evidence.rules.common import calls_to, hit_in, is_hot
+from stitch_tools.evidence.scopes import Scope
+from stitch_tools.evidence.torch_names import OpKind, is_module, is_tensor_word, op_kind, op_of
+from stitch_tools.evidence.values import Known, Made, Member, Tensor, TensorMethod
+from stitch_tools.evidence.words import words
+from stitch_tools.models import Severity
+
+_OPERATORS: dict[type[ast.operator], str] = {
+    ast.MatMult: "matmul",
+    ast.Add: "add",
+    ast.Sub: "sub",
+    ast.Mult: "mul",
+    ast.Div: "div",
+    ast.Pow: "pow",
+    ast.Mod: "remainder",
+}
+_COMPILERS = words("""
+    torch.compile torch.jit.script torch.jit.trace torch.jit.freeze torch.jit.optimize_for_inference
+    torch._dynamo.optimize torch._inductor.compile torch.export.export torch.fx.symbolic_trace
+    torch.cuda.make_graphed_callables torch._inductor.aoti_compile_and_package
+""")
+_NATIVE_SPACES = ("at::", "torch::", "at::native::", "torch::nn::functional::", "::at::", "::torch::")
+_WEIGHT: dict[OpKind, Severity | None] = {"compute": "suspicious", "layout": "note", "free": None}
+
+
+def operation(call: HostCall) -> tuple[str, str] | None:
+    """The PyTorch operation that a call computes, and how its name was hidden; None for any other call."""
+    for value in sorted(call.values, key=repr):
+        match value:
+            case Known(path=path, hidden=hidden):
+                name = op_of(path)
+                if name is not None and op_kind(name) != "free":
+                    return name, hidden
+            case Made(path=path) if is_module(path):
+                return path, ""
+            case Member(path=path, name="forward") if is_module(path):
+                return path, ""
+            case TensorMethod(name=name, hidden=hidden) if op_kind(name) != "free":
+                return name, hidden
+            case _:
+                pass
+    if not call.values and is_tensor_word(call.method, sure=False):
+        return call.method, ""
+    return None
+
+
+def kind_of(name: str) -> OpKind:
+    """What the operation that `operation` named does."""
+    return "compute" if name.startswith("torch.nn.") else op_kind(name)
+
+
+def find_torch_ops(scanned: Scanned) -> Iterator[Hit]:
+    """PyTorch operations in forward, in Python and in C++."""
+    for call in scanned.host.calls:
+        found = operation(call) if is_hot(scanned, call.scope) else None
+        severity = _WEIGHT[kind_of(found[0])] if found is not None else None
+        if found is not None and severity is not None:
+            yield Hit(call.file, call.line, f"forward calls PyTorch's {found[0]}", severity)
+    for scope in scanned.host.hot():
+        for node in scope.nodes:
+            name = _operator(scanned, node, scope)
+            if name is not None:
+                yield Hit(
+                    scope.unit.file,
+                    getattr(node, "lineno", 1),
+                    f"forward computes {name} of tensors in PyTorch",
+                )
+    for unit, call in _hot_native_calls(scanned):
+        name = native_operation(unit, call)
+        severity = _WEIGHT[op_kind(name)] if name is not None else None
+        if name is not None and severity is not None:
+            yield Hit(unit.file, unit.line(call.node), f"the C++ code calls PyTorch's {name}", severity)
+
+
+def _hot_native_calls(scanned: Scanned) -> Iterator[tuple[NativeUnit, Call]]:
+    hot = {function for _, function in scanned.hot_native()}
+    for unit in scanned.native:
+        for call in unit.calls:
+            if call.function in hot:
+                yield unit, call
+
+
+def native_operation(unit: NativeUnit, call: Call) -> str | None:
+    """The ATen operation that a C++ call is."""
+    if call.is_launch:
+        return None
+    if call.is_method:
+        return call.name if uses_aten(unit) and is_tensor_word(call.name, sure=False) else None
+    if call.name.startswith(_NATIVE_SPACES):
+        name = call.short
+        return None if name[:1].isupper() or name in ("from_blob", "check", "dtype", "device") else name
+    spaces = {text_of(node).split()[-1].rstrip(";") for node in unit.of("using_declaration")}
+    if spaces & {"at", "torch"} and is_tensor_word(call.name, sure=False):
+        return None if call.name in {row.name for row in unit.functions} else call.name
+    return None
+
+
+def uses_aten(unit: NativeUnit) -> bool:
+    """Whether the source includes or names PyTorch's C++ interface."""
+    if any(mark in unit.source for mark in (b"torch::", b"at::", b"ATen")):
+        return True
+    return any("torch/" in text_of(node) for node in unit.of("preproc_include"))
+
+
+def _operator(scanned: Scanned, node: ast.AST, scope: Scope) -> str | None:
+    if isinstance(node, ast.BinOp):
+        parts, operator = (node.left, node.right), node.op
+    elif isinstance(node, ast.AugAssign):
+        parts, operator = (node.target, node.value), node.op
+    else:
+        return None
+    name = _OPERATORS.get(type(operator))
+    resolve = scanned.host.resolver.resolve
+    is_tensor = any(isinstance(value, Tensor) for part in parts for value in resolve(part, scope))
+    return name if name is not None and (is_tensor or name == "matmul") else None
+
+
+def find_hidden_ops(scanned: Scanned) -> Iterator[Hit]:
+    """PyTorch operations whose name is hidden."""
+    for call in scanned.host.calls:
+        found = operation(call)
+        if found is not None and found[1] and kind_of(found[0]) == "compute":
+            message = f"PyTorch's {found[0]} is called through {found[1]}, not by its name"
+            yield hit_in(scanned, call.scope, call.node, message)
+
+
+def find_compilers(scanned: Scanned) -> Iterator[Hit]:
+    """Other compilers of PyTorch code."""
+    for call, path in calls_to(scanned, _COMPILERS):
+        yield hit_in(scanned, call.scope, call.node, f"{path} hands the work to a compiler of PyTorch's")
+    for scope in scanned.host.scopes():
+        for node in scope.nodes:
+            for row in getattr(node, "decorator_list", []):
+                expr = row.func if isinstance(row, ast.Call) else row
+                paths = set(scanned.host.resolver.paths(expr, scope)) & _COMPILERS
+                for path in sorted(paths):
+                    yield hit_in(scanned, scope, row, f"{path} hands the work to a compiler of PyTorch's")
+
+
+RULES = (
+    Rule(
+        "torch_op_in_forward",
+        "suspicious",
+        "Forward, or C++ code that it calls, uses an operation of PyTorch's to compute. Operations that "
+        "only move "
+        "data or draw random numbers are notes; allocations and views are nothing.",
+        "The share of PyTorch's time is measured when the program runs. Move the operation into a kernel.",
+        find_torch_ops,
+    ),
+    Rule(
+        "hidden_torch_op",
+        "suspicious",
+        "A PyTorch operation is reached by getattr, `__import__`, `__dict__`, eval or the operator module "
+        "instead of its name.",
+        "Call it by its name; who did the work is measured when the program runs.",
+        find_hidden_ops,
+    ),
+    Rule(
+        "torch_compiler",
+        "suspicious",
+        "torch.compile, TorchScript or a graph of PyTorch's own makes the code that runs.",
+        "Those are baselines here: write the kernels in the program.",
+        find_compilers,
+    ),
+)

@@ -1,0 +1,173 @@
+"""Static evidence: what a program's text shows, without running or building any of it."""
+
+import ast
+from collections.abc import Callable, Iterable, Mapping
+
+from stitch_tools.evidence.context import Reference, Scanned, Trouble, line_text
+from stitch_tools.evidence.embedded import Sources
+from stitch_tools.evidence.host import read_host
+from stitch_tools.evidence.native import NativeUnit, parse_native
+from stitch_tools.evidence.rule import Hit, Rule
+from stitch_tools.evidence.scopes import parse_python
+from stitch_tools.evidence.table import RULES
+from stitch_tools.models import Finding, ProgramFormat, Severity
+
+MAX_FILE_BYTES = 512 << 10
+MAX_TOTAL_BYTES = 2 << 20
+MAX_NODES = 200_000
+_MAX_HITS = 20
+_NATIVE = (".cu", ".cuh", ".cpp", ".cc", ".cxx", ".c", ".h", ".hpp", ".hh", ".inl", ".inc")
+_ORDER: tuple[Severity, ...] = ("fatal", "suspicious", "note")
+
+
+def scan_program(
+    program_files: Mapping[str, bytes],
+    *,
+    format: ProgramFormat,  # the fact's own word
+    main: str | None = None,
+    reference_source: bytes | None = None,
+    reference_path: str | None = None,
+    reference_entry: str = "Model",
+    output_bytes: int | None = None,
+    rules: Iterable[Rule] = RULES,
+) -> tuple[Finding, ...]:
+    """Findings, the gravest first; equal programs give equal findings, and no input makes it fail.
+
+    Args:
+        program_files: content by path inside the program's folder.
+        format: `native` or `kernelbench`.
+        main: the file that is compiled or imported; without it every Python file counts.
+        reference_source: the reference's main file.
+        reference_path: its path, to recognise a program that opens it.
+        reference_entry: its class.
+        output_bytes: size of the smallest output in bytes; None where it is not known.
+        rules: the rules to apply.
+    """
+    scanned = _read(
+        program_files,
+        format,
+        main,
+        Reference(reference_source, reference_path, reference_entry),
+        output_bytes,
+    )
+    found: dict[tuple[str, str, int], Finding] = {}
+    for rule in rules:
+        for hit in _first(rule.find(scanned)):
+            finding = _finding(rule, hit, scanned)
+            key = (rule.id, hit.file, hit.line)
+            if key not in found or _ORDER.index(finding.severity) < _ORDER.index(found[key].severity):
+                found[key] = finding
+    return tuple(sorted(found.values(), key=_rank))
+
+
+def _first(hits: Iterable[Hit]) -> list[Hit]:
+    """The gravest hits of one rule, each once, in the order of lines."""
+    unique = sorted(set(hits), key=lambda hit: (_ORDER.index(hit.severity or "fatal"), hit.file, hit.line))
+    return unique[:_MAX_HITS]
+
+
+def _finding(rule: Rule, hit: Hit, scanned: Scanned) -> Finding:
+    severity = hit.severity or rule.severity
+    if _ORDER.index(severity) < _ORDER.index(rule.severity):
+        severity = rule.severity
+    return Finding(
+        rule=rule.id,
+        severity=severity,
+        message=hit.message,
+        file=hit.file,
+        line=hit.line,
+        quote=line_text(scanned, hit.file, hit.line),
+    )
+
+
+def _rank(finding: Finding) -> tuple[int, str, int, str]:
+    return (_ORDER.index(finding.severity), finding.file or "", finding.line or 0, finding.rule)
+
+
+def _read(
+    files: Mapping[str, bytes],
+    format: ProgramFormat,
+    main: str | None,
+    reference: Reference,
+    output_bytes: int | None,
+) -> Scanned:
+    troubles: list[Trouble] = []
+    trees: dict[str, ast.Module] = {}
+    native: list[NativeUnit] = []
+    left = MAX_TOTAL_BYTES
+    for path in sorted(files):
+        data = files[path]
+        if not path.endswith((".py", *_NATIVE)):
+            continue
+        if len(data) > min(MAX_FILE_BYTES, left):
+            troubles.append(Trouble(path, 1, f"{len(data)} bytes are more than are scanned"))
+            continue
+        left -= len(data)
+        if path.endswith(".py"):
+            tree = _parse(path, data, troubles)
+            if tree is not None:
+                trees[path] = tree
+        elif b"\0" in data:
+            troubles.append(Trouble(path, 1, "this is no text"))
+        else:
+            native.append(_native(path, data, troubles))
+    chosen = main if main in trees else None
+    host = read_host(trees, chosen)
+    sources = Sources(host)
+    for item in sources.unresolved:
+        troubles.append(Trouble(item.file, item.line, "this source text is not constant: it cannot be read"))
+    for item in sources.found:
+        data = item.text.encode("utf-8", "replace")
+        if len(data) > left:
+            troubles.append(
+                Trouble(item.file, item.lines[0], "the source in this string is too long to scan")
+            )
+            continue
+        left -= len(data)
+        native.append(_native(item.file, data, troubles, _mapped(item.lines)))
+    return Scanned(
+        files=files,
+        format=format,
+        host=host,
+        native=tuple(native),
+        reference=reference,
+        output_bytes=output_bytes,
+        troubles=tuple(troubles),
+        source_literals=frozenset(sources.literals),
+    )
+
+
+def _parse(path: str, data: bytes, troubles: list[Trouble]) -> ast.Module | None:
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = data.decode("latin-1")
+        troubles.append(Trouble(path, 1, "this is not UTF-8"))
+    try:
+        tree = parse_python(text)
+    except SyntaxError as error:
+        troubles.append(Trouble(path, error.lineno or 1, f"this does not parse: {error.msg}"))
+    except (ValueError, RecursionError, MemoryError) as error:
+        troubles.append(Trouble(path, 1, f"this does not parse: {type(error).__name__}"))
+    else:
+        if sum(1 for _ in ast.walk(tree)) <= MAX_NODES:
+            return tree
+        troubles.append(Trouble(path, 1, f"more than {MAX_NODES} expressions"))
+    return None
+
+
+def _native(
+    path: str, data: bytes, troubles: list[Trouble], line_of: Callable[[int], int] | None = None
+) -> NativeUnit:
+    unit = parse_native(path, data, line_of, embedded=line_of is not None)
+    lines = {unit.line(node) for node in unit.of("ERROR")}
+    for line in sorted(lines)[:3]:
+        troubles.append(Trouble(path, line, "the parser does not understand this region"))
+    return unit
+
+
+def _mapped(lines: tuple[int, ...]) -> Callable[[int], int]:
+    def line_of(line: int) -> int:
+        return lines[min(line, len(lines) - 1)]
+
+    return line_of
