@@ -125,6 +125,11 @@ def bench_sections(bench: Bench) -> list[Section]:
         "",
     )
     notes = [f"{timing.name}: {timing.note}" for timing in bench.timings if timing.note]
+    notes += [
+        f"{row.contestant} against {row.baseline}: {row.speedup:.2f}x, {row.low:.2f} to {row.high:.2f}"
+        for row in bench.ratios
+        if row.contestant != "program"
+    ]
     notes.append(f"outcome: {bench.outcome}")
     if bench.message:
         notes.append(bench.message)

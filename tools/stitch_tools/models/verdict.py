@@ -115,6 +115,8 @@ class Ratio(Fact):
     """Speed-up of the program over one baseline, from pairs measured side by side in one run."""
 
     baseline: str
+    contestant: str = "program"
+    """`program`, or `program:cudagraph`: the same program replayed from a CUDA graph, inputs copied in."""
     speedup: float
     """Median of baseline time / program time; above 1 the program is faster."""
     low: float
@@ -146,6 +148,7 @@ class Bench(Fact):
     """Why the outcome is unmeasured or inconclusive."""
     wall_s: float | None = None
 
-    def ratio(self, baseline: str) -> Ratio | None:
-        """The ratio against `baseline`, or None if that one was not measured."""
-        return next((row for row in self.ratios if row.baseline == baseline), None)
+    def ratio(self, baseline: str, contestant: str = "program") -> Ratio | None:
+        """The contestant's ratio against `baseline`, or None if that one was not measured."""
+        wanted = (baseline, contestant)
+        return next((row for row in self.ratios if (row.baseline, row.contestant) == wanted), None)

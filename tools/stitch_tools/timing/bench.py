@@ -18,7 +18,7 @@ from stitch_tools.timing.crosscheck import disagreement
 from stitch_tools.timing.device_lock import device_lock
 from stitch_tools.timing.recheck import recheck
 from stitch_tools.timing.ring import RingShape, available_bytes, ring_shape
-from stitch_tools.timing.seats import PROGRAM, Field, Seat, deal, seat_baseline, seat_program
+from stitch_tools.timing.seats import PROGRAM, PROGRAM_GRAPHED, Field, Seat, deal, seat_baseline, seat_program
 from stitch_tools.timing.statistics import outcome_of
 
 Emit = Callable[[str], None]
@@ -178,13 +178,31 @@ class _Run:
             program = seat_program(
                 stack, place, self.program, build, weights=weights, draws=draws, samples=self.options.samples
             )
-            seats = [program, *self._seat_baselines(stack, place)]
+            seats = [program]
+            if place.cuda and self.program.format == "native":
+                self._seat(
+                    seats,
+                    stack,
+                    PROGRAM_GRAPHED,
+                    lambda own: seat_program(
+                        own,
+                        place,
+                        self.program,
+                        build,
+                        weights=weights,
+                        draws=draws,
+                        samples=self.options.samples,
+                        graphed=True,
+                    ),
+                )
+            self._seat_baselines(seats, stack, place)
             rounds = self._rounds(seats, deadline_s)
             self._finish(seats)
             # Where others ran beside us a go costs milliseconds more than its calls; that proves nothing.
             doubt = None if _describe_disturbance(rounds) else disagreement(program)
             self.say("comparing outputs of the timed calls with the reference")
             wrong, unchecked = recheck(judge, self.task, self.facts, place.seeds, program)
+            self._recheck_graphed(seats, judge, place)
             bench = self._judge(target, seats, rounds, wrong=wrong, doubt=doubt, unchecked=unchecked)
             return bench, doubt
 
@@ -192,7 +210,7 @@ class _Run:
         cache = cpu_info().last_level_cache_bytes
         if target.gpu is not None:
             cache = target.gpu.l2_bytes or _CUDA_CACHE_BYTES
-        contestants = 1 + len(self._baselines())
+        contestants = 2 + len(self._baselines())
         shape = ring_shape(
             self.facts,
             cache_bytes=cache,
@@ -209,19 +227,34 @@ class _Run:
             return CPU_BASELINES
         return CUDA_QUICK_BASELINES if self.options.quick else CUDA_BASELINES
 
-    def _seat_baselines(self, stack: ExitStack, place: Field) -> list[Seat]:
-        seats: list[Seat] = []
+    def _seat_baselines(self, seats: list[Seat], stack: ExitStack, place: Field) -> None:
+        limit_s = self.options.compile_limit_s
         for kind in self._baselines():
-            self.say(f"preparing {kind}")
-            own = stack.enter_context(ExitStack())
-            try:
-                seat = seat_baseline(own, place, kind, compile_limit_s=self.options.compile_limit_s)
-                seat.pause()
-                seats.append(seat)
-            except ContestantFailedError as failure:
-                own.close()
-                self._leave_out(kind, failure.reason)
-        return seats
+
+            def sit(own: ExitStack, kind: str = kind) -> Seat:
+                return seat_baseline(own, place, kind, compile_limit_s=limit_s)
+
+            self._seat(seats, stack, kind, sit)
+
+    def _seat(self, seats: list[Seat], stack: ExitStack, name: str, sit: Callable[[ExitStack], Seat]) -> None:
+        """One more contestant, or the reason why there is none."""
+        self.say(f"preparing {name}")
+        own = stack.enter_context(ExitStack())
+        try:
+            seat = sit(own)
+            seat.pause()
+            seats.append(seat)
+        except ContestantFailedError as failure:
+            own.close()
+            self._leave_out(name, failure.reason)
+
+    def _recheck_graphed(self, seats: list[Seat], judge: ReferenceServer, place: Field) -> None:
+        """A graph that replays wrong results is no contestant."""
+        for seat in [seat for seat in seats if seat.name == PROGRAM_GRAPHED]:
+            wrong, _ = recheck(judge, self.task, self.facts, place.seeds, seat)
+            if wrong is not None:
+                seats.remove(seat)
+                self._leave_out(seat.name, wrong)
 
     def _leave_out(self, kind: str, reason: str) -> None:
         self.say(f"{kind} is not measured: {reason}")
@@ -271,9 +304,11 @@ class _Run:
         doubt: str | None,
         unchecked: str | None,
     ) -> Bench:
-        ratios = [row for seat in seats[1:] if (row := self._ratio(seat.name, rounds)) is not None]
+        ours = [seat.name for seat in seats if seat.name in (PROGRAM, PROGRAM_GRAPHED)]
+        pairs = [(seat.name, name) for name in ours for seat in seats if seat.name not in ours]
+        ratios = [row for pair in pairs if (row := self._ratio(*pair, rounds)) is not None]
         outcome: BenchOutcome = "inconclusive"
-        against = next((row for row in ratios if row.baseline == "eager"), None)
+        against = next((row for row in ratios if (row.baseline, row.contestant) == ("eager", PROGRAM)), None)
         message = "no undisturbed round of eager was measured" if against is None else _explain(against)
         if against is not None:
             outcome = against.outcome
@@ -296,12 +331,13 @@ class _Run:
             message="; ".join(notes),
         )
 
-    def _ratio(self, baseline: str, rounds: Rounds) -> Ratio | None:
-        interval = rounds.ratio(baseline, PROGRAM, self.figure)
+    def _ratio(self, baseline: str, contestant: str, rounds: Rounds) -> Ratio | None:
+        interval = rounds.ratio(baseline, contestant, self.figure)
         if interval is None or interval.low is None or interval.high is None:
             return None
         return Ratio(
             baseline=baseline,
+            contestant=contestant,
             speedup=interval.middle,
             low=interval.low,
             high=interval.high,

@@ -22,6 +22,8 @@ from stitch_tools.timing.ring import OutputRing, RingShape, Sampler
 from stitch_tools.user_cache import SIZE_CAP_BYTES, evict_unused, user_cache_dir
 
 PROGRAM = "program"
+PROGRAM_GRAPHED = "program:cudagraph"
+"""The program replayed from a CUDA graph with its inputs copied in, as the baseline `cudagraph` is."""
 _COMPILE_ENV = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 """Inductor's pool of compile processes would run beside the clock."""
 _SPARED_S = 3600.0  # compiled baselines this fresh may belong to a bench that runs now
@@ -174,13 +176,17 @@ def seat_program(
     weights: Weights,
     draws: Sequence[Inputs],
     samples: int,
+    graphed: bool = False,
 ) -> Seat:
     """The program, loaded and ready. Its outputs go into memory that this process owns.
+
+    `graphed` captures its forward in a CUDA graph first, which only a native program on a GPU can have.
 
     Raises:
         ContestantFailedError: it cannot be loaded, initialised or prepared.
     """
-    runner, note = _runner(place.cache_dir)
+    name = PROGRAM_GRAPHED if graphed else PROGRAM
+    runner, note = (None, "") if graphed else _runner(place.cache_dir)
     try:
         worker = stack.enter_context(
             Worker(
@@ -195,10 +201,10 @@ def seat_program(
         if runner is not None:
             request = {"op": "timed_runner", "library": str(runner), "cuda": place.cuda}
             _need_ok(worker.child.request(request).message)
-        _need(worker.load(_LOAD_TIMEOUT_S))
-        _need(worker.init(weights, _LOAD_TIMEOUT_S))
+        _need(name, worker.load(_LOAD_TIMEOUT_S))
+        _need(name, worker.init(weights, _LOAD_TIMEOUT_S))
     except ChildDied as death:
-        raise ContestantFailedError(PROGRAM, death.outcome.describe()) from death
+        raise ContestantFailedError(name, death.outcome.describe()) from death
     ring = OutputRing(place.facts.outputs, place.shape.slots)
     stack.callback(ring.close)
     updated = place.facts.mutated_buffers if place.task.contract.buffers == "updated" else ()
@@ -209,8 +215,9 @@ def seat_program(
         "inputs": [draw.manifest for draw in draws],
         "structure": draws[0].structure,
         "state": list(updated),
+        "graphed": graphed,
     }
-    seat = _start(stack, PROGRAM, worker.child, message, place.shape.slots, (ring.fd, *_fds(draws)))
+    seat = _start(stack, name, worker.child, message, place.shape.slots, (ring.fd, *_fds(draws)))
     # Only a native program on a CPU writes its outputs straight into our memory.
     live = program.format == "native" and not place.cuda
     seat.sampler = Sampler(ring, limit=samples, live=live)
@@ -286,9 +293,9 @@ def _inductor_folder(place: Field) -> Path:
     return folder
 
 
-def _need(answer: Answer) -> None:
+def _need(name: str, answer: Answer) -> None:
     if not answer.ok:
-        raise ContestantFailedError(PROGRAM, f"{answer.step}: {answer.message or answer.status}")
+        raise ContestantFailedError(name, f"{answer.step}: {answer.message or answer.status}")
 
 
 def _need_ok(message: dict[str, Any]) -> None:

@@ -116,6 +116,33 @@ class PythonRing:
             )
 
 
+def graphed_program(program: NativeProgram, draw: Sequence[torch.Tensor]) -> Call:
+    """The program's forward captured in a CUDA graph, with the inputs of a call copied in before its replay.
+
+    The counterpart of the baseline `cudagraph`: the same copies, the same replay. Returns its outputs, whose
+    memory the next call overwrites.
+
+    Args:
+        program: it said that its forward is capturable.
+        draw: tensors of one call.
+
+    Raises:
+        ProgramError: the program refuses the inputs, or a call fails.
+        RuntimeError: its forward cannot be captured after all.
+    """
+    planned = program.plan(draw)
+    device = draw[0].device
+    outputs = [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in planned.outputs]
+    workspace = make_workspace(planned.workspace_bytes, device)
+
+    def forward(static: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        stream = torch.cuda.current_stream().cuda_stream
+        program.call(program.prepare(static, outputs, workspace=workspace, stream=stream))
+        return outputs
+
+    return _graphed(forward, list(draw), copy_inputs=True)
+
+
 def build_baseline(kind: str, module: torch.nn.Module, example: Any) -> Call:
     """The callable of one baseline, compiled or captured, and run twice on `example`.
 
@@ -134,7 +161,7 @@ def build_baseline(kind: str, module: torch.nn.Module, example: Any) -> Call:
             compiled = torch.compile(module, dynamic=False, mode=kind.removeprefix(COMPILE))
             call = _plain(compiled)
         elif kind in (GRAPHED, GRAPHED_STATIC):
-            return _graphed(module, example, copy_inputs=kind == GRAPHED)
+            return _graphed(_plain(module), example, copy_inputs=kind == GRAPHED)
         else:
             raise ValueError(f"unknown baseline {kind!r}")
         for _ in range(2):
@@ -169,8 +196,7 @@ def _plain(module: Any) -> Call:
     return call
 
 
-def _graphed(module: torch.nn.Module, example: Any, *, copy_inputs: bool) -> Call:
-    plain = _plain(module)
+def _graphed(plain: Call, example: Any, *, copy_inputs: bool) -> Call:
     static = map_tensors(example, fresh_copy)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())

@@ -9,7 +9,7 @@ from stitch_tools.worker.candidate.native import ProgramError
 from stitch_tools.worker.candidate.state import CandidateState
 from stitch_tools.worker.serving import Reply, Request
 from stitch_tools.worker.tensors import map_pack
-from stitch_tools.worker.timed import PythonRing, serve_native
+from stitch_tools.worker.timed import PythonRing, graphed_program, serve_native
 from stitch_tools.worker.timed_loop import LoopLog, NativeRunner
 from stitch_tools.worker.trees import flatten_outputs, fresh_copy, unflatten
 
@@ -38,7 +38,9 @@ def timed_program(state: CandidateState, request: Request) -> Reply:
         for fd, manifest in zip(draw_fds, message["inputs"], strict=True)
     ]
     rows = [targets[first : first + len(specs)] for first in range(0, len(targets), len(specs))]
-    if state.native is None:
+    if message["graphed"]:
+        log = _serve_graphed(state, draws, rows, (go_fd, done_fd))
+    elif state.native is None:
         log = _serve_python(state, draws, rows, message["structure"], (go_fd, done_fd))
     else:
         log = _serve_native(state, draws, rows, message["state"], (go_fd, done_fd))
@@ -68,6 +70,25 @@ def _serve_native(
         stream=state.stream,
     )
     _copy_back(outputs, rows)
+    return log
+
+
+def _serve_graphed(
+    state: CandidateState,
+    draws: list[list[torch.Tensor]],
+    rows: list[list[torch.Tensor]],
+    pipes: tuple[int, int],
+) -> LoopLog:
+    program = state.native
+    if program is None or not program.plan(draws[0]).capturable:
+        raise ProgramError("unsupported", "timed_program", "its forward is not capturable")
+    with torch.inference_mode():
+        call = graphed_program(program, draws[0])
+    ring = PythonRing(call, draws, len(rows), keep_outputs=False)
+    log = ring.serve(*pipes, cuda=True)
+    # All calls share the graph's own outputs: what each slot's inputs give is fetched once the clock stands.
+    for slot, row in enumerate(rows):
+        _copy_back([call(draws[slot % len(draws)])], [row])
     return log
 
 
