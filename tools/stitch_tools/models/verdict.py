@@ -4,6 +4,7 @@ from typing import Literal
 
 from stitch_tools.models.base import Fact
 from stitch_tools.models.evidence import WorkEvidence
+from stitch_tools.models.sanitizer import SanitizerRun, Severity
 
 CheckStatus = Literal[
     "accepted",
@@ -18,7 +19,6 @@ CheckStatus = Literal[
 CheckFlag = Literal[
     "weak", "relaxed", "library_only", "partial", "specialized", "unsupported_rng", "incomplete"
 ]
-Severity = Literal["fatal", "suspicious", "note"]
 BenchOutcome = Literal["faster", "slower", "inconclusive", "unmeasured"]
 SandboxLevel = Literal["full", "fs+net", "process"]
 OracleKind = Literal["fp64", "fp64-partial", "fp64-cpu", "fp32-strict", "none"]
@@ -86,6 +86,8 @@ class Check(Fact):
     """Isolation level that the worker ran under; None when nothing ran."""
     message: str = ""
     """One sentence: the status' cause, with the next step where there is one."""
+    sanitizers: tuple[SanitizerRun, ...] = ()
+    """What each sanitizer saw, or why it was not applied; () where none was asked for."""
     not_checked: tuple[str, ...] = ()
     """What this check does not cover, in plain words."""
     stderr_tail: str = ""

@@ -1,0 +1,196 @@
+"""The GPU's sanitizers: the built program under each tool of compute-sanitizer, in a process of its own."""
+
+import base64
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from stitch_tools.errors import EnvironmentMissingError, SandboxError
+from stitch_tools.host_build import build_sanitizer_host
+from stitch_tools.models import Build, Program, Task
+from stitch_tools.models.sanitizer import SanitizerRun, SanitizerTool
+from stitch_tools.processes.isolation import BOOTSTRAP
+from stitch_tools.processes.session import TargetSession
+from stitch_tools.sanitize.compute_sanitizer import ComputeSanitizer, find_compute_sanitizer
+from stitch_tools.sanitize.conclude import concluded, not_checked
+from stitch_tools.sanitize.cuda_reports import Kernels, base_name, cuda_findings
+from stitch_tools.sanitize.job import UNPOISONED, host_job
+from stitch_tools.sanitize.material import Material
+from stitch_tools.sanitize.runner import REPORTS, Execution, execute
+from stitch_tools.store import Store
+
+CUDA_TOOLS: tuple[SanitizerTool, ...] = ("memcheck", "racecheck", "initcheck", "synccheck")
+_REPORT = f"{REPORTS}.xml"
+_POISON = 0xFF
+_KERNEL = re.compile(r"__global__\b[^;{}()]*?(?:__launch_bounds__\s*\([^)]*\)[^;{}()]*?)?\b(\w+)\s*\(")
+_PYTHON_BUILD_LIMIT_S = 600.0
+# Tensors of torch's pool lie side by side in one allocation: an overrun would stay inside it.
+_PYTHON_ENV = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+
+
+@dataclass(frozen=True)
+class CudaBench:
+    """What the runs of one program share."""
+
+    task: Task
+    program: Program
+    build: Build | None
+    session: TargetSession
+    store: Store
+    cache_dir: Path | None
+    limit_s: float
+
+    @property
+    def kernels(self) -> Kernels:
+        """The program's own kernels: those that the assembler saw, else those that its sources define."""
+        files = tuple(file.path for file in self.program.files)
+        if self.build is not None and self.build.resources:
+            names = frozenset(base_name(row.kernel) for row in self.build.resources)
+        else:
+            texts = (self.store.get(file.sha256).decode("utf-8", "replace") for file in self.program.files)
+            names = frozenset(name for text in texts for name in _KERNEL.findall(text))
+        return Kernels(names - {""}, files)
+
+
+@dataclass(frozen=True)
+class _Command:
+    """How the program is run without a tool."""
+
+    words: tuple[str, ...]
+    files: dict[str, str]
+    env: dict[str, str]
+    fds: tuple[int, ...]
+    readable: tuple[Path, ...]
+    writable: tuple[Path, ...] = ()
+
+
+def run_cuda(
+    bench: CudaBench, tools: Sequence[SanitizerTool], material: Material
+) -> dict[SanitizerTool, SanitizerRun]:
+    """What the tools saw on one draw; a tool that could not say anything is `not_checked`."""
+    kind = material.kind
+    try:
+        tool = find_compute_sanitizer((bench.session.interpreter.prefix,))
+        kernels = bench.kernels
+        if not kernels.names:
+            return {name: not_checked(name, "the program has no kernels of its own", kind) for name in tools}
+        if bench.program.format == "native":
+            return {
+                name: _run_tool(bench, tool, name, _native(bench, material, name), kernels, kind)
+                for name in tools
+            }
+        return _run_python(bench, tool, tools, material, kernels)
+    except (EnvironmentMissingError, SandboxError) as error:
+        return {name: not_checked(name, error.message, kind) for name in tools}
+
+
+def _run_tool(
+    bench: CudaBench,
+    sanitizer: ComputeSanitizer,
+    tool: SanitizerTool,
+    command: _Command,
+    kernels: Kernels,
+    kind: str,
+) -> SanitizerRun:
+    words = (*sanitizer.command(tool, _REPORT, sorted(kernels.names)), *command.words)
+    execution = _execute(bench, command, words, (sanitizer.folder, sanitizer.path), bench.limit_s)
+    found = cuda_findings(tool, execution.reports.get(_REPORT, ""), kernels)
+    if found is None:
+        # Without a report nothing was seen, even where the program ran through.
+        reason = "compute-sanitizer wrote no report"
+        why = execution.why_not_done(bench.limit_s) if not execution.done else execution.last_words
+        return not_checked(tool, f"{reason}: {why}", kind, execution.wall_s)
+    return concluded(tool, found, execution, kind, bench.limit_s)
+
+
+def _execute(
+    bench: CudaBench, command: _Command, words: tuple[str, ...], readable: tuple[Path, ...], limit_s: float
+) -> Execution:
+    return execute(
+        bench.session,
+        words,
+        files=command.files,
+        env=command.env,
+        fds=command.fds,
+        readable=(*command.readable, *readable),
+        writable=command.writable,
+        limit_s=limit_s,
+        loopback=True,  # the tool and what it loads into the program talk to each other over it
+    )
+
+
+def _native(bench: CudaBench, material: Material, tool: SanitizerTool) -> _Command:
+    build = bench.build
+    artifact = build.artifact if build is not None else None
+    if build is None or artifact is None:
+        raise EnvironmentMissingError("the program was not built")
+    host = build_sanitizer_host("", bench.cache_dir)
+    job = host_job(
+        artifact,
+        device="cuda",
+        libraries=build.libraries,
+        parameters=material.weights.parameters,
+        inputs=material.inputs.manifest,
+        state=material.updated,
+        poison=UNPOISONED if tool == "initcheck" else _POISON,
+    )
+    return _Command(
+        words=(str(host), "job", "{0}", "{1}", "-1"),
+        files={"job": job},
+        env={},
+        fds=material.fds,
+        readable=(host, Path(artifact), *map(Path, build.libraries)),
+    )
+
+
+def _run_python(
+    bench: CudaBench,
+    sanitizer: ComputeSanitizer,
+    tools: Sequence[SanitizerTool],
+    material: Material,
+    kernels: Kernels,
+) -> dict[SanitizerTool, SanitizerRun]:
+    """A ModelNew under each tool, after one run without a tool in which it builds itself."""
+    with _python(bench, material) as command:
+        first = _execute(bench, command, command.words, (), _PYTHON_BUILD_LIMIT_S)
+        if not first.done:
+            reason = f"before any tool: {first.why_not_done(_PYTHON_BUILD_LIMIT_S)}"
+            return {tool: not_checked(tool, reason, material.kind) for tool in tools}
+        return {tool: _run_tool(bench, sanitizer, tool, command, kernels, material.kind) for tool in tools}
+
+
+@contextmanager
+def _python(bench: CudaBench, material: Material) -> Generator[_Command]:
+    contract = bench.task.contract
+    root = Path(tempfile.mkdtemp(prefix="stitch-sanitize-"))
+    try:
+        program, extensions = root / "program", root / "extensions"
+        bench.store.materialize(bench.program.files, program)
+        extensions.mkdir()
+        job = {
+            "folder": str(program),
+            "main": bench.program.main,
+            "mode": contract.mode,
+            "matmul_precision": contract.matmul_precision,
+            "conv_precision": contract.conv_precision,
+            "generator": base64.b64encode(material.weights.generator).decode("ascii"),
+            "init": material.weights.init,
+            "init_structure": material.weights.init_structure,
+            "inputs": material.inputs.manifest,
+            "structure": material.inputs.structure,
+        }
+        yield _Command(
+            words=(bench.session.interpreter.path, str(BOOTSTRAP), "python_host", "job", "{0}", "{1}"),
+            files={"job": json.dumps(job)},
+            env={**_PYTHON_ENV, "TORCH_EXTENSIONS_DIR": str(extensions)},
+            fds=(material.weights.fds[1], material.inputs.fds[0]),
+            readable=(program,),
+            writable=(extensions,),
+        )
+    finally:
+        shutil.rmtree(root, ignore_errors=True)

@@ -1,0 +1,97 @@
+"""Stack frames in a sanitizer's report, and whose code they are."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+# Given to the runtimes as `stack_trace_format`: what a frame looks like is then ours to say.
+MARK = "@frame"
+FRAME_FORMAT = f"{MARK} %n|%m|%f|%s|%l"
+_FRAME = re.compile(rf"^\s*{MARK} (\d+)\|([^|]*)\|(.*)\|([^|]*)\|(\d*)\s*$")
+_RUNTIMES = re.compile(r"/lib(?:asan|ubsan|tsan|clang_rt[\w.-]*)\.so|/libsanitizer/")
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One frame: loaded file, function, source file, line (0: unknown)."""
+
+    module: str
+    function: str
+    file: str
+    line: int
+
+    @property
+    def is_runtime(self) -> bool:
+        """Whether it belongs to the sanitizer itself (an intercepted memcpy, free, ...)."""
+        return bool(_RUNTIMES.search(self.module) or _RUNTIMES.search(self.file))
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a defect shows, in the program's own terms."""
+
+    function: str | None
+    file: str | None
+    line: int | None
+
+
+def read_frame(line: str) -> Frame | None:
+    """The frame on a line of a report, or None."""
+    match = _FRAME.match(line)
+    if match is None:
+        return None
+    return Frame(match[2], match[3], match[4], int(match[5]) if match[5] and len(match[5]) < 10 else 0)
+
+
+def first_stack(lines: Iterable[str]) -> list[Frame]:
+    """The frames of the first stack in `lines`."""
+    stack: list[Frame] = []
+    for line in lines:
+        frame = read_frame(line)
+        if frame is not None:
+            stack.append(frame)
+        elif stack:
+            break
+    return stack
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Says which frames are the program's own."""
+
+    module: str
+    """Path of the program's library."""
+    files: Sequence[str]
+    """The program's source files, relative to its folder."""
+
+    def culprit(self, stack: Sequence[Frame]) -> Place | None:
+        """Where in the program the stack's innermost code lies; None when a library's is further in."""
+        inner = next((frame for frame in stack if not frame.is_runtime), None)
+        if inner is None or not self.owns(inner):
+            return None
+        return self.place(inner)
+
+    def owns(self, frame: Frame) -> bool:
+        """Whether the frame's code was built from the program."""
+        return Path(frame.module).name == Path(self.module).name and frame.module.endswith(self.module)
+
+    def place(self, frame: Frame) -> Place:
+        """The frame with its file relative to the program's folder."""
+        return Place(short_name(frame.function) or None, self.relative(frame.file), frame.line or None)
+
+    def relative(self, file: str) -> str | None:
+        """The program's own name of a file that a compiler saw in another folder."""
+        if not file:
+            return None
+        parts = [part for part in PurePosixPath(file).parts if part != "."]
+        tail = "/".join(parts)
+        matches = [name for name in self.files if tail == name or tail.endswith("/" + name)]
+        return max(matches, key=len, default=PurePosixPath(file).name)
+
+
+def short_name(function: str) -> str:
+    """A function's name without parameters; what the compiler cut out of it counts as itself."""
+    name = function.replace("(anonymous namespace)::", "")
+    name = re.sub(r"\.(?:_omp_fn|constprop|isra|part|cold)(?:\.\d+)?", "", name)
+    return re.sub(r"(?<!operator)\(.*$", "", name)[:160]
