@@ -52,8 +52,8 @@ def test_a_right_program_is_accepted_on_every_draw(room: Room) -> None:
     assert check.flags == ()
     assert check.sandbox == room.session.sandbox_level
     assert [draw.draw for draw in check.draws] == [
-        "own-1", "own-2", "own-3", "signed", "scaled", "outliers", "constants", "zeros", "near-constant",
-        "batch-probe", "weights-2/own-4", "weights-2/scaled",
+        "own-1", "own-2", "own-3", "own-3 repeated", "signed", "scaled", "outliers", "constants", "zeros", "near-constant",
+        "batch-probe", "own-1 again", "weights-2/own-4", "weights-2/scaled", "order-1/own-6",
     ]  # fmt: skip
     assert all(draw.ok for draw in check.draws)
     for draw in check.draws:
@@ -74,14 +74,11 @@ def test_a_right_program_is_accepted_on_every_draw(room: Room) -> None:
         ("NOTHING", "own-1", "was never written"),
         ("TOLERANCE", "own-1", "is above the bound"),
         ("SMALL_ROWS", "own-1", "is above the bound"),
-        ("CACHED_FIRST", "own-2", "is above the bound"),
-        ("CACHED_BY_ADDRESS", "own-2", "results may be cached"),
         ("MODIFIES_INPUT", "own-1", "the program modified its inputs"),
         ("OVERRUN", "own-1", "memory beside the outputs was overwritten"),
         ("NO_RELU", "own-1", "is above the bound"),
         ("OLD_WEIGHTS", "weights-2/own-4", "is above the bound"),
         ("PLAN_REFUSES", "own-1", "refuses the inputs: one matrix is wanted"),
-        ("WRONG_PROBE", "batch-probe", "is above the bound"),
     ],
 )
 def test_wrong_results_are_incorrect_with_draw_and_reason(
@@ -93,6 +90,24 @@ def test_wrong_results_are_incorrect_with_draw_and_reason(
     assert words in check.message
     failed = [row for row in check.draws if not row.ok]
     assert failed[0].draw == draw
+
+
+@pytest.mark.parametrize(
+    ("fault", "draw", "rule", "words"),
+    [
+        ("CACHED_FIRST", "own-2", "cached_results", "these are the results of an earlier call"),
+        ("CACHED_BY_ADDRESS", "own-2", "cached_results", "these are the results of an earlier call"),
+        ("WRONG_PROBE", "batch-probe", "wrong_at_other_size", "such a size may be refused"),
+    ],
+)
+def test_stale_results_and_wrong_ones_at_another_size_are_fatal(
+    room: Room, fault: str, draw: str, rule: str, words: str
+) -> None:
+    check = room.check(fault)
+    assert check.status == "rejected_cheat", check.message
+    assert check.message.startswith(f"draw {draw}: ")
+    assert words in check.message
+    assert [row.rule for row in check.findings if row.severity == "fatal"] == [rule]
 
 
 @pytest.mark.parametrize(
@@ -195,7 +210,8 @@ def test_time_that_is_over_is_named_and_not_hidden(room: Room) -> None:
     )
     assert (check.status, check.flags) == ("accepted", ("incomplete",))
     assert len(check.draws) == 1
-    late = [line for line in check.not_checked if line.endswith(": the time for the check was over")]
+    over = [line for line in check.not_checked if line.endswith(": the time for the check was over")]
+    late = [line for line in over if line.startswith("draw ")]
     assert late[0].startswith("draw own-2")
     assert any(line.startswith("draw weights-2/") for line in late)
     assert f"{len(late)} of {len(late) + 1} draws were not made" in check.message

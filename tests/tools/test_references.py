@@ -319,12 +319,14 @@ class TestLoosening:
         ("matmul_precision", "tf32"),
         ("conv_precision", "bf16"),
         ("shape_policy", "fixed"),
+        ("input_writes", "ignored"),
         ("pytorch_share", 0.5),
     )
     TIGHTER = (
         ("rtol", 1e-5),
         ("atol", 0.0),
         ("pytorch_share", 0.0),
+        ("variants", [3, "get_small_inputs"]),
         ("buffers", "updated"),
         ("mode", "eval"),
     )
@@ -431,7 +433,7 @@ class TestDocumentation:
     def test_the_table_names_every_contract_key_with_its_default(self) -> None:
         default = Contract()
         shown = {"rtol": "1e-3", "atol": "1e-5", "pytorch_share": "0.10"}
-        shown |= {"input_low": "none", "input_high": "none"}
+        shown |= {"input_low": "none", "input_high": "none", "variants": "none"}
         assert (default.tolerance.rtol, default.tolerance.atol) == (1e-3, 1e-5)
         for row in CONTRACT_KEYS:
             rows = [line for line in self.TEXT.splitlines() if line.startswith("|")]

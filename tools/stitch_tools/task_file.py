@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from stitch_tools.errors import TaskError, UsageError
 from stitch_tools.models import Contract, FieldSource, Tolerance
 
-Value = str | int | float | None
+Value = str | int | float | tuple[str, ...] | None
 Looser = Callable[[Value, Value], bool]
 
 _PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
@@ -39,6 +39,14 @@ def _ignores(before: Value, after: Value) -> bool:
     return after == "ignored" and before != "ignored"
 
 
+def _writes_less(before: Value, after: Value) -> bool:
+    return after == "ignored" and before == "compared"
+
+
+def _drops(before: Value, after: Value) -> bool:
+    return not set(cast("tuple[str, ...]", before)) <= set(cast("tuple[str, ...]", after))
+
+
 def _never(before: Value, after: Value) -> bool:
     del before, after
     return False
@@ -49,7 +57,7 @@ class ContractKey:
     """One key of the `[contract]` table, also accepted from a caller."""
 
     name: str
-    kind: Literal["number", "choice"]
+    kind: Literal["number", "choice", "names"]
     meaning: str
     looser: Looser
     choices: tuple[str, ...] = ()
@@ -82,6 +90,14 @@ CONTRACT_KEYS = (
         ("const", "updated", "ignored"),
         True,
     ),
+    ContractKey(
+        "input_writes",
+        "choice",
+        "whether a program must write to its inputs what forward writes to them",
+        _writes_less,
+        ("compared", "ignored"),
+    ),
+    ContractKey("variants", "names", "leading sizes, or other input makers, that must work too", _drops),
     ContractKey("pytorch_share", "number", "share of the time that eager PyTorch may take", _larger),
     ContractKey("input_low", "number", "smallest value of floating inputs", _never, statement=True),
     ContractKey("input_high", "number", "largest value of floating inputs", _never, statement=True),
@@ -237,6 +253,8 @@ def _checked(row: ContractKey, value: object, where: str, kind: type[UsageError]
         if isinstance(value, str) and value in row.choices:
             return value
         raise kind(f"{where}: {row.name} = {value!r}", hint=f"allowed are {', '.join(row.choices)}")
+    if row.kind == "names":
+        return _names(row, value, where, kind)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise kind(f"{where}: {row.name} = {value!r} is not a finite number", hint=row.meaning)
     if value < 0 and row.name not in ("input_low", "input_high"):
@@ -244,6 +262,24 @@ def _checked(row: ContractKey, value: object, where: str, kind: type[UsageError]
     if row.name == "pytorch_share" and value > 1:
         raise kind(f"{where}: pytorch_share = {value} is above 1", hint="it is a share: 0.10 is 10 percent")
     return float(value)
+
+
+def _names(row: ContractKey, value: object, where: str, kind: type[UsageError]) -> tuple[str, ...]:
+    """Names and sizes as texts, from a list, or from one text with commas (a caller's)."""
+    items: list[object] = [value]
+    if isinstance(value, (list, tuple)):
+        items = list(cast("list[object] | tuple[object, ...]", value))
+    elif isinstance(value, str):
+        items = list(value.split(","))
+    names: list[str] = []
+    for item in items:
+        if isinstance(item, float) and item.is_integer():
+            item = int(item)
+        text = str(item).strip() if isinstance(item, (str, int)) and not isinstance(item, bool) else ""
+        if not (text.isidentifier() or (text.isdigit() and int(text) > 0)):
+            raise kind(f"{where}: {row.name} = {value!r}", hint="each is a size above 0 or a function's name")
+        names.append(text)
+    return tuple(names)
 
 
 def _text(data: Mapping[str, object], key: str, path: Path) -> str | None:
@@ -275,7 +311,7 @@ def task_file_text(reference: str, *, inputs: str, init_inputs: str | None) -> s
     lines += ["", "[contract]"]
     for name, value in _defaults().items():
         row = next(row for row in CONTRACT_KEYS if row.name == name)
-        shown = json.dumps(value) if value is not None else "0.0"
+        shown = json.dumps(value) if value is not None else "0.0"  # a tuple becomes a list
         choices = f" ({', '.join(row.choices)})" if row.choices else ""
         note = "" if value is not None else " (unbounded if absent)"
         lines.append(f"# {name} = {shown}  # {row.meaning}{choices}{note}")

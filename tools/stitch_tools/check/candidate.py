@@ -27,6 +27,8 @@ class Answer:
     step: str
     message: str
     blob: bytes = b""
+    held: tuple[str, ...] = ()
+    """Outputs that lie in the memory of the inputs."""
 
     @property
     def ok(self) -> bool:
@@ -117,6 +119,7 @@ class Worker:
             "parameters": weights.parameters,
             "init": weights.init,
             "init_structure": weights.init_structure,
+            "scale": weights.scale,
         }
         return self._answer(self.child.request(message, weights.generator, weights.fds, timeout_s))
 
@@ -126,9 +129,25 @@ class Worker:
         return self._answer(self.child.request(message, fds=weights.fds[:1], timeout_s=timeout_s))
 
     def run(
-        self, inputs: Inputs, outputs_fd: int, expectation: Expectation, *, reuse: bool, timeout_s: float
+        self,
+        inputs: Inputs,
+        outputs_fd: int,
+        expectation: Expectation,
+        *,
+        reuse: bool,
+        timeout_s: float,
+        again: bool = False,
     ) -> Answer:
-        """One forward into the output memory."""
+        """One forward into the output memory.
+
+        Args:
+            inputs: of the draw.
+            outputs_fd: poisoned memory.
+            expectation: what is expected of the draw.
+            reuse: put the inputs into the memory of the inputs before.
+            timeout_s: longest wait.
+            again: the output memory is that of the call before: the program sees the same addresses.
+        """
         message = {
             "op": "run",
             "inputs": inputs.manifest,
@@ -136,6 +155,9 @@ class Worker:
             "layout": expectation.layout,
             "shared": inputs.shared,
             "reuse": reuse,
+            "places": inputs.places,
+            "again": again,
+            "output_structure": expectation.structure,
         }
         fds = (inputs.fds[0], outputs_fd)
         return self._answer(self.child.request(message, expectation.generator, fds, timeout_s))
@@ -151,7 +173,9 @@ class Worker:
             status = "out_of_memory" if fields.get("kind") == "out_of_memory" else "error"
             return Answer(status, "worker", f"{fields.get('kind')}: {fields.get('message')}"[:_MAX_CHARS])
         status, step, text = (str(message.get(name))[:_MAX_CHARS] for name in ("status", "step", "message"))
-        return Answer(status, step, text, frame.blob)
+        held = message.get("held")
+        names = cast(list[object], held)[:50] if isinstance(held, list) else []
+        return Answer(status, step, text, frame.blob, tuple(str(name)[:100] for name in names))
 
     def _remove_folder(self) -> None:
         if self._folder is not None:

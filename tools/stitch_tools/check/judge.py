@@ -1,22 +1,29 @@
-"""The check itself: draws under two sets of weights, each compared in the reference server."""
+"""The check itself: draws under several sets of weights, each compared in the reference server."""
 
-import os
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import replace
 
 from stitch_tools.check.candidate import Answer, Worker
 from stitch_tools.check.options import CheckOptions
+from stitch_tools.check.record import TIME_OVER, End, Record, end_of_load, end_of_step, end_of_worker
 from stitch_tools.check.reference import (
     Comparison,
     DrawUnavailable,
-    Expectation,
     NoDeviceError,
     ReferenceServer,
     Weights,
 )
+from stitch_tools.check.schedule import (
+    RELOADED,
+    Draw,
+    Round,
+    missing_rounds,
+    ordinary_rounds,
+)
 from stitch_tools.check.traced import Case
+from stitch_tools.check.trial import Observed, Trial
 from stitch_tools.check.words import describe_build, describe_draw, describe_refusal
 from stitch_tools.check.work import trace_work
 from stitch_tools.errors import TaskError
@@ -25,68 +32,21 @@ from stitch_tools.models import (
     Build,
     Check,
     CheckFlag,
-    CheckStatus,
     DrawResult,
-    Finding,
-    OracleKind,
     Program,
     ReferenceFacts,
     Task,
 )
-from stitch_tools.models.evidence import WorkEvidence
 from stitch_tools.processes.outcome import ChildDied
 from stitch_tools.processes.session import TargetSession
 from stitch_tools.store import Store
-from stitch_tools.worker import memory
-from stitch_tools.worker.reference.kinds import STRUCTURED
 
 Emit = Callable[[str], None] | None
 
-_ORACLES: tuple[OracleKind, ...] = ("fp64", "fp64-cpu", "fp64-partial", "fp32-strict", "none")
-_FIRST, _RELOADED = "weights-1", "weights-3"
-_TIME_OVER = "the time for the check was over"
 _ALWAYS_UNCHECKED = (
-    "weights re-randomised to order 1",
     "writes further than 256 bytes beyond an output",
     "gradients: programs are forward only",
 )
-
-
-@dataclass(frozen=True)
-class _End:
-    """Why no further draw is made."""
-
-    status: CheckStatus
-    message: str
-    flags: tuple[CheckFlag, ...] = ()
-    stderr_tail: str = ""
-
-
-@dataclass
-class _Record:
-    """What has been found so far."""
-
-    draws: list[DrawResult] = field(default_factory=list[DrawResult])
-    findings: list[Finding] = field(default_factory=list[Finding])
-    flags: list[CheckFlag] = field(default_factory=list[CheckFlag])
-    skipped: list[str] = field(default_factory=list[str])
-    late: int = 0
-    """Draws that the deadline cut off."""
-    oracle: OracleKind = "fp64"
-    oracle_seen: bool = False
-    work: WorkEvidence | None = None
-
-    @property
-    def failures(self) -> int:
-        return sum(not draw.ok for draw in self.draws)
-
-    def note_oracle(self, expectation: Expectation) -> None:
-        kind = _oracle_kind(expectation.oracle)
-        if not self.oracle_seen or _ORACLES.index(kind) > _ORACLES.index(self.oracle):
-            self.oracle, self.oracle_seen = kind, True
-        for note in expectation.notes:
-            if note not in self.skipped:
-                self.skipped.append(note)
 
 
 def check_program(
@@ -127,7 +87,7 @@ def check_program(
         try:
             end = judge.run(reference)
         except NoDeviceError as error:
-            end = _End("unmeasured", f"{error.message}. {error.hint}")
+            end = End("unmeasured", f"{error.message}. {error.hint}")
     return judge.conclude(end, time.monotonic() - start)
 
 
@@ -149,27 +109,26 @@ class _Judge:
         self.task, self.program, self.build = task, program, build
         self.session, self.store, self.facts = session, store, facts
         self.options, self.emit, self.deadline_s = options, emit, deadline_s
-        self.record = _Record()
+        self.record = Record()
         self.updated = facts.mutated_buffers if task.contract.buffers == "updated" else ()
         self.ran = False
-        self.suspects_cache = False
-        self.rounds: list[tuple[str, list[str]]] = []
+        self.rounds: list[Round] = []
 
-    def refuse_early(self) -> _End | None:
+    def refuse_early(self) -> End | None:
         """The end where nothing has to run to know it."""
         if self.build is not None and not self.build.ok:
-            return _End("build_failed", describe_build(self.build))
+            return End("build_failed", describe_build(self.build))
         if self.program.format == "native" and (self.build is None or self.build.artifact is None):
-            return _End("build_failed", "the program was not built")
+            return End("build_failed", "the program was not built")
         if self.facts.uses_rng and self.program.format == "native":
-            return _End(
+            return End(
                 "unmeasured",
                 "the reference draws random numbers in forward, which a native program cannot repeat yet",
                 ("unsupported_rng",),
             )
         return None
 
-    def run(self, warm: ReferenceServer | None) -> _End | None:
+    def run(self, warm: ReferenceServer | None) -> End | None:
         """Everything that needs processes; None when all went through."""
         with ExitStack() as stack:
             timeout_s = self.options.reference_timeout_s
@@ -189,202 +148,264 @@ class _Judge:
             )
             self.ran = True
             try:
-                return self._load_and_draw(reference, worker)
+                trial = stack.enter_context(Trial(reference, worker, self.options, self.updated))
+                return self._load_and_draw(trial)
             except ChildDied as death:
-                return _end_of_worker(death)
+                return end_of_worker(death)
 
-    def _load_and_draw(self, reference: ReferenceServer, worker: Worker) -> _End | None:
-        answer = worker.load(self.options.init_timeout_s)
+    def _load_and_draw(self, trial: Trial) -> End | None:
+        answer = trial.worker.load(self.options.init_timeout_s)
         if not answer.ok:
-            return _end_of_load(answer)
-        self.rounds = self._schedule()
-        while self.rounds and self.record.failures < self.options.max_failures:
-            label, kinds = self.rounds.pop(0)
-            if self._is_late():
-                self._leave_out(label, kinds)
-                continue
-            weights = reference.set_weights()
-            try:
-                if label == _RELOADED:
-                    end = self._reload(reference, worker, weights, kinds)
-                else:
-                    answer = worker.init(weights, self.options.init_timeout_s)
-                    end = self._draws(reference, worker, label, kinds) if answer.ok else _end_of_step(answer)
-            finally:
-                weights.close()
+            return end_of_load(answer)
+        self.rounds = ordinary_rounds(self.options, self.task.contract, self.program.format)
+        while self.record.failures < self.options.max_failures:
+            if not self.rounds:
+                self._look_for_reactions(trial)
+            if not self.rounds:
+                break
+            end = self._round(trial, self.rounds.pop(0))
             if end is not None:
                 return end
         if self.options.trace and not self.record.failures:
-            self._trace_work(reference, worker)
+            self._trace_work(trial)
         return None
 
-    def _reload(
-        self, reference: ReferenceServer, worker: Worker, weights: Weights, kinds: list[str]
-    ) -> _End | None:
+    def _look_for_reactions(self, trial: Trial) -> None:
+        """Measure once how the reference reacts, and add rounds where no draw so far depended enough."""
+        if not self.options.sensitivity or self.record.sensitivity is not None or self.record.failures:
+            return
+        if self._is_late():
+            self.record.skipped.append(f"sensitivity of the task: {TIME_OVER}")
+            return
+        self.record.sensitivity = trial.reference.sensitivity()
+        self.rounds = missing_rounds(self.record.sensitivity, self.record.passed, self.options)
+
+    def _round(self, trial: Trial, round_: Round) -> End | None:
+        if self._is_late():
+            self._leave_out(round_.draws)
+            return None
+        probe = round_.probe
+        try:
+            weights = trial.reference.set_weights(gain=probe.gain, positive=probe.positive)
+        except DrawUnavailable as reason:
+            self.record.skipped.append(f"weights of order 1: {reason}")
+            return None
+        try:
+            if round_.label == RELOADED:
+                return self._reloaded(trial, round_, weights)
+            if probe.gain is not None:
+                return self._order_one(trial, round_, weights)
+            answer = trial.worker.init(weights, self.options.init_timeout_s)
+            return self._draws(trial, round_) if answer.ok else end_of_step(answer)
+        finally:
+            weights.close()
+
+    def _reloaded(self, trial: Trial, round_: Round, weights: Weights) -> End | None:
         """Draws after loading weights in place. What goes wrong under that alone is a note."""
-        answer = worker.reload(weights, self.options.init_timeout_s)
+        answer = trial.worker.reload(weights, self.options.init_timeout_s)
         if not answer.ok:
-            self._note("weights_not_reloadable", answer.message)
+            self.record.note("weights_not_reloadable", answer.message)
             return None
         before, known = self.record.failures, len(self.record.draws)
-        end = self._draws(reference, worker, _RELOADED, kinds)
+        end = self._draws(trial, round_)
         if end is None and not before and self.record.failures:
             # A constructor may prepack its weights, as a native program's init does.
-            wrong = next(draw for draw in self.record.draws if not draw.ok)
-            self._note(
-                "weights_not_reloadable", f"after loading other weights in place: {describe_draw(wrong)}"
-            )
+            wrong = describe_draw(next(draw for draw in self.record.draws if not draw.ok))
+            self.record.note("weights_not_reloadable", f"after loading other weights in place: {wrong}")
             del self.record.draws[known:]
         return end
 
-    def _trace_work(self, reference: ReferenceServer, worker: Worker) -> None:
-        if self._is_late():
-            self.record.skipped.append(f"who did the work: {_TIME_OVER}")
-            return
-        case = Case(
-            self.session, self.task, self.program, self.build, self.store, self.options, self.updated
+    def _order_one(self, trial: Trial, round_: Round, weights: Weights) -> End | None:
+        """Draws under weights of order 1, made by the constructor or else loaded by name."""
+        answer = trial.worker.init(weights, self.options.init_timeout_s)
+        if not answer.ok and self.program.format == "native":
+            return end_of_step(answer)
+        before, known = self.record.failures, len(self.record.draws)
+        end = self._draws(trial, round_) if answer.ok else None
+        if end is not None or before or self.program.format == "native":
+            return end
+        if not answer.ok:
+            return self._order_one_by_name(trial, round_, weights, describe_refusal(answer))
+        if not self.record.failures:
+            return None
+        wrong = self.record.draws[known:]
+        text = describe_draw(next(draw for draw in wrong if not draw.ok))
+        if not trial.worker.reload(weights, self.options.init_timeout_s).ok:
+            return None
+        # It may construct its layers in another order, and so have given the values to other parameters.
+        del self.record.draws[known:]
+        end = self._draws(trial, round_)
+        if end is None and self.record.failures:
+            self.record.draws[known:] = wrong
+        elif end is None:
+            self.record.note(
+                "order_1_by_name", f"right only when weights of order 1 are loaded by name: {text}"
+            )
+        return end
+
+    def _order_one_by_name(self, trial: Trial, round_: Round, weights: Weights, reason: str) -> End | None:
+        """The same where the constructor fails under such weights: a plain instance is loaded with them."""
+        plain = replace(weights, scale=None)
+        answer = trial.worker.init(plain, self.options.init_timeout_s)
+        if answer.ok:
+            answer = trial.worker.reload(weights, self.options.init_timeout_s)
+        if answer.ok:
+            return self._draws(trial, round_)
+        self.record.note(
+            "order_1_refused", f"the constructor refuses weights of order 1: {reason}", "suspicious"
         )
-        traced = trace_work(case, reference, worker)
+        return None
+
+    def _trace_work(self, trial: Trial) -> None:
+        if self._is_late():
+            self.record.skipped.append(f"who did the work: {TIME_OVER}")
+            return
+        case = Case(self.session, self.task, self.program, self.build, self.store, self.options, self.updated)
+        traced = trace_work(case, trial.reference, trial.worker)
         self.record.work = traced.evidence
         self.record.findings += traced.findings
         self.record.flags += traced.flags
         self.record.skipped += traced.skipped
 
-    def _schedule(self) -> list[tuple[str, list[str]]]:
-        options, contract = self.options, self.task.contract
-        first = [f"own-{number + 1}" for number in range(options.own_draws)]
-        if options.structured:
-            first.extend(STRUCTURED)
-        if options.batch_probe and contract.shape_policy == "batch-probe":
-            first.append("batch-probe")
-        rounds = [(_FIRST, first)]
-        if options.second_weights:
-            rounds.append(
-                ("weights-2", [f"own-{options.own_draws + 1}", *(["scaled"] if options.structured else [])])
-            )
-            if self.program.format == "kernelbench":
-                rounds.append((_RELOADED, [f"own-{options.own_draws + 2}"]))
-        return rounds
-
-    def _draws(self, reference: ReferenceServer, worker: Worker, label: str, kinds: list[str]) -> _End | None:
-        for position, kind in enumerate(kinds):
+    def _draws(self, trial: Trial, round_: Round) -> End | None:
+        ordinary = round_.probe.gain is None
+        for position, draw in enumerate(round_.draws):
             if self._is_late():
-                self._leave_out(label, kinds[position:])
+                self._leave_out(round_.draws[position:])
                 return None
-            name = _draw_name(label, kind)
             try:
-                end = self._draw(reference, worker, kind, name)
+                end = self._draw(trial, draw)
             except DrawUnavailable as reason:
-                self.record.skipped.append(f"draw {name}: {reason}")
+                self.record.skipped.append(f"draw {draw.name}: {reason}")
+                if round_.fallback is not None:
+                    self.rounds.insert(0, replace(round_, probe=round_.fallback, fallback=None))
                 continue
             except TaskError as error:
-                if kind.startswith("own"):
+                if draw.own and ordinary:
                     raise
                 # A draw of ours that the reference does not survive says nothing about the program.
-                self.record.skipped.append(f"draw {name}: {error.message[:300]}")
-                reference.revive()
+                self.record.skipped.append(f"draw {draw.name}: {error.message[:300]}")
+                trial.reference.revive()
                 # The new server has no weights yet: the rest becomes a round of its own.
-                self.rounds.insert(0, (label, kinds[position + 1 :]))
+                self.rounds.insert(0, replace(round_, draws=round_.draws[position + 1 :]))
                 return None
             if end is not None:
                 return end
             if self.record.failures >= self.options.max_failures:
                 return None
+            if self.record.draws and self.record.draws[-1].ok:
+                self._note_passed(round_, draw)
         return None
+
+    def _note_passed(self, round_: Round, draw: Draw) -> None:
+        if round_.probe.gain is not None:
+            self.record.passed.probes.add(round_.label)
+        elif draw.own:
+            self.record.passed.own_inputs += 1
+            self.record.passed.weight_sets.add(round_.label)
 
     def _is_late(self) -> bool:
         """Whether the deadline is over; one draw is always made."""
         return self.deadline_s is not None and time.monotonic() > self.deadline_s and bool(self.record.draws)
 
-    def _leave_out(self, label: str, kinds: list[str]) -> None:
-        self.record.late += len(kinds)
-        self.record.skipped.extend(f"draw {_draw_name(label, kind)}: {_TIME_OVER}" for kind in kinds)
+    def _leave_out(self, draws: tuple[Draw, ...]) -> None:
+        self.record.late += len(draws)
+        self.record.skipped.extend(f"draw {draw.name}: {TIME_OVER}" for draw in draws)
 
-    def _draw(self, reference: ReferenceServer, worker: Worker, kind: str, name: str) -> _End | None:
-        inputs = reference.make_draw(kind, shared=name == "own-1")
-        try:
-            expectation = reference.expect(self.updated)
-            self.record.note_oracle(expectation)
-            outputs_fd = memory.create(expectation.nbytes)
-            try:
-                reference.prime(outputs_fd, expectation)
-                timeout_s = max(self.options.call_timeout_s, 50 * expectation.reference_s)
-                answer = worker.run(
-                    inputs, outputs_fd, expectation, reuse=name == "own-2", timeout_s=timeout_s
-                )
-                if not answer.ok:
-                    return self._judge_refusal(answer, name)
-                comparison = reference.compare(outputs_fd, expectation, answer.blob)
-            finally:
-                os.close(outputs_fd)
-        finally:
-            inputs.close()
-        return self._judge_draw(name, comparison)
+    def _draw(self, trial: Trial, draw: Draw) -> End | None:
+        seen = trial.observe(draw)
+        self.record.note_oracle(seen.expectation)
+        if seen.comparison is None:
+            return self._judge_refusal(seen.answer, draw)
+        end = self._judge_comparison(draw, seen, seen.comparison)
+        if end is not None or seen.repeats_bitwise is None:
+            # The second call of a draw fails as any other does.
+            return self._judge_refusal(seen.answer, draw) if end is None and not seen.answer.ok else end
+        if not seen.repeats_bitwise:
+            self.record.note(
+                "not_deterministic", f"draw {draw.name}: a second call on the same inputs gave other bits"
+            )
+        if seen.repeated is None:
+            return self._judge_refusal(seen.answer, draw)
+        again = replace(draw, name=f"{draw.name} repeated", repeat=False)
+        return self._judge_comparison(again, seen, seen.repeated)
 
-    def _judge_refusal(self, answer: Answer, name: str) -> _End | None:
-        if answer.status == "unsupported" and name == "batch-probe":
+    def _judge_refusal(self, answer: Answer, draw: Draw) -> End | None:
+        if answer.status == "unsupported" and draw.other_size:
             self.record.flags.append("specialized")
             self.record.skipped.append(
-                f"draw {name}: the program refuses another leading size: {answer.message}"
+                f"draw {draw.name}: the program refuses another leading size: {answer.message}"
             )
             return None
-        self.record.draws.append(DrawResult(draw=name, ok=False, problem=describe_refusal(answer)))
+        self.record.draws.append(DrawResult(draw=draw.name, ok=False, problem=describe_refusal(answer)))
         if answer.status in ("other_outputs", "unsupported"):
-            return _End("incorrect", f"draw {name}: {describe_refusal(answer)}")
-        return _end_of_step(answer)
+            message = f"draw {draw.name}: {describe_refusal(answer)}"
+            if answer.status == "other_outputs" and draw.other_size:
+                self.record.note("wrong_at_other_size", message, "fatal")
+            return End("incorrect", message)
+        return end_of_step(answer)
 
-    def _judge_draw(self, name: str, comparison: Comparison) -> _End | None:
-        problem: str | None = None
-        if comparison.overrun:
-            problem = "memory beside the outputs was overwritten"
-            self._note("out_of_bounds_write", f"draw {name}: {problem}", fatal=False)
-        elif comparison.inputs_intact is False:
-            problem = "the program modified its inputs"
-            self._note("inputs_modified", f"draw {name}: {problem}", fatal=False)
+    def _judge_comparison(self, draw: Draw, seen: Observed, comparison: Comparison) -> End | None:
+        problem = self._side_effects(draw, seen, comparison)
         wrong = any(row.problem for row in comparison.outputs)
-        if wrong and comparison.same_generator is False and self.facts.uses_rng:
-            message = "the program does not draw random numbers as the reference does: nothing to compare"
-            return _End("unmeasured", message, ("unsupported_rng",))
-        self.suspects_cache = self.suspects_cache or (wrong and name == "own-2" and not self.record.failures)
+        if comparison.same_generator is False:
+            if self.facts.uses_rng:
+                message = "the program does not draw random numbers as the reference does: nothing to compare"
+                return End("unmeasured", message, ("unsupported_rng",))
+            self.record.note("draws_random_numbers", "the program draws random numbers, the reference none")
         result = DrawResult(
-            draw=name, ok=not wrong and problem is None, outputs=comparison.outputs, problem=problem
+            draw=draw.name,
+            ok=not wrong and problem is None,
+            outputs=comparison.outputs,
+            repeats_bitwise=seen.repeats_bitwise if comparison is seen.comparison else None,
+            problem=problem,
         )
         self.record.draws.append(result)
+        if comparison.agreement is not None and not draw.seed_of and comparison is seen.comparison:
+            self.record.agreements.append(comparison.agreement)
+        if not result.ok:
+            self._convict(draw, seen, result)
         if self.emit is not None:
             self.emit(f"check: {describe_draw(result)}")
         return None
 
-    def _note(self, rule: str, message: str, *, fatal: bool = False) -> None:
-        self.record.findings.append(
-            Finding(rule=rule, severity="fatal" if fatal else "note", message=message)
-        )
+    def _side_effects(self, draw: Draw, seen: Observed, comparison: Comparison) -> str | None:
+        """What the program did beside its outputs, as far as it makes the draw wrong."""
+        for name in seen.answer.held:
+            if name not in seen.expectation.held:
+                self.record.note(
+                    "output_in_input_memory",
+                    f"output {name} lies in the memory of an input; the reference's does not",
+                )
+        if comparison.overrun:
+            problem = "memory beside the outputs was overwritten"
+            self.record.note("out_of_bounds_write", f"draw {draw.name}: {problem}")
+            return problem
+        if comparison.inputs_intact is False:
+            problem = "the program modified its inputs"
+            self.record.note("inputs_modified", f"draw {draw.name}: {problem}")
+            return problem
+        return None
 
-    def _accept(self) -> _End:
-        record = self.record
-        agreed = f"{len(record.draws)} draws agree with the {record.oracle} oracle"
-        if not record.late:
-            return _End("accepted", agreed)
-        missing = f"{record.late} of {len(record.draws) + record.late} draws were not made, {_TIME_OVER}"
-        return _End("accepted", f"{agreed}; {missing}", ("incomplete",))
+    def _convict(self, draw: Draw, seen: Observed, result: DrawResult) -> None:
+        """What is fatal about a wrong draw: results of another call, or another size that is not refused."""
+        text = describe_draw(result)
+        if seen.stale:
+            self.record.note("cached_results", f"{text}; these are the results of an earlier call", "fatal")
+        elif draw.other_size:
+            self.record.note(
+                "wrong_at_other_size", f"{text}; a size that is not refused must be right", "fatal"
+            )
 
-    def conclude(self, end: _End | None, wall_s: float) -> Check:
+    def conclude(self, end: End | None, wall_s: float) -> Check:
         """The Check that all of this amounts to."""
         record = self.record
-        failed = [draw for draw in record.draws if not draw.ok]
-        if end is None and failed:
-            hint = (
-                "; right on the first draw and wrong on the second, in the same memory: results may be cached"
-                if self.suspects_cache
-                else ""
-            )
-            end = _End("incorrect", describe_draw(failed[0]) + hint)
-        if end is None:
-            end = self._accept()
+        end = record.end(end)
         flags: list[CheckFlag] = [*record.flags, *end.flags]
         if self.program.format == "kernelbench" and self.program.author == STITCHER:
             # The stitcher writes Python only where nodes are left to PyTorch, whatever their share.
             flags.append("partial")
-        if not self.facts.depends_on_inputs and end.status == "accepted":
+        if end.status == "accepted" and record.is_weak(self.facts.depends_on_inputs):
             flags.append("weak")
         if self.task.contract.relaxed:
             flags.append("relaxed")
@@ -396,6 +417,9 @@ class _Judge:
             findings=tuple(record.findings),
             draws=tuple(record.draws),
             oracle=record.oracle if record.oracle_seen else "none",
+            repeats_bitwise=record.repeats_bitwise(),
+            sensitivity=record.sensitivity or (),
+            reference_tolerance=record.reference_tolerance(),
             work=record.work,
             sandbox=self.session.sandbox_level if self.ran else None,
             message=end.message,
@@ -403,37 +427,3 @@ class _Judge:
             stderr_tail=end.stderr_tail,
             wall_s=wall_s,
         )
-
-
-def _draw_name(label: str, kind: str) -> str:
-    return kind if label == _FIRST else f"{label}/{kind}"
-
-
-def _oracle_kind(name: str) -> OracleKind:
-    for kind in _ORACLES:
-        if kind == name:
-            return kind
-    return "none"
-
-
-def _end_of_worker(death: ChildDied) -> _End:
-    outcome = death.outcome
-    status: CheckStatus = "crashed"
-    if outcome.kind == "timed_out":
-        status = "timed_out"
-    elif outcome.kind == "out_of_memory":
-        status = "out_of_memory"
-    return _End(status, outcome.describe(), stderr_tail=outcome.stderr_tail[-4000:])
-
-
-def _end_of_load(answer: Answer) -> _End:
-    if answer.status == "not_loadable":
-        return _End("build_failed", f"the program cannot be loaded: {answer.message}")
-    return _end_of_step(answer)
-
-
-def _end_of_step(answer: Answer) -> _End:
-    if answer.status == "not_representable":
-        return _End("unmeasured", answer.message)
-    status: CheckStatus = "out_of_memory" if answer.status == "out_of_memory" else "crashed"
-    return _End(status, f"the program failed in {describe_refusal(answer)}")

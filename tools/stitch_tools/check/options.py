@@ -5,21 +5,41 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class CheckOptions:
-    """Defaults are the full first version of the judge."""
+    """One switch for each probe, so that a table can show what each of them catches; the defaults judge."""
 
     own_draws: int = 3
-    """Draws of the task's own maker with the first weights: one in memory that shows writes to inputs, one in
-    the memory of the draw before, the others fresh."""
+    """Draws of the task's own maker with the first weights."""
+    guard_inputs: bool = True
+    """Whether the first draw lies in memory that shows writes to inputs."""
+    mutate_storage: bool = True
+    """Whether the second draw comes in the memory of the first, whose results a program may have cached."""
+    repeat: bool = True
+    """Whether the third draw is called again: in fresh memory, compared bitwise, then `repeated_calls` times
+    at the same addresses with outputs poisoned anew."""
+    repeated_calls: int = 3
+    """Calls at the same addresses; the last one is compared."""
+    late_repeat: bool = True
+    """Whether the first draw's inputs come once more after all others, at another call count."""
     structured: bool = True
     """Whether signed, scaled and structured draws are made where the contract allows them."""
     batch_probe: bool = True
     """Whether another leading size is tried where the contract's shape policy says so."""
+    variants: bool = True
+    """Whether the contract's listed variants are tried."""
     second_weights: bool = True
-    """Whether everything is repeated with a second set of weights (own maker and scaled draw)."""
+    """Whether the program is initialised with a second set of weights (own maker and scaled draw)."""
+    reload_weights: bool = True
+    """Whether a third set is loaded into a `ModelNew` in place."""
+    order_one_weights: bool = True
+    """Whether the program is initialised with weights of order 1, whatever the task's initialisers give."""
+    sensitivity: bool = True
+    """Whether it is measured how the reference reacts to inputs and weights; draws are added where needed."""
     trace: bool = True
     """Whether a right program is run once more, in a worker of its own, to see who does its work."""
     ablation: bool = False
     """Whether the program's own launches are taken out, to see that the outputs need them (cuda)."""
+    reference_tolerance: bool = False
+    """Whether five own draws are made, as many as KernelBench's rule asks for."""
     max_failures: int = 3
     """Wrong draws after which no further ones are made."""
     init_timeout_s: float = 300.0

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from stitch_tools.errors import EnvironmentMissingError, TaskError, WorkerError
-from stitch_tools.models import OutputError, ReferenceFacts, Task
+from stitch_tools.models import OutputError, ReferenceFacts, Sensitivity, Task
 from stitch_tools.processes.child import Child
 from stitch_tools.processes.outcome import ChildDied
 from stitch_tools.processes.session import TargetSession
@@ -61,6 +61,8 @@ class Weights(Pack):
     init: list[dict[str, Any]]
     init_structure: Any
     generator: bytes
+    scale: dict[str, Any] | None = None
+    """How weights of order 1 were made; None: by the task's own initialisers."""
 
 
 @dataclass
@@ -71,6 +73,9 @@ class Inputs(Pack):
     manifest: list[dict[str, Any]]
     structure: Any
     shared: bool
+    seed: int
+    places: list[list[int]]
+    """Which of them lie in each other's memory."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,9 @@ class Expectation:
     notes: tuple[str, ...]
     reference_s: float
     generator: bytes
+    structure: Any
+    held: tuple[str, ...]
+    """Outputs that lie in the memory of the inputs."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +102,13 @@ class Comparison:
     """Whether bytes beside the outputs were written to."""
     inputs_intact: bool | None
     same_generator: bool | None
+    agreement: dict[str, Any] | None = None
+    """What KernelBench's rule says; None on draws that are ours."""
+
+    @property
+    def right(self) -> bool:
+        """Whether outputs and memory are as they should be."""
+        return not (self.overrun or self.inputs_intact is False or any(row.problem for row in self.outputs))
 
 
 class ReferenceServer:
@@ -126,6 +141,7 @@ class ReferenceServer:
         self.task = task
         self._session = session
         self._timeout_s = timeout_s
+        self._sensitivity: tuple[Sensitivity, ...] | None = None
         self._writable, self._env = tuple(writable), dict(env or {})
         self._folder = make_scratch("stitch-task-")
         try:
@@ -161,13 +177,28 @@ class ReferenceServer:
         answer = self._ask({"op": "observe", **{name: _seed() for name in names}})
         return ReferenceFacts.model_validate(answer.message["facts"])
 
-    def set_weights(self) -> Weights:
-        """A fresh secret set of weights, which the reference now has, too."""
-        answer = self._ask({"op": "set_weights", "seed": _seed()})
+    def set_weights(self, *, gain: float | None = None, positive: bool = False) -> Weights:
+        """A fresh secret set of weights, which the reference now has, too.
+
+        With `gain` the weights are of order 1, whatever the task's initialisers would give (`order_one.py`).
+
+        Raises:
+            DrawUnavailable: weights of order 1 are asked for, and the reference has none to fill.
+        """
+        scale = None if gain is None else {"gain": gain, "positive": positive}
+        answer = self._ask({"op": "set_weights", "seed": _seed(), "scale": scale})
+        _refuse_unavailable(answer)
         message = answer.message
         return Weights(
-            answer.fds, message["parameters"], message["init"], message["init_structure"], answer.blob
+            answer.fds, message["parameters"], message["init"], message["init_structure"], answer.blob, scale
         )
+
+    def sensitivity(self) -> tuple[Sensitivity, ...]:
+        """How the reference reacts to other inputs and weights; measured once, since no program matters."""
+        if self._sensitivity is None:
+            answer = self._ask({"op": "sensitivity", "seeds": [_seed() for _ in range(5)]})
+            self._sensitivity = tuple(Sensitivity.model_validate(row) for row in answer.message["rows"])
+        return self._sensitivity
 
     def make_draw(self, kind: str, *, shared: bool = False, seed: int | None = None) -> Inputs:
         """Inputs from a fresh secret seed (or `seed`); in memory that may be written to when `shared`.
@@ -175,16 +206,20 @@ class ReferenceServer:
         Raises:
             DrawUnavailable: the kind does not apply to this task.
         """
+        seed = _seed() if seed is None else seed
         request = {
             "op": "make_draw",
             "kind": kind,
-            "seed": _seed() if seed is None else seed,
+            "seed": seed,
             "forward_seed": _seed(),
             "shared": shared,
         }
         answer = self._ask(request)
         _refuse_unavailable(answer)
-        return Inputs(answer.fds, kind, answer.message["inputs"], answer.message["structure"], shared)
+        message = answer.message
+        return Inputs(
+            answer.fds, kind, message["inputs"], message["structure"], shared, seed, message["places"]
+        )
 
     def expect(self, updated_buffers: Sequence[str] = ()) -> Expectation:
         """Run reference and oracle on the current draw.
@@ -202,6 +237,8 @@ class ReferenceServer:
             tuple(message["notes"]),
             message["seconds"],
             answer.blob,
+            message["structure"],
+            tuple(message["held"]),
         )
 
     def prime(self, outputs_fd: int, expectation: Expectation) -> None:
@@ -217,7 +254,13 @@ class ReferenceServer:
             message["overrun"],
             message["inputs_intact"],
             message.get("same_generator"),
+            message.get("agreement"),
         )
+
+    def same_bits(self, first_fd: int, second_fd: int, expectation: Expectation) -> bool:
+        """Whether two output memories hold the same bytes."""
+        request = {"op": "same_bits", "layout": expectation.layout}
+        return self._ask(request, fds=(first_fd, second_fd)).message["same"]
 
     def _start(self) -> Child:
         task, contract = self.task, self.task.contract
@@ -239,6 +282,7 @@ class ReferenceServer:
             "conv_precision": contract.conv_precision,
             "input_low": contract.input_low,
             "input_high": contract.input_high,
+            "input_writes": contract.input_writes == "compared",
         }
         try:
             self._exchange(child, message)

@@ -32,6 +32,7 @@ from stitch_tools.models.task import (
     Tolerance,
 )
 from stitch_tools.models.verdict import (
+    ULP_BINS,
     Bench,
     BenchOutcome,
     Check,
@@ -42,7 +43,9 @@ from stitch_tools.models.verdict import (
     OracleKind,
     OutputError,
     Ratio,
+    ReferenceTolerance,
     SandboxLevel,
+    Sensitivity,
     Severity,
     Timing,
 )
@@ -50,6 +53,7 @@ from stitch_tools.models.verdict import (
 __all__ = [
     "DTYPE_BYTES",
     "STITCHER",
+    "ULP_BINS",
     "Argument",
     "Bench",
     "BenchOutcome",
@@ -76,7 +80,9 @@ __all__ = [
     "ProgramFormat",
     "Ratio",
     "ReferenceFacts",
+    "ReferenceTolerance",
     "SandboxLevel",
+    "Sensitivity",
     "Severity",
     "SourceFile",
     "Task",

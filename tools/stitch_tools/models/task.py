@@ -77,6 +77,10 @@ class Contract(Fact):
     """Whether a program must also cope with one other leading size."""
     buffers: BufferPolicy = "ignored"
     """What happens to buffers that the forward updates (running statistics)."""
+    input_writes: Literal["compared", "ignored"] = "compared"
+    """Whether a program must write to its inputs what the reference writes to them."""
+    variants: tuple[str, ...] = ()
+    """Further inputs that a program must take: a leading size, or the name of another input maker, each."""
     uses_rng: bool = False
     """Whether the forward draws random numbers; set when the reference is observed."""
     pytorch_share: float = 0.10

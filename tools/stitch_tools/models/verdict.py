@@ -23,6 +23,9 @@ BenchOutcome = Literal["faster", "slower", "inconclusive", "unmeasured"]
 SandboxLevel = Literal["full", "fs+net", "process"]
 OracleKind = Literal["fp64", "fp64-partial", "fp64-cpu", "fp32-strict", "none"]
 
+ULP_BINS = ("0", "1", "2", "3-4", "5-16", "17-256", "more", "non-finite")
+"""Bins of `OutputError.ulp_histogram`, in representable numbers of the output's type."""
+
 
 class Finding(Fact):
     """One piece of evidence about a program."""
@@ -55,6 +58,9 @@ class OutputError(Fact):
     """Oracle's value there."""
     actual: float | None = None
     """Program's value there."""
+    ulp_histogram: tuple[int, ...] | None = None
+    """Elements by their distance from the oracle rounded to the output's type, in `ULP_BINS`; None where the
+    output is discrete or its pattern of non-finite values is wrong."""
     problem: str | None = None
     """None when equal, else one sentence."""
 
@@ -66,7 +72,39 @@ class DrawResult(Fact):
     """own-1, signed, scaled, zeros, weights-2, batch-probe, ..."""
     ok: bool
     outputs: tuple[OutputError, ...] = ()
+    repeats_bitwise: bool | None = None
+    """Whether a second call on the same inputs in fresh memory gave the same bits; None: not repeated."""
     problem: str | None = None
+
+
+class Sensitivity(Fact):
+    """How far the reference's output moves when something else goes in."""
+
+    probe: str
+    """Weights and inputs that were used: `own`, `order-1`, `order-1 amplified`, `order-1 x4`, ..."""
+    subject: Literal["inputs", "weights"]
+    """What was exchanged for another draw of its kind."""
+    change: float | None
+    """Largest change of an output over that output's rms; None where it is not finite, or discrete."""
+    tolerance: float | None
+    """The contract's tolerance of that output, over the same rms."""
+    reacts: bool
+    """Whether an output moved by more than its tolerance."""
+    unmoved: tuple[str, ...] = ()
+    """Outputs that did not."""
+
+
+class ReferenceTolerance(Fact):
+    """What KernelBench's rule says: allclose with the reference's own output on the task's own inputs."""
+
+    rule: str
+    atol: float
+    rtol: float
+    ok: bool
+    draws: int
+    """Draws of the task's own maker that were compared."""
+    largest_difference: float | None
+    """Largest |program - reference|; None where it is not finite or shapes differ."""
 
 
 class Check(Fact):
@@ -82,6 +120,12 @@ class Check(Fact):
     oracle: OracleKind = "none"
     work: WorkEvidence | None = None
     """Who did the work, where the program was right and traced."""
+    repeats_bitwise: bool | None = None
+    """Whether every repeated draw gave the same bits again; None: none was repeated."""
+    sensitivity: tuple[Sensitivity, ...] = ()
+    """How the reference reacts to other inputs and weights, probe by probe."""
+    reference_tolerance: ReferenceTolerance | None = None
+    """The verdict of KernelBench's own rule over the same draws; None where no such draw was compared."""
     sandbox: SandboxLevel | None = None
     """Isolation level that the worker ran under; None when nothing ran."""
     message: str = ""

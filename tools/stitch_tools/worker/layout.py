@@ -5,3 +5,6 @@ GUARD = "\x00guard"
 
 BUFFER = "buffer:"
 """Prefix of an updated buffer's name, after the outputs."""
+
+INPUT = "input:"
+"""Prefix of an input that forward writes to, after the buffers. It stays in the inputs' own memory."""

@@ -57,6 +57,36 @@ def unflatten(structure: Any, tensors: list[torch.Tensor]) -> Any:
     return value
 
 
+def leaf_names(structure: Any, path: str = "") -> tuple[str, ...]:
+    """Dotted names of the tensors in a structure, in order."""
+    if isinstance(structure, dict):
+        items = list(structure["dict"].items())
+    elif structure == "leaf" or structure[0] == "scalar":
+        return (path or "0",)
+    elif structure[0] in ("tuple", "list"):
+        items = list(enumerate(structure[1:]))
+    else:
+        return ()
+    return tuple(name for key, item in items for name in leaf_names(item, _join(path, key)))
+
+
+def describe_structure(structure: Any) -> str:
+    """A structure for people: (tensor, {"n": int})."""
+    if structure == "leaf":
+        return "tensor"
+    if isinstance(structure, dict):
+        return (
+            "{"
+            + ", ".join(f"{key!r}: {describe_structure(item)}" for key, item in structure["dict"].items())
+            + "}"
+        )
+    kind, *items = structure
+    if kind in ("tuple", "list"):
+        inner = ", ".join(map(describe_structure, items))
+        return f"[{inner}]" if kind == "list" else f"({inner},)" if len(items) == 1 else f"({inner})"
+    return "None" if kind == "none" else str(items[0])
+
+
 def _flatten(value: Any, *, inputs: bool) -> Flat:
     found: list[tuple[str, torch.Tensor]] = []
     structure = _walk(value, "", found, inputs)

@@ -1,5 +1,6 @@
 """A KernelBench-style program: a Python file with `ModelNew`, constructed like the reference."""
 
+import contextlib
 import importlib.util
 import sys
 import traceback
@@ -10,8 +11,9 @@ from typing import Any
 import torch
 
 from stitch_tools.worker.candidate.native import ProgramError
+from stitch_tools.worker.order_one import Scale, order_one_weights
 from stitch_tools.worker.streams import pack_torch_state, unpack_torch_state
-from stitch_tools.worker.trees import Flat, TreeError, flatten_outputs
+from stitch_tools.worker.trees import Flat, TreeError, describe_structure, flatten_outputs, leaf_names
 
 ENTRY = "ModelNew"
 
@@ -43,8 +45,10 @@ class PythonProgram:
         self._entry: Any = entry
         self.module: torch.nn.Module | None = None
 
-    def init(self, generator_state: bytes, arguments: Any) -> None:
+    def init(self, generator_state: bytes, arguments: Any, scale: Scale | None = None) -> None:
         """Construct `ModelNew` from the generator state that the reference was constructed from.
+
+        With `scale` its parameters get the same values of order 1 as the reference's.
 
         Raises:
             ProgramError: the constructor fails.
@@ -52,8 +56,10 @@ class PythonProgram:
         self.module = None
         if generator_state:
             unpack_torch_state(generator_state)
+        weights = order_one_weights(generator_state, scale) if scale else contextlib.nullcontext()
         try:
-            module = self._entry(**arguments) if isinstance(arguments, dict) else self._entry(*arguments)
+            with weights:
+                module = self._entry(**arguments) if isinstance(arguments, dict) else self._entry(*arguments)
             if self.mode == "eval":
                 module.eval()
             self.module = module.to(self.device)
@@ -61,18 +67,24 @@ class PythonProgram:
             raise ProgramError(_status(error), "constructor", _short(error)) from error
 
     def reload(self, parameters: Sequence[tuple[str, torch.Tensor]]) -> str | None:
-        """Load weights in place; None when done, else why names, shapes or order do not agree."""
-        module = self._need()
-        own = [(name, tensor) for name, tensor in module.state_dict(keep_vars=True).items()]
-        given = [(name, tensor) for name, tensor in parameters if name in dict(own)]
-        if [name for name, _ in own] != [name for name, _ in parameters][: len(own)]:
-            return "the program's parameters have other names, or another order"
-        if any(tensor.shape != value.shape for (_, tensor), (_, value) in zip(own, given, strict=True)):
+        """Load weights in place; None when done, else why names or shapes do not agree."""
+        own, given = self._need().state_dict(keep_vars=True), dict(parameters)
+        if not own or not own.keys() <= given.keys():
+            return "the program's parameters have other names"
+        if any(tensor.shape != given[name].shape for name, tensor in own.items()):
             return "the program's parameters have other shapes"
         with torch.no_grad():
-            for (_, tensor), (_, value) in zip(own, given, strict=True):
-                tensor.copy_(value)
+            for name, tensor in own.items():
+                tensor.copy_(given[name])
         return None
+
+    def set_buffers(self, values: Sequence[tuple[str, torch.Tensor]]) -> None:
+        """Put the present values of updated buffers into the buffers of these names, where there are such."""
+        buffers = dict(self._need().named_buffers())
+        with torch.no_grad():
+            for name, value in values:
+                if name in buffers and buffers[name].shape == value.shape:
+                    buffers[name].copy_(value)
 
     def run(self, arguments: Any, generator_state: bytes) -> tuple[Flat, bytes]:
         """Outputs of one forward, and the generator's state after it.
@@ -102,6 +114,25 @@ class PythonProgram:
         if self.module is None:
             raise ProgramError("error", "forward", "init comes first")
         return self.module
+
+
+def arranged(flat: Flat, wanted: Any) -> Flat:
+    """The outputs in the order of the reference's tree: a dict's keys may come in another one.
+
+    Raises:
+        ProgramError: the trees are not alike.
+    """
+    if flat.structure != wanted:  # dicts compare without their order
+        raise ProgramError(
+            "other_outputs",
+            "outputs",
+            f"returns {describe_structure(flat.structure)}, expected {describe_structure(wanted)}",
+        )
+    names = leaf_names(wanted)
+    if flat.names == names:
+        return flat
+    by_name = dict(zip(flat.names, flat.tensors, strict=True))
+    return Flat(names, tuple(by_name[name] for name in names), wanted)
 
 
 def _status(error: BaseException) -> str:

@@ -14,8 +14,10 @@ from stitch_tools.worker.candidate.native import ProgramError
 from stitch_tools.worker.candidate.state import CandidateState
 from stitch_tools.worker.candidate.timing import timed_program, timed_runner
 from stitch_tools.worker.layout import BUFFER
+from stitch_tools.worker.order_one import Scale
 from stitch_tools.worker.precision import set_precision
 from stitch_tools.worker.serving import Handler, Reply, Request, serve_ops
+from stitch_tools.worker.sharing import Place
 from stitch_tools.worker.tensors import map_pack
 from stitch_tools.worker.trees import TreeError
 from stitch_tools.worker.wire import Channel
@@ -75,7 +77,14 @@ def _init(state: CandidateState, request: Request) -> Reply:
     message = request.message
     parameters = _named(request.fds[0], message["parameters"])
     init_tensors = [tensor for _, tensor in _named(request.fds[1], message["init"])]
-    state.init(parameters, request.blob, message["init_structure"], init_tensors)
+    scale = message.get("scale")
+    state.init(
+        parameters,
+        request.blob,
+        message["init_structure"],
+        init_tensors,
+        Scale(**scale) if scale is not None else None,
+    )
     return _done()
 
 
@@ -92,20 +101,23 @@ def _run(state: CandidateState, request: Request) -> Reply:
     state.buffer_names = tuple(
         entry["name"].removeprefix(BUFFER) for entry in layout if entry["name"].startswith(BUFFER)
     )
-    mapped = state.take_inputs(inputs_fd, message["inputs"], shared=message["shared"], reuse=message["reuse"])
-    outputs = state.map_outputs(outputs_fd, layout)
+    places = [Place(*pair) for pair in message["places"]]
+    mapped = state.take_inputs(
+        inputs_fd, message["inputs"], shared=message["shared"], reuse=message["reuse"], places=places
+    )
+    outputs = state.map_outputs(outputs_fd, layout, again=message["again"])
     state.structure = message["structure"]
     planned, end = None, b""
     if state.native is not None:
         planned = state.run_native(outputs)
     else:
-        end = state.run_python(state.structure, outputs, request.blob)
+        end = state.run_python(state.structure, outputs, request.blob, message["output_structure"])
     if message["shared"]:
         for target, value in zip(mapped, state.inputs, strict=True):
             if target is not value:
                 target.copy_(value)
     if planned is None:
-        return _done(end)
+        return _done(end, held=state.held)
     return _done(
         workspace_bytes=planned.workspace_bytes,
         capturable=planned.capturable,

@@ -7,9 +7,11 @@ from typing import Any
 import torch
 
 from stitch_tools.worker.candidate.native import NativeProgram, Planned, ProgramError, make_workspace
-from stitch_tools.worker.candidate.python_program import PythonProgram
+from stitch_tools.worker.candidate.python_program import PythonProgram, arranged
 from stitch_tools.worker.layout import BUFFER, GUARD
 from stitch_tools.worker.memory import PackEntry, span_elements
+from stitch_tools.worker.order_one import Scale
+from stitch_tools.worker.sharing import Place, places_of, reunite
 from stitch_tools.worker.tensors import dtype_name, map_pack
 from stitch_tools.worker.timed_loop import NativeRunner
 from stitch_tools.worker.trees import fresh_copy, unflatten
@@ -25,6 +27,14 @@ class Outputs:
     """In the pack: updated buffers, which hold their present values."""
     outputs: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
     state: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
+
+    def copy_in(self) -> None:
+        """Bring what the pack holds now (poison, buffers) to the device."""
+        for target, value in zip(
+            (*self.targets, *self.state_targets), (*self.outputs, *self.state), strict=True
+        ):
+            if target is not value:
+                value.copy_(target)
 
     def copy_back(self) -> None:
         """Bring what was computed on a device into the pack."""
@@ -50,6 +60,10 @@ class CandidateState:
         self.device = "cpu"
         self.threads = 0
         self.inputs: list[torch.Tensor] = []
+        self.outputs: Outputs | None = None
+        """The memory of the last call's outputs."""
+        self.held: list[str] = []
+        """Outputs of the last call of a `ModelNew` that lie in its inputs' memory."""
         self.parameters: list[tuple[str, torch.Tensor]] = []
         self.buffer_names: tuple[str, ...] = ()
         self.structure: Any = ["tuple"]
@@ -83,6 +97,7 @@ class CandidateState:
         generator_state: bytes,
         init_structure: Any,
         init_tensors: list[torch.Tensor],
+        scale: Scale | None = None,
     ) -> None:
         """Weights to the program: named tensors to a native one, a generator state to a `ModelNew`.
 
@@ -94,14 +109,23 @@ class CandidateState:
             self.native.init(self.parameters, device=self.device, stream=self.stream, threads=self.threads)
             self._synchronize()
         if self.python is not None:
-            self.python.init(generator_state, unflatten(init_structure, init_tensors))
+            self.python.init(generator_state, unflatten(init_structure, init_tensors), scale)
 
     def take_inputs(
-        self, fd: int, manifest: list[PackEntry], *, shared: bool, reuse: bool
+        self,
+        fd: int,
+        manifest: list[PackEntry],
+        *,
+        shared: bool,
+        reuse: bool,
+        places: Sequence[Place] = (),
     ) -> list[torch.Tensor]:
-        """The inputs in fresh memory, or (`reuse`) in the memory of the inputs before."""
+        """The inputs in fresh memory, or (`reuse`) in the memory of the inputs before.
+
+        `places` says which of them lie in each other's memory.
+        """
         mapped = map_pack(fd, manifest, writable=True, private=not shared)
-        placed = [self._placed(tensor) for tensor in mapped]
+        placed = reunite([self._placed(tensor) for tensor in mapped], places)
         fits = len(self.inputs) == len(placed) and all(
             old.shape == new.shape and old.stride() == new.stride() and old.dtype == new.dtype
             for old, new in zip(self.inputs, placed, strict=True)
@@ -113,8 +137,14 @@ class CandidateState:
             self.inputs = placed
         return mapped
 
-    def map_outputs(self, fd: int, layout: list[PackEntry]) -> Outputs:
-        """The controller's output memory; on a device, poisoned memory there that is copied back later."""
+    def map_outputs(self, fd: int, layout: list[PackEntry], *, again: bool = False) -> Outputs:
+        """The controller's output memory; on a device, poisoned memory there that is copied back later.
+
+        With `again` it is the memory of the call before, at the addresses that the program knows.
+        """
+        if again and self.outputs is not None:
+            self.outputs.copy_in()
+            return self.outputs
         tensors = list(zip(layout, map_pack(fd, layout, writable=True, private=False), strict=True))
         outputs = Outputs(
             [tensor for entry, tensor in tensors if entry["name"] != GUARD and not _is_buffer(entry)],
@@ -122,6 +152,7 @@ class CandidateState:
         )
         outputs.outputs = [self._placed(tensor) for tensor in outputs.targets]
         outputs.state = [self._placed(tensor) for tensor in outputs.state_targets]
+        self.outputs = outputs
         return outputs
 
     def run_native(self, outputs: Outputs) -> Planned:
@@ -144,15 +175,21 @@ class CandidateState:
         outputs.copy_back()
         return planned
 
-    def run_python(self, structure: Any, outputs: Outputs, generator_state: bytes) -> bytes:
+    def run_python(
+        self, structure: Any, outputs: Outputs, generator_state: bytes, wanted: Any = None
+    ) -> bytes:
         """Run one forward of a `ModelNew`; returns the generator state after it.
+
+        `wanted` is the structure that its outputs must have (None: any with the right tensors).
 
         Raises:
             ProgramError: failed, or its outputs are others (status `other_outputs`).
         """
         if self.python is None:
             raise ProgramError("error", "forward", "no Python program is loaded")
+        self.python.set_buffers(list(zip(self.buffer_names, outputs.state_targets, strict=True)))
         flat, end = self.python.run(unflatten(structure, self.inputs), generator_state)
+        flat = arranged(flat, wanted) if wanted is not None else flat
         _match(tuple((tuple(tensor.shape), tensor.dtype) for tensor in flat.tensors), outputs.outputs)
         if any(str(tensor.device).split(":")[0] != self.device.split(":")[0] for tensor in flat.tensors):
             raise ProgramError("other_outputs", "forward", f"an output is not on {self.device}")
@@ -162,6 +199,10 @@ class CandidateState:
         for target, name in zip(outputs.state_targets, self.buffer_names, strict=False):
             if name in buffers:
                 target.copy_(buffers[name])
+        places = places_of([*self.inputs, *flat.tensors])[len(self.inputs) :]
+        self.held = [
+            name for name, place in zip(flat.names, places, strict=True) if place.root < len(self.inputs)
+        ]
         return end
 
     def _placed(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from stitch_tools.worker.reference.rounding import Rounding, dtype_eps
+from stitch_tools.worker.reference.ulp import ulp_histogram
 
 OWN_ERROR_FACTOR = 4.0
 """Starting value of DESIGN 6; docs/decisions/0003-equality.md has the calibration."""
@@ -41,6 +42,7 @@ class Verdict:
     worst_index: tuple[int, ...] | None = None
     expected: float | None = None
     actual: float | None = None
+    ulp_histogram: tuple[int, ...] | None = None
     problem: str | None = None
 
     def as_json(self) -> dict[str, Any]:
@@ -144,6 +146,7 @@ def _compare_floating(actual: torch.Tensor, expected: Expected, rule: Rule) -> V
         worst_index=index,
         expected=float(oracle[index]),
         actual=float(wide[index]),
+        ulp_histogram=ulp_histogram(actual, oracle),
         problem=problem,
     )
 

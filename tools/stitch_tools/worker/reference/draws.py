@@ -7,11 +7,14 @@ from typing import Any
 import torch
 
 from stitch_tools.worker.reference.load import Reference
-from stitch_tools.worker.trees import flatten_inputs, fresh_copy, map_tensors
+from stitch_tools.worker.sharing import map_shared
+from stitch_tools.worker.trees import flatten_inputs, fresh_copy
 
 _OUTLIER_SHARE = 1e-3
 _OUTLIER_FACTOR = 100.0
 _ROW_NOISE = 2.0**-7
+AMPLIFICATION = 64.0
+"""Factor of `amplified` inputs, by which the sensitivity probes try to make a task react."""
 
 
 class DrawUnavailableError(Exception):
@@ -37,25 +40,29 @@ class Bounds:
 
 
 def make_draw(reference: Reference, kind: str, seed: int, bounds: Bounds) -> Any:
-    """Arguments of one call, in fresh memory with the strides of the task's own.
+    """Arguments of one call, in fresh memory with the strides (and the sharing of memory) of the task's own.
+
+    Kinds are `own-N`, those of `STRUCTURED`, `amplified`, `batch-probe`, `size-N` (that leading size) and
+    `maker-NAME` (what another input maker of the task's file gives).
 
     Raises:
         DrawUnavailableError: the kind does not apply to this task.
         ReferenceFault: the task's input maker fails.
     """
-    own = reference.make_inputs(seed)
+    maker = kind.removeprefix("maker-") if kind.startswith("maker-") else None
+    own = reference.make_inputs(seed, maker)
     device = reference.source.device
-    placed = map_tensors(own, lambda tensor: fresh_copy(tensor, device))
-    if kind.partition("-")[0] == "own":
+    placed = map_shared(own, lambda tensor: fresh_copy(tensor, device))
+    if kind.partition("-")[0] in ("own", "maker"):
         return placed
     generator = torch.Generator().manual_seed(seed ^ 0x9E3779B97F4A7C15 & (2**63 - 1))
-    if kind == "batch-probe":
-        return _other_batch(reference, placed, seed)
+    if kind == "batch-probe" or kind.startswith("size-"):
+        return _other_batch(reference, placed, seed, int(kind[5:]) if kind.startswith("size-") else None)
     tensors = flatten_inputs(placed).tensors
     if kind == "permuted":
         if not any(_is_discrete(tensor) and tensor.numel() > 1 for tensor in tensors):
             raise DrawUnavailableError("the task has no integer or bool inputs")
-        return map_tensors(
+        return map_shared(
             placed, lambda tensor: _permuted(tensor, generator) if _is_discrete(tensor) else tensor
         )
     if not any(tensor.is_floating_point() and tensor.numel() for tensor in tensors):
@@ -69,7 +76,7 @@ def make_draw(reference: Reference, kind: str, seed: int, bounds: Bounds) -> Any
         values = change(tensor.float().cpu(), generator)
         return _filled_like(tensor, bounds.clamp(values))
 
-    return map_tensors(placed, apply)
+    return map_shared(placed, apply)
 
 
 def _check_kind(kind: str, tensors: tuple[torch.Tensor, ...], bounds: Bounds) -> None:
@@ -81,7 +88,7 @@ def _check_kind(kind: str, tensors: tuple[torch.Tensor, ...], bounds: Bounds) ->
             raise DrawUnavailableError("the task's own inputs have both signs")
         if not (bounds.allows(-1.0) and bounds.allows(1.0)):
             raise DrawUnavailableError("the contract does not allow both signs")
-    if kind in ("scaled", "outliers") and bounds.low is not None and bounds.high is not None:
+    if kind in ("scaled", "outliers", "amplified") and bounds.low is not None and bounds.high is not None:
         raise DrawUnavailableError("the contract bounds the inputs on both sides")
 
 
@@ -116,9 +123,14 @@ def _near_constant(values: torch.Tensor, generator: torch.Generator) -> torch.Te
     return rows + rows.abs() * _ROW_NOISE * torch.randn(values.shape, generator=generator)
 
 
+def _amplified(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return values * AMPLIFICATION
+
+
 _CHANGES: dict[str, Callable[[torch.Tensor, torch.Generator], torch.Tensor]] = {
     "signed": _signed,
     "scaled": _scaled,
+    "amplified": _amplified,
     "outliers": _outliers,
     "constants": _constants,
     "zeros": _zeros,
@@ -145,20 +157,22 @@ def _filled_like(tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     return result
 
 
-def _other_batch(reference: Reference, own: Any, seed: int) -> Any:
+def _other_batch(reference: Reference, own: Any, seed: int, wanted: int | None) -> Any:
     tensors = flatten_inputs(own).tensors
     sizes = {tensor.shape[0] if tensor.dim() else -1 for tensor in tensors}
     if len(sizes) != 1 or min(sizes) < 1:
         raise DrawUnavailableError("the inputs do not share a leading size")
     size = sizes.pop()
-    other = size // 2 + 1 if size > 2 else size + 1
-    more = flatten_inputs(reference.make_inputs(seed ^ 1)).tensors
-    spare = iter(more)
+    other = wanted or (size // 2 + 1 if size > 2 else size + 1)
+    sets = [tensors]
+    while len(sets) * size < other:
+        sets.append(flatten_inputs(reference.make_inputs(seed ^ len(sets))).tensors)
+    index_of = {id(tensor): index for index, tensor in enumerate(tensors)}
 
     def resize(tensor: torch.Tensor) -> torch.Tensor:
-        extra = next(spare).to(tensor.device)
         if other <= size:
             return fresh_copy(tensor[:other])
-        return torch.cat([tensor, extra[: other - size]])
+        column = [row[index_of[id(tensor)]].to(tensor.device) for row in sets]
+        return torch.cat(column)[:other].clone()
 
-    return map_tensors(own, resize)
+    return map_shared(own, resize)

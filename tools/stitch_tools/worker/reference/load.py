@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from stitch_tools.worker.binding import parameter_names
+from stitch_tools.worker.order_one import Scale, order_one_weights
 from stitch_tools.worker.streams import pack_torch_state, seed_generators
 
 
@@ -70,6 +71,8 @@ class Reference:
             ReferenceFault: syntax error, failing import or statement, missing entry or input maker.
         """
         self.source = source
+        self.filled = 0
+        """Parameters that the last `construct` gave values of order 1."""
         if not source.file.is_file():
             raise ReferenceFault("missing_file", f"there is no file {source.main}")
         if source.device.startswith("cuda") and not torch.cuda.is_available():
@@ -78,21 +81,26 @@ class Reference:
         self._find(source.entry, "missing_entry")
         self._find(source.inputs, "missing_inputs")
 
-    def construct(self, weights_seed: int) -> tuple[torch.nn.Module, bytes]:
+    def construct(self, weights_seed: int, scale: Scale | None = None) -> tuple[torch.nn.Module, bytes]:
         """A fresh module, and the generator state that its constructor started from.
+
+        Args:
+            weights_seed: where the generators start.
+            scale: fill its parameters with values of order 1, whatever its initialisers give; `filled` then
+                says how many there were.
 
         Raises:
             ReferenceFault: constructor arguments or constructor fail.
         """
         entry = self._find(self.source.entry, "missing_entry")
         if isinstance(entry, torch.nn.Module):
-            return self._reimport(weights_seed)
+            return self._reimport(weights_seed, scale)
         if not isinstance(entry, type):
             return self._finish(_Function(entry)), b""
         arguments = self.init_arguments(weights_seed)
         seed_generators(weights_seed)
         state = pack_torch_state()
-        with self.blame("constructor"):
+        with self.blame("constructor"), self._filling(state, scale):
             module = entry(**arguments) if isinstance(arguments, dict) else entry(*arguments)
         if not isinstance(module, torch.nn.Module):
             if not callable(module):
@@ -111,13 +119,15 @@ class Reference:
         with self.blame("init_inputs"):
             return _as_arguments(maker() if callable(maker) else maker)
 
-    def make_inputs(self, input_seed: int) -> Any:
+    def make_inputs(self, input_seed: int, maker_name: str | None = None) -> Any:
         """Inputs of one call on the task's device: a tuple of positional ones, or a dict of named ones.
+
+        `maker_name` names another function than the task's input maker.
 
         Raises:
             ReferenceFault: the input maker fails.
         """
-        maker = self._find(self.source.inputs, "missing_inputs")
+        maker = self._find(maker_name or self.source.inputs, "missing_inputs")
         seed_generators(input_seed)
         with self.blame("inputs"):
             return _as_arguments(maker() if callable(maker) else maker)
@@ -154,12 +164,23 @@ class Reference:
                 file=self.source.main,
             ) from None
 
-    def _reimport(self, weights_seed: int) -> tuple[torch.nn.Module, bytes]:
+    def _reimport(self, weights_seed: int, scale: Scale | None) -> tuple[torch.nn.Module, bytes]:
         # A module made at import time gets other weights only by running the file again.
         seed_generators(weights_seed)
         state = pack_torch_state()
-        self.namespace = _execute(self.source)
+        with self._filling(state, scale):
+            self.namespace = _execute(self.source)
         return self._finish(self._find(self.source.entry, "missing_entry")), state
+
+    @contextlib.contextmanager
+    def _filling(self, state: bytes, scale: Scale | None) -> Generator[None]:
+        self.filled = 0
+        if scale is None:
+            yield
+            return
+        with order_one_weights(state, scale) as mode:
+            yield
+        self.filled = mode.count
 
     def _finish(self, module: torch.nn.Module) -> torch.nn.Module:
         if self.source.mode == "eval":

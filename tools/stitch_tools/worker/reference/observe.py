@@ -168,7 +168,7 @@ def _note_side_effects(
     ]
     if changed:
         warnings.append(f"forward modifies parameters in place: {', '.join(changed[:5])}")
-    if call.inputs_changed:
+    if call.inputs_after:
         warnings.append("forward modifies its inputs in place")
     if call.attributes_changed:
         names = ", ".join(sorted(set(call.attributes_changed))[:5])

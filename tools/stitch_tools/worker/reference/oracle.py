@@ -15,8 +15,9 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from stitch_tools.worker.reference.margins import Margins
 from stitch_tools.worker.reference.rounding import Rounding, reduction_length
 from stitch_tools.worker.reference.run import restore, snapshot
+from stitch_tools.worker.sharing import map_shared
 from stitch_tools.worker.streams import seed_generators
-from stitch_tools.worker.trees import Flat, flatten_outputs, fresh_copy, map_tensors
+from stitch_tools.worker.trees import Flat, flatten_inputs, flatten_outputs, fresh_copy, map_tensors
 
 _WIDER = {
     torch.float32: torch.float64,
@@ -55,6 +56,8 @@ class OracleRun:
     """Operations that ran without fp64."""
     buffers: dict[str, torch.Tensor]
     """The buffers after the call."""
+    inputs: dict[str, torch.Tensor]
+    """The inputs after the call."""
 
 
 @dataclass
@@ -212,7 +215,7 @@ def run_oracle(
         return wide
 
     wide = {name: register(tensor) for name, tensor in tensors.items()}
-    own = map_tensors(arguments, register)
+    own = map_shared(arguments, register)
     for child, name, value in state.attributes:
         vars(child)[name] = map_tensors(value, register)
     positional, named = ((), own) if isinstance(own, dict) else (own, {})
@@ -231,6 +234,7 @@ def run_oracle(
         tuple(mode.margins.of(tensor) for tensor in flat.tensors),
         tuple(sorted(mode.strict_ops)),
         {name: wide[name] for name, _ in module.named_buffers()},
+        dict(zip(flatten_inputs(own).names, flatten_inputs(own).tensors, strict=True)),
     )
 
 

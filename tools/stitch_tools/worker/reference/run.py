@@ -8,8 +8,16 @@ from typing import Any
 import torch
 
 from stitch_tools.worker.reference.load import Reference, ReferenceFault
+from stitch_tools.worker.sharing import map_shared, places_of
 from stitch_tools.worker.streams import GeneratorState, generator_state, restore_generators, seed_generators
-from stitch_tools.worker.trees import Flat, TreeError, flatten_outputs, fresh_copy, map_tensors
+from stitch_tools.worker.trees import (
+    Flat,
+    TreeError,
+    flatten_inputs,
+    flatten_outputs,
+    fresh_copy,
+    map_tensors,
+)
 
 # Names that torch keeps on modules for itself; _flat_weights merely lists a recurrent module's parameters.
 _TORCH_OWN = {
@@ -38,8 +46,11 @@ class Call:
     generators_after: GeneratorState
     buffers_after: dict[str, torch.Tensor]
     """Copies of those buffers whose value the call changed."""
-    inputs_changed: bool
+    inputs_after: dict[str, torch.Tensor]
+    """Copies of those inputs that the call wrote to."""
     attributes_changed: tuple[str, ...]
+    held: tuple[str, ...]
+    """Outputs that lie in the memory of the inputs."""
 
 
 def all_buffers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -91,11 +102,11 @@ def call_reference(
     if forward_seed is not None:
         seed_generators(forward_seed)
     start = generator_state()
-    own = map_tensors(arguments, fresh_copy)
+    own = map_shared(arguments, fresh_copy)
     try:
         raw = reference.call(module, own)
         end = generator_state()
-        outputs = _detached(raw, reference)
+        outputs, held = _detached(raw, own, reference)
         changed = {
             name: value.detach().clone()
             for name, value in all_buffers(module).items()
@@ -106,9 +117,16 @@ def call_reference(
             for (_, name, old), (_, _, new) in zip(before.attributes, _attributes(module), strict=False)
             if not _identical_trees(old, new)
         )
-        return Call(outputs, start, end, changed, not _identical_trees(own, arguments), attributes)
+        return Call(outputs, start, end, changed, _written_inputs(own, arguments), attributes, held)
     finally:
         restore(module, before)
+
+
+def _written_inputs(own: Any, masters: Any) -> dict[str, torch.Tensor]:
+    after, before = flatten_inputs(own), flatten_inputs(masters)
+    rows = zip(after.names, after.tensors, before.tensors, strict=True)
+    # Copies: an output may be a view of such an input.
+    return {name: fresh_copy(new) for name, new, old in rows if not _identical(new, old)}
 
 
 @contextlib.contextmanager
@@ -121,13 +139,17 @@ def kept_generators() -> Generator[None]:
         restore_generators(state)
 
 
-def _detached(raw: Any, reference: Reference) -> Flat:
+def _detached(raw: Any, arguments: Any, reference: Reference) -> tuple[Flat, tuple[str, ...]]:
     try:
         flat = flatten_outputs(raw)
     except TreeError as error:
         raise ReferenceFault("output", str(error), file=reference.source.main) from error
+    inputs = flatten_inputs(arguments).tensors
+    places = places_of([*inputs, *flat.tensors])[len(inputs) :]
+    held = tuple(name for name, place in zip(flat.names, places, strict=True) if place.root < len(inputs))
     # Copies: an output may be a buffer or an input, which later calls overwrite.
-    return Flat(flat.names, tuple(fresh_copy(tensor.detach()) for tensor in flat.tensors), flat.structure)
+    copies = tuple(fresh_copy(tensor.detach()) for tensor in flat.tensors)
+    return Flat(flat.names, copies, flat.structure), held
 
 
 def _attributes(module: torch.nn.Module) -> list[tuple[torch.nn.Module, str, Any]]:

@@ -1,6 +1,5 @@
 """The reference server's requests. Other rooms add a handler with one line in `handlers`."""
 
-import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -9,20 +8,22 @@ import torch
 
 from stitch_tools.worker import memory
 from stitch_tools.worker.capture import handle_capture
-from stitch_tools.worker.layout import BUFFER, GUARD
+from stitch_tools.worker.layout import GUARD
+from stitch_tools.worker.order_one import Scale
 from stitch_tools.worker.reference.draws import Bounds, DrawUnavailableError
 from stitch_tools.worker.reference.load import ReferenceFault, ReferenceSource, explain
 from stitch_tools.worker.reference.observe import Seeds, observe, spec
-from stitch_tools.worker.reference.run import all_buffers, kept_generators, named_tensors
+from stitch_tools.worker.reference.outputs import compare, prime, same_bits
+from stitch_tools.worker.reference.run import kept_generators, named_tensors
+from stitch_tools.worker.reference.sensitivity import sensitivity
 from stitch_tools.worker.reference.state import ServerState, Settings
 from stitch_tools.worker.reference.timing import ceilings, timed_baseline
 from stitch_tools.worker.serving import Handler, Reply, Request, serve_ops
-from stitch_tools.worker.streams import pack_torch_state
+from stitch_tools.worker.sharing import places_of
 from stitch_tools.worker.tensors import map_pack, write_pack
 from stitch_tools.worker.trees import flatten_inputs
 from stitch_tools.worker.wire import Channel
 
-GUARD_BYTE = 0xA5
 _GUARD_BYTES = 256
 
 
@@ -39,8 +40,10 @@ def handlers(state: ServerState) -> dict[str, Handler]:
         "observe": _observe,
         "make_draw": _make_draw,
         "expect": _expect,
-        "prime": _prime,
-        "compare": _compare,
+        "prime": prime,
+        "compare": compare,
+        "same_bits": same_bits,
+        "sensitivity": sensitivity,
         "timed_baseline": timed_baseline,
         "ceilings": ceilings,
         "capture": handle_capture,
@@ -99,6 +102,7 @@ def _load(state: ServerState, request: Request) -> Reply:
         matmul_precision=message["matmul_precision"],
         conv_precision=message["conv_precision"],
         bounds=Bounds(message["input_low"], message["input_high"]),
+        input_writes=message["input_writes"],
     )
     state.load(source, settings)
     return Reply({"threads": torch.get_num_threads()})
@@ -106,7 +110,11 @@ def _load(state: ServerState, request: Request) -> Reply:
 
 def _set_weights(state: ServerState, request: Request) -> Reply:
     """Packs of named tensors and of the constructor's tensor arguments; blob: the generator state."""
-    generator = state.set_weights(request.message["seed"])
+    scale = request.message.get("scale")
+    try:
+        generator = state.set_weights(request.message["seed"], Scale(**scale) if scale else None)
+    except DrawUnavailableError as reason:
+        return Reply({"unavailable": str(reason)})
     reference, module = state.need()
     weights = [(name, tensor) for name, tensor, _ in named_tensors(module)]
     arguments = flatten_inputs(reference.init_arguments(request.message["seed"]))
@@ -143,7 +151,8 @@ def _make_draw(state: ServerState, request: Request) -> Reply:
     fd, manifest = write_pack(list(zip(flat.names, flat.tensors, strict=True)), sealed=not shared)
     if shared:
         draw.shared = tuple(map_pack(fd, manifest, writable=False, private=False))
-    return Reply({"inputs": manifest, "structure": flat.structure}, fds=(fd,))
+    places = [[place.root, place.offset] for place in places_of(flat.tensors)]
+    return Reply({"inputs": manifest, "structure": flat.structure, "places": places}, fds=(fd,))
 
 
 def _expect(state: ServerState, request: Request) -> Reply:
@@ -171,97 +180,7 @@ def _expect(state: ServerState, request: Request) -> Reply:
         "oracle": draw.oracle_kind,
         "notes": list(draw.notes),
         "seconds": time.perf_counter() - start,
+        "structure": draw.call.outputs.structure if draw.call else None,
+        "held": list(draw.call.held) if draw.call else [],
     }
     return Reply(message, state.forward_state())
-
-
-def _prime(state: ServerState, request: Request) -> Reply:
-    """Poison the outputs' memory, and put the updated buffers' present values into it."""
-    manifest = request.message["layout"]
-    _, module = state.need()
-    buffers = all_buffers(module)
-    # Guards and the gaps that alignment leaves: nobody may write there.
-    _whole(request.fds[0], writable=True).fill_(GUARD_BYTE)
-    tensors = map_pack(request.fds[0], manifest, writable=True, private=False)
-    for entry, tensor in zip(manifest, tensors, strict=True):
-        name = entry["name"]
-        if name.startswith(BUFFER):
-            tensor.copy_(buffers[name.removeprefix(BUFFER)])
-        elif tensor.numel():
-            is_float = tensor.is_floating_point() or tensor.is_complex()
-            tensor.reshape(-1).view(torch.uint8).fill_(0xFF if is_float else GUARD_BYTE)
-    return Reply()
-
-
-def _compare(state: ServerState, request: Request) -> Reply:
-    """Verdicts on the outputs in the pack; whether bytes beside them or the inputs were written to."""
-    manifest = request.message["layout"]
-    tensors = [tensor.clone() for tensor in map_pack(request.fds[0], manifest)]
-    outputs = [tensor for entry, tensor in zip(manifest, tensors, strict=True) if entry["name"] != GUARD]
-    verdicts = [verdict.as_json() for verdict in state.compare([_as_bool(tensor) for tensor in outputs])]
-    for row, tensor in zip(verdicts, outputs, strict=True):
-        row["problem"] = _untouched(tensor) or row["problem"]
-    message: dict[str, Any] = {
-        "outputs": verdicts,
-        "overrun": _overrun(request.fds[0], manifest),
-        "inputs_intact": _inputs_intact(state),
-    }
-    if request.blob:
-        message["same_generator"] = _same_generator(state, request.blob)
-    return Reply(message)
-
-
-def _whole(fd: int, *, writable: bool = False) -> torch.Tensor:
-    size = os.fstat(fd).st_size
-    entry = memory.PackEntry(name="", shape=[size], stride=[1], dtype="uint8", offset=0, nbytes=size)
-    return map_pack(fd, [entry], writable=writable, private=not writable)[0]
-
-
-def _overrun(fd: int, manifest: list[memory.PackEntry]) -> bool:
-    """Whether a byte that belongs to no output was written to."""
-    raw, end = _whole(fd), 0
-    for entry in [*(row for row in manifest if row["name"] != GUARD), None]:
-        start = entry["offset"] if entry else raw.numel()
-        if bool((raw[end:start] != GUARD_BYTE).any()):
-            return True
-        end = start + (entry["nbytes"] if entry else 0)
-    return False
-
-
-def _as_bool(tensor: torch.Tensor) -> torch.Tensor:
-    # A byte other than 0 and 1 in a bool tensor makes torch's own comparisons contradict each other.
-    return tensor.view(torch.uint8) != 0 if tensor.dtype == torch.bool else tensor
-
-
-def _untouched(tensor: torch.Tensor) -> str | None:
-    if not tensor.numel():
-        return None
-    raw = tensor.contiguous().reshape(-1).view(torch.uint8)
-    if tensor.dtype == torch.bool and bool((raw > 1).any()):
-        return "was not written everywhere: it holds bytes that are neither true nor false"
-    poison = 0xFF if tensor.is_floating_point() or tensor.is_complex() else GUARD_BYTE
-    return "was never written" if bool((raw == poison).all()) else None
-
-
-def _inputs_intact(state: ServerState) -> bool | None:
-    draw = state.draw
-    if draw is None or draw.shared is None or (draw.call and draw.call.inputs_changed):
-        return None
-    masters = flatten_inputs(draw.arguments).tensors
-    return all(_same_bytes(shared, master.cpu()) for shared, master in zip(draw.shared, masters, strict=True))
-
-
-def _same_bytes(left: torch.Tensor, right: torch.Tensor) -> bool:
-    raw_left, raw_right = (tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (left, right))
-    return torch.equal(raw_left, raw_right)
-
-
-def _same_generator(state: ServerState, blob: bytes) -> bool:
-    end = state.end_state()
-    if end is None:
-        return False
-    with kept_generators():
-        torch.set_rng_state(end.cpu)
-        if end.cuda is not None:
-            torch.cuda.set_rng_state(end.cuda)
-        return pack_torch_state() == blob

@@ -7,15 +7,18 @@ from typing import Any
 
 import torch
 
-from stitch_tools.worker.layout import BUFFER
+from stitch_tools.worker.layout import BUFFER, INPUT
+from stitch_tools.worker.order_one import Scale
 from stitch_tools.worker.precision import precision
 from stitch_tools.worker.reference.compare import Expected, Rule, Verdict, compare_output, undecidable
-from stitch_tools.worker.reference.draws import Bounds, make_draw
+from stitch_tools.worker.reference.draws import Bounds, DrawUnavailableError, make_draw
+from stitch_tools.worker.reference.kernelbench import Agreement, agreement
 from stitch_tools.worker.reference.load import Reference, ReferenceFault, ReferenceSource
 from stitch_tools.worker.reference.oracle import OracleRun, run_oracle
 from stitch_tools.worker.reference.rounding import Rounding
 from stitch_tools.worker.reference.run import Call, all_buffers, call_reference, kept_generators
 from stitch_tools.worker.streams import GeneratorState, generator_state, pack_torch_state, seed_generators
+from stitch_tools.worker.trees import flatten_inputs
 
 _SHARE_OF_FREE = 0.7
 _WIDE_FACTOR = 3
@@ -31,6 +34,8 @@ class Settings:
     matmul_precision: str = "fp32"
     conv_precision: str = "fp32"
     bounds: Bounds = field(default_factory=Bounds)
+    input_writes: bool = True
+    """Whether a program must write to its inputs what the reference does."""
 
 
 @dataclass
@@ -47,6 +52,8 @@ class Draw:
     oracle_kind: str = "none"
     notes: tuple[str, ...] = ()
     expected: tuple[Expected, ...] = ()
+    expected_inputs: tuple[Expected, ...] = ()
+    """Inputs that forward writes to, and what they hold afterwards."""
 
 
 class ServerState:
@@ -58,6 +65,8 @@ class ServerState:
         self.settings = Settings()
         self.draw: Draw | None = None
         self.finite_on_own = True
+        self.own_weights = True
+        """Whether the weights are what the task's own initialisers give."""
         self._call_bytes = 0
 
     @property
@@ -84,12 +93,19 @@ class ServerState:
             raise ReferenceFault("not_loaded", "load and set_weights come first")
         return self.reference, self.module
 
-    def set_weights(self, seed: int) -> bytes:
-        """Construct the module anew; returns the generator state that its constructor started from."""
+    def set_weights(self, seed: int, scale: Scale | None = None) -> bytes:
+        """Construct the module anew; returns the generator state that its constructor started from.
+
+        Raises:
+            DrawUnavailableError: weights of order 1 (`scale`) are asked for, and the module has none to fill.
+        """
         if self.reference is None:
             raise ReferenceFault("not_loaded", "load comes first")
         self.module, self.draw = None, None
-        self.module, state = self.reference.construct(seed)
+        self.own_weights = scale is None
+        self.module, state = self.reference.construct(seed, scale)
+        if scale is not None and not self.reference.filled:
+            raise DrawUnavailableError("the reference has no trainable weights")
         return state
 
     def make_draw(self, kind: str, seed: int, forward_seed: int) -> Draw:
@@ -114,14 +130,15 @@ class ServerState:
             self._call_bytes = max(self._call_bytes, _peak_rss_bytes() - before)
         oracle = self._run_oracle(module, draw)
         draw.expected = _expectations(draw.call, oracle, updated_buffers, all_buffers(module))
-        if draw.kind.startswith("own"):
+        draw.expected_inputs = _written_inputs(draw.call, oracle) if settings.input_writes else ()
+        if self._is_own(draw):
             self.finite_on_own = self.finite_on_own and _all_finite(draw.expected)
         return draw
 
     def unusable(self) -> str | None:
         """Why the current draw, when it is one of ours, cannot tell right from wrong; None when it can."""
         draw = self._need_draw()
-        if draw.kind.startswith("own"):
+        if self._is_own(draw):
             return None
         if self.finite_on_own and not _all_finite(draw.expected):
             return "the reference's output is not finite on it"
@@ -129,14 +146,22 @@ class ServerState:
         return next((reason for row in draw.expected if (reason := undecidable(row, rule))), None)
 
     def compare(self, actual: list[torch.Tensor]) -> list[Verdict]:
-        """How the outputs (and after them the updated buffers) compare."""
+        """How the outputs compare; then the updated buffers, and inputs that forward has to write to."""
         draw = self._need_draw()
         rule = self._rule(draw)
-        device = draw.expected[0].reference.device if draw.expected else "cpu"
-        return [
-            compare_output(tensor.to(device), row, rule)
-            for tensor, row in zip(actual, draw.expected, strict=True)
-        ]
+        pairs = list(zip(actual, draw.expected, strict=True))
+        if draw.shared is not None and draw.expected_inputs:
+            names = flatten_inputs(draw.arguments).names
+            written = dict(zip(names, draw.shared, strict=True))
+            pairs += [(written[row.name.removeprefix(INPUT)], row) for row in draw.expected_inputs]
+        return [compare_output(tensor.to(row.reference.device), row, rule) for tensor, row in pairs]
+
+    def agrees_with_reference(self, actual: list[torch.Tensor]) -> Agreement | None:
+        """What KernelBench's rule says of the outputs; None on draws that are not the task's own."""
+        draw = self._need_draw()
+        if not self._is_own(draw) or draw.call is None:
+            return None
+        return agreement(actual[: len(draw.call.outputs.tensors)], draw.call.outputs.tensors)
 
     def forward_state(self) -> bytes:
         """The generator state that forward starts from, for a program that draws random numbers itself."""
@@ -149,6 +174,9 @@ class ServerState:
         call = self._need_draw().call
         return call.generators_after if call else None
 
+    def _is_own(self, draw: Draw) -> bool:
+        return self.own_weights and draw.kind.startswith(("own", "maker-"))
+
     def _need_draw(self) -> Draw:
         if self.draw is None:
             raise ReferenceFault("not_loaded", "make_draw comes first")
@@ -156,7 +184,7 @@ class ServerState:
 
     def _rule(self, draw: Draw) -> Rule:
         settings = self.settings
-        structured = not draw.kind.startswith(("own", "batch-probe"))
+        structured = not (self._is_own(draw) or draw.kind == "batch-probe")
         return Rule(
             settings.rtol, settings.atol, settings.matmul_precision, settings.conv_precision, structured
         )
@@ -209,6 +237,15 @@ def _expectations(
         tensor = call.buffers_after[name] if name in call.buffers_after else unchanged[name]
         truth = oracle.buffers[name].to(tensor.device) if oracle else _wide(tensor)
         rows.append(Expected(f"{BUFFER}{name}", tensor, truth, path))
+    return tuple(rows)
+
+
+def _written_inputs(call: Call, oracle: OracleRun | None) -> tuple[Expected, ...]:
+    rows: list[Expected] = []
+    for name, tensor in call.inputs_after.items():
+        truth = oracle.inputs[name].to(tensor.device) if oracle else _wide(tensor)
+        path = Rounding.worst(oracle.rounding) if oracle else Rounding.unknown(tensor.dtype)
+        rows.append(Expected(f"{INPUT}{name}", tensor, truth, path))
     return tuple(rows)
 
 

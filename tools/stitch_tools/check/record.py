@@ -1,0 +1,153 @@
+"""What a check has found so far, and the Check that it amounts to."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from stitch_tools.check.candidate import Answer
+from stitch_tools.check.reference import Expectation
+from stitch_tools.check.schedule import Passed, uncovered_subjects
+from stitch_tools.check.words import describe_draw, describe_refusal
+from stitch_tools.models import (
+    CheckFlag,
+    CheckStatus,
+    DrawResult,
+    Finding,
+    OracleKind,
+    ReferenceTolerance,
+    Sensitivity,
+    Severity,
+)
+from stitch_tools.models.evidence import WorkEvidence
+from stitch_tools.processes.outcome import ChildDied
+
+TIME_OVER = "the time for the check was over"
+_ORACLES: tuple[OracleKind, ...] = ("fp64", "fp64-cpu", "fp64-partial", "fp32-strict", "none")
+_RULE = "KernelBench: torch.allclose with the reference's output"
+
+
+@dataclass(frozen=True)
+class End:
+    """Why no further draw is made."""
+
+    status: CheckStatus
+    message: str
+    flags: tuple[CheckFlag, ...] = ()
+    stderr_tail: str = ""
+
+
+@dataclass
+class Record:
+    """Everything that a check collects."""
+
+    draws: list[DrawResult] = field(default_factory=list[DrawResult])
+    findings: list[Finding] = field(default_factory=list[Finding])
+    flags: list[CheckFlag] = field(default_factory=list[CheckFlag])
+    skipped: list[str] = field(default_factory=list[str])
+    late: int = 0
+    """Draws that the deadline cut off."""
+    oracle: OracleKind = "fp64"
+    oracle_seen: bool = False
+    passed: Passed = field(default_factory=Passed)
+    sensitivity: tuple[Sensitivity, ...] | None = None
+    agreements: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    """What KernelBench's rule says of each own draw."""
+    work: WorkEvidence | None = None
+
+    @property
+    def failures(self) -> int:
+        """Wrong draws."""
+        return sum(not draw.ok for draw in self.draws)
+
+    def note(self, rule: str, message: str, severity: Severity = "note") -> None:
+        """Add a finding, once a rule and message."""
+        finding = Finding(rule=rule, severity=severity, message=message)
+        if finding not in self.findings:
+            self.findings.append(finding)
+
+    def note_oracle(self, expectation: Expectation) -> None:
+        """Remember the weakest oracle that was used, and why."""
+        kind = _oracle_kind(expectation.oracle)
+        if not self.oracle_seen or _ORACLES.index(kind) > _ORACLES.index(self.oracle):
+            self.oracle, self.oracle_seen = kind, True
+        for note in expectation.notes:
+            if note not in self.skipped:
+                self.skipped.append(note)
+
+    def repeats_bitwise(self) -> bool | None:
+        """Whether all repeated draws gave the same bits; None where none was repeated."""
+        known = [draw.repeats_bitwise for draw in self.draws if draw.repeats_bitwise is not None]
+        return all(known) if known else None
+
+    def is_weak(self, depends_on_inputs: bool) -> bool:
+        """Whether a pass rests on draws that hardly depend on inputs or weights."""
+        if self.sensitivity is None:
+            return not depends_on_inputs
+        return not any(row.subject == "inputs" for row in self.sensitivity) or bool(
+            uncovered_subjects(self.sensitivity, self.passed)
+        )
+
+    def reference_tolerance(self) -> ReferenceTolerance | None:
+        """KernelBench's verdict over the own draws."""
+        if not self.agreements:
+            return None
+        gaps: list[float | None] = [row["largest_difference"] for row in self.agreements]
+        known = [gap for gap in gaps if gap is not None]
+        tolerance = max(row["tolerance"] for row in self.agreements)
+        return ReferenceTolerance(
+            rule=_RULE,
+            atol=tolerance,
+            rtol=tolerance,
+            ok=all(row["ok"] for row in self.agreements),
+            draws=len(self.agreements),
+            largest_difference=max(known) if len(known) == len(gaps) else None,
+        )
+
+    def end(self, end: End | None) -> End:
+        """The end that all of this amounts to: a fatal finding first, then what stopped the draws."""
+        fatal = next((row for row in self.findings if row.severity == "fatal"), None)
+        if fatal is not None:
+            return End("rejected_cheat", fatal.message, stderr_tail=end.stderr_tail if end else "")
+        failed = next((draw for draw in self.draws if not draw.ok), None)
+        if end is None and failed is not None:
+            return End("incorrect", describe_draw(failed))
+        return end or self._accept()
+
+    def _accept(self) -> End:
+        agreed = f"{len(self.draws)} draws agree with the {self.oracle} oracle"
+        if not self.late:
+            return End("accepted", agreed)
+        missing = f"{self.late} of {len(self.draws) + self.late} draws were not made, {TIME_OVER}"
+        return End("accepted", f"{agreed}; {missing}", ("incomplete",))
+
+
+def _oracle_kind(name: str) -> OracleKind:
+    for kind in _ORACLES:
+        if kind == name:
+            return kind
+    return "none"
+
+
+def end_of_worker(death: ChildDied) -> End:
+    """The end of a program whose process did not survive."""
+    outcome = death.outcome
+    status: CheckStatus = "crashed"
+    if outcome.kind == "timed_out":
+        status = "timed_out"
+    elif outcome.kind == "out_of_memory":
+        status = "out_of_memory"
+    return End(status, outcome.describe(), stderr_tail=outcome.stderr_tail[-4000:])
+
+
+def end_of_load(answer: Answer) -> End:
+    """The end of a program that could not be loaded."""
+    if answer.status == "not_loadable":
+        return End("build_failed", f"the program cannot be loaded: {answer.message}")
+    return end_of_step(answer)
+
+
+def end_of_step(answer: Answer) -> End:
+    """The end of a program that failed in a step."""
+    if answer.status == "not_representable":
+        return End("unmeasured", answer.message)
+    status: CheckStatus = "out_of_memory" if answer.status == "out_of_memory" else "crashed"
+    return End(status, f"the program failed in {describe_refusal(answer)}")

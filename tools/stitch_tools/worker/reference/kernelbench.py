@@ -1,0 +1,37 @@
+"""KernelBench's own rule: torch.allclose with the reference's output, at a tolerance by type."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+_FP32_TOLERANCE, _HALF_TOLERANCE = 1e-4, 1e-2
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What the rule says of one call."""
+
+    ok: bool
+    tolerance: float
+    """Absolute and relative alike; that of the least precise output."""
+    largest_difference: float
+
+
+def agreement(actual: Sequence[torch.Tensor], reference: Sequence[torch.Tensor]) -> Agreement:
+    """The rule over all outputs, which have the reference's shapes and types."""
+    ok, tolerance, largest = True, _FP32_TOLERANCE, 0.0
+    for own, expected in zip(actual, reference, strict=True):
+        if own.shape != expected.shape or own.dtype != expected.dtype:
+            return Agreement(ok=False, tolerance=tolerance, largest_difference=float("inf"))
+        own = own.to(expected.device)
+        if not (own.is_floating_point() or own.is_complex()):
+            ok = ok and torch.equal(own, expected)
+            continue
+        limit = _HALF_TOLERANCE if own.dtype in (torch.float16, torch.bfloat16) else _FP32_TOLERANCE
+        tolerance = max(tolerance, limit)
+        ok = ok and torch.allclose(expected, own, atol=limit, rtol=limit)
+        if own.numel():
+            gap = (own.to(torch.complex128) - expected.to(torch.complex128)).abs()
+            largest = max(largest, float(gap.nan_to_num(nan=float("inf")).max()))
+    return Agreement(ok, tolerance, largest)

@@ -1,0 +1,42 @@
+"""How many representable numbers lie between a value and the oracle rounded to the value's own type."""
+
+import torch
+
+ULP_LIMITS = (0, 1, 2, 4, 16, 256)
+"""Largest distance of each bin; beyond the last comes `more`, then `non-finite`."""
+
+_FAR = 1 << 20
+
+_BITS = {
+    torch.float16: torch.int16,
+    torch.bfloat16: torch.int16,
+    torch.float32: torch.int32,
+    torch.float64: torch.int64,
+}
+
+
+def ulp_histogram(actual: torch.Tensor, oracle: torch.Tensor) -> tuple[int, ...] | None:
+    """Elements per distance 0, 1, 2, 3-4, 5-16, 17-256, more, non-finite; None for types without ULPs."""
+    if actual.is_complex():
+        actual, oracle = torch.view_as_real(actual), torch.view_as_real(oracle)
+    if actual.dtype not in _BITS:
+        return None
+    rounded = oracle.to(actual.device, actual.dtype)
+    finite = actual.isfinite() & rounded.isfinite()
+    left, right = _ordered(actual[finite]), _ordered(rounded[finite])
+    # Numbers of opposite signs may be further apart than int64 can tell: that is in the last bin anyhow.
+    apart = (left < 0) != (right < 0)
+    distance = torch.where(
+        apart, left.abs().clamp_max(_FAR) + right.abs().clamp_max(_FAR), (left - right).abs()
+    )
+    edges = torch.tensor(ULP_LIMITS, dtype=torch.int64, device=actual.device)
+    bins = torch.bucketize(distance, edges)
+    counts = torch.bincount(bins, minlength=len(ULP_LIMITS) + 1).tolist()
+    return (*counts, int((~finite).sum()))
+
+
+def _ordered(values: torch.Tensor) -> torch.Tensor:
+    """Integers in the order of the numbers, neighbors one apart, both zeros at 0."""
+    bits = values.contiguous().view(_BITS[values.dtype]).to(torch.int64)
+    lowest = torch.iinfo(_BITS[values.dtype]).min
+    return torch.where(bits < 0, lowest - bits, bits)
