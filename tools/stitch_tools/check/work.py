@@ -30,6 +30,7 @@ _FEWEST_OBSERVATIONS = 20
 _NEARLY_NOTHING = 0.01
 _MOST_ITEMS = 40
 _MOST_NAMED = 10
+_MOST_CHARS = 500
 _TOPIC = "who did the work"
 
 Launches = dict[str, float]
@@ -68,9 +69,11 @@ def trace_work(case: Case, reference: ReferenceServer, worker: Worker) -> Traced
                 update={"ablation": _ablate(case, reference, traced)}
             )
     except ChildDied as death:
-        traced.find("untraceable", f"right before, and under the tracer {death.outcome.describe()}")
+        last = death.outcome.stderr_tail.strip()[-_MOST_CHARS:]
+        message = f"right before, and under the tracer {death.outcome.describe()}"
+        traced.find("untraceable", f"{message}: {last}" if last else message)
     except (RefusedError, ValidationError) as error:
-        traced.find("untraceable", f"right before, and under the tracer: {str(error)[:500]}")
+        traced.find("untraceable", f"right before, and under the tracer: {str(error)[:_MOST_CHARS]}")
     except (DrawUnavailable, TaskError, EnvironmentMissingError) as error:
         traced.skipped.append(f"{_TOPIC}: {str(error)[:300]}")
     return traced

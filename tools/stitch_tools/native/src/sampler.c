@@ -2,8 +2,8 @@
  *
  * A thread of our own wakes at each period, looks which threads run, and sends them SIGPROF. The handler
  * stores the interrupted program counter and a copy of the stack above it; whose code that is, is found out
- * afterwards. Nothing here depends on perf_event (often forbidden) or on the kernel's tick, and threads that
- * a parallel runtime makes later are seen as well. Threads that sleep are left in peace.
+ * afterwards. Nothing here depends on perf_event (often forbidden) or on the kernel's tick. Threads that
+ * sleep are left in peace; those that are made later are counted and not sampled.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -21,6 +21,10 @@
 #include <unistd.h>
 
 #define WIPED_BYTES (256 << 10)
+#define MOST_THREADS 256
+#define HANDLER_STACK_BYTES (64 << 10)
+#define MOST_WAITS 16
+#define REGISTERING_MS 50
 #define EXPORT __attribute__((visibility("default")))
 
 typedef struct {
@@ -32,25 +36,66 @@ typedef struct {
 static int memory_fd = -1;
 static uint64_t slot_bytes, slot_count;
 static uint32_t period_us;
-static atomic_uint_fast64_t next_slot;
+static atomic_uint_fast64_t next_slot, unfollowed, waiting;
 static atomic_int running;
 static pthread_t sampler;
+
+/* Generated code may keep its data where others keep their stack (oneDNN's sgemm does), and a signal would
+ * overwrite it. So each thread gets a stack for the handler before the work begins, while it waits. */
+static char handler_stacks[MOST_THREADS][HANDLER_STACK_BYTES] __attribute__((aligned(64)));
+static long followed[MOST_THREADS];
+static int followed_count;
+static atomic_int registering; /* 1 + the place in `followed` that the next signal fills; 0: none */
+
+static void follow_thread(ucontext_t* context, int place) {
+  /* The return from the handler installs this: sigaltstack itself would be undone by it. */
+  context->uc_stack.ss_sp = handler_stacks[place];
+  context->uc_stack.ss_size = HANDLER_STACK_BYTES;
+  context->uc_stack.ss_flags = 0;
+  atomic_store(&registering, 0);
+}
+
+/* Code in which threads wait for each other, as pairs of addresses. It would fill all slots on a busy
+ * machine. */
+static uint64_t waits[2 * MOST_WAITS];
+static int wait_count;
+
+static int is_waiting(uint64_t address) {
+  for (int i = 0; i < wait_count; ++i)
+    if (waits[2 * i] <= address && address < waits[2 * i + 1]) return 1;
+  return 0;
+}
 
 /* Copies through the kernel: a stack that ends before the slot is full gives a short write, not a fault. */
 static void take_sample(int signal_number, siginfo_t* info, void* context) {
   (void)signal_number, (void)info;
+  const int place = atomic_load(&registering);
+  if (place) {
+    follow_thread((ucontext_t*)context, place - 1);
+    return;
+  }
   if (!atomic_load(&running)) return;
+  const greg_t* registers = ((ucontext_t*)context)->uc_mcontext.gregs;
+  if (is_waiting((uint64_t)registers[REG_RIP])) {
+    atomic_fetch_add(&waiting, 1);
+    return;
+  }
   const uint64_t slot = atomic_fetch_add(&next_slot, 1);
   if (slot >= slot_count) return;
   const int saved = errno;
-  const greg_t* registers = ((ucontext_t*)context)->uc_mcontext.gregs;
-  const off_t place = (off_t)(slot * slot_bytes);
+  const off_t start = (off_t)(slot * slot_bytes);
   const ssize_t copied = pwrite(memory_fd, (const void*)registers[REG_RSP], slot_bytes - sizeof(Sample),
-                                place + (off_t)sizeof(Sample));
+                                start + (off_t)sizeof(Sample));
   const Sample sample = {(uint64_t)registers[REG_RIP], (uint64_t)syscall(SYS_gettid),
                          copied > 0 ? (uint64_t)copied : 0};
-  (void)!pwrite(memory_fd, &sample, sizeof sample, place);
+  (void)!pwrite(memory_fd, &sample, sizeof sample, start);
   errno = saved;
+}
+
+static int is_followed(long thread) {
+  for (int i = 0; i < followed_count; ++i)
+    if (followed[i] == thread) return 1;
+  return 0;
 }
 
 /* Whether a thread has a processor or waits for one, by the letter after its name in its stat file. */
@@ -69,8 +114,38 @@ static int is_running(int folder, const char* thread) {
   return after != NULL && after[1] == ' ' && after[2] == 'R';
 }
 
+/* The next thread of this process, 0 after the last. */
+static long next_thread(DIR* tasks, const char** name) {
+  for (struct dirent* entry = readdir(tasks); entry != NULL; entry = readdir(tasks)) {
+    const long thread = atol(entry->d_name);
+    *name = entry->d_name;
+    if (thread > 0) return thread;
+  }
+  return 0;
+}
+
+/* Gives every thread that there is now its stack for the handler. */
+static void follow_threads(void) {
+  const char* name;
+  const struct timespec moment = {0, 100000};
+  DIR* tasks = opendir("/proc/self/task");
+  if (tasks == NULL) return;
+  for (long thread = next_thread(tasks, &name); thread != 0; thread = next_thread(tasks, &name)) {
+    if (is_followed(thread) || followed_count == MOST_THREADS) continue;
+    atomic_store(&registering, followed_count + 1);
+    syscall(SYS_tgkill, getpid(), thread, SIGPROF);
+    for (int waits = 0; atomic_load(&registering) && waits < REGISTERING_MS * 10; ++waits)
+      nanosleep(&moment, NULL);
+    if (!atomic_load(&registering)) followed[followed_count] = thread;
+    ++followed_count; /* also where no answer came: it could still come, and must not find another's place */
+    atomic_store(&registering, 0);
+  }
+  closedir(tasks);
+}
+
 static void* sample_threads(void* unused) {
   (void)unused;
+  const char* name;
   const pid_t process = getpid();
   const long self = syscall(SYS_gettid);
   DIR* tasks = opendir("/proc/self/task");
@@ -78,10 +153,12 @@ static void* sample_threads(void* unused) {
   const struct timespec pause = {period_us / 1000000, (long)(period_us % 1000000) * 1000};
   while (atomic_load(&running)) {
     rewinddir(tasks);
-    for (struct dirent* entry = readdir(tasks); entry != NULL; entry = readdir(tasks)) {
-      const long thread = atol(entry->d_name);
-      if (thread > 0 && thread != self && is_running(dirfd(tasks), entry->d_name))
+    for (long thread = next_thread(tasks, &name); thread != 0; thread = next_thread(tasks, &name)) {
+      if (thread == self || !is_running(dirfd(tasks), name)) continue;
+      if (is_followed(thread))
         syscall(SYS_tgkill, process, thread, SIGPROF);
+      else
+        atomic_fetch_add(&unfollowed, 1);
     }
     nanosleep(&pause, NULL);
   }
@@ -96,28 +173,46 @@ static __attribute__((noinline)) void wipe_stack(void) {
   __asm__ volatile("" : : "r"(below) : "memory");
 }
 
-/* Begins to sample into slots of `fd`; slots that are taken already stay. 0, or an errno value. */
-EXPORT int32_t stitch_sampler_start(int32_t fd, uint64_t bytes_per_slot, uint64_t slots, uint32_t microseconds) {
+/* Begins to sample into slots of `fd`; slots that are taken already stay. 0, or an errno value.
+ * Call it while the program's threads wait: those that exist now are followed. */
+EXPORT int32_t stitch_sampler_start(int32_t fd, uint64_t bytes_per_slot, uint64_t slots,
+                                    uint32_t microseconds) {
   if (atomic_load(&running)) return EBUSY;
-  wipe_stack();
   memory_fd = fd, slot_bytes = bytes_per_slot, slot_count = slots, period_us = microseconds;
   struct sigaction action;
   memset(&action, 0, sizeof action);
   action.sa_sigaction = take_sample;
-  action.sa_flags = SA_SIGINFO | SA_RESTART;
+  action.sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK;
   if (sigaction(SIGPROF, &action, NULL) != 0) return errno;
+  follow_threads();
+  wipe_stack();
   atomic_store(&running, 1);
   const int status = pthread_create(&sampler, NULL, sample_threads, NULL);
   if (status != 0) atomic_store(&running, 0);
   return status;
 }
 
-/* Ends it. Returns the number of slots that hold a sample. */
-EXPORT uint64_t stitch_sampler_stop(void) {
-  if (atomic_load(&running)) {
-    atomic_store(&running, 0);
-    pthread_join(sampler, NULL);
-  }
+/* Ends it. */
+EXPORT void stitch_sampler_stop(void) {
+  if (!atomic_load(&running)) return;
+  atomic_store(&running, 0);
+  pthread_join(sampler, NULL);
+}
+
+/* Slots that hold a sample by now. */
+EXPORT uint64_t stitch_sampler_count(void) {
   const uint64_t taken = atomic_load(&next_slot);
   return taken < slot_count ? taken : slot_count;
 }
+
+/* Samples from [start, end) are counted and not kept. */
+EXPORT void stitch_sampler_waits(uint64_t start, uint64_t end) {
+  if (wait_count == MOST_WAITS) return;
+  waits[2 * wait_count] = start, waits[2 * wait_count + 1] = end;
+  ++wait_count;
+}
+
+EXPORT uint64_t stitch_sampler_waiting(void) { return atomic_load(&waiting); }
+
+/* How often a thread ran that was made after the start, and was therefore not sampled. */
+EXPORT uint64_t stitch_sampler_unfollowed(void) { return atomic_load(&unfollowed); }

@@ -69,6 +69,11 @@ def own_files(mappings: Sequence[Mapping], belongings: Belongings) -> list[Mappi
     return list(firsts.values())
 
 
+def is_waiting(path: str) -> bool:
+    """Whether this is a parallel runtime, in which threads wait for each other."""
+    return path.rpartition("/")[2].startswith(_WAITING)
+
+
 def owner_of(path: str, belongings: Belongings) -> int:
     """Whose code lies in a mapping of this file."""
     if not path or path.startswith(("/memfd:", "/dev/zero", "//anon")):
@@ -82,7 +87,7 @@ def owner_of(path: str, belongings: Belongings) -> int:
         return HELPER
     if name.startswith("libffi"):
         return BRIDGE
-    if name.startswith(_WAITING):
+    if is_waiting(path):
         return WAITING
     return _owner_by_place(path, belongings)
 

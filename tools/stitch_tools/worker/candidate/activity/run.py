@@ -18,6 +18,8 @@ from stitch_tools.worker.serving import Reply, Request
 from stitch_tools.worker.trees import unflatten
 
 _WARM_CALLS = 2
+_ENOUGH_SAMPLES = 150
+_LONGEST = 6.0  # times the wanted seconds
 _COUNTED_CALLS = 2
 _MARGIN_S = 0.002  # between work that counts and work that does not, on a device
 _MAX_ROWS = 200
@@ -70,21 +72,30 @@ class Tracer:
             attribution, samples = Attribution(self.belongings), self._sampler.read()
             for first, last in self._ranges:
                 found += attribution.count(samples[first:last])
+            found["other", "waiting threads"] = self._sampler.waiting
+            found["other", "threads that are made anew"] = self._sampler.unfollowed
+            found = +found
         rows = [_row(work, None, number) for work, number in found.most_common()]
         return {"rows": rows[:_MAX_ROWS], "samples": sum(found.values()), "blocks": []}
 
     def _sampled_block(self, sampler: Sampler, call: Callable[[], object], seconds: float) -> int:
+        # The threads that a parallel runtime keeps exist after this call, and wait.
+        call()
         first, calls = sampler.count, 0
-        end = time.perf_counter() + seconds
+        start = time.perf_counter()
         sampler.start()
         try:
-            while calls == 0 or time.perf_counter() < end:
+            while calls == 0 or self._goes_on(sampler.count - first, time.perf_counter() - start, seconds):
                 call()
                 calls += 1
         finally:
             sampler.stop()
         self._ranges.append((first, sampler.count))
         return calls
+
+    def _goes_on(self, samples: int, elapsed: float, wanted: float) -> bool:
+        # On a busy machine threads of a small program do little but wait, which gives no samples.
+        return elapsed < wanted or (samples < _ENOUGH_SAMPLES and elapsed < _LONGEST * wanted)
 
     def _traced_block(self, call: Callable[[], object], calls: int) -> int:
         for _ in range(_WARM_CALLS):

@@ -26,6 +26,7 @@ SLOT_BYTES = 32 << 10
 SLOTS = 2048
 _HEADER_WORDS = 3
 _CHUNK = 128
+_GENERATED = "generated code"
 _PREFIX = b"_ZN2at4_ops"
 _OPERATOR = re.compile(r"_ZN2at4_ops(\d+)(\w+)")
 
@@ -44,28 +45,48 @@ class Sampler:
     """The C sampler. Load it before the program: its library then resolves nothing of the program's."""
 
     def __init__(self, library: str, period_us: int = 500) -> None:
-        self._library = ctypes.CDLL(library)
-        self._start = self._library.stitch_sampler_start
-        self._start.argtypes = [ctypes.c_int32, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint32]
-        self._stop = self._library.stitch_sampler_stop
-        self._stop.restype = ctypes.c_uint64
+        self._library: Any = ctypes.CDLL(library)
+        words = [ctypes.c_uint64, ctypes.c_uint64]
+        self._library.stitch_sampler_start.argtypes = [ctypes.c_int32, *words, ctypes.c_uint32]
+        self._library.stitch_sampler_waits.argtypes = words
+        for name in ("count", "waiting", "unfollowed"):
+            getattr(self._library, f"stitch_sampler_{name}").restype = ctypes.c_uint64
         self._fd = memory.create(SLOTS * SLOT_BYTES, "samples")
         self._period_us = period_us
-        self.count = 0
+        self._waits: set[int] = set()
+
+    @property
+    def count(self) -> int:
+        """Samples that were kept."""
+        return int(self._library.stitch_sampler_count())
+
+    @property
+    def waiting(self) -> int:
+        """Samples of threads that waited for others; not kept."""
+        return int(self._library.stitch_sampler_waiting())
+
+    @property
+    def unfollowed(self) -> int:
+        """How often a thread ran that was made too late to be sampled."""
+        return int(self._library.stitch_sampler_unfollowed())
 
     def start(self) -> None:
-        """Begin to sample every running thread of this process.
+        """Begin to sample every running thread of this process; best while they wait.
 
         Raises:
             OSError: the thread could not be made.
         """
-        status = self._start(self._fd, SLOT_BYTES, SLOTS, self._period_us)
+        for mapping in objects.executable_mappings():
+            if objects.is_waiting(mapping.path) and mapping.start not in self._waits:
+                self._waits.add(mapping.start)
+                self._library.stitch_sampler_waits(mapping.start, mapping.end)
+        status = self._library.stitch_sampler_start(self._fd, SLOT_BYTES, SLOTS, self._period_us)
         if status:
             raise OSError(status, "the sampler did not start")
 
     def stop(self) -> None:
-        """End it; `count` then says how many samples there are in all."""
-        self.count = int(self._stop())
+        """End it."""
+        self._library.stitch_sampler_stop()
 
     def read(self) -> torch.Tensor:
         """The samples as rows of 8-byte words: program counter, thread, bytes of stack, stack."""
@@ -109,16 +130,23 @@ class Attribution:
         """Samples by owner and name.
 
         Those of a library whose caller is not on their stack (its worker threads) go where that library's
-        other samples went.
+        other samples went. Generated code may use its stack pointer for data; it then goes with the libraries
+        or with PyTorch, whichever did more.
         """
         found: Counter[Work] = Counter()
         callerless: Counter[str] = Counter()
         for first in range(0, len(samples), _CHUNK):
             self._count_chunk(samples[first : first + _CHUNK], found, callerless)
+        generated = callerless.pop(_GENERATED, 0)
         for name, number in callerless.items():
             as_torch, as_library = found["pytorch", name], found["library", name]
             found["pytorch" if as_torch > as_library else "library", name] += number
-        return found
+        owners: Counter[str] = Counter()
+        for (owner, _), number in found.items():
+            owners[owner] += number
+        makers = [owner for owner in ("library", "pytorch") if owners[owner]] or ["own"]
+        found[max(makers, key=lambda owner: owners[owner]), _GENERATED] += generated
+        return +found
 
     def _count_chunk(self, chunk: torch.Tensor, found: Counter[Work], callerless: Counter[str]) -> None:
         # The program counter is the innermost address; what was not copied of a stack counts as nothing.
@@ -143,6 +171,8 @@ class Attribution:
         if leaf in (objects.LIBC, objects.HELPER, objects.UNNAMED):
             at = _first(owners, objects.NAMED)
             owner = int(owners[at]) if at >= 0 else objects.NOBODY
+            if at < 0 and leaf == objects.UNNAMED:
+                return "callerless", _GENERATED
         # Between bridge and leaf was code of the program's that ended in a jump.
         if owner == objects.OWN or (owner == objects.BRIDGE and leaf != owner):
             return ("copy", "C library") if leaf == objects.LIBC else ("own", self._own_name(words[at]))
@@ -154,14 +184,14 @@ class Attribution:
             if caller < 0:
                 return "callerless", name
             return ("pytorch" if int(owners[caller]) == objects.TORCH else "library"), name
-        return "other", "waiting" if owner == objects.WAITING else "interpreter and the rest"
+        return "other", "interpreter and the rest"
 
     def _own_name(self, address: torch.Tensor) -> str:
         index = int(self._own.find(address.view(1))[0])
         if index >= 0:
             return self._own.names[index]
         place = int(self._places.find(address.view(1))[0])
-        return self._places.names[place] if place >= 0 else "generated code"
+        return self._places.names[place] if place >= 0 else _GENERATED
 
     def _torch_work(self, place: torch.Tensor, operators: torch.Tensor) -> Work:
         """The innermost operator that computes; frames of ended calls below it must not hide it."""
