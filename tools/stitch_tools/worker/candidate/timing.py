@@ -87,8 +87,9 @@ def _serve_graphed(
     ring = PythonRing(call, draws, len(rows), keep_outputs=False)
     log = ring.serve(*pipes, cuda=True)
     # All calls share the graph's own outputs: what each slot's inputs give is fetched once the clock stands.
-    for slot, row in enumerate(rows):
-        _copy_back([call(draws[slot % len(draws)])], [row])
+    with torch.inference_mode():
+        for slot, row in enumerate(rows):
+            _copy_back([call(draws[slot % len(draws)])], [row])
     return log
 
 
