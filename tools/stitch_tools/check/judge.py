@@ -22,7 +22,7 @@ from stitch_tools.check.schedule import (
     missing_rounds,
     ordinary_rounds,
 )
-from stitch_tools.check.traced import Case
+from stitch_tools.check.traced import Case, sampler_for_host
 from stitch_tools.check.trial import Observed, Trial
 from stitch_tools.check.words import describe_build, describe_draw, describe_refusal
 from stitch_tools.check.work import trace_work
@@ -136,6 +136,7 @@ class _Judge:
                 ReferenceServer(self.session, self.task, self.store, timeout_s=timeout_s)
             )
             reference.revive()
+            sampler = sampler_for_host(self.task, self.options)
             worker = stack.enter_context(
                 Worker(
                     self.session,
@@ -143,6 +144,7 @@ class _Judge:
                     self.program,
                     self.build,
                     self.store,
+                    readable=() if sampler is None else (sampler,),
                     memory_bytes=self.options.memory_bytes,
                 )
             )

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from stitch_tools.check.candidate import Worker
 from stitch_tools.check.options import CheckOptions
 from stitch_tools.check.reference import Expectation, Inputs, ReferenceServer
 from stitch_tools.check.words import describe_refusal
+from stitch_tools.errors import EnvironmentMissingError
 from stitch_tools.host_build import build_sampler
 from stitch_tools.models import Build, Fact, Program, Task
 from stitch_tools.models.evidence import WorkOwner
@@ -22,8 +21,9 @@ from stitch_tools.worker import memory
 from stitch_tools.worker.wire import Frame
 
 _BLOCK_S = 0.3
+DIRECTLY = " (past the dispatcher)"
+"""End of the name of an operator of PyTorch that was called directly (worker/candidate/activity)."""
 _EXTRA_S = 60.0
-_LAUNCHES: TypeAdapter[dict[str, float]] = TypeAdapter(dict[str, float])
 _TIMES_REFERENCE = 50  # how much slower than the reference a program may be before it is stopped
 
 
@@ -66,6 +66,22 @@ class Report(Fact):
     never: tuple[str, ...] = ()
 
 
+class Untraced(Fact):
+    """What a worker without a tracer shows (cuda)."""
+
+    launches: dict[str, float]
+    """Launches per forward of the program's own binaries, by launch function."""
+    host: tuple[ReportRow, ...] = ()
+    """Samples of the host's threads."""
+
+    @property
+    def past_dispatcher(self) -> float:
+        """Share of the host's work in functions of PyTorch that were called past its dispatcher, 0 to 1."""
+        work = sum(row.weight for row in self.host if row.owner != "other")
+        past = sum(row.weight for row in self.host if row.name.endswith(DIRECTLY))
+        return past / work if work > 0 else 0.0
+
+
 class RefusedError(Exception):
     """The watched program did not do a step; the message says which and why. A result, not our trouble."""
 
@@ -106,13 +122,13 @@ class WatchedWorker:
         sites = self._ask("activity_gates", shut=shut).get("sites")
         return sites if isinstance(sites, int) else 0
 
-    def launches(self) -> dict[str, float]:
+    def launches(self) -> "Untraced":
         """Launches per forward that the gates counted.
 
         Raises:
             pydantic.ValidationError: the answer makes no sense.
         """
-        return count_launches(self._worker, self._case)
+        return count_launches(self._worker, self._case, None)
 
     def report(self) -> Report:
         """What the tracer saw.
@@ -209,15 +225,30 @@ def belongings(case: Case, worker: Worker) -> dict[str, Any]:
     return {"files": files, "folders": folders, "source_folder": folder, "harness": []}
 
 
-def count_launches(worker: Worker, case: Case) -> dict[str, float]:
-    """Launches per forward of the program's own binaries on a worker's last inputs; gates come first.
+def count_launches(worker: Worker, case: Case, sampler: Path | None) -> Untraced:
+    """What a worker without a tracer shows on its last inputs; gates come first.
 
     Raises:
         pydantic.ValidationError: the answer makes no sense.
     """
-    frame = worker.child.request({"op": "activity_launches"}, timeout_s=case.options.init_timeout_s)
-    found = _LAUNCHES.validate_python(_accepted(frame).message.get("launches"))
-    return {name: number for name, number in found.items() if number}
+    message = {
+        "op": "activity_launches",
+        **belongings(case, worker),
+        "sampler": None if sampler is None else str(sampler),
+        "seconds": _BLOCK_S,
+    }
+    found = _accepted(worker.child.request(message, timeout_s=case.options.init_timeout_s)).message
+    return Untraced.model_validate({name: found.get(name) for name in Untraced.model_fields})
+
+
+def sampler_for_host(task: Task, options: CheckOptions) -> Path | None:
+    """The sampler that the worker of a GPU program's correctness check must be able to read, or None."""
+    if not (options.trace and task.target.startswith("cuda")):
+        return None
+    try:
+        return build_sampler()
+    except EnvironmentMissingError:  # no host compiler: that part of the evidence is missing then
+        return None
 
 
 def _accepted(frame: Frame) -> Frame:

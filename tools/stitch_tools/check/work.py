@@ -15,8 +15,10 @@ from stitch_tools.check.traced import (
     Case,
     RefusedError,
     Report,
+    Untraced,
     belongings,
     count_launches,
+    sampler_for_host,
     watched_worker,
 )
 from stitch_tools.errors import EnvironmentMissingError, TaskError
@@ -32,8 +34,6 @@ _MOST_ITEMS = 40
 _MOST_NAMED = 10
 _MOST_CHARS = 500
 _TOPIC = "who did the work"
-
-Launches = dict[str, float]
 
 
 @dataclass
@@ -62,6 +62,8 @@ def trace_work(case: Case, reference: ReferenceServer, worker: Worker) -> Traced
     try:
         untraced = _untraced_launches(case, worker) if case.cuda else None
         report, right, launches = _trace(case, reference)
+        if untraced is not None and untraced.past_dispatcher > _NEARLY_NOTHING:
+            report = _with_hidden_pytorch(report)
         traced.evidence = _weigh(report, right, _counts_match(report, launches, untraced))
         _judge(case, traced, traced.evidence)
         if case.options.ablation:
@@ -79,13 +81,21 @@ def trace_work(case: Case, reference: ReferenceServer, worker: Worker) -> Traced
     return traced
 
 
-def _untraced_launches(case: Case, worker: Worker) -> Launches:
+def _untraced_launches(case: Case, worker: Worker) -> Untraced:
     message = {"op": "activity_gates", "shut": False, **belongings(case, worker)}
     worker.child.request(message, timeout_s=case.options.init_timeout_s)
-    return count_launches(worker, case)
+    return count_launches(worker, case, sampler_for_host(case.task, case.options))
 
 
-def _trace(case: Case, reference: ReferenceServer) -> tuple[Report, bool, Launches | None]:
+def _with_hidden_pytorch(report: Report) -> Report:
+    """The report with libraries counted as PyTorch's: what is called past its dispatcher has no operator."""
+    rows = [
+        row.model_copy(update={"owner": "pytorch"}) if row.owner == "library" else row for row in report.rows
+    ]
+    return report.model_copy(update={"rows": tuple(rows)})
+
+
+def _trace(case: Case, reference: ReferenceServer) -> tuple[Report, bool, Untraced | None]:
     """The report, whether all outputs were right, and the launches that the gates counted (cuda)."""
     with watched_worker(case, reference) as watched:
         watched.begin()
@@ -153,10 +163,10 @@ def _weigh(report: Report, right: bool, counts_match: bool | None) -> WorkEviden
     )
 
 
-def _counts_match(report: Report, traced: Launches | None, untraced: Launches | None) -> bool | None:
-    if not report.blocks:
+def _counts_match(report: Report, traced: Untraced | None, untraced: Untraced | None) -> bool | None:
+    if not report.blocks or traced is None or untraced is None:
         return None
-    return all(block == report.blocks[0] for block in report.blocks) and traced == untraced
+    return all(block == report.blocks[0] for block in report.blocks) and traced.launches == untraced.launches
 
 
 def _judge(case: Case, traced: Traced, evidence: WorkEvidence) -> None:

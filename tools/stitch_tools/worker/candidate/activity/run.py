@@ -21,6 +21,7 @@ _WARM_CALLS = 2
 _ENOUGH_SAMPLES = 150
 _LONGEST = 6.0  # times the wanted seconds
 _COUNTED_CALLS = 2
+_CALLS_BETWEEN_WAITS = 50
 _MARGIN_S = 0.002  # between work that counts and work that does not, on a device
 _MAX_ROWS = 200
 _MAX_NAME = 300
@@ -160,8 +161,11 @@ def activity_gates(state: CandidateState, request: Request) -> Reply:
 
 
 def activity_launches(state: CandidateState, request: Request) -> Reply:
-    """Launches per forward of the program's own binaries, on the inputs of the last run; no tracer needed."""
-    gates = state.gates
+    """Launches per forward of the program's own binaries, on the inputs of the last run; no tracer needed.
+
+    With a `sampler` also whose host code runs: under a tracer the tracer's own would be seen.
+    """
+    gates, message = state.gates, request.message
     if gates is None:
         raise ProgramError("error", "activity_launches", "the gates come first")
     call = scratch_call(state)
@@ -172,7 +176,35 @@ def activity_launches(state: CandidateState, request: Request) -> Reply:
         call()
     _synchronize(state)
     passed = gates.counts() - before
-    return _ok(launches={name: number / _COUNTED_CALLS for name, number in passed.items()})
+    host: list[dict[str, Any]] = []
+    if message.get("sampler"):
+        belongings = Belongings(tuple(message["files"]), tuple(message["folders"]), (message["sampler"],))
+        host = _host_rows(state, Sampler(message["sampler"]), call, belongings, float(message["seconds"]))
+    return _ok(launches={name: number / _COUNTED_CALLS for name, number in passed.items()}, host=host)
+
+
+def _host_rows(
+    state: CandidateState,
+    sampler: Sampler,
+    call: Callable[[], object],
+    belongings: Belongings,
+    seconds: float,
+) -> list[dict[str, Any]]:
+    """Samples of the host's threads. The device is waited for between short blocks that count."""
+    sampled, start = 0.0, time.perf_counter()
+    while sampled < seconds and time.perf_counter() < start + _LONGEST * seconds:
+        _synchronize(state)
+        sampler.start()
+        try:
+            block = time.perf_counter()
+            for _ in range(_CALLS_BETWEEN_WAITS):
+                call()
+            sampled += time.perf_counter() - block
+        finally:
+            sampler.stop()
+    _synchronize(state)
+    found = Attribution(belongings).count(sampler.read())
+    return [_row(work, None, number) for work, number in found.most_common()][:_MAX_ROWS]
 
 
 def activity_run(state: CandidateState, request: Request) -> Reply:

@@ -27,8 +27,18 @@ SLOTS = 2048
 _HEADER_WORDS = 3
 _CHUNK = 128
 _GENERATED = "generated code"
-_PREFIX = b"_ZN2at4_ops"
-_OPERATOR = re.compile(r"_ZN2at4_ops(\d+)(\w+)")
+# ATen's dispatched entry points, and what can be called past them: device functions, kernels, C functions.
+_PREFIXES = (
+    b"_ZN2at4_ops",
+    b"_ZN2at3cpu",
+    b"_ZN2at4cuda",
+    b"_ZN2at6native",
+    b"aoti_torch_cp",
+    b"aoti_torch_cu",
+)
+_PREFIX_BYTES = max(map(len, _PREFIXES))
+_OPERATOR = re.compile(r"_ZN2at(4_ops|3cpu|4cuda|6native)(\d+)(\w+)|aoti_torch_(?:cpu|cuda)_(\w+)")
+DIRECTLY = " (past the dispatcher)"
 
 # They move no data: memory, shapes and types only. (One string: thirty quotes would hide the names.)
 _FREE = frozenset(
@@ -197,9 +207,11 @@ class Attribution:
         """The innermost operator that computes; frames of ended calls below it must not hide it."""
         found = operators[operators >= 0].tolist()
         names = [self._operators.names[index] for index in found]
-        computing = next((name for name in names if name not in _free_operators()), None)
-        if computing is not None:
-            return "pytorch", f"aten::{computing}"
+        computing = [name for name in names if name.removesuffix(DIRECTLY) not in _free_operators()]
+        if computing:
+            # Dispatched operators call functions that could be called directly, too.
+            dispatched = next((name for name in computing if not name.endswith(DIRECTLY)), computing[0])
+            return "pytorch", f"aten::{dispatched}"
         library = self._places.names[int(place)]
         if names or library.startswith(("libtorch_python", "libc10")):
             return "other", "tensors made and viewed"
@@ -212,13 +224,15 @@ def _first(owners: torch.Tensor, wanted: Sequence[int]) -> int:
 
 
 def _operators(mappings: Sequence[Mapping]) -> _Functions:
-    """The exported entry points of ATen's operators."""
-    mapping = next((row for row in mappings if row.path.endswith("/libtorch_cpu.so")), None)
-    if mapping is None:
-        return _functions([])
-    elf = open_elf(mapping.path)
-    bias = mapping.base - elf.shift(mapping.offset)
-    return _functions([(bias + start, bias + start + size, name) for start, size, name in _entry_points(elf)])
+    """The exported entry points of ATen's operators, those past the dispatcher marked."""
+    found: list[tuple[int, int, str]] = []
+    for library in ("/libtorch_cpu.so", "/libtorch_cuda.so"):
+        mapping = next((row for row in mappings if row.path.endswith(library)), None)
+        if mapping is not None:
+            elf = open_elf(mapping.path)
+            bias = mapping.base - elf.shift(mapping.offset)
+            found += [(bias + start, bias + start + size, name) for start, size, name in _entry_points(elf)]
+    return _functions(found)
 
 
 def _entry_points(elf: ElfFile) -> Iterator[tuple[int, int, str]]:
@@ -233,10 +247,24 @@ def _entry_points(elf: ElfFile) -> Iterator[tuple[int, int, str]]:
     starts = halves[is_function, 0].tolist()
     places = wholes[is_function, 1:].tolist()
     for start, (address, size) in zip(starts, places, strict=True):
-        if elf.data[names_at + start : names_at + start + len(_PREFIX)] == _PREFIX:
-            match = _OPERATOR.match(elf.text(names_at + start))
-            if match is not None:
-                yield address, size, match[2][: int(match[1])]
+        if elf.data[names_at + start : names_at + start + _PREFIX_BYTES].startswith(_PREFIXES):
+            name = _operator_name(elf.text(names_at + start))
+            if name is not None:
+                yield address, size, name
+
+
+def _operator_name(symbol: str) -> str | None:
+    """The operator behind a symbol, None where it is none (at::cuda::getCurrentCUDABlasHandle, ...)."""
+    match = _OPERATOR.match(symbol)
+    if match is None:
+        return None
+    if match[4] is not None:
+        return match[4] + DIRECTLY
+    name = match[3][: int(match[2])]
+    if match[1] == "4_ops":
+        return name
+    base = name.removesuffix("_outf").removesuffix("_out")
+    return name + DIRECTLY if hasattr(torch.ops.aten, base) else None
 
 
 def _own_functions(mappings: Sequence[Mapping], belongings: Belongings) -> _Functions:
