@@ -19,7 +19,7 @@ from stitch_tools.timing.device_lock import device_lock
 from stitch_tools.timing.recheck import recheck
 from stitch_tools.timing.ring import RingShape, available_bytes, ring_shape
 from stitch_tools.timing.seats import PROGRAM, PROGRAM_GRAPHED, Field, Seat, deal, seat_baseline, seat_program
-from stitch_tools.timing.statistics import outcome_of
+from stitch_tools.timing.statistics import CPU_NOISE, GPU_NOISE, outcome_of
 
 Emit = Callable[[str], None]
 CPU_BASELINES = ("eager", "compile:default")
@@ -341,7 +341,7 @@ class _Run:
             speedup=interval.middle,
             low=interval.low,
             high=interval.high,
-            outcome=outcome_of(interval),
+            outcome=outcome_of(interval, noise=CPU_NOISE if self.task.target == "cpu" else GPU_NOISE),
         )
 
 
