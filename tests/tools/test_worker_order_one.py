@@ -112,9 +112,9 @@ def test_initialisers_that_run_after_a_copy_count_too() -> None:
         return stack
 
     stack = build(make)
-    one, two = stack.layers[0], stack.layers[1]  # pyright: ignore[reportIndexIssue]
-    assert not torch.equal(one.linear1.weight, two.linear1.weight)
-    assert torch.equal(one.norm1.weight, two.norm1.weight)
+    weights = stack.state_dict()
+    assert not torch.equal(weights["layers.0.linear1.weight"], weights["layers.1.linear1.weight"])
+    assert torch.equal(weights["layers.0.norm1.weight"], weights["layers.1.norm1.weight"])
 
 
 @pytest.mark.parametrize("make", [lambda: nn.LSTM(4, 5, 2), lambda: nn.Conv2d(3, 8, 3), nn.Identity])

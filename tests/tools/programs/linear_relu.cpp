@@ -39,7 +39,8 @@ enum Fault {
   WRONG_PROBE,
   SMALL_ROWS,
   PRINTS,
-  FLOODS
+  FLOODS,
+  TRUSTS_OUTPUT
 };
 
 struct StitchHandle {
@@ -48,6 +49,7 @@ struct StitchHandle {
   std::string error;
   std::vector<float> cache;
   const void* cached_for = nullptr;
+  const void* written_to = nullptr;
 };
 
 namespace {
@@ -137,6 +139,9 @@ STITCH_EXPORT int32_t stitch_forward(StitchHandle* handle, const StitchForwardAr
   if (FAULT == PRINTS) std::fputs("{\"ok\": true, \"status\": \"ok\"}\n", stdout), std::fflush(stdout);
   if (FAULT == FLOODS)
     for (;;) std::fputs("all work and no play makes a long log\n", stdout);
+  // Same input, same output: what was written there must still be there.
+  if (FAULT == TRUSTS_OUTPUT && handle->cached_for == x.data && handle->written_to == y) return STITCH_OK;
+  if (FAULT == TRUSTS_OUTPUT) handle->cached_for = x.data, handle->written_to = y;
   const bool cached = (FAULT == CACHED_FIRST && !handle->cache.empty()) ||
                       (FAULT == CACHED_BY_ADDRESS && handle->cached_for == x.data);
   if (cached && static_cast<int64_t>(handle->cache.size()) == count) {

@@ -83,6 +83,8 @@ def probe_round(probe: SensitivityProbe, number: int) -> Round:
 
 def missing_rounds(rows: tuple[Sensitivity, ...], passed: Passed, options: CheckOptions) -> list[Round]:
     """Rounds under the probes that react where the draws so far did not."""
+    if not options.order_one_weights:
+        return []
     names = {row.probe for row in rows if row.reacts and not _is_covered(rows, row.subject, passed)}
     number = _own_draws(options) + 4
     return [

@@ -69,7 +69,9 @@ class PythonProgram:
     def reload(self, parameters: Sequence[tuple[str, torch.Tensor]]) -> str | None:
         """Load weights in place; None when done, else why names or shapes do not agree."""
         own, given = self._need().state_dict(keep_vars=True), dict(parameters)
-        if not own or not own.keys() <= given.keys():
+        if not own:
+            return "the program has no parameters" if given else None
+        if not own.keys() <= given.keys():
             return "the program's parameters have other names"
         if any(tensor.shape != given[name].shape for name, tensor in own.items()):
             return "the program's parameters have other shapes"

@@ -1,0 +1,246 @@
+"""Each probe catches a program that passes without it."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from stitch_tools.check import CheckOptions, ReferenceServer, check_program
+from stitch_tools.models import Check, Contract, Program, Task
+from stitch_tools.processes.interpreter import find_interpreter
+from stitch_tools.processes.session import TargetSession
+from stitch_tools.store import Store
+from tests.tools.check_support import build, faulty_program, linear_relu_task, make_task, model_new
+
+HEAD = "import torch\nfrom torch import nn\nimport torch.nn.functional as F\n"
+MAKERS = "def get_inputs():\n    return [torch.rand(16, 8)]\ndef get_init_inputs():\n    return []\n"
+
+
+class Room:
+    """A warm session."""
+
+    def __init__(self, session: TargetSession, store: Store) -> None:
+        self.session, self.store = session, store
+
+    def check(self, task: Task, program: Program, **switches: bool) -> Check:
+        options = replace(CheckOptions(trace=False), **switches)
+        with ReferenceServer(self.session, task, self.store) as reference:
+            return check_program(
+                task,
+                program,
+                build(program, self.store) if program.format == "native" else None,
+                session=self.session,
+                store=self.store,
+                facts=reference.observe(),
+                options=options,
+                reference=reference,
+            )
+
+    def python(
+        self, reference: str, program: str, contract: Contract | None = None, /, **switches: bool
+    ) -> Check:
+        task = make_task(self.store, HEAD + reference, contract=contract or Contract())
+        return self.check(task, model_new(self.store, HEAD + program), **switches)
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
+    root = tmp_path_factory.mktemp("probes")
+    with TargetSession(find_interpreter(None, root), threads=1, scratch_root=root / "scratch") as session:
+        yield Room(session, Store(root / "store"))
+
+
+def module(name: str, forward: str, init: str = "") -> str:
+    lines = [f"class {name}(nn.Module):"]
+    if init:
+        lines += [
+            "    def __init__(self):",
+            "        super().__init__()",
+            *(f"        {row}" for row in init.splitlines()),
+        ]
+    lines += ["    def forward(self, x):", *(f"        {row}" for row in forward.splitlines())]
+    return "\n".join(lines) + "\n"
+
+
+DOUBLED = module("Model", "return x * 2") + MAKERS
+LINEAR = "self.fc = nn.Linear(8, 8)"
+CASES = {
+    "guard_inputs": (
+        DOUBLED,
+        module("ModelNew", "y = x * 2\nx.zero_()\nreturn y"),
+        "incorrect",
+        "modified its inputs",
+    ),
+    "mutate_storage": (
+        DOUBLED,
+        module(
+            "ModelNew",
+            "if x.data_ptr() != self.seen:\n    self.seen, self.y = x.data_ptr(), x * 2\nreturn self.y",
+            "self.seen = 0",
+        ),
+        "rejected_cheat",
+        "draw own-2",
+    ),
+    "structured": (
+        module("Model", "return F.relu(x)") + MAKERS,
+        module("ModelNew", "return x.clone()"),
+        "incorrect",
+        "draw signed",
+    ),
+    "batch_probe": (
+        DOUBLED,
+        module("ModelNew", "y = x.clone()\ny[:16] *= 2\nreturn y if len(x) == 16 else x"),
+        "rejected_cheat",
+        "draw batch-probe",
+    ),
+    "order_one_weights": (
+        module("Model", "return self.fc(x)", LINEAR + "\nnn.init.zeros_(self.fc.bias)") + MAKERS,
+        module("ModelNew", "return F.linear(x, self.fc.weight)", LINEAR + "\nnn.init.zeros_(self.fc.bias)"),
+        "incorrect",
+        "draw order-1/own-6",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("probe", CASES)
+def test_a_cheat_passes_without_its_probe_and_is_caught_with_it(room: Room, probe: str) -> None:
+    reference, cheat, status, words = CASES[probe]
+    without = room.python(reference, cheat, **{probe: False})
+    assert without.status == "accepted", without.message
+    caught = room.python(reference, cheat)
+    assert caught.status == status, caught.message
+    assert words in caught.message
+
+
+LAYERS = {
+    "norm weight": ("self.norm = nn.LayerNorm(8)", "self.norm(x)", "F.layer_norm(x, (8,))"),
+    "layer scale": (
+        "self.fc = nn.Linear(8, 8)\nself.scale = nn.Parameter(1e-9 * torch.ones(8))",
+        "x + self.scale * self.fc(x)",
+        "x + 0",
+    ),
+    "zeroed last layer": (
+        "self.fc = nn.Linear(8, 8)\nself.fc.weight.data.zero_()\nself.fc.bias.data.fill_(0.0)",
+        "x - self.fc(x)",
+        "x + 0",
+    ),
+    "running statistics": (
+        "self.norm = nn.BatchNorm1d(8, affine=False)",
+        "self.norm(x)",
+        "x * (1 + 1e-5) ** -0.5",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_program_that_leaves_out_what_starts_as_nothing_is_incorrect(room: Room, name: str) -> None:
+    init, right, wrong = LAYERS[name]
+    reference = module("Model", f"return {right}", init) + MAKERS
+    contract = Contract(mode="eval")
+    honest = room.python(reference, module("ModelNew", f"return {right}", init), contract)
+    assert honest.status == "accepted", honest.message
+    assert [row.rule for row in honest.findings] == []
+    cheat = module("ModelNew", f"return {wrong}", init)
+    caught = room.python(reference, cheat, contract)
+    assert caught.status == "incorrect", caught.message
+    assert "draw order-1/own-6" in caught.message
+    missed = room.python(reference, cheat, contract, order_one_weights=False)
+    assert missed.status == "accepted", missed.message
+    # Default weights of which nothing reaches the output prove nothing; buffers are not counted.
+    assert ("weak" in missed.flags) is (name != "running statistics")
+
+
+def test_parameters_made_in_another_order_are_loaded_by_name_and_noted(room: Room) -> None:
+    reference = module("Model", "return self.norm(x)", "self.norm = nn.LayerNorm(8)") + MAKERS
+    swapped = (
+        "class Norm(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.bias = nn.Parameter(torch.zeros(8))\n"
+        "        self.weight = nn.Parameter(torch.ones(8))\n"
+        + module(
+            "ModelNew", "return F.layer_norm(x, (8,), self.norm.weight, self.norm.bias)", "self.norm = Norm()"
+        )
+    )
+    check = room.python(reference, swapped)
+    assert check.status == "accepted", check.message
+    assert [row.rule for row in check.findings] == ["order_1_by_name"]
+
+
+@pytest.mark.parametrize("probe", ["second_weights", "reload_weights", "order_one_weights"])
+def test_weights_kept_from_the_first_instance_are_caught_by_each_new_set(room: Room, probe: str) -> None:
+    reference = module("Model", "return self.fc(x)", LINEAR) + MAKERS
+    cheat = "KEPT = []\n" + module("ModelNew", "return F.linear(x, *KEPT)", LINEAR).replace(
+        "    def forward",
+        "        KEPT or KEPT.extend(p.detach().clone() for p in self.parameters())\n    def forward",
+    )
+    off = {"second_weights": False, "reload_weights": False, "order_one_weights": False, "sensitivity": False}
+    assert room.python(reference, cheat, **off).status == "accepted"
+    check = room.python(reference, cheat, **(off | {probe: True}))
+    if probe == "reload_weights":
+        assert [row.rule for row in check.findings] == ["weights_not_reloadable"]
+    else:
+        assert check.status == "incorrect", check.message
+
+
+def test_a_program_that_trusts_what_it_wrote_before_is_caught_by_fresh_poison(room: Room) -> None:
+    task, program = linear_relu_task(room.store), faulty_program(room.store, "TRUSTS_OUTPUT")
+    without = room.check(task, program, repeat=False)
+    assert without.status == "accepted", without.message
+    check = room.check(task, program)
+    assert check.status == "incorrect", check.message
+    assert "draw own-3 repeated: output 0: was never written" in check.message
+
+
+def test_a_program_that_changes_what_it_remembers_is_caught_at_a_later_call(room: Room) -> None:
+    drifting = module(
+        "ModelNew",
+        "key = float(x.sum())\nself.known[key] = self.known[key] + 1 if key in self.known else x * 2\n"
+        "return self.known[key]",
+        "self.known = {}",
+    )
+    assert room.python(DOUBLED, drifting, repeat=False, late_repeat=False).status == "accepted"
+    late = room.python(DOUBLED, drifting, repeat=False)
+    assert late.status == "incorrect"
+    assert "draw own-1 again" in late.message
+    assert "draw own-3 repeated" in room.python(DOUBLED, drifting).message
+
+
+def test_other_bits_at_a_second_call_are_a_note_and_no_verdict(room: Room) -> None:
+    wobbly = module(
+        "ModelNew",
+        "self.calls += 1\ny = x * 2\nreturn y if self.calls % 2 else torch.nextafter(y, y + 1)",
+        "self.calls = 0",
+    )
+    check = room.python(DOUBLED, wobbly)
+    assert check.status == "accepted", check.message
+    assert check.repeats_bitwise is False
+    assert [row.rule for row in check.findings] == ["not_deterministic"]
+    assert room.python(DOUBLED, wobbly, repeat=False).repeats_bitwise is None
+    steady = room.python(DOUBLED, module("ModelNew", "return x + x"))
+    assert steady.repeats_bitwise is True
+    histogram = steady.draws[0].outputs[0].ulp_histogram
+    assert histogram == (128, 0, 0, 0, 0, 0, 0, 0)
+
+
+def test_listed_variants_must_pass_and_may_not_be_refused(room: Room) -> None:
+    makers = MAKERS + "def get_wide():\n    return [torch.rand(2, 100)]\n"
+    reference = module("Model", "return x * 2") + makers
+    refusing = module("ModelNew", "if len(x) == 3: raise NotImplementedError('three')\nreturn x * 2")
+    narrow = module("ModelNew", "return x * 2 if x.shape[1] < 99 else x")
+    listed = Contract(variants=("3", "get_wide"))
+    check = room.python(reference, module("ModelNew", "return x * 2"), listed)
+    assert check.status == "accepted", check.message
+    assert {"variant 3", "variant get_wide"} <= {draw.draw for draw in check.draws}
+    for program, words in (
+        (refusing, "draw variant 3: the program refuses"),
+        (narrow, "draw variant get_wide"),
+    ):
+        assert room.python(reference, program, listed, variants=False).status == "accepted"
+        check = room.python(reference, program, listed)
+        assert check.status == "incorrect", check.message
+        assert words in check.message
+
+
+def test_a_fixed_shape_policy_accepts_what_the_probe_convicts(room: Room) -> None:
+    reference, cheat, _, _ = CASES["batch_probe"]
+    fixed = room.python(reference, cheat, Contract(shape_policy="fixed"))
+    assert (fixed.status, fixed.flags) == ("accepted", ())
