@@ -271,12 +271,21 @@ PAIRS: dict[str, tuple[list[Files], list[Files]]] = {
                     "def forward(self, x):\n    return self.block(x)",
                     before="class Block(nn.Module):\n    def forward(self, x):\n        return torch.relu(x)"),
             methods("def forward(self, x):\n    return self.step(x)\ndef step(self, y):\n    return torch.exp(y)"),
+            methods("def __init__(self):\n    super().__init__()\n    self.net = nn.Sequential(nn.Linear(4, 4), nn.ReLU())\n"
+                    "def forward(self, x):\n    return self.net(x)"),
+            methods("def __init__(self):\n    super().__init__()\n    self.rows = nn.ModuleList([nn.Linear(4, 4)])\n"
+                    "def forward(self, x):\n    for row in self.rows:\n        x = row(x)\n    return x"),
+            methods("def forward(self, x, op=torch.relu):\n    return op(x)"),
+            model("return list(map(torch.relu, [x]))[0]"),
             scale_with("return at::relu(x);"),
             scale_with("y = x.matmul(x);"),
             scale_with("return torch::nn::functional::gelu(x);"),
         ],
         [
             HONEST,
+            methods("def __init__(self):\n    super().__init__()\n    self.net = nn.Sequential(Block(), Block())\n"
+                    "def forward(self, x):\n    return self.net(x)",
+                    before="class Block(nn.Module):\n    def forward(self, x):\n        return ext.scale(x)"),
             model("y = torch.empty_like(x)\nreturn ext.scale(x.contiguous().view(-1)).reshape(x.shape)"),
             methods("def __init__(self):\n    super().__init__()\n    self.w = nn.Parameter(torch.randn(4, 4) * 0.1)\n"
                     "    self.packed = torch.relu(self.w).t().contiguous()\n"
@@ -287,6 +296,14 @@ PAIRS: dict[str, tuple[list[Files], list[Files]]] = {
             scale_with("TORCH_CHECK(x.is_cuda()); y = torch::zeros_like(x); auto z = x.view({-1}).contiguous();"),
             HONEST_NATIVE,
         ],
+    ),
+    "other_library_in_forward": (
+        [
+            model("import numpy as np\nreturn torch.from_numpy(np.tanh(x.numpy()))"),
+            methods("def __init__(self):\n    super().__init__()\n    self.net = torchvision.models.resnet18()\n"
+                    "def forward(self, x):\n    return self.net(x)", before="import torchvision"),
+        ],
+        [model("import numpy as np\nblocks = np.prod(x.shape)\nreturn ext.scale(x, int(blocks))")],
     ),
     "hidden_torch_op": (
         [
@@ -304,6 +321,9 @@ PAIRS: dict[str, tuple[list[Files], list[Files]]] = {
             model("return getattr(torch, 'uler'[::-1])(x)"),
             model("import base64\nreturn getattr(torch, base64.b64decode('cmVsdQ==').decode())(x)"),
             model("return globals()['torch'].relu(x)"),
+            model("return type(x).relu(x)"),
+            model("return x.__class__.matmul(x, x)"),
+            model("return object.__getattribute__(torch, 'relu')(x)"),
         ],
         [model("return getattr(ext, 'scale')(x)"), model("return torch.relu(x)")],
     ),

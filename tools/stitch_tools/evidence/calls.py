@@ -3,7 +3,7 @@
 import ast
 from typing import TYPE_CHECKING
 
-from stitch_tools.evidence.constants import fold_call, fold_method
+from stitch_tools.evidence.constants import MAX_CHARS, fold_call, fold_method
 from stitch_tools.evidence.scopes import Scope, parse_python
 from stitch_tools.evidence.torch_names import is_constant_maker, op_of
 from stitch_tools.evidence.values import (
@@ -219,6 +219,25 @@ def _super(resolver: "Resolver", node: ast.Call, scope: Scope) -> Values:
     return frozenset(found)
 
 
+def _type(resolver: "Resolver", node: ast.Call, scope: Scope) -> Values:
+    given = resolver.resolve(node.args[0] if len(node.args) == 1 else None, scope)
+    if any(isinstance(value, Tensor) for value in given):
+        return frozenset([Known("torch.Tensor", "type")])
+    return frozenset(value.of for value in given if isinstance(value, Instance)) or frozenset(
+        [Made("builtins.type")]
+    )
+
+
+def _modules(resolver: "Resolver", node: ast.Call, scope: Scope) -> Values:
+    """nn.Sequential and its kin: calling or iterating one means its parts."""
+    found: set[Value] = set()
+    for part in node.args:
+        given = resolver.resolve(part, scope)
+        found |= {value for value in given if not isinstance(value, Container)}
+        found |= resolver.items(frozenset(value for value in given if isinstance(value, Container)), None)
+    return frozenset(found)
+
+
 def _partial_method(resolver: "Resolver", node: ast.Call, scope: Scope) -> Values:
     return resolver.resolve(node.args[0], scope) if node.args else NOTHING
 
@@ -228,7 +247,8 @@ def _join_text(resolver: "Resolver", node: ast.Call, scope: Scope, separator: st
     for value in resolver.resolve(node.args[0], scope):
         if isinstance(value, Container) and not isinstance(value.node, ast.Dict):
             texts = [resolver.text(item, value.scope) for item in value.node.elts[:4096]]
-            if any(text is None for text in texts):
+            size = sum(len(text or "") + len(separator) for text in texts)
+            if any(text is None for text in texts) or size > MAX_CHARS:
                 return NOTHING
             parts.append(separator.join(text or "" for text in texts))
     return frozenset([Const(parts[0])]) if len(parts) == 1 else NOTHING
@@ -257,8 +277,9 @@ def _folded_method(resolver: "Resolver", node: ast.Call, scope: Scope) -> Values
             found |= resolver.stored_items(node.func.value, scope)
         elif name in ("__getattribute__", "__getattr__") and node.args:
             key = resolver.text(node.args[-1], scope)
-            if key is not None:
-                found |= resolver.attribute(value, key, name)
+            owners = resolver.resolve(node.args[0], scope) if len(node.args) == 2 else frozenset([value])
+            for owner in owners if key is not None else ():
+                found |= resolver.attribute(owner, key or "", name)
     return frozenset(found)
 
 
@@ -276,4 +297,8 @@ _SPECIAL = {
     "builtins.eval": _eval,
     "builtins.super": _super,
     "functools.partialmethod": _partial_method,
+    "builtins.type": _type,
+    "torch.nn.Sequential": _modules,
+    "torch.nn.ModuleList": _modules,
+    "torch.nn.ModuleDict": _modules,
 }

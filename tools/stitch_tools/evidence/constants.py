@@ -52,6 +52,8 @@ def fold_method(value: str | bytes, name: str, arguments: Sequence[Plain]) -> Co
         return None
     if name in ("decode", "encode") and arguments and arguments[0] not in _CODECS:
         return None
+    if len(value) * sum(len(item) for item in arguments if isinstance(item, str)) > 64 * MAX_CHARS:
+        return None  # `replace` could make far more of it
     return _guarded(lambda: getattr(value, name)(*arguments))
 
 

@@ -12,6 +12,7 @@ _SOURCE_KEYWORDS = ("cpp_sources", "cuda_sources", "cpp_source", "cuda_source", 
 _INLINE = ("load_inline", "RawKernel", "RawModule", "_compile_kernel", "compile_kernel", "Program")
 _TEMPLATE_METHODS = ("format", "replace", "substitute", "safe_substitute", "strip", "lstrip", "rstrip")
 _MAX_DEPTH = 30
+_MAX_STEPS = 2_000
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class Sources:
         self.literals: set[ast.AST] = set()
         """Literals that are parts of a source."""
         self._tried: list[ast.AST] = []
+        self._steps = 0
         self.unresolved: list[Unresolved] = []
         self.found: list[Embedded] = []
         for call in host.calls:
@@ -63,17 +65,21 @@ class Sources:
     def _take_argument(self, argument: ast.expr, scope: Scope) -> None:
         parts = argument.elts if isinstance(argument, ast.List | ast.Tuple) else [argument]
         for part in parts:
-            self._tried.clear()
+            self._begin()
             pieces = self._pieces(part, scope, 0)
             if pieces is None:
                 self.unresolved.append(Unresolved(scope.unit.file, part.lineno))
             elif any(piece.text.strip() for piece in pieces):
                 self._add(scope.unit.file, pieces)
 
+    def _begin(self) -> None:
+        self._tried.clear()
+        self._steps = 0
+
     def _take_literal(self, node: ast.Constant | ast.JoinedStr, scope: Scope) -> None:
         if isinstance(scope.unit.parents.get(node), ast.Expr | ast.JoinedStr):
             return
-        self._tried.clear()
+        self._begin()
         pieces = self._pieces(node, scope, 0) if _is_text(node) else None
         if pieces and any(mark in piece.text for piece in pieces for mark in _MARKS):
             self._add(scope.unit.file, pieces)
@@ -87,7 +93,8 @@ class Sources:
         self.found.append(Embedded(file, "".join(piece.text for piece in pieces), tuple(lines)))
 
     def _pieces(self, expr: ast.expr, scope: Scope, depth: int) -> list[_Piece] | None:
-        if depth > _MAX_DEPTH:
+        self._steps += 1
+        if depth > _MAX_DEPTH or self._steps > _MAX_STEPS:
             return None
         match expr:
             case ast.Constant(value=str() as text):

@@ -20,6 +20,7 @@ from stitch_tools.evidence.scopes import (
     extend_scope,
     parse_python,
 )
+from stitch_tools.evidence.slots import collect_slots
 from stitch_tools.evidence.values import (
     Container,
     Getter,
@@ -94,6 +95,22 @@ class HostProgram:
         """Functions that forward reaches."""
         return (scope for scope in self.scopes() if "forward" in self.phases.get(scope, ()))
 
+    def methods(self, classes: Iterable[Scope], names: Iterable[str]) -> list[Scope]:
+        """The program's own functions that these attributes of the classes are."""
+        found: list[Scope] = []
+        for scope in classes:
+            for name in names:
+                for value in self.resolver.slot(scope, name):
+                    if isinstance(value, Local) and value.scope not in found:
+                        found.append(value.scope)
+        return found
+
+    def run_by(self, value: Value) -> list[Scope]:
+        """The program's own functions that calling the value runs for its result."""
+        if isinstance(value, Instance):
+            return self.methods((value.of.scope,), ("forward", "__call__"))
+        return [value.scope] if isinstance(value, Local) and _is_function(value.scope) else []
+
     def is_reached(self, scope: Scope) -> bool:
         """Whether any of import, constructor and forward was seen to run this."""
         return bool(self.phases.get(scope))
@@ -106,7 +123,7 @@ def read_host(trees: Mapping[str, ast.Module], main: str | None) -> HostProgram:
     resolver = Resolver({unit.dotted: unit for unit in units})
     host = HostProgram(units, resolver)
     host.executed = tuple(_follow_exec(host))
-    _collect_slots(host)
+    collect_slots(resolver, units)
     for scope in host.scopes():
         _bind_self(host, scope)
     entry_units = [unit for unit in units if unit.file == main] or list(units)
@@ -170,93 +187,6 @@ def _code_argument(host: HostProgram, expr: ast.expr, scope: Scope) -> ast.expr:
     return expr.args[0] if "builtins.compile" in host.resolver.paths(expr.func, scope) else expr
 
 
-def _collect_slots(host: HostProgram) -> None:
-    """Record what is set on `self` and on classes, by attribute name."""
-    for scope in host.scopes():
-        for node in scope.nodes:
-            match node:
-                case ast.Assign(targets=targets, value=value):
-                    for target in targets:
-                        _set(host, target, value, scope)
-                case ast.AnnAssign(target=target, value=ast.expr() as value):
-                    _set(host, target, value, scope)
-                case ast.AugAssign(target=target, value=value):
-                    _set(host, target, value, scope)
-                case ast.Call():
-                    _set_by_call(host, node, scope)
-                case _:
-                    pass
-
-
-def _set(
-    host: HostProgram, target: ast.expr, value: ast.expr, scope: Scope, index: int | None = None
-) -> None:
-    match target:
-        case ast.Tuple(elts=parts) | ast.List(elts=parts):
-            for place, part in enumerate(parts):
-                _set(host, part, value, scope, place)
-        case ast.Attribute(value=base, attr=name):
-            _add_slot(host, base, name, Binding(value, scope, index=index), scope)
-        case ast.Subscript(value=ast.Attribute(value=base, attr=name)):
-            if name == "__dict__":
-                key = target.slice
-                if isinstance(key, ast.Constant) and isinstance(key.value, str):
-                    _add_slot(host, base, key.value, Binding(value, scope, index=index), scope)
-            else:
-                _add_slot(host, base, name, Binding(value, scope, "item", index=index), scope)
-        case _:
-            pass
-
-
-def _set_by_call(host: HostProgram, node: ast.Call, scope: Scope) -> None:
-    """`setattr(x, "name", v)`, `self.register_buffer("name", v)`, `self.rows.append(v)`."""
-    function = node.func
-    if isinstance(function, ast.Name) and function.id == "setattr" and len(node.args) == 3:
-        name = host.resolver.text(node.args[1], scope)
-        if name is not None:
-            _add_slot(host, node.args[0], name, Binding(node.args[2], scope), scope)
-    elif isinstance(function, ast.Attribute) and len(node.args) >= 2 and function.attr in _REGISTERING:
-        name = host.resolver.text(node.args[0], scope)
-        if name is not None:
-            _add_slot(host, function.value, name, Binding(value=Tensor("weight")), scope)
-    elif (
-        isinstance(function, ast.Attribute)
-        and function.attr in ("append", "setdefault", "insert")
-        and node.args
-    ):
-        binding = Binding(node.args[-1], scope, "item")
-        if isinstance(function.value, ast.Attribute):
-            _add_slot(host, function.value.value, function.value.attr, binding, scope)
-        elif isinstance(function.value, ast.Name):
-            owner: Scope | None = scope
-            while owner is not None and function.value.id not in owner.names:
-                owner = owner.parent
-            if owner is not None:
-                owner.names[function.value.id].append(binding)
-
-
-def _add_slot(host: HostProgram, base: ast.expr, name: str, binding: Binding, scope: Scope) -> None:
-    for owner in _owners(host, base, scope):
-        host.resolver.slots.setdefault(owner, {}).setdefault(name, []).append(binding)
-
-
-def _owners(host: HostProgram, base: ast.expr, scope: Scope) -> set[Scope]:
-    """Classes (or functions) whose attribute `base.x` is."""
-    found: set[Scope] = set()
-    if isinstance(base, ast.Name):
-        current: Scope | None = scope
-        while current is not None:
-            owner = current.owner
-            if owner is not None and current.params[:1] == [base.id]:
-                return {owner}
-            current = current.parent
-    for value in host.resolver.resolve(base, scope):
-        local = value.of if isinstance(value, Instance) else value
-        if isinstance(local, Local):
-            found.add(local.scope)
-    return found
-
-
 def _decorators(host: HostProgram, scope: Scope) -> list[str]:
     node = scope.node
     if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or scope.parent is None:
@@ -291,31 +221,21 @@ def _reach_all(host: HostProgram) -> None:
     for _ in range(_ROUNDS):
         reach = _Reach(host)
         reach.run("import", [unit.module for unit in host.units])
-        reach.run("construct", _methods(host, host.entries, ("__init__", "__new__", "__init_subclass__")))
-        hot = _methods(host, host.entries, ("forward", "__call__", "_call_impl"))
+        reach.run("construct", host.methods(host.entries, ("__init__", "__new__", "__init_subclass__")))
+        hot = host.methods(host.entries, ("forward", "__call__", "_call_impl"))
         reach.run("forward", [*hot, *(scope for scope in host.entries if _is_function(scope)), *reach.hooks])
         if not reach.news:
             return
 
 
 def _learn_inputs(host: HostProgram, entry: Scope) -> None:
-    for method in _methods(host, (entry,), ("forward", "__call__")):
+    for method in host.methods((entry,), ("forward", "__call__")):
         skipped = 1 if method.owner is not None else 0
         for name in method.params[skipped:]:
             host.resolver.learn_argument(method, name, Binding(value=Tensor("input")))
         # An inherited forward runs with the entry as `self`.
         if method.owner is not None and method.owner is not entry and method.params:
             host.resolver.learn_argument(method, method.params[0], Binding(value=Instance(Local(entry))))
-
-
-def _methods(host: HostProgram, classes: Iterable[Scope], names: Iterable[str]) -> list[Scope]:
-    found: list[Scope] = []
-    for scope in classes:
-        for name in names:
-            for value in host.resolver.slot(scope, name):
-                if isinstance(value, Local) and value.scope not in found:
-                    found.append(value.scope)
-    return found
 
 
 def _is_function(scope: Scope) -> bool:
@@ -386,10 +306,10 @@ class _Reach:
                     bound = False
                 yield inner, 1 if bound else 0
             case Local(scope=inner):
-                for method in _methods(self.host, (inner,), ("__init__", "__new__", *_CALLED_BY_PYTHON)):
+                for method in self.host.methods((inner,), ("__init__", "__new__", *_CALLED_BY_PYTHON)):
                     yield method, 1
             case Instance(of=local):
-                for method in _methods(self.host, (local.scope,), ("forward", "__call__")):
+                for method in self.host.methods((local.scope,), ("forward", "__call__")):
                     yield method, 1
             case Known(path=path) if path.endswith(".apply") and isinstance(node.func, ast.Attribute):
                 yield from self._applied(node.func.value, node)
@@ -403,7 +323,7 @@ class _Reach:
                 continue
             for value in self.host.resolver.resolve(function, scope):
                 if isinstance(value, Local):
-                    for method in _methods(self.host, (value.scope,), ("forward",)):
+                    for method in self.host.methods((value.scope,), ("forward",)):
                         yield method, 1
 
     def _learn(self, node: ast.Call, scope: Scope, target: Scope, offset: int) -> None:

@@ -4,25 +4,15 @@ tree-sitter-cuda stumbles over some attribute macros. They are blanked at equal 
 and columns stay true. Whatever still does not parse is listed, and everything around it is used.
 """
 
-import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
 
 from tree_sitter import Language, Node, Parser
 
+from stitch_tools.evidence.attributes import NO_MACROS, Macros, blank_attributes
 from stitch_tools.evidence.words import words
 
-_TOKEN = re.compile(
-    rb'//[^\n]*|/\*.*?\*/|R"([^()\\\s]{0,16})\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|[A-Za-z_]\w*|\S',
-    re.DOTALL,
-)
-_WITH_ARGUMENTS = words("""
-    __cluster_dims__ __maxnreg__ __launch_bounds__ __block_size__ __align__ _Pragma __attribute__ __declspec
-    alignas
-""")
-_ALONE = words("__grid_constant__ __forceinline__ __noinline__ STITCH_EXPORT __restrict__")
-_ON_LAMBDAS = words("__device__ __host__")
 _KEPT = words("""
     function_definition call_expression declaration field_declaration if_statement catch_clause
     return_statement initializer_list string_literal raw_string_literal comment binary_expression
@@ -92,6 +82,15 @@ class NativeUnit:
     nodes: dict[str, list[Node]] = field(default_factory=dict[str, list[Node]])
     functions: list[Function] = field(default_factory=list[Function])
     calls: list[Call] = field(default_factory=list[Call])
+    owners: dict[int, Function] = field(default_factory=dict[int, Function])
+    """The innermost function around a node, by the node's id."""
+
+    @cached_property
+    def uses_aten(self) -> bool:
+        """Whether the source includes or names PyTorch's C++ interface."""
+        if any(mark in self.source for mark in (b"torch::", b"at::", b"ATen")):
+            return True
+        return any("torch/" in text_of(node) for node in self.of("preproc_include"))
 
     def line(self, node: Node) -> int:
         """The line in the file, from 1."""
@@ -104,8 +103,17 @@ class NativeUnit:
 
     def around(self, node: Node) -> Function | None:
         """The innermost function that holds the node."""
-        holding = [row for row in self.functions if row.holds(node)]
-        return min(holding, key=lambda row: row.node.end_byte - row.node.start_byte) if holding else None
+        return self.owners.get(node.id)
+
+
+def inside(node: Node, *kinds: str) -> Iterator[Node]:
+    """The node's descendants of these kinds."""
+    waiting = [node]
+    while waiting:
+        current = waiting.pop()
+        if current.type in kinds:
+            yield current
+        waiting.extend(current.named_children)
 
 
 def text_of(node: Node | None) -> str:
@@ -114,14 +122,35 @@ def text_of(node: Node | None) -> str:
 
 
 def parse_native(
-    file: str, source: bytes, line_of: Callable[[int], int] | None = None, *, embedded: bool = False
+    file: str,
+    source: bytes,
+    line_of: Callable[[int], int] | None = None,
+    *,
+    embedded: bool = False,
+    macros: Macros = NO_MACROS,
 ) -> NativeUnit:
     """The parsed text; never fails, whatever the bytes."""
-    blanked = blank_attributes(source)
-    unit = NativeUnit(file, blanked, line_of or (lambda line: line + 1), embedded)
-    tree = Parser(_language()).parse(blanked)
+    blanked = blank_attributes(source, macros)
+    unit = NativeUnit(file, blanked.text, line_of or (lambda line: line + 1), embedded)
+    tree = Parser(_language()).parse(blanked.text)
     _walk(unit, tree.root_node)
+    for mark in blanked.kernels:
+        _mark_kernel(unit, mark)
     return unit
+
+
+def _mark_kernel(unit: NativeUnit, mark: int) -> None:
+    """Make the function whose head begins at `mark` a kernel."""
+    for place, function in enumerate(unit.functions):
+        between = unit.source[mark : function.body.start_byte]
+        if function.body.start_byte > mark and not any(char in b";{}" for char in between):
+            kernel = replace(function, is_kernel=True)
+            unit.functions[place] = kernel
+            unit.owners.update({key: kernel for key, row in unit.owners.items() if row is function})
+            unit.calls[:] = [
+                replace(row, function=kernel) if row.function is function else row for row in unit.calls
+            ]
+            return
 
 
 @cache
@@ -129,34 +158,6 @@ def _language() -> Language:
     import tree_sitter_cuda
 
     return Language(tree_sitter_cuda.language())
-
-
-def blank_attributes(source: bytes) -> bytes:
-    """The same bytes with spaces in place of attributes that the grammar does not know; lines stay."""
-    out = bytearray(source)
-    depth, start, end, before = 0, -1, -1, ""
-    for match in _TOKEN.finditer(source):
-        token = match.group().decode("latin-1")
-        if token.startswith(("//", "/*")):
-            continue
-        if start >= 0:  # inside, or right before, the parentheses of an attribute
-            depth += (token == "(") - (token == ")")
-            if depth == 0:
-                _blank(out, start, match.end() if token == ")" else end)
-                start = -1
-        elif token in _WITH_ARGUMENTS:
-            start, end = match.span()
-        elif token in _ALONE or (token in _ON_LAMBDAS and before == "]"):
-            _blank(out, *match.span())
-        if token not in _ON_LAMBDAS:
-            before = token
-    return bytes(out)
-
-
-def _blank(out: bytearray, start: int, end: int) -> None:
-    for place in range(start, end):
-        if out[place] not in b"\r\n":
-            out[place] = 0x20
 
 
 def _walk(unit: NativeUnit, root: Node) -> None:
@@ -194,6 +195,8 @@ def _take(unit: NativeUnit, node: Node, depth: int, around: _Around) -> None:
     kind = node.type
     if kind in _KEPT:
         unit.nodes.setdefault(kind, []).append(node)
+        if around.functions:
+            unit.owners[node.id] = around.functions[-1][1]
     if kind == "function_definition":
         function = _function(node, bool(around.spaces))
         if function is not None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from stitch_tools.evidence import calls
-from stitch_tools.evidence.constants import fold_binary, fold_slice
+from stitch_tools.evidence.constants import MAX_CHARS, fold_binary, fold_slice
 from stitch_tools.evidence.scopes import Binding, FunctionNode, Scope, Unit
 from stitch_tools.evidence.values import (
     NOTHING,
@@ -28,12 +28,18 @@ from stitch_tools.evidence.values import (
     TensorMethod,
     Value,
     Values,
+    order,
 )
 from stitch_tools.evidence.words import words
 
 MAX_DEPTH = 40
+MAX_STEPS = 500_000
 _MAX_VALUES = 16
+_MAX_ITEMS = 64
+_MAX_BITS = 128
+_TENSOR_CLASS: Values = frozenset([Known("torch.Tensor", "__class__")])
 _SHAPE_NAMES = words("shape dtype device ndim is_cuda nbytes itemsize layout")
+_WEIGHT_NAMES = frozenset(("weight", "bias", "running_mean", "running_var", "num_batches_tracked"))
 _TENSOR_NAMES = words("T mT H data grad real imag")
 
 
@@ -52,6 +58,12 @@ class Resolver:
     )
     """Of functions: what is known of their parameters."""
     _memo: dict[tuple[ast.AST, Scope], Values] = field(default_factory=dict[tuple[ast.AST, Scope], Values])
+    _names: dict[tuple[str, Scope], Values | None] = field(
+        default_factory=dict[tuple[str, Scope], "Values | None"]
+    )
+    _draft: dict[tuple[ast.AST, Scope], Values] = field(default_factory=dict[tuple[ast.AST, Scope], Values])
+    steps: int = 0
+    """Expressions and bindings that were looked at; there is an end to it."""
     _open: set[tuple[ast.AST, Scope]] = field(default_factory=set[tuple[ast.AST, Scope]])
     _cut: int = 0
 
@@ -62,6 +74,7 @@ class Resolver:
             return False
         known.append(binding)
         self._memo.clear()
+        self._names.clear()
         return True
 
     def resolve(self, expr: ast.expr | None, scope: Scope) -> Values:
@@ -69,11 +82,15 @@ class Resolver:
         if expr is None:
             return NOTHING
         key = (expr, scope)
-        if key in self._memo:
-            return self._memo[key]
-        if key in self._open or len(self._open) >= MAX_DEPTH:
+        known = self._memo.get(key)
+        if known is None:
+            known = self._draft.get(key)
+        if known is not None:
+            return known
+        if key in self._open or len(self._open) >= MAX_DEPTH or self.steps >= MAX_STEPS:
             self._cut += 1
             return NOTHING
+        self.steps += 1
         self._open.add(key)
         before = self._cut
         try:
@@ -81,10 +98,14 @@ class Resolver:
         finally:
             self._open.discard(key)
         if len(found) > _MAX_VALUES:
-            found = frozenset(sorted(found, key=repr)[:_MAX_VALUES])
-        # What was cut short by a cycle may be more when asked from elsewhere.
+            found = frozenset(sorted(found, key=order)[:_MAX_VALUES])
+        # What a cycle cut short may be more when asked from elsewhere: it is kept for this question only.
         if self._cut == before or not self._open:
             self._memo[key] = found
+        else:
+            self._draft[key] = found
+        if not self._open:
+            self._draft.clear()
         return found
 
     def constant(self, expr: ast.expr | None, scope: Scope) -> Plain:
@@ -104,7 +125,8 @@ class Resolver:
     def _expression(self, expr: ast.expr, scope: Scope) -> Values:
         match expr:
             case ast.Constant(value=value) if isinstance(value, str | bytes | int | float | None):
-                return frozenset([Const(value)])
+                is_huge = isinstance(value, int) and value.bit_length() > _MAX_BITS
+                return NOTHING if is_huge else frozenset([Const(value)])
             case ast.Name(id=name):
                 return self.name(name, scope)
             case ast.Attribute(value=value, attr=name):
@@ -164,6 +186,16 @@ class Resolver:
         return NOTHING
 
     def _own_name(self, name: str, scope: Scope) -> Values | None:
+        key = (name, scope)
+        if key not in self._names:
+            before = self._cut
+            found = self._joined_bindings(name, scope)
+            if self._cut != before:
+                return found
+            self._names[key] = found
+        return self._names[key]
+
+    def _joined_bindings(self, name: str, scope: Scope) -> Values | None:
         bindings = scope.names.get(name)
         is_parameter = name in scope.params
         if bindings is None and not is_parameter:
@@ -176,7 +208,8 @@ class Resolver:
 
     def binding(self, row: Binding) -> Values:
         """What a binding binds; items stored under keys are left to subscripts."""
-        if row.how == "item":
+        self.steps += 1
+        if row.how == "item" or self.steps >= MAX_STEPS:
             return NOTHING
         return self._unpacked(row)
 
@@ -189,8 +222,8 @@ class Resolver:
             return NOTHING
         found = self.resolve(row.expr, row.scope)
         if row.how == "element":
-            found = self._items(found, None)
-        return found if row.index is None else self._items(found, row.index)
+            found = self.items(found, None)
+        return found if row.index is None else self.items(found, row.index)
 
     def _definition(self, node: ast.AST, scope: Scope) -> Values:
         inner = scope.unit.scope_of.get(node)
@@ -227,9 +260,10 @@ class Resolver:
             case Known(path=path, hidden=before):
                 return self.normal(Known(f"{path}.{name}", hidden or before))
             case Tensor(origin=origin):
-                return _tensor_attribute(name, origin, hidden)
+                is_class = name == "__class__"
+                return _TENSOR_CLASS if is_class else _tensor_attribute(name, origin, hidden)
             case Made(path=path):
-                is_weight = name in ("weight", "bias") and path.startswith("torch.nn.")
+                is_weight = name in _WEIGHT_NAMES and path.startswith("torch.nn.")
                 return frozenset([Tensor("weight") if is_weight else Member(path, name)])
             case Instance(of=local):
                 return self.slot(local.scope, name)
@@ -268,7 +302,7 @@ class Resolver:
             elif isinstance(value, Known) and value.path == "os.environ":
                 continue
             else:
-                found |= self._items(frozenset([value]), key)
+                found |= self.items(frozenset([value]), key)
         return frozenset(found)
 
     def _sliced(self, held: Values, part: ast.Slice, scope: Scope) -> Values:
@@ -307,10 +341,10 @@ class Resolver:
                 if isinstance(owner, Local):
                     rows += self.slots.get(owner.scope, {}).get(expr.attr, ())
                     rows += owner.scope.names.get(expr.attr, ())
-        items = [row for row in rows if row.how == "item"]
+        items = [row for row in rows if row.how == "item"][:_MAX_ITEMS]
         return frozenset(value for row in items for value in self._unpacked(row))
 
-    def _items(self, values: Values, key: Plain) -> Values:
+    def items(self, values: Values, key: Plain) -> Values:
         """Elements of containers; of a tensor its parts."""
         found: set[Value] = set()
         for value in values:
@@ -318,7 +352,7 @@ class Resolver:
                 case Container(node=node, scope=scope):
                     for item in _display_items(node, key):
                         found |= self.resolve(item, scope)
-                case Tensor() | Key() | Made():
+                case Tensor() | Key() | Made() | Instance():
                     found.add(value)
                 case Const(value=str() as text) if isinstance(key, int) and -len(text) <= key < len(text):
                     found.add(Const(text[key]))
@@ -344,7 +378,7 @@ class Resolver:
         text = ""
         for part in parts:
             value = self.constant(part, scope)
-            if not isinstance(value, str | int | float):
+            if not isinstance(value, str | int | float) or len(text) > MAX_CHARS:
                 return NOTHING
             text += str(value)
         return frozenset([Const(text)])

@@ -3,10 +3,12 @@
 import ast
 from collections.abc import Callable, Iterable, Mapping
 
+from stitch_tools.evidence.attributes import Macros, find_macros
 from stitch_tools.evidence.context import Reference, Scanned, Trouble, line_text
 from stitch_tools.evidence.embedded import Sources
 from stitch_tools.evidence.host import read_host
 from stitch_tools.evidence.native import NativeUnit, parse_native
+from stitch_tools.evidence.resolver import MAX_STEPS
 from stitch_tools.evidence.rule import Hit, Rule
 from stitch_tools.evidence.scopes import parse_python
 from stitch_tools.evidence.table import RULES
@@ -17,6 +19,8 @@ MAX_TOTAL_BYTES = 2 << 20
 MAX_NODES = 200_000
 _MAX_HITS = 20
 _NATIVE = (".cu", ".cuh", ".cpp", ".cc", ".cxx", ".c", ".h", ".hpp", ".hh", ".inl", ".inc")
+_Text = tuple[str, bytes, tuple[int, ...] | None]
+"""File, source, and the file's lines where the source stood in a string of it."""
 _ORDER: tuple[Severity, ...] = ("fatal", "suspicious", "note")
 
 
@@ -92,39 +96,24 @@ def _read(
     output_bytes: int | None,
 ) -> Scanned:
     troubles: list[Trouble] = []
+    kept = _within_limits(files, troubles)
     trees: dict[str, ast.Module] = {}
-    native: list[NativeUnit] = []
-    left = MAX_TOTAL_BYTES
-    for path in sorted(files):
-        data = files[path]
-        if not path.endswith((".py", *_NATIVE)):
-            continue
-        if len(data) > min(MAX_FILE_BYTES, left):
-            troubles.append(Trouble(path, 1, f"{len(data)} bytes are more than are scanned"))
-            continue
-        left -= len(data)
-        if path.endswith(".py"):
-            tree = _parse(path, data, troubles)
-            if tree is not None:
-                trees[path] = tree
-        elif b"\0" in data:
-            troubles.append(Trouble(path, 1, "this is no text"))
-        else:
-            native.append(_native(path, data, troubles))
-    chosen = main if main in trees else None
-    host = read_host(trees, chosen)
+    for path, data in kept.items():
+        tree = _parse(path, data, troubles) if path.endswith(".py") else None
+        if tree is not None:
+            trees[path] = tree
+    host = read_host(trees, main if main in trees else None)
     sources = Sources(host)
+    texts: list[_Text] = [(path, data, None) for path, data in kept.items() if not path.endswith(".py")]
+    texts += [(item.file, item.text.encode("utf-8", "replace"), item.lines) for item in sources.found]
+    macros = find_macros(data for _, data, _ in texts)
+    if host.resolver.steps >= MAX_STEPS:
+        troubles.append(
+            Trouble(min(trees), 1, "names refer to each other in too many ways to follow them all")
+        )
     for item in sources.unresolved:
         troubles.append(Trouble(item.file, item.line, "this source text is not constant: it cannot be read"))
-    for item in sources.found:
-        data = item.text.encode("utf-8", "replace")
-        if len(data) > left:
-            troubles.append(
-                Trouble(item.file, item.lines[0], "the source in this string is too long to scan")
-            )
-            continue
-        left -= len(data)
-        native.append(_native(item.file, data, troubles, _mapped(item.lines)))
+    native = [_native(*text, macros, troubles) for text in _fitting(texts, troubles)]
     return Scanned(
         files=files,
         format=format,
@@ -135,6 +124,37 @@ def _read(
         troubles=tuple(troubles),
         source_literals=frozenset(sources.literals),
     )
+
+
+def _within_limits(files: Mapping[str, bytes], troubles: list[Trouble]) -> dict[str, bytes]:
+    """Sources that are read, by path; each that is too large is a trouble."""
+    kept: dict[str, bytes] = {}
+    left = MAX_TOTAL_BYTES
+    for path in sorted(files):
+        data = files[path]
+        if not path.endswith((".py", *_NATIVE)):
+            continue
+        if len(data) > min(MAX_FILE_BYTES, left):
+            troubles.append(Trouble(path, 1, f"{len(data)} bytes are more than are scanned"))
+        elif b"\0" in data:
+            troubles.append(Trouble(path, 1, "this is no text"))
+        else:
+            left -= len(data)
+            kept[path] = data
+    return kept
+
+
+def _fitting(texts: list[_Text], troubles: list[Trouble]) -> list[_Text]:
+    """The texts that fit under the limit, the program's own files first."""
+    left = MAX_TOTAL_BYTES
+    kept: list[_Text] = []
+    for path, data, lines in texts:
+        if len(data) > left:
+            troubles.append(Trouble(path, lines[0] if lines else 1, "this text is too long to scan"))
+        else:
+            left -= len(data)
+            kept.append((path, data, lines))
+    return kept
 
 
 def _parse(path: str, data: bytes, troubles: list[Trouble]) -> ast.Module | None:
@@ -157,11 +177,11 @@ def _parse(path: str, data: bytes, troubles: list[Trouble]) -> ast.Module | None
 
 
 def _native(
-    path: str, data: bytes, troubles: list[Trouble], line_of: Callable[[int], int] | None = None
+    path: str, data: bytes, lines: tuple[int, ...] | None, macros: Macros, troubles: list[Trouble]
 ) -> NativeUnit:
-    unit = parse_native(path, data, line_of, embedded=line_of is not None)
-    lines = {unit.line(node) for node in unit.of("ERROR")}
-    for line in sorted(lines)[:3]:
+    line_of = _mapped(lines) if lines is not None else None
+    unit = parse_native(path, data, line_of, embedded=lines is not None, macros=macros)
+    for line in sorted({unit.line(node) for node in unit.of("ERROR")})[:3]:
         troubles.append(Trouble(path, line, "the parser does not understand this region"))
     return unit
 

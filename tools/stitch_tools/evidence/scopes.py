@@ -43,7 +43,9 @@ class Scope:
     nodes: list[ast.AST] = field(default_factory=list[ast.AST])
     """Everything inside that belongs to no inner scope."""
     outer: set[str] = field(default_factory=set[str])
-    """Names declared `global` or `nonlocal`."""
+    """Names declared `global`."""
+    enclosing: set[str] = field(default_factory=set[str])
+    """Names declared `nonlocal`."""
 
     @property
     def name(self) -> str:
@@ -138,11 +140,25 @@ def extend_scope(scope: Scope, body: list[ast.stmt], around: ast.AST | None = No
             inner = Scope(unit, node, where)
             unit.scopes.append(inner)
             unit.scope_of[node] = inner
+            _bind_defaults(node, inner, where)
             work.extend((child, where, node) for child in _outside(node))
             work.extend((child, inner, node) for child in reversed(_inside(node)) if not _is_dead(child))
         else:
             children = [child for child in ast.iter_child_nodes(node) if not _is_dead(child)]
             work.extend((child, where, node) for child in reversed(children))
+
+
+def _bind_defaults(node: ScopeNode, inner: Scope, outer: Scope) -> None:
+    """A parameter may be its default."""
+    if not isinstance(node, FunctionNode):
+        return
+    given = node.args
+    rows = [*given.posonlyargs, *given.args]
+    with_default = rows[len(rows) - len(given.defaults) :]
+    pairs = [*zip(with_default, given.defaults, strict=True)]
+    pairs += [(row, value) for row, value in zip(given.kwonlyargs, given.kw_defaults, strict=True) if value]
+    for row, value in pairs:
+        inner.bind(row.arg, Binding(value, outer))
 
 
 def _is_dead(node: ast.AST) -> bool:
@@ -196,8 +212,8 @@ def _declare(node: ast.AST, scope: Scope) -> None:
             _assign(node.target, Binding(node.iter, scope, "element"), scope)
         case ast.withitem(context_expr=source, optional_vars=ast.expr() as target):
             _assign(target, Binding(source, scope), scope)
-        case ast.Global(names=names):
-            scope.outer.update(names)
+        case ast.Global() | ast.Nonlocal():
+            (scope.outer if isinstance(node, ast.Global) else scope.enclosing).update(node.names)
         case _:
             pass
 

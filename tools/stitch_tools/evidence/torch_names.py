@@ -41,7 +41,7 @@ _TENSOR_WORDS = words("""
     norm true_divide reciprocal square silu leaky_relu hardtanh
 """)
 _MODULES_FREE = words("""
-    Module Parameter ParameterList ParameterDict Sequential ModuleList ModuleDict Identity Flatten
+    Module Parameter ParameterList ParameterDict ModuleList ModuleDict Identity Flatten
     Unflatten UninitializedParameter Buffer Dropout
 """)
 _AMBIGUOUS = words("sum mean add sub mul div pow sort norm log exp sqrt abs neg var std prod")

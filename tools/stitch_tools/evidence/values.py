@@ -127,3 +127,20 @@ Value = (
 )
 Values = frozenset[Value]
 NOTHING: Values = frozenset()
+
+
+def order(value: Value) -> tuple[str, str, int]:
+    """A key to sort values by, the same in every run."""
+    match value:
+        case Known() | Made() | Member():
+            return (type(value).__name__, f"{value.path} {value}", 0)
+        case Local(scope=scope) | Instance(of=Local(scope=scope)):
+            return (type(value).__name__, f"{scope.unit.file} {scope.name}", getattr(scope.node, "lineno", 0))
+        case Container(node=node, scope=scope):
+            return ("Container", scope.unit.file, node.lineno * 100_000 + node.col_offset)
+        case Namespace(of=owner):
+            return ("Namespace", " ".join(map(str, order(owner))) if owner is not None else "", 0)
+        case Const(value=plain):
+            return ("Const", f"{type(plain).__name__} {str(plain)[:200]}", 0)
+        case Tensor() | TensorMethod() | Key() | Getter():
+            return (type(value).__name__, str(value), 0)

@@ -1,8 +1,9 @@
 """Results that forward stores in one call and returns in another."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from stitch_tools.evidence.context import Scanned
 from stitch_tools.evidence.host import contains_tensor
@@ -44,14 +45,19 @@ class Cached:
     is_graph: bool
 
 
-def cached_results(scanned: Scanned) -> Iterator[Cached]:
-    """Returns in forward of results that an earlier call may have stored."""
+@lru_cache(maxsize=1)
+def cached_results(scanned: Scanned) -> tuple[Cached, ...]:
+    """Returns in forward of results that an earlier call may have stored. Five rules share one search."""
+    return tuple(_search(scanned))
+
+
+def _search(scanned: Scanned) -> Iterator[Cached]:
     finder = _Finder(scanned)
     stores = [store for scope in scanned.host.hot() for store in finder.stores(scope)]
     by_place: dict[_Place, list[_Store]] = {}
     for store in stores:
         by_place.setdefault(store.place, []).append(store)
-    for scope in scanned.host.hot():
+    for scope in finder.result_scopes():
         replays = _calls_method(scope, "replay")
         for node in scope.nodes:
             if not isinstance(node, ast.Return) or node.value is None:
@@ -75,6 +81,7 @@ class _Finder:
     def __init__(self, scanned: Scanned) -> None:
         self.host = scanned.host
         self.resolver = scanned.host.resolver
+        self._known: dict[tuple[ast.expr, Scope], frozenset[_Place]] = {}
         self.counters = {
             place
             for scope in scanned.host.hot()
@@ -82,6 +89,33 @@ class _Finder:
             if isinstance(node, ast.AugAssign)
             for place in self.places(node.target, scope)
         }
+
+    def result_scopes(self) -> list[Scope]:
+        """Functions whose returned values forward returns, forward first."""
+        found = self.host.methods(self.host.entries, ("forward", "__call__"))
+        found += [scope for scope in self.host.entries if not isinstance(scope.node, ast.ClassDef)]
+        for scope in found:
+            returned: list[ast.AST] = [node for node in scope.nodes if isinstance(node, ast.Return)]
+            if isinstance(scope.node, ast.Lambda):
+                returned.append(scope.node.body)
+            found += [row for row in self._given_back(returned, scope) if row not in found]
+        return found
+
+    def _given_back(self, returned: list[ast.AST], scope: Scope) -> Iterator[Scope]:
+        """Functions whose results the expressions are made of, local names followed."""
+        waiting, seen = list(returned), set[ast.AST]()
+        while waiting:
+            current = waiting.pop()
+            if current in seen:
+                continue
+            seen.add(current)
+            waiting.extend(ast.iter_child_nodes(current))
+            if isinstance(current, ast.Call):
+                for value in self.resolver.resolve(current.func, scope):
+                    yield from self.host.run_by(value)
+            elif isinstance(current, ast.Name):
+                rows = scope.names.get(current.id, [])
+                waiting.extend(row.expr for row in rows if row.expr is not None and row.scope is scope)
 
     def stores(self, scope: Scope) -> Iterator[_Store]:
         """Computed tensors that the function puts somewhere lasting."""
@@ -93,14 +127,19 @@ class _Finder:
                     else self._global(target, scope)
                 )
                 if places and contains_tensor(self.host, self.resolver.resolve(value, scope)):
-                    captured = _in_capture(scope, node)
+                    captured = _in_capture(self.resolver.paths, scope, node)
                     for place in places:
                         yield _Store(place, node, scope, captured)
 
     def places(self, expr: ast.expr, scope: Scope, depth: int = 0) -> frozenset[_Place]:
         """Lasting places that the expression reads from, or writes to."""
-        if depth > _DEPTH:
-            return frozenset()
+        key = (expr, scope)
+        if key not in self._known:
+            self._known[key] = frozenset()
+            self._known[key] = self._places(expr, scope, depth) if depth <= _DEPTH else frozenset()
+        return self._known[key]
+
+    def _places(self, expr: ast.expr, scope: Scope, depth: int) -> frozenset[_Place]:
         match expr:
             case ast.Attribute(value=base, attr=name):
                 owners = self.resolver.resolve(base, scope)
@@ -121,10 +160,8 @@ class _Finder:
 
     def _global(self, expr: ast.Name, scope: Scope) -> frozenset[_Place]:
         """A bare name, where assigning it changes the module's or an outer function's."""
-        declared = expr.id in scope.outer or any(
-            isinstance(node, ast.Nonlocal) and expr.id in node.names for node in scope.nodes
-        )
-        return frozenset([_Place(0, expr.id)]) if declared else frozenset()
+        lasts = expr.id in scope.outer or expr.id in scope.enclosing
+        return frozenset([_Place(0, expr.id)]) if lasts else frozenset()
 
     def _named(self, expr: ast.Name, scope: Scope, depth: int) -> frozenset[_Place]:
         if self._global(expr, scope):
@@ -210,7 +247,7 @@ def _has_default(scope: Scope, name: str) -> bool:
     return any(row.arg == name for row in (*with_default, *keyword))
 
 
-def _in_capture(scope: Scope, node: ast.AST) -> bool:
+def _in_capture(paths: Callable[[ast.expr, Scope], list[str]], scope: Scope, node: ast.AST) -> bool:
     for outer in scope.unit.ancestors(node):
         if isinstance(outer, ast.With):
             for item in outer.items:

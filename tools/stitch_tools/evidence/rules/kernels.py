@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from stitch_tools.evidence.calls import EXTENSION_MAKERS
 from stitch_tools.evidence.context import Scanned
-from stitch_tools.evidence.native import Function, NativeUnit, text_of
+from stitch_tools.evidence.native import Function, NativeUnit, inside, text_of
 from stitch_tools.evidence.rule import Hit, Rule
 from stitch_tools.evidence.rules.common import hit_in, is_hot
 from stitch_tools.evidence.values import Made, Member
@@ -39,13 +39,16 @@ def _used_names(scanned: Scanned, hot: set[int]) -> set[str]:
     for unit in scanned.native:
         for node in unit.of("preproc_arg"):
             found.update(_words(text_of(node)))
-        quiet = [call.node for call in unit.calls if call.short in _NO_LAUNCH]
-        functions = sorted(unit.functions, key=lambda row: row.node.start_byte)
+        quiet = {
+            part.id
+            for call in unit.calls
+            if call.short in _NO_LAUNCH
+            for part in inside(call.node, "identifier")
+        }
         for node in unit.of("identifier"):
-            if _is_declared(node) or any(row.start_byte <= node.start_byte < row.end_byte for row in quiet):
-                continue
-            around = [row for row in functions if row.holds(node)]
-            if not around or any(row.node.id in hot or row.is_kernel or row.is_device for row in around):
+            around = unit.around(node)
+            is_run = around is None or around.node.id in hot or around.is_kernel or around.is_device
+            if is_run and node.id not in quiet and not _is_declared(node):
                 found.add(text_of(node))
     return found
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from tree_sitter import Node
 
 from stitch_tools.evidence.context import Scanned
-from stitch_tools.evidence.native import Function, NativeUnit, text_of
+from stitch_tools.evidence.native import Function, NativeUnit, inside, text_of
 from stitch_tools.evidence.rule import Hit, Rule
 from stitch_tools.evidence.words import listed, words
 
@@ -53,8 +53,13 @@ def find_native_caches(scanned: Scanned) -> Iterator[Hit]:
                     yield Hit(
                         unit.file, unit.line(node), "tensors or buffers are kept between calls by a key"
                     )
-            elif "Tensor" in kind and not any(word in kind for word in _HANDLES):
+            elif _names_tensor(kind):
                 yield Hit(unit.file, unit.line(node), "a tensor is kept between calls")
+
+
+def _names_tensor(kind: str) -> bool:
+    """Whether `Tensor` itself is in the type, not a longer word."""
+    return "Tensor" in "".join(char if char.isalnum() or char == "_" else " " for char in kind).split()
 
 
 def _is_lasting(unit: NativeUnit, node: Node) -> bool:
@@ -109,7 +114,7 @@ def _reason(unit: NativeUnit, node: Node, function: Function, counters: set[str]
     text = " ".join(text_of(condition).split())
     if condition is None:
         return None
-    names = {text_of(row) for row in unit.of("identifier", "field_identifier") if _inside(row, condition)}
+    names = {text_of(row) for row in inside(condition, "identifier", "field_identifier")}
     if names & counters:
         return "how often it was called"
     expanded = text + " " + " ".join(_definition(unit, function, name) for name in sorted(names))

@@ -10,7 +10,7 @@ from stitch_tools.evidence.rule import Hit, Rule
 from stitch_tools.evidence.rules.common import calls_to, hit_in, is_hot
 from stitch_tools.evidence.scopes import Scope
 from stitch_tools.evidence.torch_names import OpKind, is_module, is_tensor_word, op_kind, op_of
-from stitch_tools.evidence.values import Known, Made, Member, Tensor, TensorMethod
+from stitch_tools.evidence.values import Const, Key, Known, Made, Member, Tensor, TensorMethod, order
 from stitch_tools.evidence.words import words
 from stitch_tools.models import Severity
 
@@ -28,13 +28,17 @@ _COMPILERS = words("""
     torch._dynamo.optimize torch._inductor.compile torch.export.export torch.fx.symbolic_trace
     torch.cuda.make_graphed_callables torch._inductor.aoti_compile_and_package
 """)
-_NATIVE_SPACES = ("at::", "torch::", "at::native::", "torch::nn::functional::", "::at::", "::torch::")
+_LIBRARIES = words("""
+    numpy scipy jax tensorflow numba torchvision torchaudio transformers timm flash_attn xformers apex keras
+    onnxruntime tensorrt torch_tensorrt cudnn einops opt_einsum
+""")
+_NATIVE_SPACES = words("at torch at::native torch::nn::functional torch::special torch::linalg torch::fft")
 _WEIGHT: dict[OpKind, Severity | None] = {"compute": "suspicious", "layout": "note", "free": None}
 
 
 def operation(call: HostCall) -> tuple[str, str] | None:
     """The PyTorch operation that a call computes, and how its name was hidden; None for any other call."""
-    for value in sorted(call.values, key=repr):
+    for value in sorted(call.values, key=order):
         match value:
             case Known(path=path, hidden=hidden):
                 name = op_of(path)
@@ -64,7 +68,10 @@ def find_torch_ops(scanned: Scanned) -> Iterator[Hit]:
         found = operation(call) if is_hot(scanned, call.scope) else None
         severity = _WEIGHT[kind_of(found[0])] if found is not None else None
         if found is not None and severity is not None:
+            severity = "note" if _only_weights(scanned, call) else severity
             yield Hit(call.file, call.line, f"forward calls PyTorch's {found[0]}", severity)
+        for name in _handed_on(scanned, call) if is_hot(scanned, call.scope) else ():
+            yield Hit(call.file, call.line, f"forward hands PyTorch's {name} to another function")
     for scope in scanned.host.hot():
         for node in scope.nodes:
             name = _operator(scanned, node, scope)
@@ -81,6 +88,33 @@ def find_torch_ops(scanned: Scanned) -> Iterator[Hit]:
             yield Hit(unit.file, unit.line(call.node), f"the C++ code calls PyTorch's {name}", severity)
 
 
+def _handed_on(scanned: Scanned, call: HostCall) -> Iterator[str]:
+    """Operations among a call's arguments: `map(torch.relu, rows)`."""
+    for part in call.node.args:
+        if isinstance(part, ast.Name | ast.Attribute | ast.Call):
+            for path in scanned.host.resolver.paths(part, call.scope):
+                name = op_of(path)
+                if (
+                    name is not None
+                    and op_kind(name) == "compute"
+                    and "." not in name
+                    and path.count(".") < 4
+                ):
+                    yield name
+
+
+def _only_weights(scanned: Scanned, call: HostCall) -> bool:
+    """Whether the operation sees nothing but parameters, buffers and constants."""
+    parts = [*call.node.args, *(row.value for row in call.node.keywords)]
+    tensors = [row.origin for row in call.values if isinstance(row, TensorMethod)]
+    for part in parts:
+        found = scanned.host.resolver.resolve(part, call.scope)
+        if not all(isinstance(value, Const | Tensor) for value in found) or not found:
+            return False
+        tensors += [value.origin for value in found if isinstance(value, Tensor)]
+    return bool(tensors) and all(origin == "weight" for origin in tensors)
+
+
 def _hot_native_calls(scanned: Scanned) -> Iterator[tuple[NativeUnit, Call]]:
     hot = {function for _, function in scanned.hot_native()}
     for unit in scanned.native:
@@ -94,21 +128,14 @@ def native_operation(unit: NativeUnit, call: Call) -> str | None:
     if call.is_launch:
         return None
     if call.is_method:
-        return call.name if uses_aten(unit) and is_tensor_word(call.name, sure=False) else None
-    if call.name.startswith(_NATIVE_SPACES):
-        name = call.short
+        return call.name if unit.uses_aten and is_tensor_word(call.name, sure=False) else None
+    space, _, name = call.name.rpartition("::")
+    if space.removeprefix("::") in _NATIVE_SPACES:
         return None if name[:1].isupper() or name in ("from_blob", "check", "dtype", "device") else name
     spaces = {text_of(node).split()[-1].rstrip(";") for node in unit.of("using_declaration")}
     if spaces & {"at", "torch"} and is_tensor_word(call.name, sure=False):
         return None if call.name in {row.name for row in unit.functions} else call.name
     return None
-
-
-def uses_aten(unit: NativeUnit) -> bool:
-    """Whether the source includes or names PyTorch's C++ interface."""
-    if any(mark in unit.source for mark in (b"torch::", b"at::", b"ATen")):
-        return True
-    return any("torch/" in text_of(node) for node in unit.of("preproc_include"))
 
 
 def _operator(scanned: Scanned, node: ast.AST, scope: Scope) -> str | None:
@@ -122,6 +149,22 @@ def _operator(scanned: Scanned, node: ast.AST, scope: Scope) -> str | None:
     resolve = scanned.host.resolver.resolve
     is_tensor = any(isinstance(value, Tensor) for part in parts for value in resolve(part, scope))
     return name if name is not None and (is_tensor or name == "matmul") else None
+
+
+def find_other_libraries(scanned: Scanned) -> Iterator[Hit]:
+    """Libraries of ready-made operations that forward computes with."""
+    for call in scanned.host.calls:
+        if not is_hot(scanned, call.scope):
+            continue
+        given = [
+            value for part in call.node.args for value in scanned.host.resolver.resolve(part, call.scope)
+        ]
+        paths = [*call.paths, *(value.path for value in call.values if isinstance(value, Made | Member))]
+        path = next((row for row in paths if row.split(".")[0] in _LIBRARIES), None)
+        if path is not None and any(
+            isinstance(value, Tensor | Made) or value == Key("value") for value in given
+        ):
+            yield Hit(call.file, call.line, f"forward computes with {path}")
 
 
 def find_hidden_ops(scanned: Scanned) -> Iterator[Hit]:
@@ -155,6 +198,13 @@ RULES = (
         "data or draw random numbers are notes; allocations and views are nothing.",
         "The share of PyTorch's time is measured when the program runs. Move the operation into a kernel.",
         find_torch_ops,
+    ),
+    Rule(
+        "other_library_in_forward",
+        "suspicious",
+        "Forward computes with a library of ready-made operations: numpy, scipy, torchvision, ...",
+        "Move the operation into a kernel, or call a vendor library from the program's own code.",
+        find_other_libraries,
     ),
     Rule(
         "hidden_torch_op",
