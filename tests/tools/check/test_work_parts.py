@@ -1,0 +1,252 @@
+"""The parts of the work evidence: gates before launches, kernels by caller, names of own kernels."""
+
+import ctypes
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stitch_tools.worker.candidate.activity.gates import Gates
+from stitch_tools.worker.candidate.activity.kernels import (
+    Attributor,
+    OwnKernels,
+    block_work,
+    declared_kernels,
+    identifier_of,
+    read_trace,
+    stub_kernels,
+)
+from stitch_tools.worker.candidate.activity.objects import Belongings
+
+# The CUDA runtime as nvcc links it in: a local function, far away, that is called, or jumped to at the end.
+STATIC = """
+#define SEEN __attribute__((visibility("default")))
+static int launched;
+__attribute__((noinline, used)) static int cudaLaunchKernel(int by) { launched += by; return 77; }
+SEEN int run(int by) { int status = cudaLaunchKernel(by); return status + by; }
+SEEN __attribute__((aligned(4096))) int last(int by) { return cudaLaunchKernel(by + 1); }
+SEEN int total(void) { return launched; }
+"""
+SHARED_RUNTIME = """
+static int launched;
+int cudaLaunchKernel(int by) { launched += by; return 77; }
+int total(void) { return launched; }
+"""
+SHARED_PROGRAM = """
+int cudaLaunchKernel(int by);
+int total(void);
+int run(int by) { int status = cudaLaunchKernel(by); return status + by; }
+int last(int by) { return cudaLaunchKernel(by + 1); }
+"""
+
+
+def compile_library(folder: Path, name: str, source: str, *more: str) -> Path:
+    """A shared library of this C source."""
+    (folder / f"{name}.c").write_text(source, encoding="utf-8")
+    target = folder / f"lib{name}.so"
+    as_c = ["-x", "c", f"{name}.c", "-x", "none"]
+    command = ["g++", "-O2", "-fPIC", "-shared", *as_c, *more, "-o", str(target)]
+    subprocess.run(command, cwd=folder, check=True)
+    return target
+
+
+def static_program(folder: Path) -> Path:
+    return compile_library(folder, "linked_in", STATIC, "-fvisibility=hidden")
+
+
+def shared_program(folder: Path) -> Path:
+    runtime = compile_library(folder, "runtime", SHARED_RUNTIME)
+    return compile_library(folder, "program", SHARED_PROGRAM, str(runtime), "-Wl,-z,now,-z,relro")
+
+
+@pytest.mark.parametrize("make", [static_program, shared_program])
+def test_gates_count_launches_and_let_them_pass(make: Callable[[Path], Path], tmp_path: Path) -> None:
+    path = make(tmp_path)
+    library = ctypes.CDLL(str(path))
+    gates = Gates(Belongings((str(path),), (), ()), shut=False)
+    gates.install()
+    assert gates.sites > 0
+    assert (library.run(3), library.last(4), library.total()) == (80, 77, 8)
+    assert gates.counts()["cudaLaunchKernel"] == 2
+
+
+@pytest.mark.parametrize("make", [static_program, shared_program])
+def test_shut_gates_launch_nothing_and_say_success(make: Callable[[Path], Path], tmp_path: Path) -> None:
+    path = make(tmp_path)
+    library = ctypes.CDLL(str(path))
+    gates = Gates(Belongings((str(path),), (), ()), shut=True)
+    gates.install()
+    gates.install()
+    assert (library.run(3), library.last(4), library.total()) == (3, 0, 0)
+    assert gates.counts()["cudaLaunchKernel"] == 2
+
+
+def test_other_binaries_keep_their_launches(tmp_path: Path) -> None:
+    path = static_program(tmp_path)
+    library = ctypes.CDLL(str(path))
+    gates = Gates(Belongings((), (), (str(path),)), shut=True)
+    gates.install()
+    assert (library.run(3), library.total()) == (80, 3)
+
+
+# Symbols of a library that nvcc 13.0 built.
+SYMBOLS = [
+    "_Z24__device_stub__Z5cnamePfPf",
+    "_Z30__device_stub__ZN2ns5plainEPfiPfi.cold",
+    "_ZZL23__device_stub__Z4statPfPfE8__handle",
+    "_ZGVZL32__device_stub__Z4tmplIfLi3EEvPT_PfE5__tmp",
+    "_ZN2ns5plainEPfi",
+    "cudaLaunchKernel",
+]
+
+
+def test_own_kernels_are_read_from_their_host_stubs() -> None:
+    assert stub_kernels(SYMBOLS) == {
+        "cname",
+        "cname(float*)",
+        "ns::plain(float*, int)",
+        "stat",
+        "stat(float*)",
+        "void tmpl<float, 3>(float*)",
+    }
+
+
+def test_kernels_that_a_source_declares_are_found_behind_their_attributes() -> None:
+    source = """
+    template <class T> __global__ void __launch_bounds__(256, 2) first(const T* x) {}
+    static __global__ __launch_bounds__(128) void second (int n);
+    extern "C" __global__ void __cluster_dims__(2, 1, 1) third(float*) {}
+    @triton.jit
+    def fourth(x): pass
+    """
+    assert declared_kernels(source) == {"first", "second", "third", "fourth"}
+
+
+@pytest.mark.parametrize(
+    ("name", "identifier"),
+    [
+        ("void ns::(anonymous namespace)::rows<4, float>(float*, int)", "rows"),
+        ("plain(float*)", "plain"),
+        ("cname", "cname"),
+    ],
+)
+def test_a_kernel_s_identifier_is_its_last_name(name: str, identifier: str) -> None:
+    assert identifier_of(name) == identifier
+
+
+@dataclass
+class Event:
+    """An activity record as kineto gives it; without `kind` as torch 2.6 did."""
+
+    text: str
+    start: int
+    device: str = "CPU"
+    kind: str | None = None
+    correlation: int = 0
+    linked: int = 0
+    took: int = 10
+    node: int | None = None
+
+    def name(self) -> str:
+        return self.text
+
+    def start_ns(self) -> int:
+        return self.start
+
+    def duration_ns(self) -> int:
+        return self.took
+
+    def device_type(self) -> str:
+        return f"DeviceType.{self.device}"
+
+    def correlation_id(self) -> int:
+        return self.correlation
+
+    def linked_correlation_id(self) -> int:
+        return self.linked
+
+    def is_user_annotation(self) -> bool:
+        return self.kind == "user_annotation"
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "activity_type" and self.kind is not None:
+            return lambda: self.kind
+        if name == "metadata_json" and self.node is not None:
+            return lambda: f'"stream": 7, "graph node id": {self.node}'
+        raise AttributeError(name)
+
+
+OWN = OwnKernels(frozenset({"mine(float*)"}), frozenset({"from_source"}))
+GEMM = "sm90_xmma_gemm_f32f32"
+
+
+def owners(events: list[Event]) -> dict[str, str]:
+    """Owner by name of what ran in the block that spans everything."""
+    block = Event("stitch::block-0", 0, kind="user_annotation", took=1_000_000)
+    trace = read_trace([block, *events])
+    work = block_work(trace, Attributor(trace, OWN), "stitch::block-0")
+    return {name: owner for owner, name in work.launches}
+
+
+@pytest.mark.parametrize("kinds", [True, False])
+def test_kernels_are_told_apart_by_who_launched_them(kinds: bool) -> None:
+    def kind(name: str) -> str | None:
+        return name if kinds else None
+
+    def kernel(name: str, start: int, linked: int = 0, what: str = "kernel") -> Event:
+        return Event(name, start, "CUDA", kind(what), correlation=start, linked=linked)
+
+    found = owners(
+        [
+            Event("aten::mm", 5, kind=kind("cpu_op"), correlation=1),
+            Event("mine::op", 6, kind=kind("cpu_op"), correlation=2),
+            kernel("under_aten", 10, linked=1),
+            kernel(GEMM, 20, linked=2),
+            kernel("mine(float*)", 30),
+            kernel("void from_source<4>(int)", 40),
+            kernel("void at::native::copy_kernel()", 50),
+            kernel("Memcpy DtoD (Device -> Device)", 60, 1, "gpu_memcpy"),
+        ]
+    )
+    assert found == {
+        "under_aten": "pytorch",
+        GEMM: "library",
+        "mine(float*)": "own",
+        "void from_source<4>(int)": "own",
+        "void at::native::copy_kernel()": "pytorch",
+        "Memcpy DtoD (Device -> Device)": "copy",
+    }
+
+
+def graph_events(*, order: tuple[int, int, int] = (0, 1, 2), nodes: bool = True) -> list[Event]:
+    """A graph of a product under ATen, an own kernel and a library's product; replayed in another order."""
+    names = (GEMM, "mine(float*)", f"{GEMM}_too")
+    captured = [
+        Event("aten::mm", 1, kind="cpu_op", correlation=1),
+        Event("cudaLaunchKernel", 2, kind="cuda_runtime", correlation=100, linked=1),
+        Event("cudaLaunchKernel", 3, kind="cuda_runtime", correlation=101),
+        Event("cudaLaunchKernelExC", 4, kind="cuda_runtime", correlation=102),
+        Event("cudaGraphLaunch", 5, kind="cuda_runtime", correlation=200),
+    ]
+    ran = [
+        Event(names[index], 10 + 10 * place, "CUDA", "kernel", 200, node=index + 1 if nodes else None)
+        for place, index in enumerate(order)
+    ]
+    return captured + ran
+
+
+def test_kernels_of_a_graph_are_joined_to_their_launches_at_capture() -> None:
+    expected = {GEMM: "pytorch", "mine(float*)": "own", f"{GEMM}_too": "library"}
+    assert owners(graph_events()) == expected
+    assert owners(graph_events(order=(2, 0, 1))) == expected
+    assert owners(graph_events(nodes=False)) == expected
+
+
+def test_a_graph_that_cannot_be_joined_counts_as_pytorch_s_where_pytorch_was_captured() -> None:
+    events = [event for event in graph_events() if event.correlation != 102]
+    assert owners(events) == {GEMM: "pytorch", "mine(float*)": "own", f"{GEMM}_too": "pytorch"}
+    without = [event for event in events if event.text != "aten::mm"]
+    assert owners(without) == {GEMM: "library", "mine(float*)": "own", f"{GEMM}_too": "library"}
