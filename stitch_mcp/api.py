@@ -83,6 +83,7 @@ def check_program(
     reference: str | Path,
     program: str | Path,
     *,
+    ablation: bool = False,
     main: str | None = None,
     inputs: str | None = None,
     overrides: Mapping[str, object] | None = None,
@@ -95,6 +96,7 @@ def check_program(
     Args:
         reference: as in `load_task`.
         program: as in `compile_program`.
+        ablation: also see whether the outputs break without the program's own launches (cuda).
         main: as in `compile_program`.
         inputs: as in `load_task`.
         overrides: as in `load_task`.
@@ -109,7 +111,7 @@ def check_program(
     desk = open_desk(settings, emit)
     task = desk.task(reference, inputs, overrides, allow_relaxed)
     with desk.trial(task, program, main) as trial:
-        return desk.check(task, trial)
+        return desk.check(task, trial, ablation=ablation)
 
 
 def benchmark_program(

@@ -153,9 +153,9 @@ class Desk:
         with self.session() as session, self.observed(session, task) as (server, facts):
             yield Trial(candidate, build, session, server, facts)
 
-    def check(self, task: Task, trial: Trial) -> Check:
+    def check(self, task: Task, trial: Trial, *, ablation: bool = False) -> Check:
         """The trial's correctness evidence."""
-        from stitch_tools.check import check_program
+        from stitch_tools.check import CheckOptions, check_program
 
         return check_program(
             task,
@@ -164,6 +164,7 @@ class Desk:
             session=trial.session,
             store=self.workspace.store,
             facts=trial.facts,
+            options=CheckOptions(ablation=ablation),
             emit=self.emit,
             deadline_s=self.deadline_s,
             reference=trial.server if trial.server.task == task else None,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stitch_mcp.report import Section
+from stitch_mcp.work_table import work_sections
 from stitch_tools.models import Bench, Build, Ceilings, Check, DrawResult, Graph, TensorSpec, Timing
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ def check_sections(check: Check) -> list[Section]:
             for row in check.findings
         )
         sections.append(Section("findings", ("severity", "rule", "where", "message"), rows))
+    sections += work_sections(check.work)
     return [*sections, Section(notes=tuple(_check_notes(check)))]
 
 

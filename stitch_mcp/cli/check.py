@@ -14,6 +14,7 @@ from stitch_mcp.tables import check_sections
 @click.command("check")
 @click.argument("reference")
 @click.argument("program")
+@click.option("--ablation", is_flag=True, help="Also see what happens without its own launches (cuda).")
 @click.option("--main", metavar="FILE", help="The file of a program's folder that is compiled.")
 @reference_options
 @session_options
@@ -21,6 +22,7 @@ from stitch_mcp.tables import check_sections
 def command(
     reference: str,
     program: str,
+    ablation: bool,
     main: str | None,
     inputs: str | None,
     overrides: tuple[str, ...],
@@ -35,6 +37,7 @@ def command(
     check = check_program(
         reference,
         program,
+        ablation=ablation,
         main=main,
         inputs=inputs,
         overrides=parse_overrides(overrides),

@@ -1,5 +1,6 @@
 """The parts of the work evidence: gates before launches, kernels by caller, names of own kernels."""
 
+import contextlib
 import ctypes
 import subprocess
 from collections.abc import Callable
@@ -8,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from stitch_tools.store import Store
 from stitch_tools.worker.candidate.activity.gates import Gates
 from stitch_tools.worker.candidate.activity.kernels import (
     Attributor,
@@ -16,10 +19,14 @@ from stitch_tools.worker.candidate.activity.kernels import (
     block_work,
     declared_kernels,
     identifier_of,
+    own_kernels,
     read_trace,
     stub_kernels,
 )
 from stitch_tools.worker.candidate.activity.objects import Belongings
+from stitch_tools.worker.candidate.native import NativeProgram, ProgramError
+from tests.tools.check_support import build
+from tests.tools.work_cases import CASES
 
 # The CUDA runtime as nvcc links it in: a local function, far away, that is called, or jumped to at the end.
 STATIC = """
@@ -250,3 +257,23 @@ def test_a_graph_that_cannot_be_joined_counts_as_pytorch_s_where_pytorch_was_cap
     assert owners(events) == {GEMM: "pytorch", "mine(float*)": "own", f"{GEMM}_too": "pytorch"}
     without = [event for event in events if event.text != "aten::mm"]
     assert owners(without) == {GEMM: "library", "mine(float*)": "own", f"{GEMM}_too": "library"}
+
+
+@pytest.mark.nvcc
+def test_kernels_and_launches_of_a_binary_from_nvcc_are_found(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    case = next(case for case in CASES if case.name == "native own kernels")
+    built = build(case.program(store), store)
+    assert built.artifact is not None, built.diagnostics
+    program = NativeProgram(built.artifact)
+    program.init([])
+    belongings = Belongings((built.artifact,), (), ())
+    gates = Gates(belongings, shut=True)
+    gates.install()
+    x = torch.zeros(4, 4)
+    with contextlib.suppress(ProgramError):  # where there is no driver, the runtime says so after the first
+        program.call(program.prepare([x], [torch.zeros(4, 4)]))
+    assert gates.counts()["cudaLaunchKernel"] >= 1
+    names = own_kernels(belongings, None).names
+    assert {"own_product(float const*, float*, int)", "never_launched(float*)"} <= names
+    assert any(identifier_of(name) == "own_tanh" for name in names)

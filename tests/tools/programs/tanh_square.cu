@@ -56,7 +56,7 @@ static int32_t launch_tanh(float* y, int n, cudaStream_t stream) {
   return cudaGetLastError() == cudaSuccess ? STITCH_OK : STITCH_ERROR;
 }
 
-static int32_t launch_both(const float* x, float* y, int n, cudaStream_t stream) {
+[[maybe_unused]] static int32_t launch_both(const float* x, float* y, int n, cudaStream_t stream) {
   const int32_t status = launch_product(x, y, n, stream);
   return status == STITCH_OK ? launch_tanh(y, n, stream) : status;
 }

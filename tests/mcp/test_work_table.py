@@ -1,0 +1,43 @@
+"""The table on who did the work."""
+
+from stitch_mcp.report import render_text
+from stitch_mcp.work_table import work_sections
+from stitch_tools.models import WorkEvidence, WorkItem
+
+
+def test_a_traced_program_s_work_is_shown_by_share_with_owners_and_calls() -> None:
+    work = WorkEvidence(
+        method="kernels",
+        own=0.75,
+        library=0.2,
+        pytorch=0.0,
+        copies=0.05,
+        other=0.0,
+        observations=24,
+        items=(
+            WorkItem(name="rows(float*)", owner="own", calls=1, share=0.75),
+            WorkItem(name="sm90_xmma_gemm", owner="library", calls=1, share=0.2),
+            WorkItem(name="Memset (Device)", owner="copy", calls=0.5, share=0.05),
+        ),
+        never_launched=("spare(float*)",),
+        outputs_right=True,
+        launches=2.5,
+        counts_match=False,
+        ablation="survived",
+    )
+    assert [render_text(section) for section in work_sections(work)] == [
+        """who did the work
+share  by           calls  what
+-----  -----------  -----  ---------------
+75.0%  the program      1  rows(float*)
+20.0%  a library        1  sm90_xmma_gemm
+ 5.0%  copies         0.5  Memset (Device)
+own 75%, libraries 20%, PyTorch 0%, copies 5%, no work 0%, by 24 device activities
+launches per forward: 2.5, NOT the same in traced and untraced runs
+never launched: spare(float*)
+without the program's own launches the outputs: stay RIGHT"""
+    ]
+
+
+def test_a_program_that_was_not_traced_has_no_table() -> None:
+    assert work_sections(None) == []
