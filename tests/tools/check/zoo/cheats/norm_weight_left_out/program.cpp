@@ -1,0 +1,20 @@
+// LayerNorm without its affine part.
+#include "zoo.h"
+
+struct Program : zoo::Base {
+  void forward(zoo::Call& call) {
+    const int64_t columns = call.in[0].columns();
+    const double n = static_cast<double>(columns);
+    for (int64_t row = 0; row < call.in[0].rows(); ++row) {
+      const float* x = call.in[0].data() + row * columns;
+      float* y = call.out[0].data() + row * columns;
+      double mean = 0, square = 0;
+      for (int64_t k = 0; k < columns; ++k) mean += x[k] / n;
+      for (int64_t k = 0; k < columns; ++k) square += (x[k] - mean) * (x[k] - mean) / n;
+      const double scale = 1 / std::sqrt(square + 1e-5);
+      for (int64_t k = 0; k < columns; ++k) y[k] = static_cast<float>((x[k] - mean) * scale);
+    }
+  }
+};
+
+ZOO_PROGRAM(Program)
