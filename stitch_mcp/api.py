@@ -83,6 +83,7 @@ def check_program(
     reference: str | Path,
     program: str | Path,
     *,
+    sanitize: bool = False,
     ablation: bool = False,
     main: str | None = None,
     inputs: str | None = None,
@@ -96,6 +97,7 @@ def check_program(
     Args:
         reference: as in `load_task`.
         program: as in `compile_program`.
+        sanitize: also look for memory errors, races and undefined behavior, which takes longer.
         ablation: also see whether the outputs break without the program's own launches (cuda).
         main: as in `compile_program`.
         inputs: as in `load_task`.
@@ -111,7 +113,7 @@ def check_program(
     desk = open_desk(settings, emit)
     task = desk.task(reference, inputs, overrides, allow_relaxed)
     with desk.trial(task, program, main) as trial:
-        return desk.check(task, trial, ablation=ablation)
+        return desk.check(task, trial, sanitize=sanitize, ablation=ablation)
 
 
 def benchmark_program(
@@ -223,7 +225,7 @@ def solve(
     Args:
         reference: as in `load_task`; None with `resume`.
         resume: a run to go on with: its id, a unique beginning of it, or "last".
-        quick: the fewest rounds, and of torch.compile the default mode alone.
+        quick: no sanitizers, the fewest rounds, and of torch.compile the default mode alone.
         inputs: as in `load_task`.
         overrides: as in `load_task`.
         allow_relaxed: as in `load_task`.

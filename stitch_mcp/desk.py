@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from stitch_tools.processes.session import TargetSession
 
 Emit = Callable[[str], None]
+_UNSANITIZED = "memory errors and races (check --sanitize looks for them)"
 
 
 @dataclass(frozen=True)
@@ -153,11 +154,12 @@ class Desk:
         with self.session() as session, self.observed(session, task) as (server, facts):
             yield Trial(candidate, build, session, server, facts)
 
-    def check(self, task: Task, trial: Trial, *, ablation: bool = False) -> Check:
-        """The trial's correctness evidence."""
+    def check(self, task: Task, trial: Trial, *, sanitize: bool = False, ablation: bool = False) -> Check:
+        """The trial's correctness evidence; `sanitize`: with memory errors and races looked for."""
         from stitch_tools.check import CheckOptions, check_program
 
-        return check_program(
+        reference = trial.server if trial.server.task == task else None
+        checked = check_program(
             task,
             trial.program,
             trial.build,
@@ -167,8 +169,28 @@ class Desk:
             options=CheckOptions(ablation=ablation),
             emit=self.emit,
             deadline_s=self.deadline_s,
-            reference=trial.server if trial.server.task == task else None,
+            reference=reference,
         )
+        if not sanitize:
+            return checked.model_copy(update={"not_checked": (*checked.not_checked, _UNSANITIZED)})
+        if checked.status in ("build_failed", "unmeasured"):
+            return checked
+        from stitch_tools.sanitize import SanitizeOptions, apply_sanitizers, sanitize_program
+
+        self.say("looking for memory errors and races")
+        runs = sanitize_program(
+            task,
+            trial.program,
+            trial.build,
+            session=trial.session,
+            store=self.workspace.store,
+            facts=trial.facts,
+            options=SanitizeOptions(cache_dir=self.config.cache_dir),
+            reference=reference,
+            emit=self.emit,
+            deadline_s=self.deadline_s,
+        )
+        return apply_sanitizers(checked, runs)
 
     def benchmark(self, task: Task, trial: Trial, *, quick: bool) -> Bench:
         """The trial's timing beside its baselines."""

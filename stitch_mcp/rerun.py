@@ -39,7 +39,7 @@ def rerun_certificate(
 
     Args:
         path: the certificate.
-        quick: time with the fewest rounds, and of torch.compile the default mode alone.
+        quick: no sanitizers, the fewest rounds, and of torch.compile the default mode alone.
         emit: receives progress sentences.
         settings: see `stitch_mcp.config.Settings`; the target is the certificate's own.
 
@@ -56,7 +56,7 @@ def rerun_certificate(
         own = replace(desk, workspace=workspace)
         task, program = _unpack(archive, own)
         with own.trial(task, program) as trial:
-            check = own.check(task, trial)
+            check = own.check(task, trial, sanitize=not quick)
             then = archive.certificate.bench
             bench = None
             if check.status == "accepted" and then is not None and then.ratio("eager") is not None:

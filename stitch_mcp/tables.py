@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from stitch_mcp.report import Section
 from stitch_mcp.work_table import work_sections
 from stitch_tools.models import Bench, Build, Ceilings, Check, DrawResult, Graph, TensorSpec, Timing
+from stitch_tools.models.sanitizer import SanitizerRun
 
 if TYPE_CHECKING:
     from stitch_mcp.certificates import CertificateView
@@ -89,7 +90,17 @@ def check_sections(check: Check) -> list[Section]:
         )
         sections.append(Section("findings", ("severity", "rule", "where", "message"), rows))
     sections += work_sections(check.work)
+    if check.sanitizers:
+        rows = tuple(_sanitizer_row(run) for run in check.sanitizers)
+        columns = ("sanitizer", "result", "own findings", "in libraries", "inputs", "seconds")
+        sections.append(Section("memory and races", columns, rows))
     return [*sections, Section(notes=tuple(_check_notes(check)))]
+
+
+def _sanitizer_row(run: SanitizerRun) -> tuple[str, ...]:
+    seconds = "-" if run.wall_s is None else f"{run.wall_s:.1f}"
+    counts = (str(len(run.findings)), str(len(run.library_findings)))
+    return (run.tool, run.status.replace("_", " "), *counts, run.inputs or "-", seconds)
 
 
 def _draw_row(draw: DrawResult) -> tuple[str, ...]:

@@ -45,6 +45,12 @@ from stitch_tools.models import (
 )
 from stitch_tools.processes.interpreter import Interpreter
 from stitch_tools.processes.session import TargetSession
+from stitch_tools.sanitize import (
+    SanitizeOptions,
+    apply_sanitizers,
+    sanitize_program,
+    skipped_sanitizers,
+)
 from stitch_tools.timing import BenchOptions, benchmark_program
 
 FactT = TypeVar("FactT", bound=Fact)
@@ -245,12 +251,33 @@ def check(work: Work) -> None:
         emit=work.emit,
         reference=work.reference if work.target.available else None,
     )
+    if checked.status == "accepted":
+        checked = _sanitized(work, checked)
     work.emit(f"check: {checked.status}{' (' + checked.message + ')' if checked.message else ''}")
     work.run.record(
         CheckFinished(
             program_id=checked.program_id, check=work.run.store.put_fact(checked), status=checked.status
         )
     )
+
+
+def _sanitized(work: Work, checked: Check) -> Check:
+    """The check with what the sanitizers saw; a quick run leaves them out and says so."""
+    if started(work.run.state).quick:
+        return apply_sanitizers(checked, skipped_sanitizers(work.task.target, "the run was a quick one"))
+    work.emit("looking for memory errors and races")
+    runs = sanitize_program(
+        work.task,
+        work.program,
+        work.build,
+        session=work.session,
+        store=work.run.store,
+        facts=work.facts,
+        options=SanitizeOptions(cache_dir=work.cache_dir),
+        reference=work.reference,
+        emit=work.emit,
+    )
+    return apply_sanitizers(checked, runs)
 
 
 def bench(work: Work) -> None:

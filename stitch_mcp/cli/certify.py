@@ -19,7 +19,9 @@ from stitch_mcp.report import Section
 @click.option("--verify", is_flag=True, help="Verify the certificate FILE, or that of RUN.")
 @click.option("--rerun", is_flag=True, help="With --verify: build, check and time its program again, here.")
 @click.option(
-    "--quick", is_flag=True, help="With --rerun: fewest rounds, torch.compile's default mode alone."
+    "--quick",
+    is_flag=True,
+    help="With --rerun: no sanitizers, fewest rounds, torch.compile's default mode alone.",
 )
 @click.option("--signer", metavar="KEY.pub", help="With --verify: demand a signature by this ed25519 key.")
 @click.option("--output", metavar="PATH", help="Where to write a run's certificate.")

@@ -14,6 +14,7 @@ from stitch_mcp.tables import check_sections
 @click.command("check")
 @click.argument("reference")
 @click.argument("program")
+@click.option("--sanitize", is_flag=True, help="Also look for memory errors, races and undefined behavior.")
 @click.option("--ablation", is_flag=True, help="Also see what happens without its own launches (cuda).")
 @click.option("--main", metavar="FILE", help="The file of a program's folder that is compiled.")
 @reference_options
@@ -22,6 +23,7 @@ from stitch_mcp.tables import check_sections
 def command(
     reference: str,
     program: str,
+    sanitize: bool,
     ablation: bool,
     main: str | None,
     inputs: str | None,
@@ -37,6 +39,7 @@ def command(
     check = check_program(
         reference,
         program,
+        sanitize=sanitize,
         ablation=ablation,
         main=main,
         inputs=inputs,

@@ -22,7 +22,9 @@ from stitch_mcp.tables import solve_sections
 @click.command("solve")
 @click.argument("reference", required=False)
 @click.option("--resume", metavar="RUN", help="Go on with a run: its id, a unique beginning, or `last`.")
-@click.option("--quick", is_flag=True, help="Fewest rounds, and of torch.compile the default mode alone.")
+@click.option(
+    "--quick", is_flag=True, help="No sanitizers, fewest rounds, torch.compile's default mode alone."
+)
 @speedup_option
 @reference_options
 @session_options

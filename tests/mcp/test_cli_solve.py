@@ -53,6 +53,13 @@ def test_the_result_names_status_outcome_ids_and_certificate(solved: dict[str, A
     assert {row["name"] for row in solved["bench"]["timings"]} >= {"program", "eager"}
 
 
+def test_a_quick_run_s_certificate_says_that_it_is_one_without_sanitizers(solved: dict[str, Any]) -> None:
+    without = [text for text in solved["check"]["not_checked"] if text.startswith("certified without")]
+    assert without == [
+        f"certified without {tool}: the run was a quick one" for tool in ("asan", "ubsan", "init", "tsan")
+    ]
+
+
 def test_the_certificate_verifies_and_one_changed_byte_is_noticed(
     solved: dict[str, Any], workspace: Path, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 import re
 import shutil
 import tempfile
@@ -97,7 +98,9 @@ def _run_tool(
     kernels: Kernels,
     kind: str,
 ) -> SanitizerRun:
-    words = (*sanitizer.command(tool, _REPORT, sorted(kernels.names)), *command.words)
+    # Names read from a ModelNew's source may miss one that a macro made: then everything is instrumented.
+    watched = sorted(kernels.names) if bench.program.format == "native" else ()
+    words = (*sanitizer.command(tool, _REPORT, watched), *command.words)
     execution = _execute(bench, command, words, (sanitizer.folder, sanitizer.path), bench.limit_s)
     found = cuda_findings(tool, execution.reports.get(_REPORT, ""), kernels)
     if found is None:
@@ -117,7 +120,7 @@ def _execute(
         files=command.files,
         env=command.env,
         fds=command.fds,
-        readable=(*command.readable, *readable),
+        readable=(*command.readable, *readable, Path("/etc/hosts")),  # "localhost" is looked up there
         writable=command.writable,
         limit_s=limit_s,
         loopback=True,  # the tool and what it loads into the program talk to each other over it
@@ -142,10 +145,19 @@ def _native(bench: CudaBench, material: Material, tool: SanitizerTool) -> _Comma
     return _Command(
         words=(str(host), "job", "{0}", "{1}", "-1"),
         files={"job": job},
-        env={},
+        env={"LD_LIBRARY_PATH": _library_path(bench.session.interpreter.prefix)},
         fds=material.fds,
         readable=(host, Path(artifact), *map(Path, build.libraries)),
     )
+
+
+def _library_path(prefix: Path) -> str:
+    """LD_LIBRARY_PATH with the folders of torch's CUDA wheels.
+
+    A program finds cuBLASLt and its kin by soname, because torch has loaded them; here no torch is there to.
+    """
+    folders = sorted(map(str, prefix.glob("lib/python3.*/*-packages/nvidia/*/lib")))
+    return ":".join(filter(None, (os.environ.get("LD_LIBRARY_PATH"), *folders)))
 
 
 def _run_python(

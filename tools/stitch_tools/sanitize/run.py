@@ -14,6 +14,7 @@ from stitch_tools.sanitize.conclude import not_checked
 from stitch_tools.sanitize.cpu import CPU_TOOLS, CpuBench, run_cpu
 from stitch_tools.sanitize.cuda import CUDA_TOOLS, CudaBench, run_cuda
 from stitch_tools.sanitize.material import OWN, Material, drawn, kinds_for
+from stitch_tools.sanitize.runner import TOO_SLOW
 from stitch_tools.store import Store
 
 Emit = Callable[[str], None] | None
@@ -84,7 +85,7 @@ def sanitize_program(
         except NoDeviceError as error:
             return tuple(not_checked(tool, error.message) for tool in tools)
         for kind in kinds_for(task):
-            missing = _missing(tools, found)
+            missing = _missing(tools, found, smaller=kind != OWN)
             if not missing or (deadline_s is not None and time.monotonic() > deadline_s):
                 break
             with drawn(server, task, facts, kind) as material:
@@ -99,9 +100,12 @@ def sanitize_program(
 
 
 def _missing(
-    tools: Sequence[SanitizerTool], found: dict[SanitizerTool, SanitizerRun]
+    tools: Sequence[SanitizerTool], found: dict[SanitizerTool, SanitizerRun], *, smaller: bool
 ) -> tuple[SanitizerTool, ...]:
-    return tuple(tool for tool in tools if tool not in found or found[tool].status == "not_checked")
+    """The tools that another draw may help: all where no tool could use the last one, else the slow ones."""
+    if all(run.status == "not_checked" for run in found.values()):
+        return tuple(tools)
+    return tuple(tool for tool in tools if smaller and found[tool].reason.startswith(TOO_SLOW))
 
 
 def _impossible(task: Task, program: Program, build: Build | None, facts: ReferenceFacts) -> str | None:
@@ -148,6 +152,7 @@ def _say(emit: Emit, run: SanitizerRun) -> None:
     elif run.findings:
         first = run.findings[0]
         place = f"{first.file}:{first.line}: " if first.file and first.line else ""
-        emit(f"{run.tool}: {len(run.findings)} findings, first {place}{first.message}")
+        more = f" and {len(run.findings) - 1} more" if len(run.findings) > 1 else ""
+        emit(f"{run.tool}: {place}{first.message}{more}")
     else:
         emit(f"{run.tool}: clean")

@@ -1,0 +1,65 @@
+"""What the stitcher writes is clean under every sanitizer: three examples of different kinds."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stitch_planner.plan import make_plan
+from stitch_planner.stitcher import stitch
+from stitch_tools.check import ReferenceServer
+from stitch_tools.compile import compile_program
+from stitch_tools.graph import capture_graph
+from stitch_tools.models import STITCHER, Program
+from stitch_tools.processes.interpreter import find_interpreter
+from stitch_tools.processes.session import TargetSession
+from stitch_tools.references import load_task
+from stitch_tools.sanitize import SanitizeOptions, sanitize_program
+from stitch_tools.store import Store
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[TargetSession]:
+    with TargetSession(find_interpreter(None, Path.cwd()), threads=2) as session:
+        yield session
+
+
+@pytest.mark.parametrize("name", ["mlp", "gru", "conv_bn_relu"])
+def test_a_stitched_program_has_no_memory_error_race_or_undefined_behavior(
+    name: str, session: TargetSession, tmp_path: Path
+) -> None:
+    store = Store(tmp_path / "store")
+    task = load_task(str(EXAMPLES / f"{name}.task.toml"), workspace=EXAMPLES, store=store)
+    with ReferenceServer(session, task, store) as server:
+        facts = server.observe()
+        graph = capture_graph(server.child, task, facts, None)
+        sources = {file.path: store.get(file.sha256) for file in task.files}
+        stitched = stitch(task, facts, graph, make_plan(graph, facts, task, None), sources)
+        program = Program(
+            format=stitched.format,
+            target="cpu",
+            files=store.put_files(stitched.files),
+            main=stitched.main,
+            author=STITCHER,
+        )
+        if program.format != "native":
+            pytest.skip("a library that the stitched program needs is not here: not measured")
+        runs = sanitize_program(
+            task,
+            program,
+            compile_program(program, store, prefixes=(session.interpreter.prefix,)),
+            session=session,
+            store=store,
+            facts=facts,
+            options=SanitizeOptions(),
+            reference=server,
+        )
+    if all(run.status == "not_checked" for run in runs):
+        pytest.skip(f"not measured: {runs[0].reason}")
+    assert [(run.tool, run.status, run.findings) for run in runs] == [
+        (tool, "clean", ()) for tool in ("asan", "ubsan", "init", "tsan")
+    ]
