@@ -62,6 +62,13 @@ def test_an_intercepted_function_counts_as_its_caller() -> None:
     assert (finding.file, finding.line) == ("main.cpp", 84)
 
 
+def test_what_a_system_header_inlines_is_placed_at_the_program_s_own_line() -> None:
+    load = frame(0, "/cache/ab/program.so", "_mm256_loadu_ps", "/usr/lib/gcc/12/include/avxintrin.h", 905)
+    first = frame(0, "/cache/ab/program.so", "scale(float*, long)", "/x/work/source/./stitch/cpu/gemm.h", 84)
+    (finding,) = address_findings(HEAP_READ.replace(first, f"{load}\n{first}"), OWNER).own
+    assert (finding.file, finding.line, finding.kernel) == ("stitch/cpu/gemm.h", 84, "scale")
+
+
 RACE = "\n".join(
     (
         "WARNING: ThreadSanitizer: data race (pid=9)",

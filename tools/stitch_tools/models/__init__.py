@@ -21,6 +21,7 @@ from stitch_tools.models.program import (
     ProgramFormat,
     Toolchain,
 )
+from stitch_tools.models.sanitizer import SanitizerFinding, SanitizerRun, SanitizerStatus, SanitizerTool
 from stitch_tools.models.task import (
     DTYPE_BYTES,
     Contract,
@@ -82,6 +83,10 @@ __all__ = [
     "ReferenceFacts",
     "ReferenceTolerance",
     "SandboxLevel",
+    "SanitizerFinding",
+    "SanitizerRun",
+    "SanitizerStatus",
+    "SanitizerTool",
     "Sensitivity",
     "Severity",
     "SourceFile",

@@ -70,7 +70,9 @@ class Owner:
         inner = next((frame for frame in stack if not frame.is_runtime), None)
         if inner is None or not self.owns(inner):
             return None
-        return self.place(inner)
+        # What a system header inlined (a vector load) is named by the program's own line around it.
+        own = (frame for frame in stack if self.owns(frame) and self.relative(frame.file) in self.files)
+        return self.place(next(own, inner))
 
     def owns(self, frame: Frame) -> bool:
         """Whether the frame's code was built from the program."""
