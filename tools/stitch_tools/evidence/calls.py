@@ -4,7 +4,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from stitch_tools.evidence.constants import MAX_CHARS, fold_call, fold_method
-from stitch_tools.evidence.scopes import Scope, parse_python
+from stitch_tools.evidence.scopes import Scope
 from stitch_tools.evidence.torch_names import is_constant_maker, op_of
 from stitch_tools.evidence.values import (
     NOTHING,
@@ -194,16 +194,7 @@ def got(resolver: "Resolver", node: ast.Call, scope: Scope, getter: Getter) -> V
 
 
 def _eval(resolver: "Resolver", node: ast.Call, scope: Scope) -> Values:
-    text = resolver.text(node.args[0] if node.args else None, scope)
-    if text is None or len(text) > 10_000:
-        return NOTHING
-    try:
-        tree = parse_python(text.strip())
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return NOTHING
-    if len(tree.body) != 1 or not isinstance(tree.body[0], ast.Expr):
-        return NOTHING
-    found = resolver.resolve(tree.body[0].value, scope)
+    found = resolver.resolve(resolver.evaluated.get(node), scope)
     return frozenset(Known(value.path, "eval") if isinstance(value, Known) else value for value in found)
 
 
@@ -238,7 +229,7 @@ def _modules(resolver: "Resolver", node: ast.Call, scope: Scope) -> Values:
     return frozenset(found)
 
 
-def _partial_method(resolver: "Resolver", node: ast.Call, scope: Scope) -> Values:
+def _first_argument(resolver: "Resolver", node: ast.Call, scope: Scope) -> Values:
     return resolver.resolve(node.args[0], scope) if node.args else NOTHING
 
 
@@ -296,7 +287,8 @@ _SPECIAL = {
     "operator.methodcaller": _operator_getter,
     "builtins.eval": _eval,
     "builtins.super": _super,
-    "functools.partialmethod": _partial_method,
+    "builtins.compile": _first_argument,
+    "functools.partialmethod": _first_argument,
     "builtins.type": _type,
     "torch.nn.Sequential": _modules,
     "torch.nn.ModuleList": _modules,

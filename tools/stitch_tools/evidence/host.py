@@ -154,7 +154,7 @@ def _dotted(file: str, folder: str) -> str:
 
 
 def _follow_exec(host: HostProgram) -> Iterator[tuple[ast.Call, Scope]]:
-    """Add the statements of constant `exec` texts to the scopes that run them."""
+    """Add what constant texts given to `exec` and `eval` say to the scopes that run them."""
     done: set[ast.Call] = set()
     for _ in range(3):
         waiting = [
@@ -162,29 +162,31 @@ def _follow_exec(host: HostProgram) -> Iterator[tuple[ast.Call, Scope]]:
             for scope in tuple(host.scopes())
             for node in scope.nodes
             if isinstance(node, ast.Call) and node not in done and node.args
-            if "builtins.exec" in host.resolver.paths(node.func, scope)
+            if {"builtins.exec", "builtins.eval"} & set(host.resolver.paths(node.func, scope))
         ]
+        if not waiting:
+            return
         for node, scope in waiting:
             done.add(node)
-            text = host.resolver.text(_code_argument(host, node.args[0], scope), scope)
-            if text is None:
+            body = _parsed(host.resolver.text(node.args[0], scope), node.lineno)
+            if not body:
                 continue
-            try:
-                tree = parse_python(text)
-            except (SyntaxError, ValueError, RecursionError, MemoryError):
-                continue
-            for part in ast.walk(tree):
-                if isinstance(part, ast.expr | ast.stmt):
-                    part.lineno = part.end_lineno = node.lineno
-            extend_scope(scope, tree.body, node)
+            extend_scope(scope, body, node)
+            if isinstance(body[0], ast.Expr):
+                host.resolver.evaluated[node] = body[0].value
             yield node, scope
+        host.resolver.forget()
 
 
-def _code_argument(host: HostProgram, expr: ast.expr, scope: Scope) -> ast.expr:
-    """The text inside `compile(text, ...)`."""
-    if not isinstance(expr, ast.Call) or not expr.args:
-        return expr
-    return expr.args[0] if "builtins.compile" in host.resolver.paths(expr.func, scope) else expr
+def _parsed(text: str | None, line: int) -> list[ast.stmt]:
+    try:
+        tree = parse_python(text.strip()) if text is not None else ast.Module([], [])
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    for part in ast.walk(tree):
+        if isinstance(part, ast.expr | ast.stmt):
+            part.lineno = part.end_lineno = line
+    return tree.body
 
 
 def _decorators(host: HostProgram, scope: Scope) -> list[str]:
@@ -230,11 +232,11 @@ def _reach_all(host: HostProgram) -> None:
 
 def _learn_inputs(host: HostProgram, entry: Scope) -> None:
     for method in host.methods((entry,), ("forward", "__call__")):
-        skipped = 1 if method.owner is not None else 0
-        for name in method.params[skipped:]:
+        # A decorator's inner function and an inherited forward run with the entry as `self`.
+        is_bound = method.owner is not None or method.params[:1] == ["self"]
+        for name in method.params[1 if is_bound else 0 :]:
             host.resolver.learn_argument(method, name, Binding(value=Tensor("input")))
-        # An inherited forward runs with the entry as `self`.
-        if method.owner is not None and method.owner is not entry and method.params:
+        if is_bound and method.owner is not entry and method.params:
             host.resolver.learn_argument(method, method.params[0], Binding(value=Instance(Local(entry))))
 
 
@@ -269,7 +271,11 @@ class _Reach:
                 yield scope.unit.scope_of[node]
             case ast.FunctionDef(decorator_list=[_, *_]) | ast.AsyncFunctionDef(decorator_list=[_, *_]):
                 for row in node.decorator_list:
-                    yield from self._functions(self.host.resolver.resolve(row, scope))
+                    for target in self._functions(self.host.resolver.resolve(row, scope)):
+                        given = Binding(value=Local(scope.unit.scope_of[node]))
+                        if target.params:
+                            self.news |= self.host.resolver.learn_argument(target, target.params[0], given)
+                        yield target
             case ast.Attribute(ctx=ast.Load()):
                 for value in self.host.resolver.resolve(node, scope):
                     if isinstance(value, Local) and "builtins.property" in _decorators(

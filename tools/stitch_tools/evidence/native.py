@@ -16,7 +16,8 @@ from stitch_tools.evidence.words import words
 _KEPT = words("""
     function_definition call_expression declaration field_declaration if_statement catch_clause
     return_statement initializer_list string_literal raw_string_literal comment binary_expression
-    assignment_expression update_expression identifier field_identifier preproc_include preproc_arg
+    assignment_expression update_expression identifier field_identifier qualified_identifier
+    parameter_declaration namespace_alias_definition preproc_include preproc_arg
     using_declaration asm_statement gnu_asm_expression ERROR
 """)
 

@@ -62,6 +62,8 @@ class Resolver:
         default_factory=dict[tuple[str, Scope], "Values | None"]
     )
     _draft: dict[tuple[ast.AST, Scope], Values] = field(default_factory=dict[tuple[ast.AST, Scope], Values])
+    evaluated: dict[ast.Call, ast.expr] = field(default_factory=dict[ast.Call, ast.expr])
+    """What constant texts given to `eval` say."""
     steps: int = 0
     """Expressions and bindings that were looked at; there is an end to it."""
     _open: set[tuple[ast.AST, Scope]] = field(default_factory=set[tuple[ast.AST, Scope]])
@@ -73,9 +75,13 @@ class Resolver:
         if any(row.expr is binding.expr and row.value == binding.value for row in known) or len(known) > 8:
             return False
         known.append(binding)
+        self.forget()
+        return True
+
+    def forget(self) -> None:
+        """Drop what was found: more is known of the program now."""
         self._memo.clear()
         self._names.clear()
-        return True
 
     def resolve(self, expr: ast.expr | None, scope: Scope) -> Values:
         """All that the expression may stand for."""
@@ -227,7 +233,14 @@ class Resolver:
 
     def _definition(self, node: ast.AST, scope: Scope) -> Values:
         inner = scope.unit.scope_of.get(node)
-        return frozenset([Local(inner)]) if inner is not None else NOTHING
+        if inner is None:
+            return NOTHING
+        found: Values = frozenset([Local(inner)])
+        for row in getattr(node, "decorator_list", ()):
+            for value in self.resolve(row, scope):
+                if isinstance(value, Local) and isinstance(value.scope.node, FunctionNode):
+                    found |= self.returned(value.scope)
+        return found
 
     def normal(self, value: Value) -> Values:
         """The value; a name inside the program's own files becomes what it is there."""

@@ -16,7 +16,6 @@ from stitch_tools.models import Finding, ProgramFormat, Severity
 
 MAX_FILE_BYTES = 512 << 10
 MAX_TOTAL_BYTES = 2 << 20
-MAX_NODES = 200_000
 _MAX_HITS = 20
 _NATIVE = (".cu", ".cuh", ".cpp", ".cc", ".cxx", ".c", ".h", ".hpp", ".hh", ".inl", ".inc")
 _Text = tuple[str, bytes, tuple[int, ...] | None]
@@ -170,9 +169,7 @@ def _parse(path: str, data: bytes, troubles: list[Trouble]) -> ast.Module | None
     except (ValueError, RecursionError, MemoryError) as error:
         troubles.append(Trouble(path, 1, f"this does not parse: {type(error).__name__}"))
     else:
-        if sum(1 for _ in ast.walk(tree)) <= MAX_NODES:
-            return tree
-        troubles.append(Trouble(path, 1, f"more than {MAX_NODES} expressions"))
+        return tree
     return None
 
 

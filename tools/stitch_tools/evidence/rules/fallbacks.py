@@ -4,11 +4,13 @@ import ast
 from collections.abc import Iterator
 
 from stitch_tools.evidence.context import Scanned
+from stitch_tools.evidence.native_torch import native_operations
 from stitch_tools.evidence.rule import Hit, Rule
 from stitch_tools.evidence.rules.common import hit_in, is_hot
 from stitch_tools.evidence.rules.reference import reference_calls
-from stitch_tools.evidence.rules.torch_ops import kind_of, native_operation, operation
+from stitch_tools.evidence.rules.torch_ops import kind_of, operation
 from stitch_tools.evidence.scopes import Scope
+from stitch_tools.evidence.torch_names import op_kind
 
 
 def find_fallbacks(scanned: Scanned) -> Iterator[Hit]:
@@ -19,14 +21,12 @@ def find_fallbacks(scanned: Scanned) -> Iterator[Hit]:
             if isinstance(node, ast.Try | ast.TryStar):
                 for handler in node.handlers:
                     yield from _judge(scanned, scope, handler, work)
-    for unit in scanned.native:
-        operations = [call for call in unit.calls if native_operation(unit, call)]
+    for unit, node, name in native_operations(scanned):
         for clause in unit.of("catch_clause"):
-            for call in operations:
-                if clause.start_byte <= call.node.start_byte < clause.end_byte:
-                    yield Hit(
-                        unit.file, unit.line(clause), f"when a kernel fails, {call.name} computes instead"
-                    )
+            if clause.start_byte <= node.start_byte < clause.end_byte and op_kind(name) == "compute":
+                yield Hit(
+                    unit.file, unit.line(clause), f"when a kernel fails, PyTorch's {name} computes instead"
+                )
 
 
 def _work_lines(scanned: Scanned) -> dict[ast.AST, str]:

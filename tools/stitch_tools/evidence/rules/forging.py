@@ -12,10 +12,12 @@ from stitch_tools.evidence.words import words
 
 _PRINTERS = words("""
     builtins.print sys.stdout.write sys.stderr.write sys.__stdout__.write sys.stdout.buffer.write os.write
+    os.fdopen builtins.open
 """)
 _NATIVE_PRINTERS = words("printf fprintf puts fputs write dprintf std::printf std::puts std::fputs")
 _VERDICT_KEYS = words("status correct correctness compiled speedup verdict accepted runtime_us score")
 _VERDICTS = frozenset(("accepted", "correct", "passed", True))
+_BY_NUMBER = ("os.write", "os.fdopen", "builtins.open", "write", "dprintf")
 _STANDARD = (0, 1, 2)
 
 
@@ -58,7 +60,7 @@ def find_forged(scanned: Scanned) -> Iterator[Hit]:
 def _claims(printer: str, given: list[Plain]) -> Iterator[str]:
     """What is wrong with printing these arguments."""
     first = given[0] if given else None
-    if printer in ("os.write", "write", "dprintf") and isinstance(first, int) and first not in _STANDARD:
+    if printer in _BY_NUMBER and isinstance(first, int) and first not in _STANDARD:
         yield f"descriptor {first} was opened by somebody else"
     for text in given:
         plain = text.decode("utf-8", "replace") if isinstance(text, bytes) else text

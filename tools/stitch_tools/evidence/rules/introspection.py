@@ -9,7 +9,6 @@ from stitch_tools.evidence.native import text_of
 from stitch_tools.evidence.rule import Hit, Rule
 from stitch_tools.evidence.rules.common import calls_to, hit_in
 from stitch_tools.evidence.scopes import Scope
-from stitch_tools.evidence.values import Known
 from stitch_tools.evidence.words import listed, words
 
 _FRAMES = words("""
@@ -21,6 +20,7 @@ _FRAMES = words("""
 _FRAME_NAMES = words("f_back f_locals f_globals tb_frame gi_frame f_builtins tb_next")
 _MEMORY = words("ctypes.string_at ctypes.memmove ctypes.memset ctypes.wstring_at ctypes.pythonapi")
 _JUDGE = listed("stitch_tools stitch_mcp stitch_planner stitch_rag kernelbench __main__")
+_IMPORTERS = words("builtins.__import__ importlib.import_module importlib.__import__ sys.modules.get")
 _OTHER_MEMORY = words("""
     ptrace process_vm_readv process_vm_writev pidfd_getfd pidfd_open kcmp perf_event_open userfaultfd
 """)
@@ -60,24 +60,31 @@ def find_raw_memory(scanned: Scanned) -> Iterator[Hit]:
 
 def find_judge_modules(scanned: Scanned) -> Iterator[Hit]:
     """Modules of the judge, imported or looked up."""
-    own = {file.split("/")[0].removesuffix(".py") for file in scanned.files}
+    wanted = set(_JUDGE) - {file.split("/")[0].removesuffix(".py") for file in scanned.files}
     for scope in scanned.host.scopes():
         for node in scope.nodes:
-            for module in sorted(_imported(scanned, node, scope) - own):
-                message = f"{module} belongs to the judge, not to a program"
-                yield hit_in(scanned, scope, node, message, "suspicious" if module == "__main__" else "fatal")
+            for name in _imported(scanned, node, scope):
+                module = name.split(".")[0]
+                if module in wanted:
+                    message = f"{module} belongs to the judge, not to a program"
+                    yield hit_in(
+                        scanned, scope, node, message, "suspicious" if module == "__main__" else "fatal"
+                    )
 
 
-def _imported(scanned: Scanned, node: ast.AST, scope: Scope) -> set[str]:
-    names: list[str] = []
-    if isinstance(node, ast.Import):
-        names = [row.name for row in node.names]
-    elif isinstance(node, ast.ImportFrom) and not node.level:
-        names = [node.module or ""]
-    elif isinstance(node, ast.Call | ast.Subscript):
-        found = scanned.host.resolver.resolve(node, scope)
-        names = [value.path for value in found if isinstance(value, Known) and value.hidden]
-    return {name.split(".")[0] for name in names} & set(_JUDGE)
+def _imported(scanned: Scanned, node: ast.AST, scope: Scope) -> list[str]:
+    resolver = scanned.host.resolver
+    match node:
+        case ast.Import(names=names):
+            return [row.name for row in names]
+        case ast.ImportFrom(module=str() as module, level=0):
+            return [module]
+        case ast.Call(func=function, args=[first, *_]) if _IMPORTERS & set(resolver.paths(function, scope)):
+            return [resolver.text(first, scope) or ""]
+        case ast.Subscript(value=base, slice=key) if "sys.modules" in resolver.paths(base, scope):
+            return [resolver.text(key, scope) or ""]
+        case _:
+            return []
 
 
 def find_other_memory(scanned: Scanned) -> Iterator[Hit]:

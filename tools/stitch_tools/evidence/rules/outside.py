@@ -31,7 +31,7 @@ _NATIVE = {
     "reads or writes a file": "fopen open open64 openat creat mkstemp shm_open memfd_create opendir",
     "uses the network": "socket connect bind listen accept getaddrinfo sendto recvfrom",
     "starts or ends processes": "system popen fork vfork execv execve execvp execl posix_spawn clone kill "
-    "signal sigaction _exit exit quick_exit abort raise std::exit std::abort std::_Exit",
+    "signal syscall sigaction _exit exit quick_exit abort raise std::exit std::abort std::_Exit",
     "reads or writes the environment": "getenv setenv putenv secure_getenv unsetenv clearenv std::getenv",
     "loads another library": "dlopen dlmopen dlsym",
 }

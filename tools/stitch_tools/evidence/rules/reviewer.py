@@ -51,13 +51,18 @@ _PHRASES = (
     "approve this",
 )
 _MAX_BYTES = 512 << 10
+_MAX_TEXT = 20_000
 # Prose, not code: which letters stand between words is no matter.
 _GAP = re.compile(r"[\s#*/_\-]+")
 
 
 def speaks_to_reviewer(text: str) -> str | None:
     """The phrase in the text that addresses a reader who judges."""
-    plain = " " + _GAP.sub(" ", text[:20_000]).lower() + " "
+    return _phrase_in(text[:_MAX_TEXT])
+
+
+def _phrase_in(text: str) -> str | None:
+    plain = _GAP.sub(" ", text).lower()
     return next((phrase for phrase in _PHRASES if phrase in plain), None)
 
 
@@ -72,8 +77,10 @@ def find_reviewer_text(scanned: Scanned) -> Iterator[Hit]:
 def _texts(scanned: Scanned) -> Iterator[tuple[str, int, str, str]]:
     """File, line, kind and content of every comment and text."""
     for path in sorted(scanned.files):
-        if path.endswith(".py"):
-            for line, text in _python_comments(scanned.files[path]):
+        # The tokenizer is slow: it is asked only where a phrase stands anywhere in the file.
+        data = scanned.files[path][:_MAX_BYTES]
+        if path.endswith(".py") and _phrase_in(data.decode("utf-8", "replace")):
+            for line, text in _python_comments(data):
                 yield path, line, "comment", text
     for scope in scanned.host.scopes():
         for node in scope.nodes:
@@ -87,7 +94,7 @@ def _texts(scanned: Scanned) -> Iterator[tuple[str, int, str, str]]:
 def _python_comments(data: bytes) -> Iterator[tuple[int, str]]:
     """What the tokenizer calls comments, up to where it gives up."""
     try:
-        for token in tokenize.tokenize(io.BytesIO(data[:_MAX_BYTES]).readline):
+        for token in tokenize.tokenize(io.BytesIO(data).readline):
             if token.type == tokenize.COMMENT:
                 yield token.start[0], token.string
     except (tokenize.TokenError, SyntaxError, ValueError):

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from stitch_tools.evidence.context import Scanned
 from stitch_tools.evidence.host import HostCall
-from stitch_tools.evidence.native import Call, NativeUnit, text_of
+from stitch_tools.evidence.native_torch import hidden_operations, native_operations
 from stitch_tools.evidence.rule import Hit, Rule
 from stitch_tools.evidence.rules.common import calls_to, hit_in, is_hot
 from stitch_tools.evidence.scopes import Scope
@@ -14,7 +14,9 @@ from stitch_tools.evidence.values import Const, Key, Known, Made, Member, Tensor
 from stitch_tools.evidence.words import words
 from stitch_tools.models import Severity
 
-_OPERATORS: dict[type[ast.operator], str] = {
+_COMPARISONS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
+_TESTS = (ast.If, ast.While, ast.Assert, ast.IfExp, ast.BoolOp)
+_OPERATORS: dict[type[ast.AST], str] = {
     ast.MatMult: "matmul",
     ast.Add: "add",
     ast.Sub: "sub",
@@ -22,6 +24,8 @@ _OPERATORS: dict[type[ast.operator], str] = {
     ast.Div: "div",
     ast.Pow: "pow",
     ast.Mod: "remainder",
+    ast.USub: "neg",
+    ast.Invert: "bitwise_not",
 }
 _COMPILERS = words("""
     torch.compile torch.jit.script torch.jit.trace torch.jit.freeze torch.jit.optimize_for_inference
@@ -32,7 +36,6 @@ _LIBRARIES = words("""
     numpy scipy jax tensorflow numba torchvision torchaudio transformers timm flash_attn xformers apex keras
     onnxruntime tensorrt torch_tensorrt cudnn einops opt_einsum
 """)
-_NATIVE_SPACES = words("at torch at::native torch::nn::functional torch::special torch::linalg torch::fft")
 _WEIGHT: dict[OpKind, Severity | None] = {"compute": "suspicious", "layout": "note", "free": None}
 
 
@@ -81,11 +84,10 @@ def find_torch_ops(scanned: Scanned) -> Iterator[Hit]:
                     getattr(node, "lineno", 1),
                     f"forward computes {name} of tensors in PyTorch",
                 )
-    for unit, call in _hot_native_calls(scanned):
-        name = native_operation(unit, call)
-        severity = _WEIGHT[op_kind(name)] if name is not None else None
-        if name is not None and severity is not None:
-            yield Hit(unit.file, unit.line(call.node), f"the C++ code calls PyTorch's {name}", severity)
+    for unit, node, name in native_operations(scanned):
+        severity = _WEIGHT[op_kind(name)]
+        if severity is not None:
+            yield Hit(unit.file, unit.line(node), f"the C++ code calls PyTorch's {name}", severity)
 
 
 def _handed_on(scanned: Scanned, call: HostCall) -> Iterator[str]:
@@ -115,37 +117,20 @@ def _only_weights(scanned: Scanned, call: HostCall) -> bool:
     return bool(tensors) and all(origin == "weight" for origin in tensors)
 
 
-def _hot_native_calls(scanned: Scanned) -> Iterator[tuple[NativeUnit, Call]]:
-    hot = {function for _, function in scanned.hot_native()}
-    for unit in scanned.native:
-        for call in unit.calls:
-            if call.function in hot:
-                yield unit, call
-
-
-def native_operation(unit: NativeUnit, call: Call) -> str | None:
-    """The ATen operation that a C++ call is."""
-    if call.is_launch:
-        return None
-    if call.is_method:
-        return call.name if unit.uses_aten and is_tensor_word(call.name, sure=False) else None
-    space, _, name = call.name.rpartition("::")
-    if space.removeprefix("::") in _NATIVE_SPACES:
-        return None if name[:1].isupper() or name in ("from_blob", "check", "dtype", "device") else name
-    spaces = {text_of(node).split()[-1].rstrip(";") for node in unit.of("using_declaration")}
-    if spaces & {"at", "torch"} and is_tensor_word(call.name, sure=False):
-        return None if call.name in {row.name for row in unit.functions} else call.name
-    return None
-
-
 def _operator(scanned: Scanned, node: ast.AST, scope: Scope) -> str | None:
     if isinstance(node, ast.BinOp):
         parts, operator = (node.left, node.right), node.op
     elif isinstance(node, ast.AugAssign):
         parts, operator = (node.target, node.value), node.op
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.Invert):
+        parts, operator = (node.operand,), node.op
+    elif isinstance(node, ast.Compare) and isinstance(node.ops[0], _COMPARISONS):
+        if isinstance(scope.unit.parents.get(node), _TESTS):
+            return None  # asks for one truth, makes no tensor
+        parts, operator = (node.left, *node.comparators), node.ops[0]
     else:
         return None
-    name = _OPERATORS.get(type(operator))
+    name = _OPERATORS.get(type(operator), "a comparison" if isinstance(operator, _COMPARISONS) else None)
     resolve = scanned.host.resolver.resolve
     is_tensor = any(isinstance(value, Tensor) for part in parts for value in resolve(part, scope))
     return name if name is not None and (is_tensor or name == "matmul") else None
@@ -174,6 +159,8 @@ def find_hidden_ops(scanned: Scanned) -> Iterator[Hit]:
         if found is not None and found[1] and kind_of(found[0]) == "compute":
             message = f"PyTorch's {found[0]} is called through {found[1]}, not by its name"
             yield hit_in(scanned, call.scope, call.node, message)
+    for unit, node, what in hidden_operations(scanned):
+        yield Hit(unit.file, unit.line(node), f"the C++ code looks up {what}")
 
 
 def find_compilers(scanned: Scanned) -> Iterator[Hit]:
@@ -210,7 +197,7 @@ RULES = (
         "hidden_torch_op",
         "suspicious",
         "A PyTorch operation is reached by getattr, `__import__`, `__dict__`, eval or the operator module "
-        "instead of its name.",
+        "instead of its name, or by C++ code through the dispatcher or Python.",
         "Call it by its name; who did the work is measured when the program runs.",
         find_hidden_ops,
     ),
