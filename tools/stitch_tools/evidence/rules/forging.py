@@ -1,13 +1,15 @@
 """Output that looks like a verdict."""
 
+import ast
 import json
 from collections.abc import Iterator
 
 from stitch_tools.evidence.context import Scanned
+from stitch_tools.evidence.host import HostCall
 from stitch_tools.evidence.native import text_of
 from stitch_tools.evidence.rule import Hit, Rule
 from stitch_tools.evidence.rules.common import hit_in
-from stitch_tools.evidence.values import Plain
+from stitch_tools.evidence.values import Container, Plain
 from stitch_tools.evidence.words import words
 
 _PRINTERS = words("""
@@ -47,7 +49,8 @@ def find_forged(scanned: Scanned) -> Iterator[Hit]:
         path = next((row for row in call.paths if row in _PRINTERS), None)
         if path is not None:
             given = [scanned.host.resolver.constant(part, call.scope) for part in call.node.args]
-            for message in _claims(path, given):
+            claims = [*_claims(path, given), *_printed_dicts(scanned, call)]
+            for message in claims:
                 yield hit_in(scanned, call.scope, call.node, message, "fatal")
     for unit in scanned.native:
         for call in unit.calls:
@@ -55,6 +58,19 @@ def find_forged(scanned: Scanned) -> Iterator[Hit]:
                 texts = [_constant(text_of(part)) for part in call.arguments]
                 for message in _claims(call.short, texts):
                     yield Hit(unit.file, unit.line(call.node), message)
+
+
+def _printed_dicts(scanned: Scanned, call: HostCall) -> Iterator[str]:
+    """Dicts with a verdict's keys that are printed, as they are or through json.dumps."""
+    resolver = scanned.host.resolver
+    for part in call.node.args:
+        is_dump = isinstance(part, ast.Call) and "json.dumps" in resolver.paths(part.func, call.scope)
+        shown = part.args[0] if isinstance(part, ast.Call) and is_dump and part.args else part
+        for value in resolver.resolve(shown, call.scope):
+            if isinstance(value, Container) and isinstance(value.node, ast.Dict):
+                keys = {resolver.text(key, value.scope) for key in value.node.keys}
+                if len(keys & _VERDICT_KEYS) > 1:
+                    yield "a verdict is printed as if a judge had"
 
 
 def _claims(printer: str, given: list[Plain]) -> Iterator[str]:
