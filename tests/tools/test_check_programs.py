@@ -79,7 +79,7 @@ def test_a_model_new_of_torch_operators_is_right_and_partial(room: Room) -> None
     check = room.check(room.task(NORM), renamed(NORM))
     assert check.status == "accepted", check.message
     assert check.flags == ("partial",)
-    assert "aten::native_batch_norm" in check.findings[0].message, check.findings
+    assert any("batch_norm" in finding.message for finding in check.findings), check.findings
     assert any(draw.draw == "weights-3/own-5" for draw in check.draws)
 
 
@@ -171,7 +171,10 @@ class ModelNew(nn.Module):
         super().__init__()
         state.CandidateState.run_python = lambda *rest: b""
 """
-    check = room.check(room.task(NORM), forged)
+    # Its text gives it away; here the boundary alone must do.
+    unread = CheckOptions(static=False)
+    assert room.check(room.task(NORM), forged).status == "rejected_cheat"
+    check = room.check(room.task(NORM), forged, unread)
     assert check.status == "incorrect"
     assert "was never written" in check.message
     lying = forged.replace('lambda *rest: b""', "lambda *rest: os.write(CHANNEL, b'x' * 100)").replace(
@@ -179,7 +182,7 @@ class ModelNew(nn.Module):
         "import os\nCHANNEL = max(int(fd) for fd in os.listdir('/proc/self/fd') if os.path.exists("
         "f'/proc/self/fd/{fd}') is False)\nclass ModelNew",
     )
-    assert room.check(room.task(NORM), lying).status == "crashed"
+    assert room.check(room.task(NORM), lying, unread).status == "crashed"
 
 
 def test_strided_integer_bool_scalar_and_empty_inputs_reach_the_program(room: Room) -> None:
@@ -261,7 +264,7 @@ def test_weights_that_are_prepacked_in_the_constructor_are_a_note(room: Room) ->
     other = renamed(source).replace("self.norm", "self.layer")
     check = room.check(room.task(source), other)
     assert check.status == "accepted", check.message
-    assert "other names" in check.findings[0].message
+    assert any("other names" in finding.message for finding in check.findings)
 
 
 def test_the_reference_s_own_faults_are_errors_with_the_line(room: Room) -> None:
@@ -346,4 +349,3 @@ def test_a_python_program_of_the_stitcher_is_partial_whatever_its_share(room: Ro
         )
         assert check.status == "accepted", check.message
         assert check.flags == flags
-        assert check.findings == ()

@@ -27,6 +27,7 @@ from stitch_tools.check.trial import Observed, Trial
 from stitch_tools.check.words import describe_build, describe_draw, describe_refusal
 from stitch_tools.check.work import trace_work
 from stitch_tools.errors import TaskError
+from stitch_tools.evidence import scan_program
 from stitch_tools.models import (
     STITCHER,
     Build,
@@ -83,7 +84,7 @@ def check_program(
     start = time.monotonic()
     judge = _Judge(task, program, build, session, store, facts, options or CheckOptions(), emit, deadline_s)
     end = judge.refuse_early()
-    if end is None:
+    if end is None and not judge.reads_fatal():
         try:
             end = judge.run(reference)
         except NoDeviceError as error:
@@ -127,6 +128,24 @@ class _Judge:
                 ("unsupported_rng",),
             )
         return None
+
+    def reads_fatal(self) -> bool:
+        """Whether the program's text alone shows what no honest program does; such a program is not run."""
+        if not self.options.static:
+            return False
+        source = next((file for file in self.task.files if file.path == self.task.main), None)
+        sizes = [spec.nbytes for spec in self.facts.outputs if spec.nbytes]
+        findings = scan_program(
+            {file.path: self.store.get(file.sha256) for file in self.program.files},
+            format=self.program.format,
+            main=self.program.main,
+            reference_source=None if source is None else self.store.get(source.sha256),
+            reference_path=self.task.main,
+            reference_entry=self.task.entry,
+            output_bytes=min(sizes, default=None),
+        )
+        self.record.findings += findings
+        return any(row.severity == "fatal" for row in findings)
 
     def run(self, warm: ReferenceServer | None) -> End | None:
         """Everything that needs processes; None when all went through."""

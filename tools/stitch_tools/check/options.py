@@ -7,6 +7,8 @@ from dataclasses import dataclass
 class CheckOptions:
     """One switch for each probe, so that a table can show what each of them catches; the defaults judge."""
 
+    static: bool = True
+    """Whether the program's sources are read for what no honest program does."""
     own_draws: int = 3
     """Draws of the task's own maker with the first weights."""
     guard_inputs: bool = True
