@@ -1,4 +1,4 @@
-"""Runs the adversarial suite in `zoo/`: reads its cases, judges them, and judges them with a probe switched off.
+"""Runs the adversarial suite in `zoo/`: reads its cases, judges them, with probes switched off if asked.
 
 A case is a folder with `case.toml` and a candidate: `program.cpp` or `program.cu` (native), or `candidate.py`
 with `ModelNew`. `zoo.h` of `zoo/native` lies beside a native program that includes it.
@@ -25,7 +25,7 @@ SWITCHES = tuple(row.name for row in fields(CheckOptions) if isinstance(row.defa
 EXCHANGES = ("own_draws", "seeds", "equality", "guards", "contract", "work", "sanitize")
 """Probes that are taken out in another way; `without` says how."""
 ELSEWHERE = ("outputs", "poison", "strides", "static", "timing", "process", "boundary")
-"""Probes without a switch: a harness that lacks them shows what they catch (`zoo_naive.py`), or other tests."""
+"""Probes without a switch: `zoo_naive.py` lacks them, other tests show what they catch."""
 PROBES = (*SWITCHES, *EXCHANGES, *ELSEWHERE)
 _FLAGS_OF_DOUBT = ("partial", "library_only", "weak")
 _FORGIVEN = 1e-2
@@ -174,7 +174,7 @@ class LenientServer(ReferenceServer):
 class Rules:
     """How strictly a case is judged."""
 
-    options: CheckOptions = CheckOptions()
+    options: CheckOptions
     lenient: frozenset[str] = frozenset()
     contract: Mapping[str, Any] = field(default_factory=dict[str, Any])
     sanitize: bool = False
