@@ -10,19 +10,6 @@ import pytest
 
 PROGRAMS = Path(__file__).parents[1] / "tools" / "programs"
 PREFIX = [sys.executable, "-c", "from stitch_mcp.cli import main; raise SystemExit(main())"]
-REFERENCE = """
-import torch
-
-class Model(torch.nn.Module):
-    def forward(self, x):
-        return x + x
-
-def get_inputs():
-    return [torch.randn(40, 25)]
-
-def get_init_inputs():
-    return []
-"""
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +18,7 @@ def check(folder: Path, defect: str, *options: str) -> dict[str, Any]:
     """The JSON of one check of `doubled.cpp` with a defect."""
     program = folder / "program"
     program.mkdir()
-    (folder / "reference.py").write_text(REFERENCE, encoding="utf-8")
+    (folder / "reference.py").write_bytes((PROGRAMS / "doubled.py").read_bytes())
     (program / "doubled.cpp").write_bytes((PROGRAMS / "doubled.cpp").read_bytes())
     (program / "defect.h").write_text(f"#define DEFECT {defect}\n", encoding="utf-8")
     done = subprocess.run(

@@ -20,20 +20,6 @@ from stitch_tools.sanitize.run import SanitizeOptions
 from stitch_tools.store import Store
 from tests.tools.check_support import PROGRAMS, build, make_program, make_task, model_new
 
-REFERENCE = """
-import torch
-
-class Model(torch.nn.Module):
-    def forward(self, x):
-        return x + x
-
-def get_inputs():
-    return [torch.randn(40, 25)]
-
-def get_init_inputs():
-    return []
-"""
-
 
 def runtimes_are_here(cache_dir: Path) -> bool:
     """Whether the compiler brings the sanitizers' runtimes."""
@@ -85,7 +71,7 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
     if not runtimes_are_here(root / "cache"):
         pytest.skip("the compiler here has no sanitizer runtimes: not measured")
     store = Store(root / "store")
-    task = make_task(store, REFERENCE, contract=Contract(shape_policy="fixed"))
+    task = make_task(store, (PROGRAMS / "doubled.py").read_bytes(), contract=Contract(shape_policy="fixed"))
     with (
         TargetSession(find_interpreter(None, root), scratch_root=root / "scratch") as session,
         ReferenceServer(session, task, store) as reference,

@@ -22,44 +22,6 @@ pytestmark = [
     pytest.mark.skipif(not Path("/dev/nvidiactl").exists(), reason="no NVIDIA GPU here: not measured"),
 ]
 TARGET = "cuda:sm_90"
-REFERENCE = """
-import torch
-
-class Model(torch.nn.Module):
-    def forward(self, x):
-        return x + x
-
-def get_inputs():
-    return [torch.randn(40, 25)]
-
-def get_init_inputs():
-    return []
-"""
-MODEL_NEW = '''
-import torch
-from torch.utils.cpp_extension import load_inline
-
-SOURCE = """
-#include <torch/extension.h>
-
-__global__ void twice(const float* x, float* y, int count) {
-  const int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i < count + BEYOND) y[i] = x[i] + x[i];
-}
-
-torch::Tensor run(torch::Tensor x) {
-  auto y = torch::empty_like(x);
-  twice<<<(x.numel() + 128) / 128, 128>>>(x.data_ptr<float>(), y.data_ptr<float>(), x.numel());
-  return y;
-}
-"""
-module = load_inline("twice", "torch::Tensor run(torch::Tensor x);", SOURCE, functions=["run"])
-
-
-class ModelNew(torch.nn.Module):
-    def forward(self, x):
-        return module.run(x)
-'''
 
 
 @dataclass
@@ -106,7 +68,9 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
         pytest.skip(f"{error.message}: not measured")
     root = tmp_path_factory.mktemp("sanitize-gpu")
     store = Store(root / "store")
-    task = make_task(store, REFERENCE, target=TARGET, contract=Contract(shape_policy="fixed"))
+    task = make_task(
+        store, (PROGRAMS / "doubled.py").read_bytes(), target=TARGET, contract=Contract(shape_policy="fixed")
+    )
     with (
         TargetSession(find_interpreter(None, root), scratch_root=root / "scratch") as session,
         ReferenceServer(session, task, store) as reference,
@@ -143,6 +107,6 @@ def test_each_defect_is_found_by_its_tool_at_its_kernel(
 
 @pytest.mark.parametrize(("beyond", "status"), [("0", "clean"), ("1", "findings")])
 def test_a_model_new_is_run_with_torch_s_pool_switched_off(room: Room, beyond: str, status: str) -> None:
-    source = MODEL_NEW.replace("BEYOND", beyond).encode()
+    source = (PROGRAMS / "doubled_new.py").read_bytes().replace(b"BEYOND 0", f"BEYOND {beyond}".encode())
     run = room.run({"program.py": source}, "program.py", "memcheck")["memcheck"]
     assert run.status == status, run
