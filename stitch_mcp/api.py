@@ -85,10 +85,12 @@ def check_program(
     *,
     sanitize: bool = False,
     ablation: bool = False,
+    reference_tolerance: bool = False,
     main: str | None = None,
     inputs: str | None = None,
     overrides: Mapping[str, object] | None = None,
     allow_relaxed: bool = False,
+    mark_relaxed: bool = False,
     emit: Emit | None = None,
     **settings: Unpack[Settings],
 ) -> Check:
@@ -99,10 +101,12 @@ def check_program(
         program: as in `compile_program`.
         sanitize: also look for memory errors, races and undefined behavior, which takes longer.
         ablation: also see whether the outputs break without the program's own launches (cuda).
+        reference_tolerance: make as many draws of the task's own inputs as KernelBench's rule asks for.
         main: as in `compile_program`.
         inputs: as in `load_task`.
         overrides: as in `load_task`.
         allow_relaxed: as in `load_task`.
+        mark_relaxed: the same, and settings that forbid loosening refuse only overrides that do loosen.
         emit: receives progress sentences.
         settings: see `stitch_mcp.config.Settings`.
 
@@ -111,9 +115,11 @@ def check_program(
         EnvironmentMissingError: no torch, no compiler, or weaker isolation than required.
     """
     desk = open_desk(settings, emit)
-    task = desk.task(reference, inputs, overrides, allow_relaxed)
+    task = desk.task(reference, inputs, overrides, allow_relaxed, mark_relaxed=mark_relaxed)
     with desk.trial(task, program, main) as trial:
-        return desk.check(task, trial, sanitize=sanitize, ablation=ablation)
+        return desk.check(
+            task, trial, sanitize=sanitize, ablation=ablation, reference_tolerance=reference_tolerance
+        )
 
 
 def benchmark_program(

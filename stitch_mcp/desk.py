@@ -57,21 +57,29 @@ class Desk:
         inputs: str | None = None,
         overrides: Mapping[str, object] | None = None,
         allow_relaxed: bool = False,
+        *,
+        mark_relaxed: bool = False,
     ) -> Task:
-        """The task that `reference` names; relative paths start at the current folder."""
+        """The task that `reference` names; relative paths start at the current folder.
+
+        With `mark_relaxed` a loosening is allowed, too, but nothing is refused that loosens nothing.
+        """
         from stitch_tools.references import load_task
 
         if allow_relaxed:
             refuse_forbidden(self.config)
-        return load_task(
+        task = load_task(
             str(reference),
             workspace=Path.cwd(),
             store=self.workspace.store,
             target=self.target,
             overrides=overrides or {},
-            allow_relaxed=allow_relaxed,
+            allow_relaxed=allow_relaxed or mark_relaxed,
             inputs=inputs,
         )
+        if task.contract.relaxed:
+            refuse_forbidden(self.config)
+        return task
 
     def program(self, program: str | Path, target: str, main: str | None) -> Program:
         """The program at a path, or that of a run."""
@@ -154,7 +162,15 @@ class Desk:
         with self.session() as session, self.observed(session, task) as (server, facts):
             yield Trial(candidate, build, session, server, facts)
 
-    def check(self, task: Task, trial: Trial, *, sanitize: bool = False, ablation: bool = False) -> Check:
+    def check(
+        self,
+        task: Task,
+        trial: Trial,
+        *,
+        sanitize: bool = False,
+        ablation: bool = False,
+        reference_tolerance: bool = False,
+    ) -> Check:
         """The trial's correctness evidence; `sanitize`: with memory errors and races looked for."""
         from stitch_tools.check import CheckOptions, check_program
 
@@ -166,7 +182,7 @@ class Desk:
             session=trial.session,
             store=self.workspace.store,
             facts=trial.facts,
-            options=CheckOptions(ablation=ablation),
+            options=CheckOptions(ablation=ablation, reference_tolerance=reference_tolerance),
             emit=self.emit,
             deadline_s=self.deadline_s,
             reference=reference,

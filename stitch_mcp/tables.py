@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING
 
 from stitch_mcp.report import Section
 from stitch_mcp.work_table import work_sections
-from stitch_tools.models import Bench, Build, Ceilings, Check, DrawResult, Graph, TensorSpec, Timing
+from stitch_tools.models import (
+    Bench,
+    Build,
+    Ceilings,
+    Check,
+    DrawResult,
+    Graph,
+    ReferenceTolerance,
+    Sensitivity,
+    TensorSpec,
+    Timing,
+)
 from stitch_tools.models.sanitizer import SanitizerRun
 
 if TYPE_CHECKING:
@@ -76,8 +87,11 @@ def _build_notes(build: Build) -> list[str]:
     return [*notes, f"repeat in the program's folder: {' '.join(build.command)}"]
 
 
-def check_sections(check: Check) -> list[Section]:
-    """A check: its draws with the worst error of each, its findings, its verdict."""
+def check_sections(check: Check, *, reference_tolerance: bool = False) -> list[Section]:
+    """A check: its draws with the worst error of each, its findings, its verdict.
+
+    With `reference_tolerance` the verdict of KernelBench's own rule stands beside it.
+    """
     draws = tuple(_draw_row(draw) for draw in check.draws)
     sections: list[Section] = []
     if draws:
@@ -89,12 +103,35 @@ def check_sections(check: Check) -> list[Section]:
             for row in check.findings
         )
         sections.append(Section("findings", ("severity", "rule", "where", "message"), rows))
-    sections += work_sections(check.work)
     if check.sanitizers:
         rows = tuple(_sanitizer_row(run) for run in check.sanitizers)
         columns = ("sanitizer", "result", "own findings", "in libraries", "inputs", "seconds")
         sections.append(Section("memory and races", columns, rows))
-    return [*sections, Section(notes=tuple(_check_notes(check)))]
+    sections += work_sections(check.work)
+    if check.sensitivity:
+        rows = tuple(_sensitivity_row(row) for row in check.sensitivity)
+        columns = ("probe", "other", "output moves by", "tolerance", "reacts")
+        sections.append(Section("does the task react?", columns, rows))
+    notes = _check_notes(check)
+    if reference_tolerance:
+        notes.insert(1, _rule_note(check.reference_tolerance))
+    return [*sections, Section(notes=tuple(notes))]
+
+
+def _sensitivity_row(row: Sensitivity) -> tuple[str, ...]:
+    figures = ("-" if value is None else f"{value:.1e}" for value in (row.change, row.tolerance))
+    return (row.probe, row.subject, *figures, "yes" if row.reacts else "NO")
+
+
+def _rule_note(rule: ReferenceTolerance | None) -> str:
+    if rule is None:
+        return "KernelBench's rule: no draw of the task's own inputs was compared"
+    largest = "not finite" if rule.largest_difference is None else f"{rule.largest_difference:.1e}"
+    verdict = "would accept" if rule.ok else "would reject"
+    return (
+        f"{rule.rule} (atol {rule.atol:g}, rtol {rule.rtol:g}) {verdict}: "
+        f"{rule.draws} draws, largest difference {largest}"
+    )
 
 
 def _sanitizer_row(run: SanitizerRun) -> tuple[str, ...]:
@@ -118,10 +155,16 @@ def _check_notes(check: Check) -> list[str]:
     if check.message:
         notes.append(check.message)
     notes.append(f"oracle: {check.oracle}; isolation: {check.sandbox or 'nothing ran'}")
+    if check.repeats_bitwise is not None:
+        notes.append(f"a second call on the same inputs gives {_same_bits(check.repeats_bitwise)}")
     notes += [f"not checked: {text}" for text in check.not_checked]
     if check.stderr_tail and check.status != "accepted":
         notes.append(f"the program's last output:\n{check.stderr_tail.rstrip()}")
     return notes
+
+
+def _same_bits(same: bool) -> str:
+    return "the same bits" if same else "other bits"
 
 
 def bench_sections(bench: Bench) -> list[Section]:

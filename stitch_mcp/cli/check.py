@@ -4,6 +4,7 @@ from typing import Unpack
 
 import click
 
+from stitch_mcp.cli.contract import contract_options, contract_overrides
 from stitch_mcp.cli.exit_codes import for_check
 from stitch_mcp.cli.options import json_option, parse_overrides, reference_options, session_options
 from stitch_mcp.cli.output import Output
@@ -17,6 +18,10 @@ from stitch_mcp.tables import check_sections
 @click.option("--sanitize", is_flag=True, help="Also look for memory errors, races and undefined behavior.")
 @click.option("--ablation", is_flag=True, help="Also see what happens without its own launches (cuda).")
 @click.option("--main", metavar="FILE", help="The file of a program's folder that is compiled.")
+@click.option(
+    "--reference-tolerance", is_flag=True, help="Show the verdict of KernelBench's own rule beside ours."
+)
+@contract_options
 @reference_options
 @session_options
 @json_option
@@ -25,6 +30,11 @@ def command(
     program: str,
     sanitize: bool,
     ablation: bool,
+    reference_tolerance: bool,
+    contract: str | None,
+    atol: float | None,
+    rtol: float | None,
+    allow: str | None,
     main: str | None,
     inputs: str | None,
     overrides: tuple[str, ...],
@@ -36,16 +46,20 @@ def command(
     from stitch_mcp.api import check_program
 
     output = Output("check", as_json=as_json)
+    stated = contract_overrides(contract, atol, rtol, allow)
     check = check_program(
         reference,
         program,
         sanitize=sanitize,
+        reference_tolerance=reference_tolerance,
         ablation=ablation,
         main=main,
         inputs=inputs,
-        overrides=parse_overrides(overrides),
+        overrides={**stated, **parse_overrides(overrides)},
         allow_relaxed=allow_relaxed,
+        mark_relaxed=bool(stated),
         emit=output.progress,
         **settings,
     )
-    return output.finish(dict(check), check_sections(check), for_check(check))
+    sections = check_sections(check, reference_tolerance=reference_tolerance)
+    return output.finish(dict(check), sections, for_check(check))

@@ -1,0 +1,56 @@
+"""Options that state the contract by name. They are open by nature: what they loosen is marked."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+_KINDS = {"matmul": "matmul_precision", "conv": "conv_precision"}
+
+
+def contract_options(command: F) -> F:
+    """The command with --contract, --atol, --rtol and --allow."""
+    for name, metavar, text in (
+        ("--allow", "FORMAT", "Least precise format: fp16 for all, or matmul=tf32,conv=bf16."),
+        ("--rtol", "R", "Ceiling of an output's error, relative to its rms."),
+        ("--atol", "A", "Ceiling of an output's error, in its own unit."),
+        ("--contract", "FILE", "Take the [contract] of this task.toml."),
+    ):
+        kind = float if name in ("--rtol", "--atol") else str
+        command = click.option(name, metavar=metavar, type=kind, help=text)(command)
+    return command
+
+
+def contract_overrides(
+    contract: str | None, atol: float | None, rtol: float | None, allow: str | None
+) -> dict[str, object]:
+    """The contract fields that these options give; a later one wins over `--contract`.
+
+    Raises:
+        click.BadParameter: `allow` names something else than matmul and conv.
+        TaskError: the file of `contract` cannot be read, or has a wrong key.
+    """
+    found: dict[str, object] = {}
+    if contract is not None:
+        from stitch_tools.task_file import read_task_file
+
+        found |= read_task_file(Path(contract).expanduser()).contract or {}
+    found |= {name: value for name, value in (("atol", atol), ("rtol", rtol)) if value is not None}
+    return found | _formats(allow or "")
+
+
+def _formats(text: str) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        kind, equals, name = part.partition("=")
+        if not equals:
+            found |= dict.fromkeys(_KINDS.values(), kind)
+        elif kind.strip() in _KINDS:
+            found[_KINDS[kind.strip()]] = name.strip()
+        else:
+            raise click.BadParameter(
+                f"{part!r} is neither matmul=FORMAT nor conv=FORMAT", param_hint="--allow"
+            )
+    return found
