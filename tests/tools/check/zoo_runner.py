@@ -24,7 +24,7 @@ SWITCHES = tuple(row.name for row in fields(CheckOptions) if isinstance(row.defa
 """Probes that CheckOptions can leave out."""
 EXCHANGES = ("own_draws", "seeds", "equality", "guards", "contract", "work", "sanitize")
 """Probes that are taken out in another way; `without` says how."""
-ELSEWHERE = ("outputs", "poison", "strides", "static", "timing", "process", "boundary")
+ELSEWHERE = ("outputs", "pattern", "poison", "strides", "static", "timing", "process", "boundary")
 """Probes without a switch: `zoo_naive.py` lacks them, other tests show what they catch."""
 PROBES = (*SWITCHES, *EXCHANGES, *ELSEWHERE)
 _FLAGS_OF_DOUBT = ("partial", "library_only", "weak")

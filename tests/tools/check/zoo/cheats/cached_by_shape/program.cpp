@@ -3,10 +3,11 @@
 
 static void softmax(const float* x, float* y, int64_t rows, int64_t columns) {
   for (int64_t row = 0; row < rows; ++row, x += columns, y += columns) {
-    float peak = x[0], sum = 0;
+    float peak = x[0];
+    double sum = 0;
     for (int64_t k = 1; k < columns; ++k) peak = x[k] > peak ? x[k] : peak;
     for (int64_t k = 0; k < columns; ++k) sum += y[k] = std::exp(x[k] - peak);
-    for (int64_t k = 0; k < columns; ++k) y[k] /= sum;
+    for (int64_t k = 0; k < columns; ++k) y[k] = static_cast<float>(y[k] / sum);
   }
 }
 

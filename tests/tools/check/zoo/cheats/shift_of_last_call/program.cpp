@@ -11,12 +11,13 @@ struct Program : zoo::Base {
     started = true;
     float next = x.data()[0];
     for (int64_t start = 0; start < x.count(); start += x.columns()) {
-      float sum = 0;
+      double sum = 0;
       for (int64_t i = start; i < start + x.columns(); ++i) {
         next = x.data()[i] > next ? x.data()[i] : next;
         sum += y.data()[i] = std::exp(x.data()[i] - peak);
       }
-      for (int64_t i = start; i < start + x.columns(); ++i) y.data()[i] /= sum;
+      for (int64_t i = start; i < start + x.columns(); ++i)
+        y.data()[i] = static_cast<float>(y.data()[i] / sum);
     }
     peak = next;
   }

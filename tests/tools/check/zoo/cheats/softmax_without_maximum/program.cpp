@@ -6,9 +6,10 @@ struct Program : zoo::Base {
     const int64_t columns = call.in[0].columns();
     for (int64_t row = 0; row < call.in[0].rows(); ++row) {
       const float* x = call.in[0].data() + row * columns;
-      float *y = call.out[0].data() + row * columns, sum = 0;
+      float* y = call.out[0].data() + row * columns;
+      double sum = 0;
       for (int64_t k = 0; k < columns; ++k) sum += y[k] = std::exp(x[k]);
-      for (int64_t k = 0; k < columns; ++k) y[k] /= sum;
+      for (int64_t k = 0; k < columns; ++k) y[k] = static_cast<float>(y[k] / sum);
     }
   }
 };
