@@ -233,10 +233,14 @@ def graph_events(*, order: tuple[int, int, int] = (0, 1, 2), nodes: bool = True)
     names = (GEMM, "mine(float*)", f"{GEMM}_too")
     captured = [
         Event("aten::mm", 1, kind="cpu_op", correlation=1),
-        Event("cudaLaunchKernel", 2, kind="cuda_runtime", correlation=100, linked=1),
-        Event("cudaLaunchKernel", 3, kind="cuda_runtime", correlation=101),
-        Event("cudaLaunchKernelExC", 4, kind="cuda_runtime", correlation=102),
-        Event("cudaGraphLaunch", 5, kind="cuda_runtime", correlation=200),
+        Event("cudaStreamBeginCapture", 2, kind="cuda_runtime", correlation=99, took=1),
+        Event("cudaLaunchKernel", 3, kind="cuda_runtime", correlation=100, linked=1, took=2),
+        Event("cuLaunchKernel", 4, kind="cuda_driver", correlation=110, took=1),
+        Event("cudaLaunchKernel", 5, kind="cuda_runtime", correlation=101, took=1),
+        Event("cudaLaunchKernelExC", 6, kind="cuda_runtime", correlation=102, took=1),
+        Event("cudaStreamEndCapture", 7, kind="cuda_runtime", correlation=103, took=1),
+        Event("cudaMemcpyAsync", 8, kind="cuda_runtime", correlation=104, took=1),
+        Event("cudaGraphLaunch", 9, kind="cuda_runtime", correlation=200, took=1),
     ]
     ran = [
         Event(names[index], 10 + 10 * place, "CUDA", "kernel", 200, node=index + 1 if nodes else None)

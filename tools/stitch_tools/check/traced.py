@@ -118,9 +118,9 @@ class WatchedWorker:
         self._ask("activity_begin", cuda=self._case.cuda)
 
     def gate(self, *, shut: bool) -> int:
-        """Put gates before the launches of own binaries, as far as loaded. Returns how many there are."""
-        sites = self._ask("activity_gates", shut=shut).get("sites")
-        return sites if isinstance(sites, int) else 0
+        """Put gates before launches of own binaries, as far as loaded. Returns how often any was passed."""
+        passed = self._ask("activity_gates", shut=shut).get("passed")
+        return passed if isinstance(passed, int) else 0
 
     def launches(self) -> "Untraced":
         """Launches per forward that the gates counted.

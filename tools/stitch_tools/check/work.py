@@ -64,7 +64,7 @@ def trace_work(case: Case, reference: ReferenceServer, worker: Worker) -> Traced
         report, right, launches = _trace(case, reference)
         if untraced is not None and untraced.past_dispatcher > _NEARLY_NOTHING:
             report = _with_hidden_pytorch(report)
-        traced.evidence = _weigh(report, right, _counts_match(report, launches, untraced))
+        traced.evidence = _weigh(case, report, right, _counts_match(report, launches, untraced))
         _judge(case, traced, traced.evidence)
         if case.options.ablation:
             traced.evidence = traced.evidence.model_copy(
@@ -121,20 +121,21 @@ def _ablate(case: Case, reference: ReferenceServer, traced: Traced) -> str:
         watched.gate(shut=True)
         try:
             watched.init()
-            if not watched.gate(shut=True):
-                traced.skipped.append("ablation: the program's own binaries launch nothing themselves")
-                return "not_applicable"
+            watched.gate(shut=True)
             survived = watched.plain_draw(_BLOCKS[0][0])
+            stopped = watched.gate(shut=True)
         except (ChildDied, RefusedError):
             return "broke"
+    if not stopped:
+        traced.skipped.append("ablation: the program's own binaries launch nothing themselves")
+        return "not_applicable"
     if not survived:
         return "broke"
     traced.find("ablation_survived", "the outputs stay right when the program's own launches do nothing")
     return "survived"
 
 
-def _weigh(report: Report, right: bool, counts_match: bool | None) -> WorkEvidence:
-    cuda = bool(report.blocks)
+def _weigh(case: Case, report: Report, right: bool, counts_match: bool | None) -> WorkEvidence:
     total = sum(max(0, row.weight) for row in report.rows)
     weights: Counter[WorkOwner] = Counter()
     for row in report.rows:
@@ -148,7 +149,7 @@ def _weigh(report: Report, right: bool, counts_match: bool | None) -> WorkEviden
     ]
     items.sort(key=lambda item: -item.share)
     return WorkEvidence(
-        method="kernels" if cuda else "samples",
+        method="kernels" if case.cuda else "samples",
         own=shares.get("own", 0.0),
         library=shares.get("library", 0.0),
         pytorch=shares.get("pytorch", 0.0),
@@ -158,13 +159,13 @@ def _weigh(report: Report, right: bool, counts_match: bool | None) -> WorkEviden
         items=tuple(items[:_MOST_ITEMS]),
         never_launched=report.never,
         outputs_right=right,
-        launches=sum(report.blocks[-1].values()) if cuda else None,
+        launches=sum(report.blocks[-1].values()) if report.blocks else None,
         counts_match=counts_match,
     )
 
 
 def _counts_match(report: Report, traced: Untraced | None, untraced: Untraced | None) -> bool | None:
-    if not report.blocks or traced is None or untraced is None:
+    if not report.samples or traced is None or untraced is None:
         return None
     return all(block == report.blocks[0] for block in report.blocks) and traced.launches == untraced.launches
 

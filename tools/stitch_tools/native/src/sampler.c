@@ -46,6 +46,7 @@ static char handler_stacks[MOST_THREADS][HANDLER_STACK_BYTES] __attribute__((ali
 static long followed[MOST_THREADS];
 static int followed_count;
 static atomic_int registering; /* 1 + the place in `followed` that the next signal fills; 0: none */
+static atomic_long registering_thread;
 
 static void follow_thread(ucontext_t* context, int place) {
   /* The return from the handler installs this: sigaltstack itself would be undone by it. */
@@ -71,6 +72,8 @@ static void take_sample(int signal_number, siginfo_t* info, void* context) {
   (void)signal_number, (void)info;
   const int place = atomic_load(&registering);
   if (place) {
+    /* A thread that answers late must not take another's place. */
+    if (syscall(SYS_gettid) != atomic_load(&registering_thread)) return;
     follow_thread((ucontext_t*)context, place - 1);
     return;
   }
@@ -132,12 +135,13 @@ static void follow_threads(void) {
   if (tasks == NULL) return;
   for (long thread = next_thread(tasks, &name); thread != 0; thread = next_thread(tasks, &name)) {
     if (is_followed(thread) || followed_count == MOST_THREADS) continue;
+    atomic_store(&registering_thread, thread);
     atomic_store(&registering, followed_count + 1);
     syscall(SYS_tgkill, getpid(), thread, SIGPROF);
     for (int waits = 0; atomic_load(&registering) && waits < REGISTERING_MS * 10; ++waits)
       nanosleep(&moment, NULL);
     if (!atomic_load(&registering)) followed[followed_count] = thread;
-    ++followed_count; /* also where no answer came: it could still come, and must not find another's place */
+    ++followed_count; /* also where no answer came: it could still come */
     atomic_store(&registering, 0);
   }
   closedir(tasks);

@@ -31,6 +31,8 @@ _TRITON_KERNEL = re.compile(r"@triton\.(?:jit|autotune)[^\n]*\n(?:@[^\n]*\n)*\s*
 _SOURCES = (".py", ".cu", ".cuh", ".cpp", ".h", ".hpp", ".ptx")
 _LAUNCH = re.compile(r"(cuda|cu)(Launch(Cooperative)?Kernel|Mem(cpy|set))")
 _GRAPH_LAUNCH = re.compile(r"(cuda|cu)GraphLaunch")
+_BEGIN = ("cudaStreamBeginCapture", "cuStreamBeginCapture")
+_END = ("cudaStreamEndCapture", "cuStreamEndCapture")
 _SYNCHRONISATION = re.compile(r"(Context|Stream|Event) (Sync|Wait)")
 _MAX_SOURCE_BYTES = 4 << 20
 
@@ -49,13 +51,24 @@ class Launched:
     """Its node in a CUDA graph, where the tracer says so."""
 
 
+@dataclass(frozen=True)
+class HostCall:
+    """One call into the CUDA runtime or driver."""
+
+    name: str
+    start_ns: int
+    duration_ns: int
+    operator: str | None
+    """The operator around it."""
+
+
 @dataclass
 class Trace:
     """What one profile holds, in our words."""
 
     launched: list[Launched] = field(default_factory=list[Launched])
-    runtime: dict[int, tuple[str, int, str | None]] = field(default_factory=dict[int, Any])
-    """By correlation id: the runtime call, its start in nanoseconds, the operator around it."""
+    runtime: dict[int, HostCall] = field(default_factory=dict[int, HostCall])
+    """By correlation id."""
     blocks: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     """Start and end of each marked block, in nanoseconds."""
 
@@ -138,21 +151,19 @@ def read_trace(events: Iterable[Any]) -> Trace:
             operators[int(event.correlation_id())] = str(event.name())
     trace = Trace()
     for event in rows:
-        name, start = str(event.name()), int(event.start_ns())
+        name, start, duration = str(event.name()), int(event.start_ns()), int(event.duration_ns())
         on_device = str(event.device_type()).rpartition(".")[2] != "CPU"
         if name.startswith(MARK):
             if not on_device:
-                trace.blocks[name] = (start, start + int(event.duration_ns()))
+                trace.blocks[name] = (start, start + duration)
             continue
         operator = operators.get(int(event.linked_correlation_id()))
         correlation = int(event.correlation_id())
         if not on_device:
             if not _is_operator(event) and name.startswith("cu"):
-                trace.runtime[correlation] = (name, start, operator)
+                trace.runtime.setdefault(correlation, HostCall(name, start, duration, operator))
         elif _kind(event) in _DEVICE_KINDS and not _SYNCHRONISATION.match(name):
-            trace.launched.append(
-                Launched(name, start, int(event.duration_ns()), operator, correlation, _node(event))
-            )
+            trace.launched.append(Launched(name, start, duration, operator, correlation, _node(event)))
     return trace
 
 
@@ -192,14 +203,7 @@ class Attributor:
 
     def __init__(self, trace: Trace, own: OwnKernels) -> None:
         self._trace, self._own = trace, own
-        ran = {row.correlation for row in trace.launched}
-        # A launch whose work never ran was recorded into a graph.
-        captured = [
-            (start, operator)
-            for correlation, (name, start, operator) in trace.runtime.items()
-            if correlation not in ran and _LAUNCH.match(name)
-        ]
-        self._captured = [operator for _, operator in sorted(captured, key=lambda row: row[0])]
+        self._captured = [call.operator for call in _captured(trace)]
         self._joined = self._join_graphs()
 
     def work(self, row: Launched) -> Work:
@@ -220,7 +224,8 @@ class Attributor:
         """Operators of the kernels of graphs, by identity of the row."""
         graphs: dict[int, list[Launched]] = {}
         for row in self._trace.launched:
-            if _GRAPH_LAUNCH.match(self._trace.runtime.get(row.correlation, ("", 0, None))[0]):
+            call = self._trace.runtime.get(row.correlation)
+            if call is not None and _GRAPH_LAUNCH.match(call.name):
                 graphs.setdefault(row.correlation, []).append(row)
         joined: dict[int, str | None] = {}
         for rows in graphs.values():
@@ -233,6 +238,24 @@ class Attributor:
                 operators = [some] * len(rows)
             joined.update({id(row): operator for row, operator in zip(rows, operators, strict=True)})
         return joined
+
+
+def _captured(trace: Trace) -> list[HostCall]:
+    """The launches that went into graphs instead of onto the device, in their order."""
+    ran = {row.correlation for row in trace.launched}
+    calls = sorted(trace.runtime.items(), key=lambda item: item[1].start_ns)
+    begun = any(call.name.startswith(_BEGIN) for _, call in calls)
+    depth, end, found = 0, 0, list[HostCall]()
+    for correlation, call in calls:
+        depth += call.name.startswith(_BEGIN)
+        depth -= call.name.startswith(_END)
+        if correlation in ran or not _LAUNCH.match(call.name) or (begun and depth <= 0):
+            continue
+        # The driver's call inside of the runtime's is no second launch.
+        if call.start_ns >= end:
+            found.append(call)
+            end = call.start_ns + call.duration_ns
+    return found
 
 
 def _only_window(captured: Sequence[str | None], length: int) -> list[str | None] | None:
