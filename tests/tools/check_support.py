@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from stitch_tools.compile.build import compile_program
-from stitch_tools.models import Build, Contract, Program, ProgramFormat, Task
+from stitch_tools.models import Build, Check, Contract, Program, ProgramFormat, Task
 from stitch_tools.store import Store
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -51,3 +51,8 @@ def model_new(store: Store, source: str) -> Program:
 def build(program: Program, store: Store) -> Build:
     """The program's build."""
     return compile_program(program, store, cache_dir=store.root.parent / "cache")
+
+
+def noted(check: Check) -> list[str]:
+    """The rules of what running the program showed, without those of its text."""
+    return [row.rule for row in check.findings if row.file is None]

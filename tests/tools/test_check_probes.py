@@ -10,7 +10,7 @@ from stitch_tools.models import Check, Contract, Program, Task
 from stitch_tools.processes.interpreter import find_interpreter
 from stitch_tools.processes.session import TargetSession
 from stitch_tools.store import Store
-from tests.tools.check_support import build, faulty_program, linear_relu_task, make_task, model_new
+from tests.tools.check_support import build, faulty_program, linear_relu_task, make_task, model_new, noted
 
 HEAD = "import torch\nfrom torch import nn\nimport torch.nn.functional as F\n"
 MAKERS = "def get_inputs():\n    return [torch.rand(16, 8)]\ndef get_init_inputs():\n    return []\n"
@@ -139,7 +139,7 @@ def test_a_program_that_leaves_out_what_starts_as_nothing_is_incorrect(room: Roo
     contract = Contract(mode="eval")
     honest = room.python(reference, module("ModelNew", f"return {right}", init), contract)
     assert honest.status == "accepted", honest.message
-    assert [row.rule for row in honest.findings] == []
+    assert noted(honest) == []
     cheat = module("ModelNew", f"return {wrong}", init)
     caught = room.python(reference, cheat, contract)
     assert caught.status == "incorrect", caught.message
@@ -162,7 +162,7 @@ def test_parameters_made_in_another_order_are_loaded_by_name_and_noted(room: Roo
     )
     check = room.python(reference, swapped)
     assert check.status == "accepted", check.message
-    assert [row.rule for row in check.findings] == ["order_1_by_name"]
+    assert noted(check) == ["order_1_by_name"]
 
 
 @pytest.mark.parametrize("probe", ["second_weights", "reload_weights", "order_one_weights"])
@@ -176,7 +176,7 @@ def test_weights_kept_from_the_first_instance_are_caught_by_each_new_set(room: R
     assert room.python(reference, cheat, **off).status == "accepted"
     check = room.python(reference, cheat, **(off | {probe: True}))
     if probe == "reload_weights":
-        assert [row.rule for row in check.findings] == ["weights_not_reloadable"]
+        assert noted(check) == ["weights_not_reloadable"]
     else:
         assert check.status == "incorrect", check.message
 
@@ -213,7 +213,7 @@ def test_other_bits_at_a_second_call_are_a_note_and_no_verdict(room: Room) -> No
     check = room.python(DOUBLED, wobbly)
     assert check.status == "accepted", check.message
     assert check.repeats_bitwise is False
-    assert [row.rule for row in check.findings] == ["not_deterministic"]
+    assert noted(check) == ["not_deterministic"]
     assert room.python(DOUBLED, wobbly, repeat=False).repeats_bitwise is None
     steady = room.python(DOUBLED, module("ModelNew", "return x + x"))
     assert steady.repeats_bitwise is True

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten
+from torch.overrides import TorchFunctionMode
 
 _STATISTICS = ("running_mean", "running_var")
 """Buffers that are weights in eval mode, and that start as zeros and ones."""
@@ -41,7 +40,7 @@ class _Filled:
     values: torch.Tensor
 
 
-class OrderOne(TorchDispatchMode):
+class OrderOne(TorchFunctionMode):
     """Fills parameters while a constructor runs; enter it by `order_one_weights`."""
 
     def __init__(self, state: bytes, scale: Scale) -> None:
@@ -91,24 +90,28 @@ class OrderOne(TorchDispatchMode):
             return magnitude
         return magnitude * (torch.randint(0, 2, shape, generator=generator) * 2 - 1)
 
-    def __torch_dispatch__(
+    def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         out = func(*args, **(kwargs or {}))
-        tensors = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, torch.Tensor)]
+        tensors = _tensors((args, list((kwargs or {}).values())))
         if not tensors:
             return out
-        written = args[0] if func._schema.is_mutable and args and isinstance(args[0], torch.Tensor) else None
+        name = getattr(func, "__name__", "")
+        # Methods that write end with one underscore, as initialisers do; the written tensor is the first one.
+        writes = name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
+        written = tensors[0] if writes else None
         known = any(self.holds(tensor) for tensor in tensors if tensor is not written)
         if written is not None:
-            self._after_write(func._schema.name.removeprefix("aten::"), written, known)
+            overwrites = name in _OVERWRITING or getattr(func, "__module__", "") == "torch.nn.init"
+            self._after_write(written, known, overwrites=overwrites)
         elif known:
-            for leaf in tree_flatten(out)[0]:
-                if isinstance(leaf, torch.Tensor) and _key(leaf) not in self._filled:
+            for leaf in _tensors(out):
+                if _key(leaf) not in self._filled:
                     self._derived[_key(leaf)] = leaf
         return out
 
-    def _after_write(self, name: str, written: torch.Tensor, from_known: bool) -> None:
+    def _after_write(self, written: torch.Tensor, from_known: bool, *, overwrites: bool) -> None:
         key = _key(written)
         if from_known:
             self._filled.pop(key, None)
@@ -118,7 +121,7 @@ class OrderOne(TorchDispatchMode):
         # A write to a part (an embedding's padding row) says something about the model: it stays.
         if filled is not None and written.numel() == filled.tensor.numel():
             _write(filled.tensor, filled.values)
-        elif copied is not None and name in _OVERWRITING and written.numel() == copied.numel():
+        elif copied is not None and overwrites and written.numel() == copied.numel():
             del self._copies[key]
             self._fill(copied)
 
@@ -154,6 +157,15 @@ def order_one_weights(state: bytes, scale: Scale) -> Generator[OrderOne]:
 def _write(tensor: torch.Tensor, values: torch.Tensor) -> None:
     with torch.no_grad():
         tensor.detach().copy_(values)
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    """The tensors in nested tuples and lists; torch's own way to walk trees would import sympy."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, (tuple, list)):
+        return [tensor for item in value for tensor in _tensors(item)]
+    return []
 
 
 def _key(tensor: torch.Tensor) -> int:

@@ -1,0 +1,200 @@
+"""What goes in and comes out: structures, shared memory, written inputs, random numbers, buffers."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from stitch_tools.check import CheckOptions, ReferenceServer, check_program
+from stitch_tools.models import Check, Contract
+from stitch_tools.processes.interpreter import find_interpreter
+from stitch_tools.processes.session import TargetSession
+from stitch_tools.store import Store
+from tests.tools.check_support import make_task, model_new, noted
+
+HEAD = "import torch\nfrom torch import nn\nimport torch.nn.functional as F\n"
+TAIL = "def get_init_inputs():\n    return []\n"
+QUICK = CheckOptions(trace=False, structured=False)
+
+
+class Room:
+    """A warm session."""
+
+    def __init__(self, session: TargetSession, store: Store) -> None:
+        self.session, self.store = session, store
+
+    def check(
+        self,
+        reference: str,
+        program: str,
+        inputs: str = "[torch.rand(16, 8)]",
+        contract: Contract | None = None,
+        options: CheckOptions = QUICK,
+    ) -> Check:
+        """A program with this forward against a reference with that one; both may use `self.fc`."""
+        init = "    def __init__(self):\n        super().__init__()\n        self.fc = nn.Linear(8, 8)\n"
+        source = f"{HEAD}class Model(nn.Module):\n{init}{_forward(reference)}"
+        source += f"def get_inputs():\n    {_returning(inputs)}\n{TAIL}"
+        task = make_task(self.store, source, contract=contract or Contract())
+        candidate = model_new(self.store, f"{HEAD}class ModelNew(nn.Module):\n{init}{_forward(program)}")
+        with ReferenceServer(self.session, task, self.store) as server:
+            return check_program(
+                task,
+                candidate,
+                None,
+                session=self.session,
+                store=self.store,
+                facts=server.observe(),
+                options=options,
+                reference=server,
+            )
+
+
+def _returning(inputs: str) -> str:
+    return inputs if "return" in inputs else f"return {inputs}"
+
+
+def _forward(body: str) -> str:
+    lines = body.splitlines() if "return" in body else [f"return {body}"]
+    return "    def forward(self, *xs):\n        x = xs[0]\n" + "".join(f"        {line}\n" for line in lines)
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
+    root = tmp_path_factory.mktemp("values")
+    with TargetSession(find_interpreter(None, root), threads=1, scratch_root=root / "scratch") as session:
+        yield Room(session, Store(root / "store"))
+
+
+@pytest.mark.parametrize(
+    ("reference", "program"),
+    [
+        ("(self.fc(x), None, [x.argmax(1), len(x)])", "(self.fc(x), None, [x.argmax(1), len(x)])"),
+        ("{'a': self.fc(x), 'b': (x > 0.5).any()}", "{'b': (x > 0.5).any(), 'a': self.fc(x)}"),
+        ("{'a': {'c': x[0, 0] * 2, 'b': 7}, 'd': (x,)}", "{'d': (x,), 'a': {'b': 7, 'c': x[0, 0] * 2}}"),
+        ("float(x.sum().double())", "float(x.double().sum())"),
+        ("x[0] > 0.5, int(x.argmax()), x.to(torch.bfloat16)", "x[0] > 0.5, int(x.argmax()), x.bfloat16()"),
+    ],
+)
+def test_outputs_of_every_kind_are_compared_by_name(room: Room, reference: str, program: str) -> None:
+    check = room.check(reference, program)
+    assert check.status == "accepted", check.message
+
+
+@pytest.mark.parametrize(
+    ("reference", "program", "words"),
+    [
+        ("(x, x * 2)", "[x, x * 2]", "returns [tensor, tensor], expected (tensor, tensor)"),
+        ("(x,)", "x", "returns tensor, expected (tensor,)"),
+        ("(x, None)", "(x,)", "expected (tensor, None)"),
+        ("{'a': x}", "{'b': x}", "returns {'b': tensor}, expected {'a': tensor}"),
+        ("len(x)", "torch.tensor(len(x))", "returns tensor, expected int"),
+        ("x.sum()", "float(x.sum())", "returns float, expected tensor"),
+        ("True", "1", "returns int, expected bool"),
+        ("(x, 3)", "(x, 4)", "output 1: 1 of 1 values differ"),
+        ("x > 0.5", "x >= 0.9", "values differ"),
+        ("x.sum()", "x.sum().view(1)", "gives float32[1], expected float32[]"),
+    ],
+)
+def test_another_structure_or_type_is_incorrect(room: Room, reference: str, program: str, words: str) -> None:
+    check = room.check(reference, program)
+    assert check.status == "incorrect", check.message
+    assert words in check.message
+
+
+IN_PLACE = "x.mul_(2)\nreturn self.fc(x)"
+
+
+def test_what_a_reference_writes_to_its_inputs_a_program_has_to_write_too(room: Room) -> None:
+    same = room.check(IN_PLACE, "x += x\nreturn self.fc(x)")
+    assert same.status == "accepted", same.message
+    assert [row.output for row in same.draws[0].outputs] == ["0", "input:0"]
+    silent = room.check(IN_PLACE, "self.fc(x * 2)")
+    assert silent.status == "incorrect", silent.message
+    assert "output input:0: largest error" in silent.message
+    released = room.check(IN_PLACE, "self.fc(x * 2)", contract=Contract(input_writes="ignored"))
+    assert released.status == "accepted", released.message
+
+
+def test_the_same_tensor_given_twice_arrives_as_one(room: Room) -> None:
+    inputs = "x = torch.rand(16, 8)\n    return [x, x]"
+    reference = "xs[1].add_(1)\nreturn x * 2"
+    check = room.check(reference, "xs[1].add_(1)\nreturn x * 2", inputs)
+    assert check.status == "accepted", check.message
+    apart = room.check(reference, "y = xs[1].clone()\ny.add_(1)\nreturn x * 2", inputs)
+    assert apart.status == "incorrect"
+    told = "xs[1].add_(1)\nreturn x * 2 if x.data_ptr() == xs[1].data_ptr() else x"
+    assert room.check(reference, told, inputs).status == "accepted"
+
+
+def test_a_view_beside_its_base_is_a_view_in_the_program(room: Room) -> None:
+    inputs = "x = torch.rand(16, 8)\n    return [x[2:4, ::2].t(), x]"
+    reference = "xs[1].zero_()\nreturn x + 1"
+    check = room.check(reference, reference, inputs)
+    assert check.status == "accepted", check.message
+    assert room.check(reference, "y = x.clone()\nxs[1].zero_()\nreturn y + 1", inputs).status == "incorrect"
+
+
+@pytest.mark.parametrize("reference", ["x.view(8, 16)", "x[2:]", "(x, x.t())"])
+def test_an_output_that_is_a_view_of_an_input_may_be_a_view_or_a_copy(room: Room, reference: str) -> None:
+    for program in (reference, f"torch.utils._pytree.tree_map(torch.clone, {reference})"):
+        check = room.check(reference, program)
+        assert check.status == "accepted", check.message
+        assert noted(check) == []
+
+
+def test_an_output_in_input_memory_where_the_reference_copies_is_a_note(room: Room) -> None:
+    check = room.check("x.clone()", "x")
+    assert check.status == "accepted", check.message
+    assert noted(check) == ["output_in_input_memory"]
+
+
+def test_random_numbers_have_to_be_consumed_as_the_reference_does(room: Room) -> None:
+    reference = "noise = torch.rand(4)\nreturn self.fc(x) + 0 * noise[0]"
+    assert room.check(reference, reference).status == "accepted"
+    silent = room.check(reference, "self.fc(x)")
+    assert (silent.status, silent.flags) == ("unmeasured", ("unsupported_rng",))
+    eager = room.check("self.fc(x)", "torch.rand(3)\nreturn self.fc(x)")
+    assert eager.status == "accepted"
+    assert noted(eager) == ["draws_random_numbers"]
+
+
+def test_updated_buffers_are_put_back_before_each_call(room: Room) -> None:
+    init = "    def __init__(self):\n        super().__init__()\n"
+    init += "        self.register_buffer('calls', torch.zeros(1))\n"
+    forward = "    def forward(self, x):\n        self.calls += x.sum()\n        return x + self.calls\n"
+    source = f"{HEAD}class Model(nn.Module):\n{init}{forward}"
+    source += f"def get_inputs():\n    return [torch.rand(9)]\n{TAIL}"
+    task = make_task(room.store, source, contract=Contract(buffers="updated"))
+    for change, status in (("", "accepted"), (" * 1.001", "incorrect")):
+        body = forward.replace("x.sum()", f"x.sum(){change}")
+        with ReferenceServer(room.session, task, room.store) as server:
+            check = check_program(
+                task,
+                model_new(room.store, f"{HEAD}class ModelNew(nn.Module):\n{init}{body}"),
+                None,
+                session=room.session,
+                store=room.store,
+                facts=server.observe(),
+                options=QUICK,
+                reference=server,
+            )
+        assert check.status == status, check.message
+
+
+def test_kernelbench_s_rule_is_told_beside_ours(room: Room) -> None:
+    options = CheckOptions(trace=False, structured=False, reference_tolerance=True)
+    rough = room.check("self.fc(x)", "self.fc(x) * (1 + 5e-5)", options=options)
+    assert rough.status == "incorrect"
+    rule = rough.reference_tolerance
+    assert rule is not None
+    assert (rule.ok, rule.atol, rule.rtol) == (True, 1e-4, 1e-4)
+    assert 0 < (rule.largest_difference or 0) < 1e-4
+    exact = room.check("self.fc(x)", "self.fc(x)", options=options).reference_tolerance
+    assert exact is not None
+    assert (exact.ok, exact.draws >= 5, exact.largest_difference) == (True, True, 0.0)
+    wrong = room.check("self.fc(x)", "self.fc(x) * 1.01", options=options).reference_tolerance
+    assert wrong is not None
+    assert not wrong.ok
+    half = room.check("self.fc(x).half()", "self.fc(x).half() * 1.004", options=options).reference_tolerance
+    assert half is not None
+    assert (half.ok, half.atol) == (True, 1e-2)
