@@ -1,6 +1,5 @@
 """The worker seen from the controller: load, initialise, run. Its answers are claims."""
 
-import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -164,7 +163,6 @@ class Worker:
 
     def _answer(self, frame: Frame) -> Answer:
         """The claim in a frame. Nothing in it is believed to have the right type."""
-        _close(frame)
         message = frame.message
         if message["ok"] is not True:
             # An exception that no handler foresaw: foreign code raised it, so it is the program's.
@@ -189,9 +187,3 @@ def _onednn(prefix: Path) -> tuple[dict[str, str], list[Path]]:
         return {}, []
     root = library.include.parent.absolute()
     return {"STITCH_ONEDNN": str(root)}, [library.include, library.shared_object]
-
-
-def _close(frame: Frame) -> None:
-    # A worker answers without descriptors; what a hostile one attaches must not fill our table.
-    for fd in frame.fds:
-        os.close(fd)

@@ -47,7 +47,10 @@ class Child:
         pid: int,
         scratch: str,
         on_end: Callable[[], None],
+        *,
+        gives_descriptors: bool = True,
     ) -> None:
+        """`gives_descriptors`: whether its answers may hold some; else one that does is no answer."""
         self.channel = channel
         self.pid = pid
         """Pid on the host."""
@@ -55,6 +58,7 @@ class Child:
         self._control = control
         self._pidfd = pidfd
         self._on_end = on_end
+        self._gives_descriptors = gives_descriptors
         self._outcome: Outcome | None = None
         self._sequence = 0
         self._exit_asked = False
@@ -145,7 +149,8 @@ class Child:
     def _verify(self, frame: Frame) -> None:
         kind: OutcomeKind | None = None
         # Old answers, answers to nothing and answers by others must never pass for this one.
-        if frame.message.get("seq") != self._sequence or not isinstance(frame.message.get("ok"), bool):
+        is_answer = frame.message.get("seq") == self._sequence and isinstance(frame.message.get("ok"), bool)
+        if not is_answer or (frame.fds and not self._gives_descriptors):
             kind = "protocol"
         elif frame.pid is not None and frame.pid != self.pid:
             kind = "forked"

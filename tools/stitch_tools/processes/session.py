@@ -231,7 +231,15 @@ class TargetSession:
                 pid = self._ask_zygote(message, (channel_end.fileno(), control_end.fileno()))
             # A handle instead of the number, which the kernel may give to somebody else once it has ended.
             handle = os.pidfd_open(pid)
-            child = Child(channel, control, handle, pid, str(scratch), lambda: self._forget(child))
+            child = Child(
+                channel,
+                control,
+                handle,
+                pid,
+                str(scratch),
+                lambda: self._forget(child),
+                gives_descriptors=message["role"] == "reference",
+            )
             undo.pop_all()
         return child
 

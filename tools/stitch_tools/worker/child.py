@@ -54,7 +54,8 @@ def _run_init(request: dict[str, Any], channel: int, control: int, go: int) -> N
     watch = Channel(_socket(control))
     try:
         if own_namespace:
-            sandbox.mount_private(request["scratch"], request["limits"]["scratch_bytes"])
+            scratch_bytes = request["limits"]["scratch_bytes"]
+            sandbox.mount_private(request["scratch"], scratch_bytes, request["writable"])
             if request["loopback"]:
                 sandbox.raise_loopback()
         else:

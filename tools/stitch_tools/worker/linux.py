@@ -13,7 +13,7 @@ CLONE_NEWNET = 0x40000000
 CLONE_NEWIPC = 0x08000000
 
 MS_NOSUID, MS_NODEV, MS_NOEXEC = 2, 4, 8
-MS_REC, MS_PRIVATE = 0x4000, 0x40000
+MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
 
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
@@ -25,6 +25,9 @@ PR_CAP_AMBIENT = 47
 PR_CAP_AMBIENT_CLEAR_ALL = 4
 
 _SYS_CAPSET = 126
+_SYS_MOUNT_SETATTR = 442
+_AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
+_MOUNT_ATTR_RDONLY = 1
 _CAPABILITY_VERSION_3 = 0x20080522
 _LAST_CAPABILITY = 63
 
@@ -70,6 +73,23 @@ def mount(source: str, target: str, kind: str | None, flags: int, data: str = ""
         data.encode(),
     )
     _checked(result, f"mount {kind or 'flags'} on {target}")
+
+
+def forbid_writes(folder: str) -> None:
+    """Make the mount of `folder` and all below it read-only in this mount namespace."""
+    _set_mount_attributes(folder, _AT_RECURSIVE, _MOUNT_ATTR_RDONLY, 0)
+
+
+def allow_writes(folder: str) -> None:
+    """Put a writable mount of `folder` over itself, where `forbid_writes` came before."""
+    mount(folder, folder, None, MS_BIND | MS_REC)
+    _set_mount_attributes(folder, 0, 0, _MOUNT_ATTR_RDONLY)
+
+
+def _set_mount_attributes(folder: str, flags: int, set_bits: int, clear_bits: int) -> None:
+    attributes = (ctypes.c_uint64 * 4)(set_bits, clear_bits, 0, 0)
+    path, size = os.fsencode(folder), ctypes.sizeof(attributes)
+    syscall(_SYS_MOUNT_SETATTR, _AT_FDCWD, path, flags, ctypes.byref(attributes), size)
 
 
 def syscall(number: int, *args: object) -> int:

@@ -106,20 +106,26 @@ def enter_namespaces() -> None:
     linux.set_dumpable(False)
 
 
-def mount_private(scratch: str | None, scratch_bytes: int) -> None:
+def mount_private(scratch: str | None, scratch_bytes: int, writable: Iterable[str] = ()) -> None:
     """Mount our own /proc, and a size-bounded scratch and memory folder; for pid 1 of the namespaces.
+
+    All else but `writable` becomes read-only: Landlock knows no rule against changing a file's mode, owner,
+    times or attributes, and files of the user's are the child's own.
 
     Raises:
         OSError: the machine does not allow it.
     """
     plain = linux.MS_NOSUID | linux.MS_NODEV
     linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
+    linux.forbid_writes("/")
     linux.mount("proc", "/proc", "proc", plain | linux.MS_NOEXEC)
     if scratch is None:
         return
     for folder in (scratch, _MEMORY_FOLDER):
         if Path(folder).is_dir():
             linux.mount("tmpfs", folder, "tmpfs", plain, f"size={scratch_bytes},mode=0700,nr_inodes=65536")
+    for folder in writable:
+        linux.allow_writes(folder)
 
 
 def raise_loopback() -> None:

@@ -42,6 +42,7 @@ DENIED = {
     "keyctl": 250,
     "unshare": 272,
     "perf_event_open": 298,
+    "fanotify_init": 300,
     "open_by_handle_at": 304,
     "setns": 308,
     "process_vm_readv": 310,
@@ -65,6 +66,8 @@ DENIED = {
     "mount_setattr": 442,
 }
 _SOCKET, _SENDTO, _SOCKETPAIR, _CLONE, _PRCTL, _CLONE3 = 41, 44, 53, 56, 157, 435
+_SETPRIORITY, _IOPRIO_SET, _PRLIMIT = 141, 251, 302
+_PRIO_PROCESS, _IOPRIO_WHO_PROCESS = 0, 1
 
 _Instruction = tuple[int, int, int, int]
 
@@ -127,6 +130,11 @@ def _instructions(loopback: bool) -> list[_Instruction]:
     to_nobody = [_argument(4), (_EQUAL, 0, 3, 0), _argument(4, high=True), (_EQUAL, 0, 1, 0), allow, refuse]
     if not loopback:
         program += _rule(_SENDTO, to_nobody)
+    # Whoever makes the others slower looks faster: priorities and limits are a process' own affair.
+    for number, which in ((_SETPRIORITY, _PRIO_PROCESS), (_IOPRIO_SET, _IOPRIO_WHO_PROCESS)):
+        own = [_argument(0), (_EQUAL, 0, 3, which), _argument(1), (_EQUAL, 0, 1, 0), allow, refuse]
+        program += _rule(number, own)
+    program += _rule(_PRLIMIT, [_argument(0), (_EQUAL, 0, 1, 0), allow, refuse])
     # A child that unset its parent-death signal could outlive us.
     program += _rule(_PRCTL, [_argument(0), (_EQUAL, 0, 1, linux.PR_SET_PDEATHSIG), refuse, allow])
     return [*program, allow]

@@ -19,6 +19,7 @@ _MAGIC = b"STW1"
 MAX_JSON_BYTES = 32 << 20
 MAX_BLOB_BYTES = 64 << 20
 MAX_FDS = 16
+_CHUNK_BYTES = 1 << 20
 
 
 class ChannelClosedError(Exception):
@@ -42,6 +43,14 @@ class Frame:
     fds: tuple[int, ...] = ()
     pid: int | None = field(default=None, compare=False)
     """Sender's pid in the receiver's namespace, where the kernel passed credentials."""
+
+
+def _parsed(text: bytearray) -> Any:
+    message = json.loads(text)
+    if b"\\ud" in text.lower():
+        # Half of a surrogate pair is no text: it could be neither stored nor printed.
+        message = json.loads(json.dumps(message, ensure_ascii=False).encode("utf-8", "replace"))
+    return message
 
 
 class Channel:
@@ -92,15 +101,16 @@ class Channel:
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         fds: list[int] = []
-        header, pid = self._read_header(deadline, fds)
         try:
+            header, pid = self._read_header(deadline, fds)
             magic, json_size, blob_size = _HEADER.unpack(header)
             if magic != _MAGIC or json_size > MAX_JSON_BYTES or blob_size > MAX_BLOB_BYTES:
                 raise ProtocolError("the peer sent something that is not a frame of ours")
-            body = self._read_exactly(json_size + blob_size, deadline)
+            text = self._read_exactly(json_size, deadline)
+            blob = self._read_exactly(blob_size, deadline)
             try:
-                message = json.loads(bytes(body[:json_size]))
-            except ValueError as error:
+                message = _parsed(text)
+            except (ValueError, RecursionError) as error:  # too deeply nested is the latter
                 raise ProtocolError("the peer sent a frame that is not JSON") from error
             if not isinstance(message, dict):
                 raise ProtocolError("the peer sent JSON that is not an object")
@@ -108,7 +118,7 @@ class Channel:
             for fd in fds:
                 os.close(fd)
             raise
-        return Frame(message, bytes(body[json_size:]), tuple(fds), pid)
+        return Frame(message, bytes(blob), tuple(fds), pid)
 
     def _wait(self, event: int, deadline: float | None) -> None:
         poller = select.poll()
@@ -136,24 +146,22 @@ class Channel:
                 elif level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
                     pid = struct.unpack("3i", payload[:12])[0]
             if flags & socket.MSG_CTRUNC:
-                for fd in fds:
-                    os.close(fd)
                 raise ProtocolError("the peer sent too many descriptors")
             if not part:
                 raise ChannelClosedError("the peer closed the connection")
             data += part
         return data, pid
 
-    def _read_exactly(self, size: int, deadline: float | None) -> memoryview:
-        buffer = bytearray(size)
-        view, filled = memoryview(buffer), 0
-        while filled < size:
+    def _read_exactly(self, size: int, deadline: float | None) -> bytearray:
+        data = bytearray()
+        # Memory is taken for what has come, never for what a length field says.
+        while len(data) < size:
             self._wait(select.POLLIN, deadline)
             try:
-                count = self.sock.recv_into(view[filled:])
+                part = self.sock.recv(min(size - len(data), _CHUNK_BYTES))
             except ConnectionResetError as error:
                 raise ChannelClosedError("the peer closed the connection") from error
-            if not count:
+            if not part:
                 raise ChannelClosedError("the peer closed the connection in the middle of a frame")
-            filled += count
-        return view
+            data += part
+        return data
