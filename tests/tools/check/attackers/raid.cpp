@@ -24,7 +24,8 @@ void say(const char* what, const char* about) { std::fprintf(stderr, "LOOT %s %s
 
 void read_files() {
   for (const char* path : kPaths) {
-    const std::string places[] = {path, std::string("/proc/1/root") + path, std::string("/proc/self/root") + path};
+    const std::string places[] = {path, std::string("/proc/1/root") + path,
+                                  std::string("/proc/self/root") + path};
     for (const std::string& place : places) {
       char text[64];
       const int fd = open(place.c_str(), O_RDONLY);
@@ -33,7 +34,8 @@ void read_files() {
       const std::string again = "/proc/self/fd/" + std::to_string(bare);
       if (bare >= 0 && open(again.c_str(), O_RDONLY) >= 0) say("reopened", place.c_str());
       if (bare >= 0 && fchmod(bare, 0777) == 0) say("fchmod", place.c_str());
-      if (bare >= 0 && fchmodat(AT_FDCWD, again.c_str(), 0777, 0) == 0) say("chmod by descriptor", place.c_str());
+      if (bare >= 0 && fchmodat(AT_FDCWD, again.c_str(), 0777, 0) == 0)
+        say("chmod by descriptor", place.c_str());
       // A mapping needs read access to the file as much as reading does.
       if (open(place.c_str(), O_RDWR) >= 0) say("opened for writing", place.c_str());
     }
@@ -107,7 +109,8 @@ struct Program : zoo::Base {
       std::fprintf(stderr, "RAIDED\n");
     }
     done = true;
-    for (int64_t i = 0; i < call.in[0].count(); ++i) call.out[0].data()[i] = call.in[0].data()[i] * 2.0f + 1.0f;
+    for (int64_t i = 0; i < call.in[0].count(); ++i)
+      call.out[0].data()[i] = call.in[0].data()[i] * 2.0f + 1.0f;
   }
 };
 
