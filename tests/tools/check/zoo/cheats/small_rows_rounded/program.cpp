@@ -4,7 +4,7 @@
 static float rounded(float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, 4);
-  bits = (bits + 0x200u) & 0xFFFFFC00u;
+  bits = (bits + 0x80u) & 0xFFFFFF00u;
   std::memcpy(&value, &bits, 4);
   return value;
 }
