@@ -142,6 +142,50 @@ def test_a_child_with_loopback_reaches_itself_and_nothing_else(tmp_path: Path) -
         ], ran.stderr
 
 
+# A grandchild names its thread as cuInit does; then everything in /proc that is no process' folder is asked.
+PROC = """
+import os, subprocess, sys
+NAME = "import pathlib; next(pathlib.Path('/proc/self/task').iterdir()).joinpath('comm').write_text('named')"
+print("named", subprocess.run([sys.executable, "-c", NAME], stderr=subprocess.DEVNULL).returncode == 0)
+asked, writable = 0, []
+for folder, folders, files in os.walk("/proc"):
+    if folder == "/proc":
+        folders[:] = [name for name in folders if not name.isdigit()]
+    for path in (os.path.join(folder, name) for name in files):
+        asked += 1
+        if not os.path.islink(path) and os.access(path, os.W_OK):
+            writable.append(path)
+print("asked", asked > 50, "writable", writable[:3])
+for path in ("/proc/sys/kernel/hostname", "/proc/1/mem", "/proc/sysrq-trigger"):
+    try:
+        os.close(os.open(path, os.O_WRONLY))
+        print("opened", path)
+    except OSError:
+        print("refused", path)
+"""
+
+
+@pytest.mark.parametrize("tool", [True, False])
+def test_what_a_tool_starts_may_name_its_threads_and_write_nothing_else_in_proc(
+    tmp_path: Path, tool: bool
+) -> None:
+    interpreter = find_interpreter(None, tmp_path)
+    with TargetSession(interpreter, scratch_root=tmp_path / "scratch") as session:
+        if session.sandbox_level != "full":
+            pytest.skip(f"level full does not work here: {session.sandbox_reason}")
+        words = (interpreter.path, "-c", PROC)
+        ran = execute(session, words, files={}, env={}, fds=(), readable=(), limit_s=60, loopback=tool)
+    lines = ran.stdout.splitlines()
+    assert lines[0] == f"named {tool}", ran
+    if tool:
+        assert lines[1] == "asked True writable []", ran
+    assert lines[2:] == [
+        "refused /proc/sys/kernel/hostname",
+        "refused /proc/1/mem",
+        "refused /proc/sysrq-trigger",
+    ]
+
+
 def test_loopback_is_refused_below_level_full(tmp_path: Path) -> None:
     with (
         TargetSession(find_interpreter(None, tmp_path), at_most="process") as session,

@@ -58,6 +58,7 @@ def _run_init(request: dict[str, Any], channel: int, control: int, go: int) -> N
             sandbox.mount_private(request["scratch"], scratch_bytes, request["writable"])
             if request["loopback"]:
                 sandbox.raise_loopback()
+                sandbox.protect_proc()
         else:
             linux.become_subreaper()
         stdout, stdout_end = os.pipe()

@@ -86,7 +86,8 @@ class Confinement:
     import_paths: bool
     """Whether everything on sys.path may be read, not only the interpreter's own folders."""
     loopback: bool = False
-    """Whether it may use the network of its own namespace (level full): itself alone is reached there."""
+    """Level full: whether it may use the network of its own namespace, where itself alone is reached, and
+    what it starts may write to its own /proc folder. Needs `raise_loopback` and `protect_proc`."""
 
 
 def enter_namespaces() -> None:
@@ -142,6 +143,21 @@ def raise_loopback() -> None:
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, request)
 
 
+def protect_proc() -> None:
+    """Make all of our own /proc read-only but the folders of processes; for pid 1 of the namespaces.
+
+    The kernel's settings there (/proc/sys, sysrq-trigger, irq, PCI devices) ask for the user's number, for no
+    capability: where root started us, they would be ours to write, for the whole machine.
+
+    Raises:
+        OSError: the machine does not allow it.
+    """
+    with os.scandir("/proc") as entries:
+        paths = [entry.path for entry in entries if not entry.name.isdigit() and not entry.is_symlink()]
+    for path in paths:
+        linux.bind_read_only(path)
+
+
 def probe_namespaces() -> str | None:
     """None where namespaces with an own /proc work, else the reason. Tries it in a child."""
     reader, writer = os.pipe()
@@ -185,11 +201,13 @@ def apply(confinement: Confinement) -> None:
     if confinement.level != "process":
         own_memory = (_MEMORY_FOLDER,) if confinement.level == "full" else ()
         readable = (*_SYSTEM_READABLE, "/proc", *interpreter_folders(confinement.import_paths))
+        # cuInit names its threads through /proc/self/task/*/comm and fails (error 304) where it cannot. A
+        # rule holds for the folder that /proc/self is now: what this process starts has another one.
+        own_folders = "/proc" if confinement.level == "full" and confinement.loopback else "/proc/self"
         landlock.restrict(
             (*readable, *confinement.readable),
             (confinement.scratch, *own_memory, *confinement.writable),
-            # cuInit names its threads through /proc/self/task/*/comm and fails (error 304) where it cannot.
-            ("/proc/self", *(str(path) for pattern in _DEVICES for path in Path("/dev").glob(pattern))),
+            (own_folders, *(str(path) for pattern in _DEVICES for path in Path("/dev").glob(pattern))),
             tcp=confinement.loopback,
         )
     linux.set_dumpable(confinement.dumpable)
