@@ -319,11 +319,11 @@ class _Judge:
         return None
 
     def _note_passed(self, round_: Round, draw: Draw) -> None:
+        self.record.passed.weight_sets.add(round_.label)
         if round_.probe.gain is not None:
             self.record.passed.probes.add(round_.label)
         elif draw.own:
             self.record.passed.own_inputs += 1
-            self.record.passed.weight_sets.add(round_.label)
 
     def _is_late(self) -> bool:
         """Whether the deadline is over; one draw is always made."""
