@@ -6,9 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stitch_tools.models.sanitizer import SanitizerTool
+from stitch_tools.sanitize.cuda import judged
 from stitch_tools.sanitize.cuda_reports import Kernels, base_name, cuda_findings
 from stitch_tools.sanitize.frames import Frame, Owner, read_frame, short_name
 from stitch_tools.sanitize.reports import address_findings, thread_findings, undefined_findings
+from stitch_tools.sanitize.runner import Execution
 
 OWNER = Owner("/cache/ab/program.so", ("main.cpp", "stitch/cpu/gemm.h"))
 KERNELS = Kernels(frozenset({"scale", "reduce"}), ("main.cu", "stitch/cuda/rows.cuh"))
@@ -117,6 +120,110 @@ def test_any_text_is_survived(text: str) -> None:
         for read in (address_findings, undefined_findings, thread_findings):
             read(prefix + text, OWNER)
     cuda_findings("memcheck", f"<ComputeSanitizerOutput>{text}</ComputeSanitizerOutput>", KERNELS)
+
+
+# What compute-sanitizer 2025.3.1 wrote on an H200 of `programs/doubled.cu` with one defect each, shortened.
+REAL = Path(__file__).parent / "cuda_reports"
+DOUBLED = Kernels(frozenset({"double_all"}), ("doubled.cu", "defect.h"))
+MEMCHECK_WORDS = """========= COMPUTE-SANITIZER
+========= Invalid __global__ read of size 4 bytes
+=========     at double_all(const float *, float *, float *, long)+0x140 in /cache/work/source/doubled.cu:40
+=========     by thread (12,0,0) in block (4,0,0)
+=========     Access to 0x7fd43c800834 is out of bounds
+failed forward 719 the CUDA driver answered with error 719
+========= ERROR SUMMARY: 1 error
+"""
+
+
+@pytest.mark.parametrize(
+    ("tool", "rule", "severity", "message", "space", "line", "count"),
+    [
+        (
+            "memcheck",
+            "invalid-read",
+            "fatal",
+            "reads 4 bytes of global memory outside of every allocation",
+            "global",
+            40,
+            1,
+        ),
+        (
+            "racecheck",
+            "race",
+            "fatal",
+            "threads of one block race: one writes what another reads in line 43",
+            "shared",
+            40,
+            1,
+        ),
+        (
+            "initcheck",
+            "uninitialised-read",
+            "suspicious",
+            "reads global memory that nobody wrote",
+            "global",
+            48,
+            1,
+        ),
+        (
+            "synccheck",
+            "invalid-barrier",
+            "suspicious",
+            "a barrier is misused: Barrier error. Divergent thread(s) in warp",
+            None,
+            42,
+            2,
+        ),
+    ],
+)
+def test_a_report_of_the_real_tool_is_read(
+    tool: SanitizerTool,
+    rule: str,
+    severity: str,
+    message: str,
+    space: str | None,
+    line: int,
+    count: int,
+) -> None:
+    found = cuda_findings(tool, (REAL / f"{tool}.xml").read_text(encoding="utf-8"), DOUBLED)
+    assert found is not None
+    (finding,) = found.own
+    assert found.libraries == ()
+    assert (finding.rule, finding.severity, finding.message) == (rule, severity, message)
+    assert (finding.kernel, finding.file, finding.line) == ("double_all", "doubled.cu", line)
+    assert (finding.space, finding.count) == (space, count)
+
+
+def ended(stdout: str, reports: dict[str, str] | None = None, *, late: bool = False) -> Execution:
+    return Execution(0, late, 1.0, stdout, "", reports or {})
+
+
+def test_a_program_that_did_not_survive_its_own_defect_has_findings() -> None:
+    text = (REAL / "memcheck.xml").read_text(encoding="utf-8")
+    run = judged("memcheck", ended(MEMCHECK_WORDS, {"report.xml": text}), DOUBLED, "own-1", 10)
+    assert (run.status, [row.rule for row in run.findings]) == ("findings", ["invalid-read"])
+
+
+def test_no_record_is_clean_only_where_the_tool_counted_none() -> None:
+    ran = "========= COMPUTE-SANITIZER\noutputs 0 2100\ndone\n"
+    none, some = ran + "========= ERROR SUMMARY: 0 errors\n", ran + "========= ERROR SUMMARY: 3 errors\n"
+    hazards = ran + "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)\n"
+    empty = {"report.xml": "<ComputeSanitizerOutput/>"}
+    for stdout, reports, status in (
+        (none, empty, "clean"),
+        (none, {}, "clean"),
+        (hazards, {}, "clean"),
+        (ran, {}, "not_checked"),
+        (ran, empty, "not_checked"),
+        (some, empty, "not_checked"),
+        (some, {}, "not_checked"),
+    ):
+        assert judged("memcheck", ended(stdout, reports), DOUBLED, "own-1", 10).status == status, stdout
+
+
+def test_a_tool_that_was_killed_says_so_and_not_that_its_report_is_missing() -> None:
+    run = judged("memcheck", ended("========= COMPUTE-SANITIZER\n", late=True), DOUBLED, "batch-probe", 10)
+    assert (run.status, run.reason) == ("not_checked", "did not finish within 10 s")
 
 
 # In the form that the tool's documentation shows; values are ours.

@@ -19,9 +19,10 @@ from stitch_tools.processes.isolation import BOOTSTRAP
 from stitch_tools.processes.session import TargetSession
 from stitch_tools.sanitize.compute_sanitizer import ComputeSanitizer, find_compute_sanitizer
 from stitch_tools.sanitize.conclude import concluded, not_checked
-from stitch_tools.sanitize.cuda_reports import Kernels, base_name, cuda_findings
+from stitch_tools.sanitize.cuda_reports import Kernels, base_name, counted, cuda_findings
 from stitch_tools.sanitize.job import UNPOISONED, host_job
 from stitch_tools.sanitize.material import Material
+from stitch_tools.sanitize.reports import Findings
 from stitch_tools.sanitize.runner import REPORTS, Execution, execute
 from stitch_tools.store import Store
 
@@ -102,13 +103,23 @@ def _run_tool(
     watched = sorted(kernels.names) if bench.program.format == "native" else ()
     words = (*sanitizer.command(tool, _REPORT, watched), *command.words)
     execution = _execute(bench, command, words, (sanitizer.folder, sanitizer.path), bench.limit_s)
-    found = cuda_findings(tool, execution.reports.get(_REPORT, ""), kernels)
-    if found is None:
-        # Without a report nothing was seen, even where the program ran through.
-        reason = "compute-sanitizer wrote no report"
-        why = execution.why_not_done(bench.limit_s) if not execution.done else execution.last_words
-        return not_checked(tool, f"{reason}: {why}", kind, execution.wall_s)
-    return concluded(tool, found, execution, kind, bench.limit_s)
+    return judged(tool, execution, kernels, kind, bench.limit_s)
+
+
+def judged(
+    tool: SanitizerTool, execution: Execution, kernels: Kernels, kind: str, limit_s: float
+) -> SanitizerRun:
+    """What one run under a tool says about the program; no record means clean where the tool counted none."""
+    report, count = (
+        cuda_findings(tool, execution.reports.get(_REPORT, ""), kernels),
+        counted(execution.stdout),
+    )
+    found = report or Findings((), ())
+    if execution.done and not found.own and not found.libraries and count != 0:
+        # Nothing was seen, even where the program ran through.
+        says = f"it counts {count} errors" if count else execution.last_words
+        return not_checked(tool, f"compute-sanitizer wrote no report: {says}", kind, execution.wall_s)
+    return concluded(tool, found, execution, kind, limit_s)
 
 
 def _execute(

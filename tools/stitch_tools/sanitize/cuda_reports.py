@@ -18,6 +18,7 @@ _ACCESS = re.compile(
     r"(?:__(?P<space>\w+?)__ )?(?P<deed>read|write|atomic)\b(?:.*?of size (?P<size>\d+))?", re.IGNORECASE
 )
 _SPACE = re.compile(r"__(global|shared|local|constant)__")
+_SUMMARY = re.compile(r"^=+ (?:ERROR|RACECHECK) SUMMARY: (\d{1,9}) ", re.MULTILINE)
 _RACES: dict[str, Severity] = {"error": "fatal", "warning": "suspicious"}
 _DEEDS = {"read": "reads", "write": "writes", "atomic": "updates"}
 
@@ -65,6 +66,12 @@ def cuda_findings(tool: SanitizerTool, xml: str, kernels: Kernels) -> Findings |
     return merged(_finding(tool, record, kernels) for record in root.iter("record"))
 
 
+def counted(stdout: str) -> int | None:
+    """How many errors or hazards the tool's last line on standard output counts; None where there is none."""
+    found = _SUMMARY.findall(stdout)
+    return int(found[-1]) if found else None
+
+
 def _parse(xml: str) -> ElementTree.Element | None:
     """The report's root. One that was cut off, because the tool was killed, counts up to its last record."""
     if f"<{_ROOT}" not in xml or "<!" in xml:
@@ -81,11 +88,12 @@ def _parse(xml: str) -> ElementTree.Element | None:
 def _finding(
     tool: SanitizerTool, record: ElementTree.Element, kernels: Kernels
 ) -> tuple[SanitizerFinding, bool]:
-    text = " ".join((record.findtext("what/text") or record.findtext("what") or "").split())
+    parts = (record.findtext("what/text") or record.findtext("what"), record.findtext("what/type"))
+    text = ". ".join(" ".join(part.split()) for part in parts if part)
     level = next((element.text or "" for element in record.iter("level")), "").strip().lower()
     place = _device_place(record)
     function, file, line = place.get("func"), place.get("path"), _number(place.get("line"))
-    rule, severity, sentence, space = _judge(tool, text, level)
+    rule, severity, sentence, space = _judge(tool, _race(record) or text, level)
     own = kernels.owns(function, file)
     if function is None and file is None:
         # An API call that failed, or a copy of memory that nobody wrote: no kernel did it.
@@ -118,6 +126,18 @@ def _device_place(record: ElementTree.Element) -> dict[str, str]:
             found.setdefault(element.tag, text)
         waiting.extend(reversed(element))
     return found
+
+
+def _race(record: ElementTree.Element) -> str | None:
+    """The two accesses of a race as one sentence; None where the record names no two."""
+    accesses = record.find("what/source"), record.find("what/destination")
+    deeds = [
+        _DEEDS.get((one.findtext("direction") or "").strip().lower()) for one in accesses if one is not None
+    ]
+    if len(deeds) != 2 or None in deeds:
+        return None
+    line = _number(accesses[1].findtext("where/line")) if accesses[1] is not None else None
+    return f"one {deeds[0]} what another {deeds[1]}" + (f" in line {line}" if line else "")
 
 
 def _judge(tool: SanitizerTool, text: str, level: str) -> tuple[str, Severity, str, str | None]:

@@ -102,10 +102,11 @@ def sanitize_program(
 def _missing(
     tools: Sequence[SanitizerTool], found: dict[SanitizerTool, SanitizerRun], *, smaller: bool
 ) -> tuple[SanitizerTool, ...]:
-    """The tools that another draw may help: all where no tool could use the last one, else the slow ones."""
+    """The tools that another draw may help: slow ones if it is smaller, others where all failed."""
+    slow = {tool for tool, run in found.items() if run.reason.startswith(TOO_SLOW)}
     if all(run.status == "not_checked" for run in found.values()):
-        return tuple(tools)
-    return tuple(tool for tool in tools if smaller and found[tool].reason.startswith(TOO_SLOW))
+        return tuple(tool for tool in tools if smaller or tool not in slow)
+    return tuple(tool for tool in tools if smaller and tool in slow)
 
 
 def _impossible(task: Task, program: Program, build: Build | None, facts: ReferenceFacts) -> str | None:
