@@ -78,6 +78,16 @@ extern "C" int32_t stitch_forward(StitchHandle* handle, const StitchForwardArgs*
     return {"program.cu": text.encode("utf-8")}
 
 
+# A stream that only records a graph.
+CAPTURED = """cudaStream_t s; cudaGraph_t graph; cudaGraphExec_t exec;
+cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking);
+cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal);
+scale_kernel<<<1, 1, 0, s>>>(0, y, 1);
+cudaStreamEndCapture(s, &graph);
+cudaGraphInstantiateWithFlags(&exec, graph, 0);
+"""
+
+
 Files = dict[str, bytes]
 HONEST_FORWARD = "return ext.scale(x)"
 HONEST = model(HONEST_FORWARD)
@@ -530,12 +540,16 @@ PAIRS: dict[str, tuple[list[Files], list[Files]]] = {
         [
             model("with torch.cuda.stream(torch.cuda.Stream()):\n    y = ext.scale(x)\nreturn y"),
             native("cudaStream_t s; cudaStreamCreate(&s); scale_kernel<<<1, 1, 0, s>>>(0, 0, 0);"),
+            native(CAPTURED + "cudaGraphLaunch(exec, s);"),
+            native(CAPTURED + "cudaStream_t other = s; cudaGraphLaunch(exec, other);"),
         ],
         [
             model("side = torch.cuda.Stream()\nside.wait_stream(torch.cuda.current_stream())\n"
                   "with torch.cuda.stream(side):\n    y = ext.scale(x)\n"
                   "torch.cuda.current_stream().wait_stream(side)\nreturn y"),
             native("cudaStream_t s; cudaStreamCreate(&s); cudaStreamWaitEvent(s, 0, 0);"),
+            native(CAPTURED + "cudaStreamDestroy(s);\n"
+                   "cudaGraphLaunch(exec, static_cast<cudaStream_t>(args->stream));"),
         ],
     ),
     "tensor_subclass": (

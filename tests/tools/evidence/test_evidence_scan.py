@@ -221,3 +221,15 @@ def test_shuffled_lines_are_scanned(lines: list[str]) -> None:
     body = "\n        ".join(lines)
     assert isinstance(scan(f"class ModelNew:\n    def forward(self, x):\n        {body}"), tuple)
     assert isinstance(scan("\n".join(lines), "program.cu"), tuple)
+
+
+def test_notes_of_one_rule_on_one_file_are_one_that_counts_them() -> None:
+    opened = 'int stitch_forward(void*) {\n  dlopen("libcublas.so.13", 1);\n  dlsym(0, "a");\n  dlsym(0, "b");\n}\n'
+    notes = [row for row in scan(opened, "program.cu") if row.rule == "library_loading"]
+    assert [(row.severity, row.line) for row in notes] == [("note", 2)]
+    assert notes[0].message.endswith("(3 times, also on lines 3, 4)")
+
+
+def test_graver_findings_of_one_rule_stay_apart() -> None:
+    twice = 'int stitch_forward(void*) {\n  system("ls");\n  system("ls");\n}\n'
+    assert [row.line for row in scan(twice, "program.cu") if row.rule == "process_control"] == [2, 3]

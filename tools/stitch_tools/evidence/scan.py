@@ -1,7 +1,7 @@
 """Static evidence: what a program's text shows, without running or building any of it."""
 
 import ast
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from stitch_tools.evidence.attributes import Macros, find_macros
 from stitch_tools.evidence.context import Reference, Scanned, Trouble, line_text
@@ -60,7 +60,21 @@ def scan_program(
             key = (rule.id, hit.file, hit.line)
             if key not in found or _ORDER.index(finding.severity) < _ORDER.index(found[key].severity):
                 found[key] = finding
-    return tuple(sorted(found.values(), key=_rank))
+    return tuple(_with_notes_joined(sorted(found.values(), key=_rank)))
+
+
+def _with_notes_joined(findings: Iterable[Finding]) -> Iterator[Finding]:
+    """The findings, notes of one rule on one file as one that counts them; graver ones stay apart."""
+    notes: dict[tuple[str, str | None], list[Finding]] = {}
+    for finding in findings:
+        if finding.severity == "note":
+            notes.setdefault((finding.rule, finding.file), []).append(finding)
+        else:
+            yield finding
+    for first, *rest in notes.values():
+        places = f"also on {'lines' if len(rest) > 1 else 'line'} {', '.join(str(row.line) for row in rest)}"
+        more = f" ({len(rest) + 1} times, {places})" if rest else ""
+        yield first.model_copy(update={"message": f"{first.message}{more}"})
 
 
 def _first(hits: Iterable[Hit]) -> list[Hit]:

@@ -3,8 +3,10 @@
 import ast
 from collections.abc import Iterator
 
+from tree_sitter import Node
+
 from stitch_tools.evidence.context import Scanned
-from stitch_tools.evidence.native import NativeUnit, text_of
+from stitch_tools.evidence.native import Call, NativeUnit, inside, text_of
 from stitch_tools.evidence.rule import Hit, Rule
 from stitch_tools.evidence.rules.common import calls_to, hit_in, is_hot
 from stitch_tools.evidence.words import listed, words
@@ -25,6 +27,9 @@ _NATIVE_STREAM_JOINS = listed("""
     cudaStreamWaitEvent cudaStreamSynchronize cudaDeviceSynchronize cuStreamWaitEvent cudaEventSynchronize
     cuStreamSynchronize cuCtxSynchronize getCurrentCUDAStream
 """)
+_CAPTURE_BEGINS = words("cudaStreamBeginCapture cuStreamBeginCapture")
+_CAPTURE_ENDS = words("cudaStreamEndCapture cuStreamEndCapture")
+_STREAM_ENDS = words("cudaStreamDestroy cuStreamDestroy")
 
 
 def find_threads(scanned: Scanned) -> Iterator[Hit]:
@@ -80,8 +85,45 @@ def find_streams(scanned: Scanned) -> Iterator[Hit]:
     for unit in scanned.native:
         names = {call.short for call in unit.calls}
         for call in unit.calls:
-            if call.short in _NATIVE_STREAMS and not names & set(_NATIVE_STREAM_JOINS):
+            if call.short not in _NATIVE_STREAMS or names & set(_NATIVE_STREAM_JOINS):
+                continue
+            if not _only_captures(unit, call):
                 yield Hit(unit.file, unit.line(call.node), "work on this stream is never waited for")
+
+
+def _only_captures(unit: NativeUnit, created: Call) -> bool:
+    """Whether a local stream only records graphs: then nothing runs on it that could be waited for.
+
+    Every mention of it must lie in its making, its end, or between the begin and the end of a capture.
+    """
+    name = text_of(created.arguments[0]).lstrip("&").strip() if created.arguments else ""
+    function = created.function
+    if function is None or not name.isidentifier():
+        return False
+    mine = [call for call in unit.calls if call.function is function]
+    begins, ends = _places(mine, _CAPTURE_BEGINS, name), _places(mine, _CAPTURE_ENDS, name)
+    if not begins or len(begins) != len(ends):
+        return False
+    free = [call.node for call in mine if call.short in (*_NATIVE_STREAMS, *_STREAM_ENDS)]
+    allowed = [(node.start_byte, node.end_byte) for node in free]
+    allowed += [(begin.start_byte, end.end_byte) for begin, end in zip(begins, ends, strict=True)]
+    allowed += [
+        (node.start_byte, node.end_byte)
+        for node in inside(function.body, "declaration")
+        if "=" not in text_of(node)
+    ]
+    mentions = [node for node in inside(function.body, "identifier") if text_of(node) == name]
+    return all(any(start <= node.start_byte < end for start, end in allowed) for node in mentions)
+
+
+def _places(calls: list[Call], names: frozenset[str], stream: str) -> list[Node]:
+    """The calls to these functions on that stream, in the order of the text."""
+    found = [
+        call.node
+        for call in calls
+        if call.short in names and call.arguments and text_of(call.arguments[0]) == stream
+    ]
+    return sorted(found, key=lambda node: node.start_byte)
 
 
 RULES = (
