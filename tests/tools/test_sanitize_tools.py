@@ -105,18 +105,25 @@ def test_a_job_is_one_fact_a_line_and_names_may_hold_spaces() -> None:
 
 
 NETWORK = """
-import socket
+import os, socket, sys
 server = socket.create_server(("127.0.0.1", 0))
 client = socket.create_connection(server.getsockname(), timeout=5)
 print("loopback", client.getpeername()[0])
-for family, address in ((socket.AF_INET, ("192.0.2.1", 80)), (socket.AF_UNIX, "/run/docker.sock")):
+abstract = socket.socket(socket.AF_UNIX)
+abstract.bind("\\0nv_target_process_7")
+abstract.listen()
+client = socket.socket(socket.AF_UNIX)
+client.connect("\\0nv_target_process_7")
+print("abstract", client.getpeername().decode()[1:])
+print("visible", os.path.exists(os.path.dirname(sys.argv[1])))
+for family, address in ((socket.AF_INET, ("192.0.2.1", 80)), (socket.AF_UNIX, sys.argv[1])):
     try:
         with socket.socket(family) as one:
             one.settimeout(5)
             one.connect(address)
         print("reached", address)
     except OSError as error:
-        print("refused", address)
+        print("refused", family.name)
 """
 
 
@@ -125,21 +132,28 @@ def test_a_child_with_loopback_reaches_itself_and_nothing_else(tmp_path: Path) -
     with TargetSession(interpreter, scratch_root=tmp_path / "scratch") as session:
         if session.sandbox_level != "full":
             pytest.skip(f"level full does not work here: {session.sandbox_reason}")
-        ran = execute(
-            session,
-            (interpreter.path, "-c", NETWORK),
-            files={},
-            env={},
-            fds=(),
-            readable=(),
-            limit_s=30,
-            loopback=True,
-        )
+        daemon = str(tmp_path / "daemon" / "socket")
+        Path(daemon).parent.mkdir()
+        with socket.socket(socket.AF_UNIX) as others:
+            others.bind(daemon)
+            others.listen()
+            ran = execute(
+                session,
+                (interpreter.path, "-c", NETWORK, daemon),
+                files={},
+                env={},
+                fds=(),
+                readable=(),
+                limit_s=30,
+                loopback=True,
+            )
         assert ran.stdout.splitlines() == [
             "loopback 127.0.0.1",
-            "refused ('192.0.2.1', 80)",
-            "refused /run/docker.sock",
-        ], ran.stderr
+            "abstract nv_target_process_7",
+            "visible False",
+            "refused AF_INET",
+            "refused AF_UNIX",
+        ], ran
 
 
 # A grandchild names its thread as cuInit does; then everything in /proc that is no process' folder is asked.

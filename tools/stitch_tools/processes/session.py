@@ -183,8 +183,8 @@ class TargetSession:
             env: more environment variables; names of secrets are refused.
             limits: upper bounds.
             serve_file: a Python file with `serve(channel, scratch)` to run instead of the role's own.
-            loopback: whether it may talk to itself over the loopback network, and what it starts may write to
-                its own /proc folder; at level full only, where network and /proc are its own.
+            loopback: whether it may talk to itself over sockets, and what it starts may write to its own
+                /proc folder; at level full only, where network, /proc and the root of its files are its own.
 
         Raises:
             SandboxError: the isolation could not be applied, or is too weak for `loopback`; nothing ran.

@@ -134,7 +134,7 @@ def _execute(
         readable=(*command.readable, *readable, Path("/etc/hosts")),  # "localhost" is looked up there
         writable=command.writable,
         limit_s=limit_s,
-        loopback=True,  # the tool and what it loads into the program talk to each other over it
+        loopback=True,  # the tool and what it loads into the program talk to each other over sockets
     )
 
 

@@ -57,8 +57,7 @@ def _run_init(request: dict[str, Any], channel: int, control: int, go: int) -> N
             scratch_bytes = request["limits"]["scratch_bytes"]
             sandbox.mount_private(request["scratch"], scratch_bytes, request["writable"])
             if request["loopback"]:
-                sandbox.raise_loopback()
-                sandbox.protect_proc()
+                sandbox.prepare_for_tool(_confinement(request))
         else:
             linux.become_subreaper()
         stdout, stdout_end = os.pipe()

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from stitch_tools.worker import landlock, linux, seccomp
+from stitch_tools.worker import landlock, linux, seccomp, view
 
 LEVELS = ("full", "fs+net", "process")
 NAMESPACES = (
@@ -87,7 +87,7 @@ class Confinement:
     """Whether everything on sys.path may be read, not only the interpreter's own folders."""
     loopback: bool = False
     """Level full: whether it may use the network of its own namespace, where itself alone is reached, and
-    what it starts may write to its own /proc folder. Needs `raise_loopback` and `protect_proc`."""
+    what it starts may write to its own /proc folder; pid 1 must have called `prepare_for_tool`."""
 
 
 def enter_namespaces() -> None:
@@ -129,8 +129,22 @@ def mount_private(scratch: str | None, scratch_bytes: int, writable: Iterable[st
         linux.allow_writes(folder)
 
 
-def raise_loopback() -> None:
-    """Switch the loopback device of our own network namespace on; for pid 1 of the namespaces.
+def prepare_for_tool(confinement: Confinement) -> None:
+    """Make safe what a child with `loopback` may do besides; for pid 1 of the namespaces, before it forks.
+
+    Raises:
+        OSError: the machine does not allow it.
+    """
+    _raise_loopback()
+    _protect_proc()
+    root = Path(confinement.scratch, ".root")
+    root.mkdir()
+    own = (confinement.scratch, _MEMORY_FOLDER, *confinement.writable)
+    view.show_only(root.resolve(), (*readable_paths(confinement), *device_paths(), *own))
+
+
+def _raise_loopback() -> None:
+    """Switch the loopback device of our own network namespace on.
 
     Raises:
         OSError: the machine does not allow it.
@@ -143,8 +157,8 @@ def raise_loopback() -> None:
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, request)
 
 
-def protect_proc() -> None:
-    """Make all of our own /proc read-only but the folders of processes; for pid 1 of the namespaces.
+def _protect_proc() -> None:
+    """Make all of our own /proc read-only but the folders of processes.
 
     The kernel's settings there (/proc/sys, sysrq-trigger, irq, PCI devices) ask for the user's number, for no
     capability: where root started us, they would be ours to write, for the whole machine.
@@ -200,18 +214,32 @@ def apply(confinement: Confinement) -> None:
     linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
     if confinement.level != "process":
         own_memory = (_MEMORY_FOLDER,) if confinement.level == "full" else ()
-        readable = (*_SYSTEM_READABLE, "/proc", *interpreter_folders(confinement.import_paths))
         # cuInit names its threads through /proc/self/task/*/comm and fails (error 304) where it cannot. A
         # rule holds for the folder that /proc/self is now: what this process starts has another one.
         own_folders = "/proc" if confinement.level == "full" and confinement.loopback else "/proc/self"
         landlock.restrict(
-            (*readable, *confinement.readable),
+            readable_paths(confinement),
             (confinement.scratch, *own_memory, *confinement.writable),
-            (own_folders, *(str(path) for pattern in _DEVICES for path in Path("/dev").glob(pattern))),
+            (own_folders, *device_paths()),
             tcp=confinement.loopback,
         )
     linux.set_dumpable(confinement.dumpable)
     seccomp.install(loopback=confinement.loopback)
+
+
+def readable_paths(confinement: Confinement) -> tuple[str, ...]:
+    """What it may read beside what it may write."""
+    return (
+        *_SYSTEM_READABLE,
+        "/proc",
+        *interpreter_folders(confinement.import_paths),
+        *confinement.readable,
+    )
+
+
+def device_paths() -> tuple[str, ...]:
+    """The devices that it may use."""
+    return tuple(str(path) for pattern in _DEVICES for path in Path("/dev").glob(pattern))
 
 
 def interpreter_folders(import_paths: bool) -> list[str]:

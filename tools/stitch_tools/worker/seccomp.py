@@ -111,13 +111,12 @@ def _instructions(loopback: bool) -> list[_Instruction]:
         (_AT_LEAST, 0, 1, _X32_BIT),
         refuse,
     ]
-    # With its own network, a process may connect there, and gets no Unix socket to connect elsewhere with.
-    internet_only = [
+    # With its own network, and no socket file in sight (view), a process may connect where it likes.
+    internet_too = [
         _argument(0),
-        (_EQUAL, 1, 0, socket.AF_INET),
-        (_EQUAL, 0, 1, socket.AF_INET6),
-        allow,
-        refuse,
+        (_EQUAL, 6, 0, socket.AF_INET),
+        (_EQUAL, 5, 0, socket.AF_INET6),
+        *unix_stream_only[1:],
     ]
     for name, number in DENIED.items():
         if not (loopback and name == "connect"):
@@ -125,7 +124,7 @@ def _instructions(loopback: bool) -> list[_Instruction]:
     # The flags of clone3 lie behind a pointer; "not there" makes the C library use clone instead.
     program += _rule(_CLONE3, [_fail(errno.ENOSYS)])
     program += _rule(_CLONE, [_argument(0), (_ANY_BIT, 0, 1, _NAMESPACE_FLAGS), refuse, allow])
-    program += _rule(_SOCKET, internet_only if loopback else unix_stream_only)
+    program += _rule(_SOCKET, internet_too if loopback else unix_stream_only)
     program += _rule(_SOCKETPAIR, unix_stream_only)
     to_nobody = [_argument(4), (_EQUAL, 0, 3, 0), _argument(4, high=True), (_EQUAL, 0, 1, 0), allow, refuse]
     if not loopback:
@@ -143,7 +142,8 @@ def _instructions(loopback: bool) -> list[_Instruction]:
 def install(*, loopback: bool = False) -> None:
     """Put the filter on this process and everything it starts; needs no_new_privs.
 
-    `loopback`: internet sockets instead of Unix ones, for a process in a network namespace of its own.
+    `loopback`: sockets may connect, internet ones too: for a process in a network namespace of its own that
+    sees no socket of others in its file system.
 
     Raises:
         OSError: the kernel refused.
