@@ -52,7 +52,8 @@ BODY
 """
 OWN_PRODUCT = "        LIBRARY.product(pointer(x), pointer(y), n)"
 TORCH_PRODUCT = "        torch.mm(x, x, out=y)"
-FEW = CheckOptions(own_draws=1, structured=False, batch_probe=False, second_weights=False)
+# What the text shows has tests of its own (tests/tools/evidence).
+FEW = CheckOptions(static=False, own_draws=1, structured=False, batch_probe=False, second_weights=False)
 
 
 class Room:

@@ -41,7 +41,7 @@ def test_the_work_is_told_apart_by_caller(case: WorkCase, session: TargetSession
             session=session,
             store=store,
             facts=reference.observe(),
-            options=CheckOptions(ablation=True, structured=False, batch_probe=False),
+            options=CheckOptions(static=False, ablation=True, structured=False, batch_probe=False),
             reference=reference,
         )
     assert case.problems(check) == []

@@ -3,7 +3,7 @@
 import contextlib
 import ctypes
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,15 @@ from stitch_tools.worker.candidate.activity.kernels import (
     block_work,
     declared_kernels,
     identifier_of,
+    lost_launches,
     own_kernels,
     read_trace,
     stub_kernels,
 )
-from stitch_tools.worker.candidate.activity.objects import Belongings
+from stitch_tools.worker.candidate.activity.near import Memory, rest_of_code
+from stitch_tools.worker.candidate.activity.objects import Belongings, executable_mappings
 from stitch_tools.worker.candidate.native import NativeProgram, ProgramError
+from stitch_tools.worker.elf import open_elf
 from tests.tools.check_support import build
 from tests.tools.work_cases import CASES
 
@@ -97,6 +100,70 @@ def test_other_binaries_keep_their_launches(tmp_path: Path) -> None:
     gates = Gates(Belongings((), (), (str(path),)), shut=True)
     gates.install()
     assert (library.run(3), library.total()) == (80, 3)
+
+
+class Crowded(Memory):
+    """A process with no free page in reach of the program."""
+
+    def near(
+        self, start: int, end: int, size: int, used: Sequence[tuple[int, int]] | None = None
+    ) -> int | None:
+        return super().near(start, end, size, [(0, 1 << 47)])
+
+
+def test_where_no_page_is_near_the_jumps_lie_in_the_rest_of_the_program_s_last_page(tmp_path: Path) -> None:
+    path = static_program(tmp_path)
+    library = ctypes.CDLL(str(path))
+    gates = Gates(Belongings((str(path),), (), ()), shut=False, memory=Crowded())
+    gates.install()
+    assert gates.trouble == ""
+    assert (library.run(3), library.last(4), library.total()) == (80, 77, 8)
+    assert gates.counts()["cudaLaunchKernel"] == 2
+
+
+def test_where_gates_find_no_room_at_all_the_program_is_left_alone_and_the_reason_is_said(
+    tmp_path: Path,
+) -> None:
+    path = static_program(tmp_path)
+    library = ctypes.CDLL(str(path))
+    gates = Gates(Belongings((str(path),), (), ()), shut=True, memory=Nowhere())
+    gates.install()
+    assert "no executable memory" in gates.trouble
+    assert (library.run(3), library.total()) == (80, 3)
+
+
+class Nowhere(Memory):
+    """A process that may map nothing more."""
+
+    def anywhere(self, size: int) -> int:
+        raise OSError(12, "no executable memory could be mapped")
+
+
+def test_the_rest_of_the_last_page_lies_behind_the_code_and_is_no_longer_than_the_page(
+    tmp_path: Path,
+) -> None:
+    path = static_program(tmp_path)
+    _ = ctypes.CDLL(str(path))
+    mapping = next(row for row in executable_mappings() if row.path == str(path))
+    elf = open_elf(path)
+    code_end = max(section.address + section.size for section in elf.sections if section.executable)
+    room = rest_of_code(elf, mapping, 16)
+    assert room is not None
+    assert mapping.base + code_end <= room < mapping.end
+    assert rest_of_code(elf, mapping, 4096) is None
+
+
+def test_the_nearest_free_page_is_taken_above_as_below() -> None:
+    memory = Memory()
+    code = memory.anywhere(4096)
+    far = 1 << 30
+    below = memory.near(code, code + 4096, 64, [(0, code - far), (code, 1 << 47)])
+    above = memory.near(code, code + 4096, 64, [(0, code + far), (code + far + (4 << 20), 1 << 47)])
+    assert below is not None
+    assert code - far <= below < code
+    assert above is not None
+    assert code + far <= above < code + far + (4 << 20)
+    assert memory.near(code, code + 4096, 64, [(0, 1 << 47)]) is None
 
 
 # Symbols of a library that nvcc 13.0 built.
@@ -261,6 +328,30 @@ def test_a_graph_that_cannot_be_joined_counts_as_pytorch_s_where_pytorch_was_cap
     assert owners(events) == {GEMM: "pytorch", "mine(float*)": "own", f"{GEMM}_too": "pytorch"}
     without = [event for event in events if event.text != "aten::mm"]
     assert owners(without) == {GEMM: "library", "mine(float*)": "own", f"{GEMM}_too": "library"}
+
+
+def lost(events: list[Event]) -> int:
+    block = Event("stitch::block-0", 0, kind="user_annotation", took=1_000_000)
+    return lost_launches(read_trace([block, *events]), "stitch::block-0")
+
+
+def test_launches_without_a_record_are_counted_as_lost() -> None:
+    launches = [
+        Event("cudaLaunchKernel", 10, kind="cuda_runtime", correlation=1, took=5),
+        Event("cuLaunchKernel", 12, kind="cuda_driver", correlation=2, took=1),
+        Event("cudaLaunchKernelExC", 20, kind="cuda_runtime", correlation=3, took=5),
+        Event("cudaGraphLaunch", 30, kind="cuda_runtime", correlation=4, took=5),
+        Event("cudaMemcpyAsync", 40, kind="cuda_runtime", correlation=5, took=5),
+    ]
+    ran = [Event("mine(float*)", 50 + at, "CUDA", "kernel", correlation=at) for at in (1, 3, 4)]
+    assert lost(launches + ran) == 0
+    assert lost([*launches, ran[0], Event("mine(float*)", 52, "CUDA", "kernel", correlation=2)]) == 2
+    assert lost(launches) == 3
+
+
+def test_launches_that_go_into_a_graph_are_not_lost() -> None:
+    assert lost(graph_events()) == 0
+    assert lost([event for event in graph_events() if event.device == "CPU"]) == 1
 
 
 @pytest.mark.nvcc

@@ -5,9 +5,11 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
-from stitch_tools.check.candidate import Worker
+from pydantic import ValidationError
+
+from stitch_tools.check.candidate import Answer, Worker
 from stitch_tools.check.options import CheckOptions
 from stitch_tools.check.reference import Expectation, Inputs, ReferenceServer
 from stitch_tools.check.words import describe_refusal
@@ -64,6 +66,17 @@ class Report(Fact):
     blocks: tuple[dict[str, float], ...]
     """Launches per forward of each block (cuda)."""
     never: tuple[str, ...] = ()
+    lost: int = 0
+    """Launches in the blocks that the tracer has no record of."""
+
+
+class Gated(Fact):
+    """What the gates before launches of own binaries say."""
+
+    passed: int
+    """How often any was passed so far."""
+    trouble: str = ""
+    """Why some launches are not seen; then nothing follows from the counts."""
 
 
 class Untraced(Fact):
@@ -73,6 +86,8 @@ class Untraced(Fact):
     """Launches per forward of the program's own binaries, by launch function."""
     host: tuple[ReportRow, ...] = ()
     """Samples of the host's threads."""
+    trouble: str = ""
+    """Why some launches are not seen; then nothing follows from the counts."""
 
     @property
     def past_dispatcher(self) -> float:
@@ -86,6 +101,10 @@ class RefusedError(Exception):
     """The watched program did not do a step; the message says which and why. A result, not our trouble."""
 
 
+class HarnessFaultError(Exception):
+    """What watches the program failed: our trouble. It ends in `not_checked` and says nothing about it."""
+
+
 class WatchedWorker:
     """A loaded program in a worker of its own, under a tracer or with its launches stopped."""
 
@@ -97,36 +116,41 @@ class WatchedWorker:
 
         Raises:
             RefusedError: it cannot be loaded.
+            HarnessFaultError: there is not enough memory beside the tracer.
         """
-        _refuse(self._worker.load(self._case.options.init_timeout_s).ok, "load")
+        require_step(self._worker.load(self._case.options.init_timeout_s))
 
     def init(self) -> None:
         """Give the program fresh weights.
 
         Raises:
             RefusedError: it fails.
+            HarnessFaultError: there is not enough memory beside the tracer.
         """
         weights = self._reference.set_weights()
         try:
             answer = self._worker.init(weights, self._case.options.init_timeout_s)
         finally:
             weights.close()
-        _refuse(answer.ok, describe_refusal(answer))
+        require_step(answer)
 
     def begin(self) -> None:
         """Start the tracer; before the program is loaded."""
         self._ask("activity_begin", cuda=self._case.cuda)
 
-    def gate(self, *, shut: bool) -> int:
-        """Put gates before launches of own binaries, as far as loaded. Returns how often any was passed."""
-        passed = self._ask("activity_gates", shut=shut).get("passed")
-        return passed if isinstance(passed, int) else 0
+    def gate(self, *, shut: bool) -> Gated:
+        """Put gates before launches of own binaries, as far as loaded.
+
+        Raises:
+            HarnessFaultError: that fails, or the answer makes no sense.
+        """
+        return parse_answer(Gated, self._ask("activity_gates", shut=shut))
 
     def launches(self) -> "Untraced":
         """Launches per forward that the gates counted.
 
         Raises:
-            pydantic.ValidationError: the answer makes no sense.
+            HarnessFaultError: the answer makes no sense.
         """
         return count_launches(self._worker, self._case, None)
 
@@ -134,10 +158,9 @@ class WatchedWorker:
         """What the tracer saw.
 
         Raises:
-            pydantic.ValidationError: the answer makes no sense.
+            HarnessFaultError: the answer makes no sense.
         """
-        found = self._ask("activity_end")
-        return Report.model_validate({name: found[name] for name in Report.model_fields if name in found})
+        return parse_answer(Report, self._ask("activity_end"))
 
     def traced_draw(self, kind: str, calls: int) -> bool:
         """Whether the outputs were right after a block of traced calls."""
@@ -152,7 +175,7 @@ class WatchedWorker:
                 "seconds": _BLOCK_S,
             }
             fds = (inputs.fds[0], outputs_fd)
-            return _accepted(
+            return accepted(
                 self._worker.child.request(message, expectation.generator, fds, timeout_s + _EXTRA_S)
             ).blob
 
@@ -163,7 +186,7 @@ class WatchedWorker:
 
         def run(inputs: Inputs, outputs_fd: int, expectation: Expectation, timeout_s: float) -> bytes:
             answer = self._worker.run(inputs, outputs_fd, expectation, reuse=False, timeout_s=timeout_s)
-            _refuse(answer.ok, describe_refusal(answer))
+            require_step(answer)
             return answer.blob
 
         return self._draw(kind, run)
@@ -187,7 +210,7 @@ class WatchedWorker:
     def _ask(self, op: str, **fields: object) -> dict[str, Any]:
         message = {"op": op, **self._where, **fields}
         frame = self._worker.child.request(message, timeout_s=self._case.options.init_timeout_s)
-        return _accepted(frame).message
+        return accepted(frame).message
 
 
 @contextmanager
@@ -226,10 +249,11 @@ def belongings(case: Case, worker: Worker) -> dict[str, Any]:
 
 
 def count_launches(worker: Worker, case: Case, sampler: Path | None) -> Untraced:
-    """What a worker without a tracer shows on its last inputs; gates come first.
+    """What a worker shows on its last inputs, with a `sampler` of its host's threads too; gates come first.
 
     Raises:
-        pydantic.ValidationError: the answer makes no sense.
+        HarnessFaultError: the answer makes no sense, or something of ours failed.
+        RefusedError: the program fails.
     """
     message = {
         "op": "activity_launches",
@@ -237,8 +261,18 @@ def count_launches(worker: Worker, case: Case, sampler: Path | None) -> Untraced
         "sampler": None if sampler is None else str(sampler),
         "seconds": _BLOCK_S,
     }
-    found = _accepted(worker.child.request(message, timeout_s=case.options.init_timeout_s)).message
-    return Untraced.model_validate({name: found.get(name) for name in Untraced.model_fields})
+    found = accepted(worker.child.request(message, timeout_s=case.options.init_timeout_s)).message
+    return parse_answer(Untraced, found)
+
+
+def put_gates(worker: Worker, case: Case) -> None:
+    """Count the launches of the program's own binaries in a worker that no tracer watches.
+
+    Raises:
+        HarnessFaultError: that fails.
+    """
+    message = {"op": "activity_gates", "shut": False, **belongings(case, worker)}
+    _ = accepted(worker.child.request(message, timeout_s=case.options.init_timeout_s))
 
 
 def sampler_for_host(task: Task, options: CheckOptions) -> Path | None:
@@ -251,16 +285,58 @@ def sampler_for_host(task: Task, options: CheckOptions) -> Path | None:
         return None
 
 
-def _accepted(frame: Frame) -> Frame:
+_Said = TypeVar("_Said", bound=Fact)
+
+
+def parse_answer(kind: type[_Said], message: dict[str, Any]) -> _Said:
+    """What a message says.
+
+    Raises:
+        HarnessFaultError: it makes no sense. Our own code wrote it; one that was forged says nothing either.
+    """
+    try:
+        return kind.model_validate({name: message[name] for name in kind.model_fields if name in message})
+    except ValidationError as error:
+        raise HarnessFaultError(f"the watched worker's answer makes no sense: {error}"[:500]) from error
+
+
+def accepted(frame: Frame) -> Frame:
+    """The answer, its descriptors closed.
+
+    Raises:
+        HarnessFaultError: something of ours failed, or there is not enough memory to watch.
+        RefusedError: the program did not do the step.
+    """
     for fd in frame.fds:
         os.close(fd)
     message = frame.message
-    error = message.get("error")
-    _refuse(message.get("ok") is True, f"{error}"[:500])
-    _refuse(message.get("status") == "ok", f"{message.get('step')}: {message.get('message')}"[:500])
+    if message.get("ok") is not True:
+        # The program's own exceptions come as a status (worker/candidate); what nobody foresaw is ours.
+        raise HarnessFaultError(_describe_fault(message.get("error")))
+    _check_status(f"{message.get('status')}", f"{message.get('step')}: {message.get('message')}"[:500])
     return frame
 
 
-def _refuse(ok: bool, reason: str) -> None:
-    if not ok:
+def _describe_fault(error: object) -> str:
+    """One line on an exception of the worker's own code."""
+    fields = cast(dict[str, object], error) if isinstance(error, dict) else {"message": error}
+    return f"{fields.get('kind', 'error')}: {fields.get('message')}"[:300]
+
+
+def require_step(answer: Answer) -> None:
+    """Go on where the step was done.
+
+    Raises:
+        HarnessFaultError: something of ours failed, or there is not enough memory to watch.
+        RefusedError: the program did not do it.
+    """
+    if answer.step == "worker":
+        raise HarnessFaultError(answer.message[:500])
+    _check_status(answer.status, describe_refusal(answer))
+
+
+def _check_status(status: str, reason: str) -> None:
+    if status == "out_of_memory":
+        raise HarnessFaultError(f"not enough memory to watch the program: {reason}"[:500])
+    if status != "ok":
         raise RefusedError(reason)

@@ -7,17 +7,18 @@ runs in: it is never the reason of an acceptance, and convicts nobody alone.
 from collections import Counter
 from dataclasses import dataclass, field
 
-from pydantic import ValidationError
-
 from stitch_tools.check.candidate import Worker
+from stitch_tools.check.launches import LaunchComparison, compare_launches
 from stitch_tools.check.reference import DrawUnavailable, ReferenceServer
 from stitch_tools.check.traced import (
     Case,
+    HarnessFaultError,
     RefusedError,
     Report,
     Untraced,
-    belongings,
+    WatchedWorker,
     count_launches,
+    put_gates,
     sampler_for_host,
     watched_worker,
 )
@@ -34,6 +35,8 @@ _MOST_ITEMS = 40
 _MOST_NAMED = 10
 _MOST_CHARS = 500
 _TOPIC = "who did the work"
+_OURS = ("timed_out", "out_of_memory", "killed")
+"""Ends of a watched worker that watching may well have caused: it takes time and memory."""
 
 
 @dataclass
@@ -60,31 +63,52 @@ def trace_work(case: Case, reference: ReferenceServer, worker: Worker) -> Traced
     """
     traced = Traced()
     try:
-        untraced = _untraced_launches(case, worker) if case.cuda else None
-        report, right, launches = _trace(case, reference)
-        if untraced is not None and untraced.past_dispatcher > _NEARLY_NOTHING:
-            report = _with_hidden_pytorch(report)
-        traced.evidence = _weigh(case, report, right, _counts_match(report, launches, untraced))
-        _judge(case, traced, traced.evidence)
-        if case.options.ablation:
-            traced.evidence = traced.evidence.model_copy(
-                update={"ablation": _ablate(case, reference, traced)}
-            )
+        _watch(case, reference, worker, traced)
     except ChildDied as death:
         last = death.outcome.stderr_tail.strip()[-_MOST_CHARS:]
         message = f"right before, and under the tracer {death.outcome.describe()}"
-        traced.find("untraceable", f"{message}: {last}" if last else message)
-    except (RefusedError, ValidationError) as error:
+        if death.outcome.kind in _OURS:
+            traced.skipped.append(f"{_TOPIC}: {message}")
+        else:
+            traced.find("untraceable", f"{message}: {last}" if last else message)
+    except RefusedError as error:
         traced.find("untraceable", f"right before, and under the tracer: {str(error)[:_MOST_CHARS]}")
-    except (DrawUnavailable, TaskError, EnvironmentMissingError) as error:
+    except (HarnessFaultError, DrawUnavailable, TaskError, EnvironmentMissingError) as error:
         traced.skipped.append(f"{_TOPIC}: {str(error)[:300]}")
     return traced
 
 
-def _untraced_launches(case: Case, worker: Worker) -> Untraced:
-    message = {"op": "activity_gates", "shut": False, **belongings(case, worker)}
-    worker.child.request(message, timeout_s=case.options.init_timeout_s)
-    return count_launches(worker, case, sampler_for_host(case.task, case.options))
+def _watch(case: Case, reference: ReferenceServer, worker: Worker, traced: Traced) -> None:
+    untraced = _untraced_launches(case, worker, traced) if case.cuda else None
+    report, right, launches = _trace(case, reference)
+    if untraced is not None and untraced.past_dispatcher > _NEARLY_NOTHING:
+        report = _with_hidden_pytorch(report)
+    compared = compare_launches(report, launches, untraced, blocks=len(_BLOCKS)) if case.cuda else None
+    traced.evidence = _weigh(case, report, right, compared.match if compared else None)
+    if compared is not None:
+        _judge_launches(traced, compared)
+    _judge(case, traced, traced.evidence)
+    if case.options.ablation:
+        ablation = _ablate(case, reference, traced)
+        traced.evidence = traced.evidence.model_copy(update={"ablation": ablation})
+
+
+def _untraced_launches(case: Case, worker: Worker, traced: Traced) -> Untraced | None:
+    try:
+        put_gates(worker, case)
+        return count_launches(worker, case, sampler_for_host(case.task, case.options))
+    except (HarnessFaultError, ChildDied) as error:
+        # Without gates and sampler it lived; with them it is ours to explain.
+        traced.skipped.append(f"launches without the tracer: {str(error)[:300]}")
+        return None
+
+
+def _gated_launches(watched: WatchedWorker) -> Untraced:
+    try:
+        watched.gate(shut=False)
+        return watched.launches()
+    except ChildDied as death:
+        raise HarnessFaultError(f"with its launches counted {death.outcome.describe()}") from death
 
 
 def _with_hidden_pytorch(report: Report) -> Report:
@@ -103,15 +127,20 @@ def _trace(case: Case, reference: ReferenceServer) -> tuple[Report, bool, Untrac
         watched.init()
         # Every block is made, whatever the first one gave.
         answers = [watched.traced_draw(kind, calls) for kind, calls in _BLOCKS]
-        launches = None
-        if case.cuda:
-            watched.gate(shut=False)
-            launches = watched.launches()
+        launches = _gated_launches(watched) if case.cuda else None
         return watched.report(), all(answers), launches
 
 
-def _ablate(case: Case, reference: ReferenceServer, traced: Traced) -> str:
-    """What the outputs do when the program's own launches do nothing."""
+def _ablate(case: Case, reference: ReferenceServer, traced: Traced) -> str | None:
+    """What the outputs do when the program's own launches do nothing; None where that failed."""
+    try:
+        return _ablated(case, reference, traced)
+    except HarnessFaultError as error:
+        traced.skipped.append(f"ablation: {error}")
+        return None
+
+
+def _ablated(case: Case, reference: ReferenceServer, traced: Traced) -> str:
     if not case.cuda:
         traced.skipped.append("ablation: on a cpu the program's own code is all that could be taken out")
         return "not_applicable"
@@ -123,10 +152,12 @@ def _ablate(case: Case, reference: ReferenceServer, traced: Traced) -> str:
             watched.init()
             watched.gate(shut=True)
             survived = watched.plain_draw(_BLOCKS[0][0])
-            stopped = watched.gate(shut=True)
+            gated = watched.gate(shut=True)
         except (ChildDied, RefusedError):
             return "broke"
-    if not stopped:
+    if gated.trouble:
+        raise HarnessFaultError(gated.trouble)
+    if not gated.passed:
         traced.skipped.append("ablation: the program's own binaries launch nothing themselves")
         return "not_applicable"
     if not survived:
@@ -164,19 +195,19 @@ def _weigh(case: Case, report: Report, right: bool, counts_match: bool | None) -
     )
 
 
-def _counts_match(report: Report, traced: Untraced | None, untraced: Untraced | None) -> bool | None:
-    if not report.samples or traced is None or untraced is None:
-        return None
-    return all(block == report.blocks[0] for block in report.blocks) and traced.launches == untraced.launches
+def _judge_launches(traced: Traced, compared: LaunchComparison) -> None:
+    if compared.differing:
+        named = "; ".join(compared.differing[:_MOST_NAMED])
+        traced.find("launch_counts_differ", f"the program's launches per forward change: {named}")
+    if compared.varying:
+        named = "; ".join(compared.varying[:_MOST_NAMED])
+        traced.find("library_launches_vary", f"a library chose other kernels: {named}", "note")
+    traced.skipped += [f"launch counts: {reason[:300]}" for reason in compared.missing]
 
 
 def _judge(case: Case, traced: Traced, evidence: WorkEvidence) -> None:
     if not evidence.outputs_right:
         traced.find("traced_outputs_differ", "right untraced, and wrong under the tracer")
-    if evidence.counts_match is False:
-        traced.find(
-            "launch_counts_differ", "launches per forward change with the draw, the calls or the tracer"
-        )
     if evidence.never_launched:
         names = ", ".join(evidence.never_launched[:_MOST_NAMED])
         traced.find("never_launched", f"kernels that are defined and never ran: {names}", "note")

@@ -43,10 +43,11 @@ class WorkEvidence(Fact):
     launches: float | None = None
     """Device activities per forward (cuda)."""
     counts_match: bool | None = None
-    """Whether launches per forward were the same on two draws, for another number of calls, and (launches of
-    the program's own binaries) in the worker without a tracer; None on a cpu."""
+    """Whether launches of own kernels per forward were the same on two draws, for another number of calls,
+    and in the worker without a tracer; None on a cpu, and where records are missing."""
     ablation: Literal["broke", "survived", "not_applicable"] | None = None
-    """What happened to the outputs when the program's own launches did nothing; None: not asked for."""
+    """What happened to the outputs when the program's own launches did nothing; None: not asked for,
+    or they could not be stopped."""
 
     @property
     def work(self) -> float:

@@ -108,6 +108,16 @@ class ElfFile:
 
     def shift(self, offset: int) -> int:
         """Linked address minus file offset of the loaded segment that holds `offset`."""
+        segment = self._segment(offset)
+        return segment[1] - segment[0] if segment else 0
+
+    def segment_end(self, offset: int) -> int:
+        """Where in the file the loaded segment that holds `offset` ends; 0 for none."""
+        segment = self._segment(offset)
+        return segment[0] + segment[2] if segment else 0
+
+    def _segment(self, offset: int) -> tuple[int, int, int] | None:
+        """File offset, linked address and size in the file of the loaded segment that holds `offset`."""
         (table,) = struct.unpack_from("<Q", self.data, 0x20)
         entry_size, count = struct.unpack_from("<HH", self.data, 0x36)
         for index in range(count):
@@ -115,8 +125,8 @@ class ElfFile:
                 "<IIQQQQ", self.data, table + index * entry_size
             )
             if kind == _PT_LOAD and start - _PAGE < offset < start + size:
-                return int(address - start)
-        return 0
+                return int(start), int(address), int(size)
+        return None
 
 
 def open_elf(path: str | Path) -> ElfFile:

@@ -3,7 +3,8 @@
 Every place in an own binary that calls a launch function (in the CUDA runtime that is linked into it, or in a
 shared one through the loader's table) is led through a few bytes of generated code, which add one to a
 counter and go on; shut, they answer "success" without launching anything. Libraries and PyTorch launch
-through copies of their own and are not touched. No profiler is needed for that.
+through copies of their own and are not touched. No profiler is needed for that. A call reaches 2 GB: it goes
+to a jump that lies near the program (near.py), and from there anywhere.
 """
 
 import ctypes
@@ -12,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from stitch_tools.worker.candidate.activity import objects
+from stitch_tools.worker.candidate.activity.near import EXECUTE, READ, WRITE, Memory, rest_of_code
 from stitch_tools.worker.candidate.activity.objects import Belongings, Mapping
 from stitch_tools.worker.elf import SHT_SYMTAB, ElfFile, open_elf
 
@@ -19,11 +21,9 @@ _RUNTIME = ("cudaLaunchKernel", "cudaLaunchKernelExC", "cudaLaunchCooperativeKer
 _DRIVER = ("cuLaunchKernel", "cuLaunchKernelEx", "cuLaunchCooperativeKernel", "cuGraphLaunch")
 LAUNCHES = frozenset((*_RUNTIME, *(f"{name}_ptsz" for name in _RUNTIME), *_DRIVER))
 
-_PAGE = 4096
 _GATE_BYTES = 64
-_READ, _WRITE, _EXECUTE = 1, 2, 4
-_PRIVATE, _ANONYMOUS = 2, 32
-_REACH = 1 << 31
+_FAR_JUMP = b"\xff\x25\x00\x00\x00\x00"  # jmp to the address that follows
+_FAR_JUMP_BYTES = 16
 _CALL, _JUMP = b"\xe8", b"\xe9"
 _NEXT = 5  # a call with its 4-byte distance; the distance counts from its end
 
@@ -31,25 +31,20 @@ _NEXT = 5  # a call with its 4-byte distance; the distance counts from its end
 class Gates:
     """All gates of this process; `install` again after more of the program was loaded."""
 
-    def __init__(self, belongings: Belongings, *, shut: bool) -> None:
+    def __init__(self, belongings: Belongings, *, shut: bool, memory: Memory | None = None) -> None:
         self._belongings = belongings
         self._done: set[str] = set()
         # Per gate: how often it was passed, and whether it is shut.
         self._cells: list[tuple[str, ctypes.Array[ctypes.c_uint64]]] = []
         self._shut = shut
-        self._memory = ctypes.CDLL(None, use_errno=True)
-        self._memory.mmap.restype = ctypes.c_void_p
-        self._memory.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-        self._memory.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        self._memory = memory or Memory()
         self.sites = 0
         """Places that were led through a gate."""
+        self.trouble = ""
+        """Why launches of some own binary are not seen; empty where all are."""
 
     def install(self) -> None:
-        """Put gates into own binaries that were loaded since.
-
-        Raises:
-            OSError: memory could not be made writable.
-        """
+        """Put gates into own binaries that were loaded since. What hinders that is `trouble`."""
         for mapping in objects.own_files(objects.executable_mappings(), self._belongings):
             if mapping.path in self._done:
                 continue
@@ -57,9 +52,10 @@ class Gates:
             try:
                 elf = open_elf(mapping.path)
                 slots, sites = self._find(elf, mapping)
-            except (OSError, ValueError, IndexError, struct.error):
-                continue  # its file is gone or odd: nothing to lead through
-            self._lead(mapping, slots, sites)
+                self._lead(elf, mapping, slots, sites)
+            except (OSError, ValueError, IndexError, struct.error) as error:
+                name = mapping.path.rpartition("/")[2]
+                self.trouble = f"no gates in {name}: {type(error).__name__}: {error}"
 
     def counts(self) -> Counter[str]:
         """Passages so far by launch function."""
@@ -83,30 +79,51 @@ class Gates:
         return slots, sites
 
     def _lead(
-        self, mapping: Mapping, slots: list[tuple[str, int]], sites: list[tuple[str, int, int]]
+        self,
+        elf: ElfFile,
+        mapping: Mapping,
+        slots: list[tuple[str, int]],
+        sites: list[tuple[str, int, int]],
     ) -> None:
-        targets: dict[tuple[str, int], int] = {}
-        for name, slot in slots:
-            targets[name, ctypes.c_uint64.from_address(slot).value] = 0
-        for name, _, target in sites:
-            targets[name, target] = 0
+        called = [(name, target) for name, _, target in sites]
+        held = [(name, ctypes.c_uint64.from_address(slot).value) for name, slot in slots]
+        targets = list(dict.fromkeys([*called, *held]))
         if not targets:
             return
-        page = self._page_near(mapping.start, len(targets) * _GATE_BYTES)
-        for index, (name, target) in enumerate(targets):
-            gate = page + index * _GATE_BYTES
+        # All memory first: a binary has all of its gates or none.
+        first = self._memory.anywhere(len(targets) * _GATE_BYTES)
+        gates = {target: first + index * _GATE_BYTES for index, target in enumerate(targets)}
+        jumps = self._near_jumps(elf, mapping, {target: gates[target] for target in called})
+        for (name, target), gate in gates.items():
             ctypes.memmove(gate, self._gate(name, target), _GATE_BYTES)
-            targets[name, target] = gate
-        for name, slot in slots:
-            cell = ctypes.c_uint64.from_address(slot)
-            gate = targets[name, cell.value]
-            self._protect(slot, 8, _READ | _WRITE)
-            cell.value = gate
+        for (_, slot), target in zip(slots, held, strict=True):
+            self._memory.protect(slot, 8, READ | WRITE)
+            ctypes.c_uint64.from_address(slot).value = gates[target]
         for name, site, target in sites:
-            self._protect(site, _NEXT, _READ | _WRITE | _EXECUTE)
-            ctypes.c_int32.from_address(site + 1).value = targets[name, target] - (site + _NEXT)
-            self._protect(site, _NEXT, _READ | _EXECUTE)
+            distance = struct.pack("<i", jumps[name, target] - (site + _NEXT))
+            self._write_code(site + 1, distance)
         self.sites += len(slots) + len(sites)
+
+    def _near_jumps(
+        self, elf: ElfFile, mapping: Mapping, gates: dict[tuple[str, int], int]
+    ) -> dict[tuple[str, int], int]:
+        """For each gate the address of a jump to it that the program's calls reach."""
+        size = len(gates) * _FAR_JUMP_BYTES
+        if not size:
+            return {}
+        first = self._memory.near(mapping.start, mapping.end, size) or rest_of_code(elf, mapping, size)
+        if first is None:
+            raise OSError("no memory near the program's code, and none left in its last page")
+        jumps: dict[tuple[str, int], int] = {}
+        for index, (target, gate) in enumerate(gates.items()):
+            jumps[target] = first + index * _FAR_JUMP_BYTES
+            self._write_code(jumps[target], _FAR_JUMP + struct.pack("<Q", gate))
+        return jumps
+
+    def _write_code(self, address: int, code: bytes) -> None:
+        self._memory.protect(address, len(code), READ | WRITE | EXECUTE)
+        ctypes.memmove(address, code, len(code))
+        self._memory.protect(address, len(code), READ | EXECUTE)
 
     def _gate(self, name: str, target: int) -> bytes:
         cell = (ctypes.c_uint64 * 2)(0, int(self._shut))
@@ -119,22 +136,6 @@ class Gates:
         code += b"\x49\xbb" + struct.pack("<Q", target) + b"\x41\xff\xe3"  # mov r11, target; jmp r11
         code += b"\x31\xc0\xc3"  # xor eax, eax; ret
         return code.ljust(_GATE_BYTES, b"\xcc")
-
-    def _page_near(self, address: int, size: int) -> int:
-        """New executable memory that a 4-byte distance reaches from `address`."""
-        size = -(-size // _PAGE) * _PAGE
-        flags = _PRIVATE | _ANONYMOUS
-        for distance in range(1 << 20, _REACH - (64 << 20), 8 << 20):
-            hint = (address - distance) // _PAGE * _PAGE
-            found = self._memory.mmap(hint, size, _READ | _WRITE | _EXECUTE, flags, -1, 0)
-            if found and abs(found - address) < _REACH - (64 << 20):
-                return int(found)
-        raise OSError("no memory near the program's code")
-
-    def _protect(self, address: int, size: int, how: int) -> None:
-        first = address // _PAGE * _PAGE
-        if self._memory.mprotect(first, address + size - first, how):
-            raise OSError(ctypes.get_errno(), "the program's code could not be made writable")
 
 
 def _calls(elf: ElfFile, bias: int, functions: dict[int, str]) -> Iterator[tuple[int, int]]:

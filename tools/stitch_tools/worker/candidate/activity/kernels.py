@@ -31,6 +31,7 @@ _TRITON_KERNEL = re.compile(r"@triton\.(?:jit|autotune)[^\n]*\n(?:@[^\n]*\n)*\s*
 _SOURCES = (".py", ".cu", ".cuh", ".cpp", ".h", ".hpp", ".ptx")
 _LAUNCH = re.compile(r"(cuda|cu)(Launch(Cooperative)?Kernel|Mem(cpy|set))")
 _GRAPH_LAUNCH = re.compile(r"(cuda|cu)GraphLaunch")
+_ANY_LAUNCH = re.compile(r"(cuda|cu)(LaunchKernel|LaunchCooperativeKernel|GraphLaunch)")
 _BEGIN = ("cudaStreamBeginCapture", "cuStreamBeginCapture")
 _END = ("cudaStreamEndCapture", "cuStreamEndCapture")
 _SYNCHRONISATION = re.compile(r"(Context|Stream|Event) (Sync|Wait)")
@@ -256,6 +257,29 @@ def _captured(trace: Trace) -> list[HostCall]:
             found.append(call)
             end = call.start_ns + call.duration_ns
     return found
+
+
+def lost_launches(trace: Trace, block: str) -> int:
+    """Launches of kernels and graphs in a block that left no record on the device, and went into no graph.
+
+    Raises:
+        KeyError: the trace has no such block.
+    """
+    first, last = trace.blocks[block]
+    ran = {row.correlation for row in trace.launched}
+    depth, lost = 0, 0
+    # Of a driver's call inside of the runtime's one of both has the record.
+    group_end, group_ran = -1, True
+    for correlation, call in sorted(trace.runtime.items(), key=lambda item: item[1].start_ns):
+        depth += call.name.startswith(_BEGIN)
+        depth -= call.name.startswith(_END)
+        if depth > 0 or not first <= call.start_ns < last or not _ANY_LAUNCH.match(call.name):
+            continue
+        if call.start_ns >= group_end:
+            lost += not group_ran
+            group_end, group_ran = call.start_ns + call.duration_ns, False
+        group_ran = group_ran or correlation in ran
+    return lost + (not group_ran)
 
 
 def _only_window(captured: Sequence[str | None], length: int) -> list[str | None] | None:

@@ -117,10 +117,12 @@ class Tracer:
         nanoseconds: Counter[Work] = Counter()
         launches: Counter[Work] = Counter()
         blocks: list[dict[str, float]] = []
+        lost = 0
         for index, calls in enumerate(self.calls):
             block = f"{kernels.MARK}{index}"
             if block not in trace.blocks:
                 continue  # the tracer of this machine gave nothing
+            lost += kernels.lost_launches(trace, block)
             work = kernels.block_work(trace, attributor, block)
             nanoseconds += work.nanoseconds
             launches += work.launches
@@ -132,7 +134,8 @@ class Tracer:
         return {
             "rows": rows[:_MAX_ROWS],
             "samples": len(trace.launched),
-            "blocks": [dict(list(block.items())[:_MAX_ROWS]) for block in blocks],
+            "blocks": [dict(sorted(block.items())[:_MAX_ROWS]) for block in blocks],
+            "lost": lost,
             "never": [name[:_MAX_NAME] for name in never if "(" in name][:_MAX_ROWS],
         }
 
@@ -154,13 +157,16 @@ def activity_begin(state: CandidateState, request: Request) -> Reply:
 
 
 def activity_gates(state: CandidateState, request: Request) -> Reply:
-    """Lead the launches of the program's own binaries, as far as loaded, through gates."""
+    """Lead the launches of the program's own binaries, as far as loaded, through gates.
+
+    `trouble` of the answer says why some are not seen: then there are no counts.
+    """
     if state.gates is None:
         message = request.message
         belongings = Belongings(tuple(message["files"]), tuple(message["folders"]), tuple(message["harness"]))
         state.gates = Gates(belongings, shut=bool(message["shut"]))
     state.gates.install()
-    return _ok(sites=state.gates.sites, passed=sum(state.gates.counts().values()))
+    return _ok(passed=sum(state.gates.counts().values()), trouble=state.gates.trouble)
 
 
 def activity_launches(state: CandidateState, request: Request) -> Reply:
@@ -183,7 +189,8 @@ def activity_launches(state: CandidateState, request: Request) -> Reply:
     if message.get("sampler"):
         belongings = Belongings(tuple(message["files"]), tuple(message["folders"]), (message["sampler"],))
         host = _host_rows(state, Sampler(message["sampler"]), call, belongings, float(message["seconds"]))
-    return _ok(launches={name: number / _COUNTED_CALLS for name, number in passed.items()}, host=host)
+    launches = {name: number / _COUNTED_CALLS for name, number in passed.items()}
+    return _ok(launches=launches, host=host, trouble=gates.trouble)
 
 
 def _host_rows(
@@ -253,8 +260,11 @@ def scratch_call(state: CandidateState) -> Callable[[], object]:
     module, arguments = state.python.module, unflatten(state.structure, state.inputs)
 
     def call() -> None:
-        with torch.no_grad():
-            _ = module(**arguments) if isinstance(arguments, dict) else module(*arguments)
+        try:
+            with torch.no_grad():
+                _ = module(**arguments) if isinstance(arguments, dict) else module(*arguments)
+        except Exception as error:  # the candidate's outermost frame: what else is raised here is our trouble
+            raise ProgramError("error", "forward", f"{type(error).__name__}: {error}") from error
 
     return call
 
