@@ -103,6 +103,18 @@ HAND_WRITTEN: dict[str, tuple[str, ...]] = {
 STITCHED = ("layer_norm", "softmax", "two_layers")
 """References for which the stitcher writes the program."""
 
+RARELY_SHOWN = (
+    "shape_guard/last_not_written:27",
+    "shape_guard/index_off_by_one:27",
+    "shape_guard/loop_ends_early:27",
+    "shape_guard/loop_starts_late:27",
+    "mapped_scratch/index_off_by_one:39",
+    "mapped_scratch/missing_max:45",
+    "strided_input/wrong_axis:20",
+)
+"""Faults that few inputs show: a maximum at one place, far above all others; a leading size of 1. The check
+notices them in some runs only. They count in the rate, and are left out of CI's sample."""
+
 
 def originals() -> Iterator[Original]:
     """All correct programs."""
