@@ -291,3 +291,25 @@ def nobody_called(plants: Plants) -> bool:
             continue
         return False
     return True
+
+
+INCLUDING = """
+#include "zoo.h"
+
+asm(".data\\n.global stolen\\nstolen: .incbin \\"{path}\\"\\n.text");
+
+struct Program : zoo::Base {{
+  void forward(zoo::Call&) {{}}
+}};
+
+ZOO_PROGRAM(Program)
+"""
+
+
+@pytest.mark.xfail(reason="compilers run outside the sandbox and read what the user can read", strict=True)
+def test_a_build_takes_nothing_in_from_outside_the_program(plants: Plants) -> None:
+    store = Store(plants.root / "builds" / "store")
+    source = INCLUDING.format(path=plants.victim).encode()
+    program = make_program(store, {"p.cpp": source, "zoo.h": ZOO_HEADER.read_bytes()}, "p.cpp")
+    built = build(program, store)
+    assert built.artifact is None or plants.home.encode() not in Path(built.artifact).read_bytes()
