@@ -249,6 +249,7 @@ def solve(
     if allow_relaxed:
         refuse_forbidden(config)
 
+    from stitch_mcp.commands import resume_command
     from stitch_planner.loop import SolveRequest
     from stitch_planner.loop import solve as run
 
@@ -268,5 +269,6 @@ def solve(
         time_limit_s=config.time_limit_s,
         build_time_limit_s=config.build_time_limit_s,
         inputs=inputs,
+        resume_command=lambda run_id: resume_command(config.workspace, run_id),
     )
     return run(request, emit=emit, stop=stop)

@@ -1,12 +1,10 @@
 """Facts as sections: what a person reads of a build, a check, a timing, a graph or a run."""
 
 import shlex
-import shutil
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stitch_mcp.commands import program_name
 from stitch_mcp.report import Section
 from stitch_mcp.work_table import work_sections
 from stitch_tools.models import (
@@ -35,14 +33,6 @@ def microseconds(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
-
-
-def program_name() -> str:
-    """How this program is called again from here: by name where that is on PATH, else by its path."""
-    called = Path(sys.argv[0])
-    if called.name != "stitch-mcp" or shutil.which("stitch-mcp") is not None:
-        return "stitch-mcp"
-    return shlex.quote(str(called))
 
 
 def build_sections(build: Build) -> list[Section]:

@@ -38,6 +38,10 @@ def _silent(message: str) -> None:
     del message
 
 
+def _resume_command(run_id: str) -> str:
+    return f"stitch-mcp solve --resume {run_id}"
+
+
 @dataclass(frozen=True)
 class SolveRequest:
     """What to solve, and how. Either `reference` or `resume` is given."""
@@ -64,6 +68,8 @@ class SolveRequest:
     build_time_limit_s: float = 600.0
     inputs: str | None = None
     """Name of the input maker; None: the task file's, else get_inputs."""
+    resume_command: Callable[[str], str] = _resume_command
+    """The command that goes on with a run, by its id, as the caller's program is called."""
 
 
 class SolveResult(Fact):
@@ -123,7 +129,7 @@ def solve(
     opened = begin(request, workspace, on_event)
     try:
         if opened.run.state.finished is None:
-            _advance(opened, request, emit or _silent, _Budget(stop or threading.Event(), end_s))
+            _advance(opened, request, emit or _silent, _Budget(stop or threading.Event(), end_s, request))
         return _result(opened.run, opened.task)
     except BaseException as error:  # handed on: the log has to say how the run ended
         _record_stop(opened.run, error)
@@ -223,11 +229,12 @@ class _Budget:
     stop: threading.Event
     end_s: float
     """A time.monotonic() value."""
+    request: SolveRequest
 
     def check(self, run: Run) -> None:
         """Raise where the run has to end here."""
         kept = f"before the step '{_open_step(run)}'; everything up to it is kept"
-        hint = _how_to_go_on(run)
+        hint = _how_to_go_on(run, self.request)
         if self.stop.is_set():
             raise InterruptedRunError(f"stopped {kept}", hint=hint)
         if time.monotonic() > self.end_s:
@@ -260,12 +267,12 @@ def _advance(opened: _Opened, request: SolveRequest, emit: Emit, budget: _Budget
                 if budget.stop.is_set():
                     budget.check(run)
                 if isinstance(error, EnvironmentMissingError | StoreError):
-                    error.hint = f"{error.hint.rstrip('.')}; then {_how_to_go_on(run)}"
+                    error.hint = f"{error.hint.rstrip('.')}; then {_how_to_go_on(run, request)}"
                 raise
 
 
-def _how_to_go_on(run: Run) -> str:
-    return f"go on with: stitch-mcp solve --resume {run.run_id}"
+def _how_to_go_on(run: Run, request: SolveRequest) -> str:
+    return f"go on with: {request.resume_command(run.run_id)}"
 
 
 def _open_step(run: Run) -> str:

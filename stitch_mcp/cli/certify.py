@@ -46,7 +46,8 @@ def command(
     where the device model is the same.
     """
     from stitch_mcp.certificates import export_certificate, verify_certificate
-    from stitch_mcp.tables import certificate_sections, program_name, rerun_sections
+    from stitch_mcp.commands import program_name
+    from stitch_mcp.tables import certificate_sections, rerun_sections
 
     _refuse_mixtures(
         verify, rerun, {"--output": output, "--sign": sign}, {"--signer": signer, "--quick": quick}

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from stitch_mcp.commands import resume_command
 from stitch_mcp.history import newest_open_run
 from stitch_tools.errors import InterruptedRunError
 
@@ -35,7 +36,7 @@ def stop_on_interrupt(workspace: Path) -> Generator[threading.Event]:
         yield stop
     except KeyboardInterrupt as error:
         run_id = newest_open_run(workspace)
-        hint = f"go on with: stitch-mcp solve --resume {run_id}" if run_id else "run the same command again"
+        hint = f"go on with: {resume_command(workspace, run_id)}" if run_id else "run the same command again"
         raise InterruptedRunError("stopped at once; the finished steps are kept", hint=hint) from error
     finally:
         for number, handler in before.items():

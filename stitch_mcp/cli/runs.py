@@ -41,10 +41,12 @@ def list_runs(workspace: str | None, as_json: bool) -> int:
 @json_option
 def show(run: str, workspace: str | None, as_json: bool) -> int:
     """Show RUN (its id, a unique beginning of it, or `last`): events, evidence, certificate."""
+    from stitch_mcp.commands import resume_command
     from stitch_mcp.history import show_run
     from stitch_mcp.tables import bench_sections, check_sections
 
-    seen = show_run(settings(workspace=workspace).workspace, run)
+    root = settings(workspace=workspace).workspace
+    seen = show_run(root, run)
     events = Section("events", ("at", "event", "what"), tuple(seen.event_rows))
     sections = [events]
     if seen.check:
@@ -53,14 +55,14 @@ def show(run: str, workspace: str | None, as_json: bool) -> int:
         sections += bench_sections(seen.bench)
     notes = [f"run: {seen.folder}"]
     notes.append(f"certificate: {seen.certificate}" if seen.certificate else "certificate: none")
-    notes.extend(_how_to_go_on(seen))
+    notes.extend(_how_to_go_on(seen, resume_command(root, seen.run_id)))
     sections.append(Section(notes=tuple(notes)))
     return Output("runs show", as_json=as_json).finish(seen.model_dump(mode="json"), sections)
 
 
-def _how_to_go_on(seen: "RunView") -> list[str]:
+def _how_to_go_on(seen: "RunView", command: str) -> list[str]:
     """What a run that is not finished waits for."""
-    go_on = f"go on with: stitch-mcp solve --resume {seen.run_id}"
+    go_on = f"go on with: {command}"
     if seen.status == "open":
         return [f"not finished{': ' + seen.message if seen.message else ''}; {go_on}"]
     if seen.stopped is None:

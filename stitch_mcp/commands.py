@@ -1,0 +1,31 @@
+"""Commands that are printed for the user to type next: they have to work from where the user is."""
+
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+from stitch_mcp.config import find_workspace
+from stitch_tools.errors import UsageError
+
+
+def program_name() -> str:
+    """How this program is called again from here: by name where that finds it on PATH, else as typed."""
+    called = Path(sys.argv[0])
+    if called.name != "stitch-mcp":
+        return "stitch-mcp"
+    found = shutil.which("stitch-mcp")
+    if found is not None and os.path.realpath(found) == os.path.realpath(called):
+        return "stitch-mcp"
+    return shlex.quote(str(called))
+
+
+def resume_command(workspace: Path, run_id: str) -> str:
+    """The command that goes on with a run of `workspace`, which is named unless it would be found anyway."""
+    command = f"{program_name()} solve --resume {shlex.quote(run_id)}"
+    try:
+        found, _ = find_workspace(None, os.environ, Path.cwd())
+    except UsageError:  # STITCH_WORKSPACE is wrong, and was overruled
+        found = None
+    return command if found == workspace else f"{command} --workspace {shlex.quote(str(workspace))}"
