@@ -67,6 +67,24 @@ def test_an_environment_without_torch_that_nobody_named_is_passed_over(
     assert find_interpreter(None, tmp_path, need_torch=False).source == "workspace .venv"
 
 
+def test_the_set_up_s_interpreter_comes_before_our_own_and_after_the_active_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = environment_at(tmp_path / "chosen", "2.8.0")
+    own = environment_at(tmp_path / "own", "2.7.0")
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "own"))
+    monkeypatch.setattr(sys, "executable", str(own))
+    target = tmp_path / "own" / ".stitch-target"
+    for text, path, source in (("", own, "own"), (f"{chosen}\n", chosen, "set-up"), ("/nowhere", own, "own")):
+        target.write_text(text, encoding="utf-8")
+        found = find_interpreter(None, tmp_path)
+        assert (found.path, found.source) == (str(path), source)
+    target.write_text(str(chosen), encoding="utf-8")
+    environment_at(tmp_path / "active", "2.6.0")
+    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "active"))
+    assert find_interpreter(None, tmp_path).source == "VIRTUAL_ENV"
+
+
 def test_a_named_one_without_torch_is_refused_with_the_fix(tmp_path: Path) -> None:
     python = environment_at(tmp_path / "v", None)
     with pytest.raises(EnvironmentMissingError, match="has no torch") as refused:

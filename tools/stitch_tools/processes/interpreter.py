@@ -16,7 +16,10 @@ MINIMUM_PYTHON = (3, 10)
 MINIMUM_TORCH = (2, 6)
 _PROBE_TIMEOUT_S = 30.0
 
-Source = Literal["option", "STITCH_PYTHON", "workspace .venv", "VIRTUAL_ENV", "CONDA_PREFIX", "own"]
+Source = Literal["option", "STITCH_PYTHON", "workspace .venv", "VIRTUAL_ENV", "CONDA_PREFIX", "set-up", "own"]
+
+_TARGET_FILE = ".stitch-target"
+"""Left in our own environment by scripts/setup: the path of an interpreter that had torch already."""
 
 # Reads the version file of torch instead of importing it: 30 ms instead of seconds.
 _PROBE = """
@@ -47,9 +50,10 @@ class Interpreter:
 
 
 def find_interpreter(option: str | None, workspace: Path, *, need_torch: bool = True) -> Interpreter:
-    """The target interpreter: option, STITCH_PYTHON, workspace .venv, VIRTUAL_ENV, CONDA_PREFIX, our own.
+    """The target interpreter, for a workspace and the caller's option.
 
-    One that was named (the first two) must fit; of the others the first that fits is taken.
+    The order: option, STITCH_PYTHON, workspace .venv, VIRTUAL_ENV, CONDA_PREFIX, what scripts/setup found,
+    our own. One that was named (the first two) must fit; of the others the first that fits is taken.
 
     Raises:
         EnvironmentMissingError: none fits; the hint names the fix.
@@ -115,7 +119,17 @@ def _candidates(option: str | None, workspace: Path) -> Iterator[tuple[str, Sour
     for folder, source in folders:
         if folder and (path := Path(folder) / "bin" / "python").exists():
             yield str(path), source
+    if named := _target_of_setup(Path(sys.prefix)):
+        yield _as_executable(named), "set-up"
     yield sys.executable, "own"
+
+
+def _target_of_setup(prefix: Path) -> str:
+    """What `scripts/setup` wrote into the environment at `prefix`, "" where torch lies in that itself."""
+    try:
+        return (prefix / _TARGET_FILE).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def _as_executable(named: str) -> str:
