@@ -81,10 +81,14 @@ def test_a_program_that_sleeps_is_slower_and_its_times_are_complete(room: Room) 
     ratio = bench.ratio("eager")
     assert ratio is not None
     assert ratio.high < 0.5
-    program = bench.timings[0]
-    assert program.latency_us is not None
-    assert program.throughput_us is not None
-    assert min(program.latency_us, program.throughput_us) > 1900.0
+    program, eager = bench.timings
+    for slept, quick in (
+        (program.latency_us, eager.latency_us),
+        (program.throughput_us, eager.throughput_us),
+    ):
+        assert slept is not None
+        assert quick is not None
+        assert slept > 2 * quick
     assert (bench.figure, bench.threads) == ("throughput_us", 1)
     assert bench.sandbox == room.session.sandbox_level
 
@@ -112,7 +116,8 @@ def test_a_kernelbench_program_is_timed_like_the_reference(room: Room) -> None:
         "    def forward(self, x):\n        time.sleep(0.002)\n        return x * 2.0 + 1.0\n"
     )
     bench = room.bench(model_new(room.store, source))
-    assert (bench.outcome, bench.timings[0].note) == ("slower", "timed by a Python loop")
+    assert bench.outcome == "slower", bench.message
+    assert bench.timings[0].note == "timed by a Python loop"
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from stitch_tools.device import Target, cpu_info, resolve_target
 from stitch_tools.models import Bench, BenchOutcome, Build, Program, Ratio, ReferenceFacts, Task, Timing
 from stitch_tools.processes.session import TargetSession
 from stitch_tools.store import Store
+from stitch_tools.timing.audit import cpu_seconds, kept_results, moved_work, too_many_cpus
 from stitch_tools.timing.blocks import Figure, Rounds, Rules, Series, run_rounds
 from stitch_tools.timing.contestant import ContestantFailedError
 from stitch_tools.timing.crosscheck import disagreement
@@ -196,15 +197,26 @@ class _Run:
                     ),
                 )
             self._seat_baselines(seats, stack, place)
+            before_s = cpu_seconds(program.pid)
             rounds = self._rounds(seats, deadline_s)
+            moved = moved_work(program.history)
+            doubt = self._audit(program, rounds, before_s)
             self._finish(seats)
             # Where others ran beside us a go costs milliseconds more than its calls; that proves nothing.
-            doubt = None if _describe_disturbance(rounds) else disagreement(program)
+            if doubt is None and not _describe_disturbance(rounds):
+                doubt = moved or disagreement(program)
             self.say("comparing outputs of the timed calls with the reference")
             wrong, unchecked = recheck(judge, self.task, self.facts, place.seeds, program)
             self._recheck_graphed(seats, judge, place)
             bench = self._judge(target, seats, rounds, wrong=wrong, doubt=doubt, unchecked=unchecked)
             return bench, doubt
+
+    def _audit(self, program: Seat, rounds: Rounds, before_s: float | None) -> str | None:
+        """What speaks against the times of the program; None where nothing does."""
+        after_s, doubt = cpu_seconds(program.pid), None
+        if self.task.target == "cpu" and before_s is not None and after_s is not None:
+            doubt = too_many_cpus(after_s - before_s, program.history, self.session.threads)
+        return doubt or kept_results(program, rounds.series[PROGRAM].throughput_s())
 
     def _field(self, target: Target) -> Field:
         cache = cpu_info().last_level_cache_bytes

@@ -147,6 +147,20 @@ class Sampler:
         """The process ended its loop after `executed` calls; outputs that come late are taken now."""
         if self._live:
             return
-        for slot in self._random.sample(range(self._ring.slots), min(self._limit, self._ring.slots)):
-            if slot < executed:
-                self.samples.append(self._ring.take(slot))
+        reached = min(executed, self._ring.slots)
+        for slot in self._random.sample(range(reached), min(self._limit, reached)):
+            self.samples.append(self._ring.take(slot))
+
+    def wipe(self, slot: int, count: int) -> None:
+        """Poison `count` slots from `slot` on."""
+        for offset in range(count):
+            self._ring.poison((slot + offset) % self._ring.slots)
+
+    def take_one(self, slot: int, count: int) -> None:
+        """Keep a sample of one of the `count` slots from `slot` on."""
+        self.samples.append(self._ring.take((slot + self._random.randrange(count)) % self._ring.slots))
+
+    @property
+    def live(self) -> bool:
+        """Whether outputs reach our memory with each call."""
+        return self._live

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from stitch_tools.check.candidate import Answer, Worker
 from stitch_tools.check.reference import Inputs, ReferenceServer, Weights
@@ -45,6 +45,11 @@ class Seat(PipeContestant):
     """(calls, nanoseconds) that the process itself noted: a claim."""
     _resumed: bool = True
     _visit_start: int = 0
+
+    @property
+    def pid(self) -> int:
+        """Of the process on this machine; 0 where there is none."""
+        return self.child.pid if self.child is not None else 0
 
     def go(self, calls: int) -> float:
         """Seconds from "go" to "done"; a process that ended says why.
@@ -98,7 +103,10 @@ class Seat(PipeContestant):
         message = answer_of(self.child, self.name, _STOP_TIMEOUT_S)
         if self.sampler is not None:
             self.sampler.at_end(sum(calls for calls, _ in self.history))
-        self.log = [(int(calls), int(ns)) for calls, ns in message.get("log", [])]
+        try:
+            self.log = [(int(calls), int(ns)) for calls, ns in message.get("log", [])]
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ContestantFailedError(self.name, "its notes make no sense") from error
         if message.get("loop") == "python" and self.name == PROGRAM:
             self.note = "timed by a Python loop"
 
@@ -110,8 +118,7 @@ def answer_of(child: Child, name: str, timeout_s: float) -> dict[str, Any]:
     except ChildDied as death:
         raise ContestantFailedError(name, death.outcome.describe()) from death
     if not message["ok"]:
-        error = message["error"]
-        raise ContestantFailedError(name, f"{error['kind']}: {str(error['message'])[:500]}")
+        raise ContestantFailedError(name, _error_text(message))
     if message.get("status", "ok") != "ok":
         raise ContestantFailedError(name, f"{message.get('step')}: {str(message.get('message'))[:500]}")
     return message
@@ -300,4 +307,11 @@ def _need(name: str, answer: Answer) -> None:
 
 def _need_ok(message: dict[str, Any]) -> None:
     if not message["ok"]:
-        raise ContestantFailedError(PROGRAM, f"timed loop: {message['error']['message']}")
+        raise ContestantFailedError(PROGRAM, f"timed loop: {_error_text(message)}")
+
+
+def _error_text(message: dict[str, Any]) -> str:
+    """What a failed request says; nothing in it is believed to have the right type."""
+    error = message.get("error")
+    fields = cast(dict[str, object], error) if isinstance(error, dict) else {}
+    return f"{fields.get('kind')}: {str(fields.get('message'))[:500]}"

@@ -1,0 +1,87 @@
+"""Does every timed call do its work? What the clock cannot tell: work that is left out or moved away."""
+
+import os
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+from stitch_tools.timing.seats import Seat
+
+_ATTEMPTS = 3
+_BLOCK_S = 0.05
+_LONGER = 2.0
+"""Calls into wiped outputs may take so many times what timed calls take; no honest program comes near."""
+_SHORTER = 0.7
+"""The slope of a block may be this share of its whole time per call at least."""
+_FEWEST_BLOCKS = 5
+_BUSIER = 1.2
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def kept_results(seat: Seat, per_call_s: float) -> str | None:
+    """A sentence where calls take much longer once their outputs are wiped; None where they do not.
+
+    A ring comes round again with the same inputs: a program that finds its old outputs in place can leave
+    them there. Only where each call writes straight into our memory can they be wiped.
+
+    Raises:
+        ContestantFailedError: the program failed meanwhile.
+    """
+    sampler = seat.sampler
+    if sampler is None or not sampler.live or per_call_s <= 0.0:
+        return None
+    calls = max(1, min(seat.slots, int(_BLOCK_S / per_call_s)))
+    shortest = float("inf")
+    for _ in range(_ATTEMPTS):
+        first = seat.slot
+        sampler.wipe(first, calls)
+        seat.resume()
+        floor = seat.go(0)
+        shortest = min(shortest, (seat.go(calls) - floor) / calls)
+        seat.pause()
+        sampler.take_one(first, calls)
+    if shortest <= _LONGER * per_call_s:
+        return None
+    return (
+        f"calls into poisoned outputs take {shortest * 1e6:.2f} us, timed ones {per_call_s * 1e6:.2f} us:"
+        " results are kept from call to call"
+    )
+
+
+def moved_work(history: Sequence[tuple[int, float]]) -> str | None:
+    """A sentence where the slope between k and 2k calls is far below the time of both; None where it is not.
+
+    Work that is put off from each long go to the next short one leaves the slope, and not the sum.
+    """
+    floor = min((seconds for calls, seconds in history if not calls), default=0.0)
+    slopes: list[float] = []
+    means: list[float] = []
+    for (short, first_s), (long, second_s) in pairwise(history):
+        if short and long == 2 * short:
+            slopes.append((second_s - first_s) / short)
+            means.append((first_s + second_s - 2 * floor) / (3 * short))
+    if len(slopes) < _FEWEST_BLOCKS or median(slopes) >= _SHORTER * median(means):
+        return None
+    slope, mean = median(slopes) * 1e6, median(means) * 1e6
+    return f"the slope of blocks says {slope:.2f} us per call, their whole time {mean:.2f} us"
+
+
+def cpu_seconds(pid: int) -> float | None:
+    """CPU time of all threads of a process so far; None where it is gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    # The name in parentheses may hold anything; user and system time are the 12th and 13th field after it.
+    fields = text.rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+
+def too_many_cpus(cpu_s: float, history: Sequence[tuple[int, float]], threads: int) -> str | None:
+    """A sentence where the program used more CPU time than its threads can; None where it did not."""
+    wall_s = sum(seconds for _, seconds in history)
+    if cpu_s <= _BUSIER * threads * wall_s + 0.5:
+        return None
+    allowed = f"{threads} threads are" if threads > 1 else "one thread is"
+    return f"the program kept {cpu_s / wall_s:.1f} CPUs busy, where {allowed} allowed"
