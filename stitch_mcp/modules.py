@@ -4,7 +4,7 @@ import contextlib
 import importlib.util
 import sys
 import tempfile
-from collections.abc import Generator, Mapping
+from collections.abc import Collection, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,7 +59,7 @@ def load_program(
     with tempfile.TemporaryDirectory(prefix="stitch-load-") as name:
         folder = Path(name)
         if program.format == "kernelbench":
-            return _python_module(archive, task, program, weights)
+            return _python_module(archive, task, facts, program, weights)
         store = Store(folder / "store")
         store.put_files(archive.folder("program"))
         build = _build(program, store, cache_dir)
@@ -93,12 +93,8 @@ def _native_module(
 ) -> "torch.nn.Module":
     from stitch_tools.worker.module import StitchModule
 
-    missing = [row.name for row in facts.parameters if row.name not in state]
-    if missing:
-        raise UsageError(
-            f"the weights lack {', '.join(missing[:5])}",
-            hint="pass a module of the reference's kind, or its state_dict",
-        )
+    names = tuple(row.name for row in facts.parameters)
+    _require_weights(state, needed=names, known=names)
     updated = facts.mutated_buffers if task.contract.buffers == "updated" else ()
     return StitchModule(
         build.artifact or "",
@@ -114,10 +110,11 @@ def _native_module(
 
 
 def _python_module(
-    archive: Archive, task: Task, program: Program, weights: "Weights | None"
+    archive: Archive, task: Task, facts: ReferenceFacts, program: Program, weights: "Weights | None"
 ) -> "torch.nn.Module":
     """A `ModelNew` that calls a library of its own: built by its file, constructed like the reference."""
     from stitch_tools.worker.candidate.python_program import PythonProgram
+    from stitch_tools.worker.module import forward_only
 
     # The file stays until the process ends: it may build or read beside itself when it is first called.
     folder = Path(tempfile.mkdtemp(prefix="stitch-program-"))
@@ -132,15 +129,54 @@ def _python_module(
     if module is None:
         raise UsageError(f"{program.main} made no module", hint="solve the task again")
     if weights is not None:
-        module.load_state_dict(dict(_state(weights)), strict=False)
-    return module
+        _load_weights(module, _state(weights), facts)
+    return forward_only(module, input_structure=facts.input_structure, input_names=facts.input_names)
+
+
+def _load_weights(module: "torch.nn.Module", state: "dict[str, torch.Tensor]", facts: ReferenceFacts) -> None:
+    """Weights of the reference's kind into a `ModelNew`, which may have fewer of them."""
+    own = module.state_dict()
+    _require_weights(state, needed=own.keys(), known={*own, *(row.name for row in facts.parameters)})
+    for name, tensor in {**dict(module.named_buffers()), **own}.items():
+        if name not in state:
+            continue  # a state_dict lacks the buffers that are not persistent
+        if tensor.shape != state[name].shape:
+            raise UsageError(
+                f"the weight {name} has shape {tuple(state[name].shape)}, expected {tuple(tensor.shape)}",
+                hint="pass a module of the reference's kind, or its state_dict",
+            )
+        tensor.detach().copy_(state[name].detach())
+
+
+def _require_weights(
+    state: "Mapping[str, torch.Tensor]", *, needed: Collection[str], known: Collection[str]
+) -> None:
+    """Refuse weights that lack a needed name, or have an unknown one that is not another's second name."""
+    hint = "pass a module of the reference's kind, or its state_dict"
+    missing = [name for name in needed if name not in state]
+    if missing:
+        raise UsageError(f"the weights lack {_some(missing)}", hint=hint)
+    shared = {tensor.data_ptr() for name, tensor in state.items() if name in known}
+    unknown = [
+        name for name, tensor in state.items() if name not in known and tensor.data_ptr() not in shared
+    ]
+    if unknown:
+        raise UsageError(f"the program knows no weights named {_some(unknown)}", hint=hint)
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:5])
 
 
 def _state(weights: "Weights") -> "dict[str, torch.Tensor]":
     """Parameters and all buffers by name; a state_dict lacks the buffers that are not persistent."""
-    if isinstance(weights, Mapping):
-        return dict(weights)
-    return {**dict(weights.named_buffers()), **weights.state_dict()}
+    import torch
+
+    found = (
+        weights if isinstance(weights, Mapping) else {**dict(weights.named_buffers()), **weights.state_dict()}
+    )
+    # A module's `get_extra_state` puts objects of its own beside the weights.
+    return {name: value for name, value in found.items() if isinstance(value, torch.Tensor)}
 
 
 def _fresh_state(archive: Archive, task: Task, folder: Path) -> "dict[str, torch.Tensor]":

@@ -83,13 +83,8 @@ class StitchModule(torch.nn.Module):
             RuntimeError: a gradient is asked for; the program has no backward.
             ProgramError: the program does not support inputs like these, or fails.
         """
-        flat = flatten_inputs(bind_inputs(self._inputs, self._input_names, args, kwargs))
-        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in flat.tensors):
-            raise RuntimeError(
-                "this module is a compiled forward pass and has no gradients: "
-                "call it under torch.no_grad() or torch.inference_mode(), or use the reference for training"
-            )
-        inputs = [tensor.detach().to(self._device) for tensor in flat.tensors]
+        bound = _bind(self._inputs, self._input_names, args, kwargs)
+        inputs = [tensor.detach().to(self._device) for tensor in flatten_inputs(bound).tensors]
         planned = self._program.plan(inputs)
         outputs = [torch.empty(shape, dtype=dtype, device=self._device) for shape, dtype in planned.outputs]
         state = [getattr(self, self._names[name]) for name in self._updated]
@@ -105,6 +100,37 @@ class StitchModule(torch.nn.Module):
 
     def _stream(self) -> int:
         return torch.cuda.current_stream(self._device).cuda_stream if self._device.type == "cuda" else 0
+
+
+def forward_only(
+    module: torch.nn.Module, *, input_structure: str = "", input_names: Sequence[str] = ()
+) -> torch.nn.Module:
+    """The module itself, whose calls from now on refuse what a StitchModule refuses.
+
+    Args:
+        module: a program in Python.
+        input_structure: ReferenceFacts.input_structure; "" compares no constants.
+        input_names: ReferenceFacts.input_names.
+    """
+    structure = json.loads(input_structure) if input_structure else None
+
+    def bind(_: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        bound = _bind(structure, input_names, args, kwargs)
+        return ((), bound) if isinstance(bound, dict) else (tuple(bound), {})
+
+    module.register_forward_pre_hook(bind, with_kwargs=True)
+    return module
+
+
+def _bind(structure: Any, names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The arguments as the reference got them, none of which asks for a gradient."""
+    bound = bind_inputs(structure, names, args, kwargs)
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in flatten_inputs(bound).tensors):
+        raise RuntimeError(
+            "this module is a compiled forward pass and has no gradients: "
+            "call it under torch.no_grad() or torch.inference_mode(), or use the reference for training"
+        )
+    return bound
 
 
 def _rename_out(names: dict[str, str]) -> Any:
@@ -124,4 +150,4 @@ def _rename_in(names: dict[str, str]) -> Any:
     return hook
 
 
-__all__ = ["ProgramError", "StitchModule"]
+__all__ = ["ProgramError", "StitchModule", "forward_only"]
