@@ -77,11 +77,10 @@ def test_another_signal_is_named(spawn: Spawn, number: signal.Signals) -> None:
 
 def test_a_hang_ends_at_the_deadline(spawn: Spawn) -> None:
     child = spawn()
-    started = time.monotonic()
     with child, pytest.raises(ChildTimeout) as died:
-        child.request({"op": "hang"}, timeout_s=0.3)
+        child.request({"op": "hang"}, timeout_s=0.3)  # a deadline that does nothing would keep the test here
     assert died.value.outcome.kind == "timed_out"
-    assert time.monotonic() - started < 5
+    assert not is_running(child.pid)
 
 
 @pytest.mark.parametrize("op", ["leave", "leave_politely"])
