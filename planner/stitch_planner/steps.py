@@ -23,7 +23,7 @@ from stitch_planner.run_events import (
     RunFinished,
 )
 from stitch_planner.runs import Run, started
-from stitch_planner.stitcher import stitch
+from stitch_planner.stitcher import refuse_updates, stitch
 from stitch_tools.ceilings import measure_ceilings
 from stitch_tools.check import CheckOptions, ReferenceServer, check_program
 from stitch_tools.compile import compile_program
@@ -177,6 +177,7 @@ def observe(work: Work) -> None:
 
 def capture(work: Work) -> None:
     """Measure the device, unless it is not here, and capture the graph."""
+    refuse_updates(work.task, work.facts)
     store = work.run.store
     ceilings = None
     if work.target.available:

@@ -38,6 +38,20 @@ class StitchFailedError(StitchError):
     code = "stitch"
 
 
+def refuse_updates(task: Task, facts: ReferenceFacts) -> None:
+    """Nothing; said as soon as the reference was observed, since no graph changes it.
+
+    Raises:
+        StitchFailedError: the contract compares buffers that forward updates.
+    """
+    if task.contract.buffers == "updated" and facts.mutated_buffers:
+        raise StitchFailedError(
+            f"the contract asks for updated buffers ({', '.join(facts.mutated_buffers[:3])}), "
+            "which stitched programs do not write yet",
+            hint="Write a ModelNew that updates them, and judge it with `stitch-mcp check`.",
+        )
+
+
 def stitch(
     task: Task,
     facts: ReferenceFacts,
@@ -56,13 +70,10 @@ def stitch(
             same weights.
 
     Raises:
-        StitchFailedError: something in the graph has no template, and PyTorch cannot stand in for it.
+        StitchFailedError: something in the graph has no template, and PyTorch cannot stand in for it; or as
+            `refuse_updates` says.
     """
-    if task.contract.buffers == "updated" and facts.mutated_buffers:
-        raise StitchFailedError(
-            f"the contract asks for updated buffers ({', '.join(facts.mutated_buffers[:3])})",
-            hint='Stitched programs do not write buffers back yet: set buffers = "ignored".',
-        )
+    refuse_updates(task, facts)
     simple = simplify(graph)
     steps = partition(GraphIndex(simple), templates_for(task))
     summary = [
