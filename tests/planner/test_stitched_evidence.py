@@ -42,6 +42,8 @@ def test_a_stitched_example_gets_notes_at_most(name: str, target: str) -> None:
     try:
         found = findings(EXAMPLES / f"{name}.py", target, training=name in TRAINED)
     except StitchFailedError as error:
+        if target == "cpu":
+            raise  # what has no template there is left to PyTorch
         pytest.skip(f"no program for {target}: {error.message}")
     assert [(row.rule, row.file, row.quote) for row in found if row.severity != "note"] == []
     assert not [row for row in found if row.rule == "not_scanned"]
