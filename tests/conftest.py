@@ -7,6 +7,7 @@ from collections.abc import Generator
 import pytest
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
+NOT_COLLECTED = pytest.StashKey[int]()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -18,7 +19,16 @@ def pytest_make_collect_report(
     if not HAS_TORCH and report.outcome == "failed" and "No module named 'torch'" in str(report.longrepr):
         report.outcome = "skipped"
         report.longrepr = (str(collector.path), 0, "Skipped: torch is in the target interpreter only")
+        collector.config.stash[NOT_COLLECTED] = collector.config.stash.get(NOT_COLLECTED, 0) + 1
     return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Says how many test files did not run: their skips alone look like any others."""
+    if count := config.stash.get(NOT_COLLECTED, 0):
+        terminalreporter.write_line(
+            f"{count} test files not collected: torch is only in the target interpreter"
+        )
 
 
 @pytest.fixture(autouse=True)

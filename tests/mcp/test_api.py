@@ -93,6 +93,7 @@ def test_the_page_names_every_function() -> None:
 
 @pytest.mark.slow
 def test_the_code_on_the_page_runs(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="the page loads programs, which needs torch in this interpreter")
     text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert len(blocks) >= 8

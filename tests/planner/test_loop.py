@@ -1,6 +1,5 @@
 """What a resumed run refuses."""
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ from stitch_planner.run_events import RunStarted
 from stitch_planner.runs import Run, Workspace
 from stitch_tools.errors import UsageError
 from stitch_tools.models import Environment, Task
+from stitch_tools.processes.interpreter import find_interpreter
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def begun(tmp_path: Path) -> Workspace:
             task_id=task.task_id,
             coder="stitcher",
             quick=False,
-            interpreter=sys.executable,
+            interpreter=find_interpreter(None, tmp_path).path,
             environment=workspace.store.put_fact(environment),
         )
     )

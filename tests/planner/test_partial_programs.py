@@ -1,6 +1,5 @@
 """Programs that leave operations to PyTorch: constants, shared weights and arguments reach these."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -77,7 +76,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[TargetSession]:
-    with TargetSession(find_interpreter(sys.executable, Path.cwd()), threads=2) as session:
+    with TargetSession(find_interpreter(None, Path.cwd()), threads=2) as session:
         yield session
 
 

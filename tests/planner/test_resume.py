@@ -45,8 +45,7 @@ from stitch_planner.loop import SolveRequest, solve
 
 folder, reference, resume = Path(sys.argv[1]), sys.argv[2] or None, sys.argv[3] or None
 request = SolveRequest(
-    workspace=folder, reference=reference, resume=resume, quick=True, python=sys.executable,
-    cache_dir=folder / "cache",
+    workspace=folder, reference=reference, resume=resume, quick=True, cache_dir=folder / "cache",
 )
 kill = lambda event: os.kill(os.getpid(), signal.SIGKILL)
 solve(request, on_event=kill)

@@ -34,7 +34,7 @@ def request(folder: Path, source: str = MODEL, **fields: object) -> SolveRequest
     path = folder / "model.py"
     if not path.exists():
         path.write_text(source, encoding="utf-8")
-    found = {"workspace": folder, "cache_dir": folder / "cache", "quick": True}
+    found: dict[str, object] = {"workspace": folder, "cache_dir": folder / "cache", "quick": True}
     if "resume" not in fields:
         found["reference"] = str(path)
     return SolveRequest(**(found | fields))  # pyright: ignore[reportArgumentType]
