@@ -253,22 +253,24 @@ def solve(
     from stitch_planner.loop import SolveRequest
     from stitch_planner.loop import solve as run
 
+    # What a resumed run was begun with stands above settings of other sources than this call.
+    kept = {
+        name: None if resume and not config.origin(name).startswith("--") else getattr(config, name)
+        for name in ("target", "min_speedup", "threads", "require_sandbox")
+    }
     request = SolveRequest(
         workspace=config.workspace,
         reference=None if reference is None else str(Path.cwd() / Path(reference).expanduser()),
         resume=resume,
-        target=config.target,
         overrides=overrides or {},
         allow_relaxed=allow_relaxed,
         python=config.python,
         quick=quick,
-        min_speedup=config.min_speedup,
-        require_sandbox=config.require_sandbox,
-        threads=config.threads,
         cache_dir=config.cache_dir,
         time_limit_s=config.time_limit_s,
         build_time_limit_s=config.build_time_limit_s,
         inputs=inputs,
         resume_command=lambda run_id: resume_command(config.workspace, run_id),
+        **kept,
     )
     return run(request, emit=emit, stop=stop)

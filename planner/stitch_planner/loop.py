@@ -44,14 +44,18 @@ def _resume_command(run_id: str) -> str:
 
 @dataclass(frozen=True)
 class SolveRequest:
-    """What to solve, and how. Either `reference` or `resume` is given."""
+    """What to solve, and how. Either `reference` or `resume` is given.
+
+    A resumed run keeps `target`, `min_speedup`, `threads` and `require_sandbox`: None, or what it began with.
+    """
 
     workspace: Path
     reference: str | None = None
     """A KernelBench-style file, `path.py:Object`, or a task.toml."""
     resume: str | None = None
     """Run id (or its unique beginning, or "last") to go on with."""
-    target: str = "cpu"
+    target: str | None = None
+    """Device to build for; None: cpu, or that of the run which is resumed."""
     overrides: Mapping[str, object] = field(default_factory=dict[str, object])
     """Fields of the contract that the caller sets."""
     allow_relaxed: bool = False
@@ -151,7 +155,7 @@ class _Opened:
 def _begin(request: SolveRequest, workspace: Workspace, on_event: OnEvent) -> _Opened:
     if request.reference is None:
         raise UsageError("nothing to solve", hint="name a reference file, or a run with --resume")
-    target = resolve_target(request.target)
+    target = resolve_target(request.target or "cpu")
     task = load_task(
         request.reference,
         workspace=Path.cwd(),
@@ -168,6 +172,8 @@ def _begin(request: SolveRequest, workspace: Workspace, on_event: OnEvent) -> _O
         coder="stitcher",
         quick=request.quick,
         min_speedup=request.min_speedup,
+        threads=request.threads,
+        require_sandbox=request.require_sandbox,
         interpreter=str(interpreter.path),
         environment=workspace.store.put_fact(describe_environment(interpreter, target)),
     )
@@ -191,15 +197,16 @@ def _resume(request: SolveRequest, workspace: Workspace, on_event: OnEvent) -> _
         task = workspace.store.get_fact(first.task, Task)
         interpreter = find_interpreter(request.python or first.interpreter, workspace.root)
         target = resolve_target(task.target)
-        _refuse_changes(request, first, workspace, describe_environment(interpreter, target))
+        _refuse_other_request(request, first, target)
+        _refuse_other_environment(first, workspace, describe_environment(interpreter, target))
     except BaseException:  # handed on: the lock must not outlive the attempt
         run.close()
         raise
     return _Opened(run, task, target, interpreter)
 
 
-def _refuse_changes(request: SolveRequest, first: RunStarted, workspace: Workspace, now: Environment) -> None:
-    """What was done before the interruption must hold for what follows: same machine, tools and request.
+def _refuse_other_request(request: SolveRequest, first: RunStarted, target: Target) -> None:
+    """What was asked before the interruption must hold for what follows.
 
     Raises:
         UsageError: something differs; the message names it.
@@ -209,6 +216,27 @@ def _refuse_changes(request: SolveRequest, first: RunStarted, workspace: Workspa
             "a resumed run keeps its contract, inputs and baselines",
             hint="leave these options out, or solve anew",
         )
+    asked = request.target and resolve_target(request.target).name
+    for option, value, kept in (
+        ("--target", asked, target.name),
+        ("--min-speedup", request.min_speedup, first.min_speedup),
+        ("--threads", request.threads, first.threads),
+        ("--require-sandbox", request.require_sandbox, first.require_sandbox),
+    ):
+        if value is not None and value != kept:
+            begun = "without it" if kept is None else f"with {kept}"
+            raise UsageError(
+                f"a resumed run keeps {option}: it was begun {begun}, and {value} is asked for",
+                hint=f"leave {option} out, or solve anew",
+            )
+
+
+def _refuse_other_environment(first: RunStarted, workspace: Workspace, now: Environment) -> None:
+    """What was done before the interruption must hold for what follows: same machine and tools.
+
+    Raises:
+        UsageError: something differs; the message names it.
+    """
     then = workspace.store.get_fact(first.environment, Environment).model_dump()
     changed = [
         f"{name} was {then[name]}, is {value}"
@@ -243,6 +271,7 @@ class _Budget:
 
 def _advance(opened: _Opened, request: SolveRequest, emit: Emit, budget: _Budget) -> None:
     run = opened.run
+    first = started(run.state)
     if run.state.stopped is not None:
         run.record(RunResumed(step=_open_step(run)))
     with Work(
@@ -251,8 +280,8 @@ def _advance(opened: _Opened, request: SolveRequest, emit: Emit, budget: _Budget
         target=opened.target,
         interpreter=opened.interpreter,
         emit=emit,
-        require_sandbox=request.require_sandbox,
-        threads=request.threads,
+        require_sandbox=first.require_sandbox,
+        threads=first.threads,
         cache_dir=request.cache_dir,
         build_time_limit_s=request.build_time_limit_s,
     ) as work:

@@ -6,7 +6,7 @@ version does not know is ignored on replay, so that an older reader can still sh
 
 from typing import Literal
 
-from stitch_tools.models import Fact
+from stitch_tools.models import Fact, SandboxLevel
 
 Decision = Literal["accept", "fix", "optimize", "next_step", "replan", "stop"]
 
@@ -23,6 +23,10 @@ class RunStarted(Fact):
     """Whether only eager and torch.compile's default mode are timed."""
     min_speedup: float | None = None
     """Speed-up over eager that the caller asked for."""
+    threads: int | None = None
+    """CPU threads that the caller asked for; None: all."""
+    require_sandbox: SandboxLevel | None = None
+    """Weakest isolation that the caller accepts; None: any."""
     interpreter: str
     """Path of the target interpreter."""
     environment: str

@@ -1,15 +1,29 @@
 """What a resumed run refuses."""
 
+import threading
 from pathlib import Path
 
 import pytest
 
 from stitch_planner.loop import SolveRequest, solve
 from stitch_planner.run_events import RunStarted
-from stitch_planner.runs import Run, Workspace
-from stitch_tools.errors import UsageError
+from stitch_planner.runs import Run, Workspace, read_state, started
+from stitch_planner.steps import Work
+from stitch_tools.errors import InterruptedRunError, StoreError, UsageError
 from stitch_tools.models import Environment, Task
 from stitch_tools.processes.interpreter import find_interpreter
+
+MODEL = """
+import torch
+
+
+def model(x):
+    return torch.relu(x)
+
+
+def get_inputs():
+    return [torch.randn(8, 4)]
+"""
 
 
 @pytest.fixture
@@ -25,6 +39,8 @@ def begun(tmp_path: Path) -> Workspace:
             task_id=task.task_id,
             coder="stitcher",
             quick=False,
+            threads=1,
+            require_sandbox="process",
             interpreter=find_interpreter(None, tmp_path).path,
             environment=workspace.store.put_fact(environment),
         )
@@ -42,6 +58,56 @@ def test_a_run_of_another_machine_is_not_continued(begun: Workspace) -> None:
 def test_a_resumed_run_keeps_what_it_was_asked(begun: Workspace, change: dict[str, object]) -> None:
     with pytest.raises(UsageError, match="keeps its contract"):
         solve(SolveRequest(workspace=begun.root, resume="last", **change))  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"target": "cuda:sm_90"}, "--target: it was begun with cpu, and cuda:sm_90 is asked for"),
+        ({"min_speedup": 2.0}, "--min-speedup: it was begun without it, and 2.0 is asked for"),
+        ({"threads": 2}, "--threads: it was begun with 1, and 2 is asked for"),
+        ({"require_sandbox": "full"}, "--require-sandbox: it was begun with process, and full is asked for"),
+    ],
+)
+def test_a_resumed_run_keeps_its_options(begun: Workspace, change: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        solve(SolveRequest(workspace=begun.root, resume="last", **change))  # pyright: ignore[reportArgumentType]
+
+
+def test_the_same_options_again_are_none_that_are_refused(begun: Workspace) -> None:
+    same = SolveRequest(
+        workspace=begun.root, resume="last", target="cpu", threads=1, require_sandbox="process"
+    )
+    with pytest.raises(UsageError, match="platform was Plan 9"):
+        solve(same)
+
+
+def test_a_log_from_before_these_options_is_read(begun: Workspace) -> None:
+    first = started(read_state(begun.run_folder("last"))).model_dump(mode="json")
+    del first["threads"], first["require_sandbox"]
+    assert RunStarted.model_validate(first).threads is None
+
+
+def test_a_resumed_run_s_steps_get_the_options_that_it_was_begun_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model.py").write_text(MODEL, encoding="utf-8")
+    stopped = threading.Event()
+    stopped.set()
+    reference = str(tmp_path / "model.py:model")
+    first = SolveRequest(workspace=tmp_path, reference=reference, threads=1, require_sandbox="process")
+    with pytest.raises(InterruptedRunError):
+        solve(first, stop=stopped)
+    seen: list[tuple[int | None, str | None]] = []
+
+    def look(work: Work) -> None:
+        seen.append((work.threads, work.require_sandbox))
+        raise StoreError("seen", hint="")
+
+    monkeypatch.setattr("stitch_planner.loop.STEPS", (("reference", look),))
+    with pytest.raises(StoreError, match="seen"):
+        solve(SolveRequest(workspace=tmp_path, resume="last"))
+    assert seen == [(1, "process")]
 
 
 def test_a_refused_run_is_free_for_the_next_process(begun: Workspace) -> None:
