@@ -30,7 +30,9 @@ class Config:
     )
     cache_dir: Path | None = field(default=None, metadata={"help": "builds, ceilings; default: user cache"})
     lock_dir: Path | None = field(default=None, metadata={"help": "device locks; default: temp folder"})
-    time_limit_s: float = field(default=1800.0, metadata={"help": "seconds after which a command stops"})
+    time_limit_s: float = field(
+        default=1800.0, metadata={"help": "seconds after which no further step, draw or round is begun"}
+    )
     build_time_limit_s: float = field(default=600.0, metadata={"help": "seconds for one compiler run"})
     min_speedup: float | None = field(default=None, metadata={"help": "goal over eager; below it: exit 4"})
     forbid_relaxed: bool = field(default=False, metadata={"help": "refuse every loosening of a contract"})

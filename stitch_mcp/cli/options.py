@@ -40,7 +40,7 @@ def session_options(command: F) -> F:
 def run_options(command: F) -> F:
     """The command with the options of everything that runs code: interpreter, threads, isolation, limit."""
     for name, metavar, text in (
-        ("--time-limit-s", "SECONDS", "Stop after this time."),
+        ("--time-limit-s", "SECONDS", "Begin no further step, draw or round after this time."),
         ("--require-sandbox", "LEVEL", "Refuse weaker isolation: full, fs+net or process."),
         ("--threads", "N", "CPU threads of program and baselines (default: all)."),
         ("--python", "PATH", "Interpreter that has torch and runs the reference."),
