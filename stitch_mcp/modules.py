@@ -1,7 +1,10 @@
 """A certificate's program as a torch module, in the caller's own process. Forward only, and not sandboxed."""
 
+import atexit
 import contextlib
 import importlib.util
+import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Collection, Generator, Mapping, Sequence
@@ -117,7 +120,7 @@ def _python_module(
     from stitch_tools.worker.module import forward_only
 
     # The file stays until the process ends: it may build or read beside itself when it is first called.
-    folder = Path(tempfile.mkdtemp(prefix="stitch-program-"))
+    folder = _folder_until_exit()
     _write(archive.folder("program"), folder)
     with tempfile.TemporaryDirectory(prefix="stitch-load-") as name, _undisturbed():
         reference = _reference(archive, task, Path(name))
@@ -131,6 +134,18 @@ def _python_module(
     if weights is not None:
         _load_weights(module, _state(weights), facts)
     return forward_only(module, input_structure=facts.input_structure, input_names=facts.input_names)
+
+
+def _folder_until_exit() -> Path:
+    """A new folder that goes when this process ends; a fork of it that ends before leaves it alone."""
+    folder, owner = Path(tempfile.mkdtemp(prefix="stitch-program-")), os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
+    return folder
 
 
 def _load_weights(module: "torch.nn.Module", state: "dict[str, torch.Tensor]", facts: ReferenceFacts) -> None:

@@ -1,5 +1,7 @@
 """Stitched programs loaded from their certificates: a partial one, and one of several inputs and outputs."""
 
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -38,6 +40,19 @@ class Model(torch.nn.Module):
 
 def get_inputs():
     return [torch.randn(4, 8), torch.randn(4, 6)]
+"""
+LOAD_AND_FORK = """
+import os, sys, tempfile
+from pathlib import Path
+import stitch_mcp
+
+stitch_mcp.load_program(sys.argv[1])
+count = lambda: len(list(Path(tempfile.gettempdir()).glob("stitch-program-*")))
+before = count()
+if os.fork() == 0:
+    sys.exit()
+os.wait()
+print(before, count())
 """
 Namespace = dict[str, Any]
 
@@ -124,6 +139,21 @@ def test_a_partial_program_gets_weights_and_arguments_as_the_reference_does(
     fast.load_state_dict(later.state_dict())
     with torch.no_grad():
         torch.testing.assert_close(fast(x, shift), later(x, shift))
+
+
+@pytest.mark.slow
+def test_a_loaded_program_s_files_go_when_its_process_ends_and_not_with_a_fork(
+    partial: Path, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD_AND_FORK, str(partial)],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert (done.returncode, done.stdout) == (0, "1 1\n"), done.stderr
+    assert list(tmp_path.glob("stitch-*")) == []
 
 
 @pytest.mark.slow
