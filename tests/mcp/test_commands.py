@@ -9,7 +9,7 @@ import stitch_mcp
 from stitch_mcp.cli import main
 from stitch_mcp.commands import program_name, resume_command
 from stitch_planner.runs import Workspace
-from stitch_tools.errors import BudgetError
+from stitch_tools.errors import BudgetError, UsageError
 
 REFERENCE = """
 import torch
@@ -87,3 +87,16 @@ def test_a_run_in_another_workspace_says_how_it_goes_on_from_here(
     assert main(["runs", "show", run_id, "--workspace", str(other)]) == 0
     assert command in capsys.readouterr().out
     assert main([*shlex.split(command)[1:], "--time-limit-s", "1e-9"]) == 7, "the command finds its run"
+
+
+def test_a_resumed_run_asks_no_other_source_for_what_it_was_begun_with(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "model.py").write_text(REFERENCE, encoding="utf-8")
+    with pytest.raises(BudgetError):
+        stitch_mcp.solve("model.py:model", threads=1, time_limit_s=1e-9)
+    monkeypatch.setenv("STITCH_THREADS", "2")
+    with pytest.raises(BudgetError):
+        stitch_mcp.solve(resume="last", time_limit_s=1e-9)
+    with pytest.raises(UsageError, match="keeps --threads: it was begun with 1, and 2 is asked for"):
+        stitch_mcp.solve(resume="last", threads=2)
