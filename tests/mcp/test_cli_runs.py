@@ -36,6 +36,6 @@ def test_a_failed_run_says_where_why_and_how_to_go_on(tmp_path: Path) -> None:
     assert row["status"] == "failed"
     assert "updated buffers" in row["message"]
     shown = call(tmp_path, "runs", "show", "last").stdout
-    assert "failed at the step 'program'" in shown
-    assert 'set buffers = "ignored"' in shown
+    assert "failed at the step 'graph'" in shown
+    assert "Write a ModelNew that updates them" in shown
     assert f"solve --resume {row['run_id']}" in shown
