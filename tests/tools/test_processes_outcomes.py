@@ -39,7 +39,7 @@ def spawn(session: TargetSession) -> Iterator[Spawn]:
     """Spawn a child of the handlers file; afterwards show that a fresh one works and that nothing is left."""
 
     def start(**limits: int) -> Child:
-        return session.spawn("worker", serve_file=HANDLERS, limits=Limits(**limits))
+        return session.spawn("worker", serve_file=HANDLERS, limits=Limits(**limits))  # pyright: ignore[reportArgumentType]
 
     yield start
     assert session.scratch_folders() == []

@@ -359,11 +359,15 @@ class _Run:
 
 def _timing(seat: Seat, series: Series) -> Timing:
     kept = sum(visit.disturbed for visit in series.visits)
+    latency_s = series.latency_s()
     notes = [seat.note, f"{kept} blocks were disturbed in every repetition" if kept else ""]
+    is_hidden = latency_s <= 0.0
+    if is_hidden:
+        notes.append("one call takes less than a go varies by: its latency is not measured")
     return Timing(
         name=seat.name,
-        latency_us=_us(series.latency_s()),
-        latency_spread_us=_us(series.latency_spread_s()),
+        latency_us=None if is_hidden else _us(latency_s),
+        latency_spread_us=None if is_hidden else _us(series.latency_spread_s()),
         throughput_us=_us(series.throughput_s()),
         throughput_spread_us=_us(series.throughput_spread_s()),
         n=series.blocks,
