@@ -122,6 +122,22 @@ def test_each_fault_names_its_kind_cause_and_line(
         assert fault.source_line
 
 
+@pytest.mark.parametrize(
+    ("signature", "names", "returned"),
+    [("size, depth", "size, depth", "[size, depth]"), ("size=4, *, depth", "depth", "dict(depth=...)")],
+)
+def test_a_class_whose_constructor_needs_arguments_asks_for_their_maker(
+    tmp_path: Path, signature: str, names: str, returned: str
+) -> None:
+    source = GOOD.replace("self, size", f"self, {signature}").partition("def get_init_inputs")[0]
+    with pytest.raises(ReferenceFault) as caught:
+        run(load(tmp_path, source, init_inputs=None))
+    fault = caught.value
+    assert fault.message == f"Model() needs arguments ({names})"
+    assert (fault.file, fault.line, fault.kind) == ("model.py", 5, "constructor")
+    assert fault.hint == f"Define get_init_inputs() returning {returned}."
+
+
 def test_a_fault_in_an_imported_file_names_that_file(tmp_path: Path) -> None:
     (tmp_path / "helper.py").write_text("def act(x):\n    return x.nope()\n", encoding="utf-8")
     source = GOOD.replace("import torch\n", "import torch, helper\n").replace(

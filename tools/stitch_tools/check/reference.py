@@ -330,7 +330,8 @@ def _fault(task: Task, error: dict[str, Any]) -> Exception:
         return WorkerError(
             f"the reference server failed: {kind}: {error['message']}", hint=str(error["traceback"])
         )
-    return TaskError(f"{where}{error['message']}{text}", hint=_HINTS.get(kind, _DEFAULT_HINT))
+    hint = error.get("hint") or _HINTS.get(kind, _DEFAULT_HINT)
+    return TaskError(f"{where}{error['message']}{text}", hint=hint)
 
 
 def _death_of_reference(death: ChildDied) -> TaskError:

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import importlib.util
+import inspect
 import linecache
 import sys
 import traceback
@@ -29,6 +30,8 @@ class ReferenceFault(Exception):  # noqa: N818 (it is the reference's fault, not
         self.file = file
         self.line = line
         self.source_line: str | None = None
+        self.hint: str | None = None
+        """What to do about this very fault; None: what its kind says."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,8 @@ class Reference:
             return self._reimport(weights_seed, scale)
         if not isinstance(entry, type):
             return self._finish(_Function(entry)), b""
+        if self.source.init_inputs is None:
+            self._refuse_needy(entry)
         arguments = self.init_arguments(weights_seed)
         seed_generators(weights_seed)
         state = pack_torch_state()
@@ -164,6 +169,27 @@ class Reference:
                 file=self.source.main,
             ) from None
 
+    def _refuse_needy(self, entry: type) -> None:
+        """Raise a ReferenceFault where the constructor cannot be called without arguments."""
+        try:
+            parameters = inspect.signature(entry).parameters.values()
+        except (TypeError, ValueError):  # a type that does not tell: its constructor will
+            return
+        collecting = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        needed = [row for row in parameters if row.default is row.empty and row.kind not in collecting]
+        if not needed:
+            return
+        names = ", ".join(row.name for row in needed)
+        file, line, text = _definition(entry.__init__, self.source)
+        fault = ReferenceFault(
+            "constructor", f"{self.source.entry}() needs arguments ({names})", file=file, line=line
+        )
+        fault.source_line = text
+        keyed = any(row.kind is row.KEYWORD_ONLY for row in needed)
+        wanted = f"dict({', '.join(f'{row.name}=...' for row in needed)})" if keyed else f"[{names}]"
+        fault.hint = f"Define get_init_inputs() returning {wanted}."
+        raise fault
+
     def _reimport(self, weights_seed: int, scale: Scale | None) -> tuple[torch.nn.Module, bytes]:
         # A module made at import time gets other weights only by running the file again.
         seed_generators(weights_seed)
@@ -215,7 +241,8 @@ def explain(
         message = f"the reference ends the process (exit code {error.code})"
     if kind == "forward" and line is None and isinstance(error, TypeError) and module is not None:
         kind = "wrong_inputs"
-        file, line, text = _definition(module, source)
+        function = module.function if isinstance(module, _Function) else type(module).forward
+        file, line, text = _definition(function, source)
         message = (
             f"{error}; {source.inputs}() gave {len(arguments)} input{'s' if len(arguments) != 1 else ''}"
         )
@@ -268,12 +295,9 @@ def _last_user_line(
     return None, None, None
 
 
-def _definition(
-    module: torch.nn.Module, source: ReferenceSource
-) -> tuple[str | None, int | None, str | None]:
-    function = module.function if isinstance(module, _Function) else type(module).forward
+def _definition(function: Any, source: ReferenceSource) -> tuple[str | None, int | None, str | None]:
     code = getattr(function, "__code__", None)
-    if code is None:
+    if code is None or code.co_filename.startswith("<"):  # built in, or generated as a dataclass' is
         return source.main, None, None
     return (
         _relative(code.co_filename, source),

@@ -78,6 +78,7 @@ def fault_reply(fault: ReferenceFault) -> Reply:
                 "file": fault.file,
                 "line": fault.line,
                 "source_line": fault.source_line,
+                "hint": fault.hint,
                 "traceback": "",
             },
         }
