@@ -138,6 +138,15 @@ def test_a_class_whose_constructor_needs_arguments_asks_for_their_maker(
     assert fault.hint == f"Define get_init_inputs() returning {returned}."
 
 
+@pytest.mark.parametrize("signature", ["", "x"])
+def test_a_function_that_makes_a_module_is_told_what_to_name(tmp_path: Path, signature: str) -> None:
+    source = f"{GOOD}\ndef make({signature}):\n    return Model(4)\n"
+    with pytest.raises(ReferenceFault) as caught:
+        run(load(tmp_path, source, entry="make", init_inputs=None))
+    assert caught.value.hint is not None
+    assert "name its class (with get_init_inputs) or an instance" in caught.value.hint
+
+
 def test_a_fault_in_an_imported_file_names_that_file(tmp_path: Path) -> None:
     (tmp_path / "helper.py").write_text("def act(x):\n    return x.nope()\n", encoding="utf-8")
     source = GOOD.replace("import torch\n", "import torch, helper\n").replace(

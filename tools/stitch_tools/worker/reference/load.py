@@ -19,6 +19,11 @@ from stitch_tools.worker.binding import parameter_names
 from stitch_tools.worker.order_one import Scale, order_one_weights
 from stitch_tools.worker.streams import pack_torch_state, seed_generators
 
+FACTORY_HINT = (
+    "A function is what is solved; to build a module, name its class (with get_init_inputs) or an instance."
+)
+"""For a function that makes a module where it should compute what the module would."""
+
 
 class ReferenceFault(Exception):  # noqa: N818 (it is the reference's fault, not an error of ours)
     """The reference cannot be used. `kind` is stable; `file` and `line` point into the user's own source."""
@@ -248,6 +253,8 @@ def explain(
         )
     fault = ReferenceFault(kind, message, file=file, line=line)
     fault.source_line = text
+    if kind == "wrong_inputs" and isinstance(module, _Function) and inspect.isroutine(module.function):
+        fault.hint = FACTORY_HINT
     return fault
 
 

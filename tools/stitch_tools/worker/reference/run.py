@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from stitch_tools.worker.reference.load import Reference, ReferenceFault
+from stitch_tools.worker.reference.load import FACTORY_HINT, Reference, ReferenceFault
 from stitch_tools.worker.sharing import map_shared, places_of
 from stitch_tools.worker.streams import GeneratorState, generator_state, restore_generators, seed_generators
 from stitch_tools.worker.trees import (
@@ -143,7 +143,9 @@ def _detached(raw: Any, arguments: Any, reference: Reference) -> tuple[Flat, tup
     try:
         flat = flatten_outputs(raw)
     except TreeError as error:
-        raise ReferenceFault("output", str(error), file=reference.source.main) from error
+        fault = ReferenceFault("output", str(error), file=reference.source.main)
+        fault.hint = FACTORY_HINT if isinstance(raw, torch.nn.Module) else None
+        raise fault from error
     inputs = flatten_inputs(arguments).tensors
     places = places_of([*inputs, *flat.tensors])[len(inputs) :]
     held = tuple(name for name, place in zip(flat.names, places, strict=True) if place.root < len(inputs))
