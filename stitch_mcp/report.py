@@ -9,6 +9,8 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """What could steer a terminal. Programs and compilers supply some of the text that is shown."""
 _FIGURE = re.compile(r"[+-]?\d[\d.,]*(e[+-]?\d+)?[x%]?")
 
+_CELL_CHARACTERS = 80
+
 
 @dataclass(frozen=True)
 class Section:
@@ -28,6 +30,12 @@ def print_sections(sections: Sequence[Section], stream: TextIO) -> None:
     else:
         stream.write("\n\n".join(render_text(section) for section in sections) + "\n")
     stream.flush()
+
+
+def one_line(message: str) -> str:
+    """The first line of a message, cut to what a row of a table can hold."""
+    first = message.strip().partition("\n")[0]
+    return first if len(first) <= _CELL_CHARACTERS else f"{first[: _CELL_CHARACTERS - 3].rstrip()}..."
 
 
 def _printable(section: Section) -> Section:

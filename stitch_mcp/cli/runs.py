@@ -6,7 +6,7 @@ import click
 
 from stitch_mcp.cli.options import json_option, settings, workspace_option
 from stitch_mcp.cli.output import Output
-from stitch_mcp.report import Section
+from stitch_mcp.report import Section, one_line
 
 if TYPE_CHECKING:
     from stitch_mcp.history import RunView
@@ -26,7 +26,8 @@ def list_runs(workspace: str | None, as_json: bool) -> int:
 
     history = list_history(settings(workspace=workspace).workspace)
     rows = tuple(
-        (row.run_id, row.task, row.target, row.status, row.outcome, row.message) for row in history.runs
+        (row.run_id, row.task, row.target, row.status, row.outcome, one_line(row.message))
+        for row in history.runs
     )
     notes = history.problems or (() if rows else ("no runs yet; start one with: stitch-mcp solve REF",))
     section = Section(
