@@ -16,24 +16,29 @@ def command() -> None:
 
 
 @command.command("new", short_help="Write a task file with every field and its default.")
-@click.argument("file")
+@click.argument("reference", metavar="REF")
 @click.option("--inputs", metavar="NAME", help="Function that makes the inputs (default: get_inputs).")
-@click.option("--output", metavar="PATH", help="Where to write (default: NAME.task.toml beside FILE).")
+@click.option("--output", metavar="FILE", help="Where to write (default: NAME.task.toml beside REF).")
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 @json_option
-def new(file: str, inputs: str | None, output: str | None, force: bool, as_json: bool) -> int:
-    """Write a task file for FILE (path.py or path.py:Object) with every field and its default."""
+def new(reference: str, inputs: str | None, output: str | None, force: bool, as_json: bool) -> int:
+    """Write a task file for REF (path.py or path.py:Object) with every field and its default."""
     from stitch_tools.references import render_task_toml
     from stitch_tools.store import write_atomically
 
+    if reference.endswith(".toml"):
+        raise UsageError(
+            f"{reference!r} is the name of a task file",
+            hint="name the Python file; --output says where to write",
+        )
     # `path.py:Object` and `path.py` share one folder; the colon is no part of the path then.
-    source = Path(file if Path(file).exists() else file.rpartition(":")[0] or file)
+    source = Path(reference if Path(reference).exists() else reference.rpartition(":")[0] or reference)
     path = Path(output) if output else source.with_name(f"{source.stem}.task.toml")
     if path.is_dir():
         raise UsageError(f"{path} is a folder", hint="name a file with --output")
     if path.exists() and not force:
         raise UsageError(f"{path} exists", hint="replace it with --force, or choose another with --output")
-    text = render_task_toml(file, workspace=Path.cwd(), inputs=inputs, folder=path.absolute().parent)
+    text = render_task_toml(reference, workspace=Path.cwd(), inputs=inputs, folder=path.absolute().parent)
     write_atomically(path.absolute(), text.encode("utf-8"))
     fields = {"path": str(path.absolute())}
     notes = (f"wrote {path}", f"next: edit it, then stitch-mcp solve {path}")

@@ -94,6 +94,15 @@ def test_task_new_does_not_replace_a_file_unasked(
     assert run_json(capsys, "task", "new", "model.py", "--force")[0] == 0
 
 
+def test_task_new_wants_the_python_file_and_no_name_of_a_task_file(
+    workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, found = run_json(capsys, "task", "new", "model.task.toml")
+    assert code == 2
+    assert "--output" in str(found["error"])
+    assert not (workspace / "model.task.toml").exists()
+
+
 def test_a_build_is_kept_shown_and_cleared(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     program = good_program(workspace / "program")
     code, first = run_json(capsys, "compile", str(program))

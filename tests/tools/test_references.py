@@ -302,9 +302,11 @@ class TestTaskFile:
     def test_the_written_file_shows_every_key_and_its_lines_are_valid(self, tmp_path: Path) -> None:
         write(tmp_path, {"net.py": MODEL, "part.py": ""})
         text = render_task_toml("net.py", workspace=tmp_path)
-        optional = {"name", "entry", "contract", "init_inputs"}
+        optional = {"contract", "init_inputs"}
         for key in [*(set(TASK_KEYS) - optional), *(row.name for row in CONTRACT_KEYS)]:
             assert f"{key} = " in text
+        for bound in ("input_low", "input_high"):
+            assert re.search(rf"(?m)^# {bound} = .*: no bound unless set$", text)
         path = tmp_path / "check.toml"
         path.write_text(re.sub(r"(?m)^# (?=\w+ = )", "", text), encoding="utf-8")
         assert set(read_task_file(path).contract or {}) == {row.name for row in CONTRACT_KEYS}

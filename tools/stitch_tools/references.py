@@ -121,7 +121,13 @@ def render_task_toml(
     makers = _find_makers(source, pointer, TaskFile(path=pointer.file), inputs)
     path = os.path.relpath(pointer.file, folder.resolve()) if folder else pointer.file.name
     named = Path(path).as_posix() + (f":{pointer.entry}" if pointer.entry else "")
-    return task_file_text(named, inputs=makers.inputs, init_inputs=makers.init_inputs)
+    return task_file_text(
+        named,
+        name=_plain_name(pointer.file.stem),
+        entry=makers.entry,
+        inputs=makers.inputs,
+        init_inputs=makers.init_inputs,
+    )
 
 
 def _locate(reference: str, workspace: Path) -> _Pointer:
@@ -131,7 +137,7 @@ def _locate(reference: str, workspace: Path) -> _Pointer:
         if not path.exists():
             raise TaskError(
                 f"the folder {path.parent} holds no task.toml",
-                hint="name the reference file itself, or write one with: stitch-mcp task new FILE",
+                hint="name the reference file itself, or write one with: stitch-mcp task new REF",
             )
     if path.suffix not in (".py", ".toml"):
         problem = "is neither a Python file nor a task file" if path.exists() else "does not exist"

@@ -298,21 +298,23 @@ def _texts(data: Mapping[str, object], key: str, path: Path) -> tuple[str, ...]:
     return texts
 
 
-def task_file_text(reference: str, *, inputs: str, init_inputs: str | None) -> str:
-    """A task.toml for `reference` in which every key stands, defaults commented out."""
+def task_file_text(reference: str, *, name: str, entry: str, inputs: str, init_inputs: str | None) -> str:
+    """A task.toml for `reference` in which every key stands, those with a default commented out."""
     lines = [
-        "# What a faster program must keep. Lines that start with '#' show the defaults.",
+        "# What a faster program must keep. Lines that start with '#' show the default, or say that there is none.",
         f"reference = {json.dumps(reference, ensure_ascii=False)}",
+        f"# entry = {json.dumps(entry, ensure_ascii=False)}  # {TASK_KEYS['entry']}",
+        f"# name = {json.dumps(name, ensure_ascii=False)}  # {TASK_KEYS['name']}",
         f"inputs = {json.dumps(inputs)}",
     ]
     if init_inputs is not None:
         lines.append(f"init_inputs = {json.dumps(init_inputs)}")
     lines += [f"# {key} = []  # {TASK_KEYS[key]}" for key in ("files", "search_path")]
     lines += ["", "[contract]"]
-    for name, value in _defaults().items():
-        row = next(row for row in CONTRACT_KEYS if row.name == name)
+    for key, value in _defaults().items():
+        row = next(row for row in CONTRACT_KEYS if row.name == key)
         shown = json.dumps(value) if value is not None else "0.0"  # a tuple becomes a list
         choices = f" ({', '.join(row.choices)})" if row.choices else ""
-        note = "" if value is not None else " (unbounded if absent)"
-        lines.append(f"# {name} = {shown}  # {row.meaning}{choices}{note}")
+        note = "" if value is not None else ": no bound unless set"
+        lines.append(f"# {key} = {shown}  # {row.meaning}{choices}{note}")
     return "\n".join(lines) + "\n"
