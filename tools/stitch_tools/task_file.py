@@ -301,7 +301,8 @@ def _texts(data: Mapping[str, object], key: str, path: Path) -> tuple[str, ...]:
 def task_file_text(reference: str, *, name: str, entry: str, inputs: str, init_inputs: str | None) -> str:
     """A task.toml for `reference` in which every key stands, those with a default commented out."""
     lines = [
-        "# What a faster program must keep. Lines that start with '#' show the default, or say that there is none.",
+        "# What a faster program must keep.",
+        "# Lines that start with '#' show the default, or say that there is none.",
         f"reference = {json.dumps(reference, ensure_ascii=False)}",
         f"# entry = {json.dumps(entry, ensure_ascii=False)}  # {TASK_KEYS['entry']}",
         f"# name = {json.dumps(name, ensure_ascii=False)}  # {TASK_KEYS['name']}",
