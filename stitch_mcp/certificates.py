@@ -48,7 +48,7 @@ def verify_certificate(path: str | Path, *, signer: str | Path | None = None) ->
 
     Raises:
         CertificateError: it is damaged, no certificate, from a newer version, or not signed by `signer`.
-        UsageError: `signer` is no such key.
+        UsageError: there is no such file, or `signer` is no such key.
     """
     file = Path(path).expanduser()
     archive = read_certificate(file)

@@ -71,8 +71,8 @@ def test_a_shorter_or_longer_file_is_seen(
 
 def test_another_file_and_a_missing_one_are_plain_errors(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello", encoding="utf-8")
-    for name in ("text", "absent"):
-        with pytest.raises(CertificateError) as caught:
+    for name, kind in (("text", CertificateError), ("absent", UsageError)):
+        with pytest.raises(kind) as caught:
             read_certificate(tmp_path / name)
         assert caught.value.hint
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from stitch_tools.errors import CertificateError, StoreError
+from stitch_tools.errors import CertificateError, StoreError, UsageError
 from stitch_tools.models import Bench, Check, Environment, Fact, SourceFile, sha256_hex
 from stitch_tools.signature import Signature, sign_certificate, verify_signature
 from stitch_tools.store import checked_path, write_atomically
@@ -100,9 +100,12 @@ def read_certificate(path: Path) -> Archive:
     """The archive at `path`, fully verified.
 
     Raises:
+        UsageError: there is no such file.
         CertificateError: it cannot be read, is not a certificate, is damaged, or is from a newer version.
         EnvironmentMissingError: it is signed, and the package `cryptography` is not installed.
     """
+    if not path.is_file():
+        raise UsageError(f"there is no certificate at {path}", hint=_HINT)
     try:
         if path.stat().st_size > MAX_ARCHIVE_BYTES:
             raise CertificateError(f"{path} is too large for a certificate", hint="is it the right file?")
@@ -124,6 +127,7 @@ def read_certificate(path: Path) -> Archive:
     return archive
 
 
+_HINT = "name a .stitch.zip; `stitch-mcp certify RUN --output FILE` writes that of a run"
 _DAMAGED_HINT = "get an undamaged copy, or solve again"
 
 
