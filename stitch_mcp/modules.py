@@ -37,7 +37,7 @@ def load_program(
     without a sandbox: load only what you trust.
 
     Args:
-        certificate: path of the archive.
+        certificate: path of the archive, which `stitch-mcp certify RUN --output FILE` writes.
         weights: a module of the reference's kind, or its state_dict, whose weights the program gets. None:
             those of a reference constructed from the archive after `torch.manual_seed(0)`; `load_state_dict`
             gives it others.
@@ -47,7 +47,7 @@ def load_program(
     Raises:
         CertificateError: the archive is damaged.
         EnvironmentMissingError: this process has no torch, or the program cannot be built here.
-        UsageError: the weights are not those of such a reference.
+        UsageError: there is no such file, or the weights are not those of such a reference.
     """
     _require_torch()
     archive = read_certificate(Path(certificate).expanduser())

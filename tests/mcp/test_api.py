@@ -12,7 +12,7 @@ import pytest
 import stitch_mcp
 from stitch_mcp.programs import read_program
 from stitch_tools.certificate import Certificate, seal_certificate, write_certificate
-from stitch_tools.errors import CertificateError, UsageError
+from stitch_tools.errors import CertificateError, StitchError, UsageError
 from stitch_tools.models import Check, Contract, Environment, ReferenceFacts, Task, TensorSpec
 from stitch_tools.store import Store
 
@@ -152,6 +152,15 @@ def test_weights_of_another_module_are_refused(certificate: Path) -> None:
     torch = pytest.importorskip("torch")
     with pytest.raises(UsageError, match=r"the weights lack fc\.weight"):
         stitch_mcp.load_program(certificate, weights=torch.nn.Linear(16, 33))
+
+
+@pytest.mark.parametrize("name", ["last", "program.cpp"])
+def test_what_is_no_certificate_is_told_how_to_get_one(tmp_path: Path, name: str) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "program.cpp").write_text("int main() {}\n", encoding="utf-8")
+    with pytest.raises(StitchError) as caught:
+        stitch_mcp.load_program(tmp_path / name)
+    assert "certify RUN --output FILE" in caught.value.hint
 
 
 def test_a_damaged_certificate_is_not_loaded(certificate: Path) -> None:

@@ -132,6 +132,8 @@ _DAMAGED_HINT = "get an undamaged copy, or solve again"
 
 
 def _read_entries(data: bytes, path: Path) -> dict[str, bytes]:
+    if not data.startswith(b"PK"):  # as every zip archive does
+        raise CertificateError(f"{path} is not a certificate", hint=_HINT)
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             names = archive.namelist()
