@@ -30,15 +30,18 @@ def contract_overrides(
 
     Raises:
         click.BadParameter: `allow` names something else than matmul and conv.
+        UsageError: a value that the contract does not know; the message names the option.
         TaskError: the file of `contract` cannot be read, or has a wrong key.
     """
+    from stitch_tools.task_file import contract_values, read_task_file
+
     found: dict[str, object] = {}
     if contract is not None:
-        from stitch_tools.task_file import read_task_file
-
         found |= read_task_file(Path(contract).expanduser()).contract or {}
-    found |= {name: value for name, value in (("atol", atol), ("rtol", rtol)) if value is not None}
-    return found | _formats(allow or "")
+    for name, value in (("atol", atol), ("rtol", rtol)):
+        if value is not None:
+            found |= contract_values({name: value}, f"--{name}")
+    return found | contract_values(_formats(allow or ""), f"--allow {allow}")
 
 
 def _formats(text: str) -> dict[str, object]:

@@ -10,7 +10,6 @@ import pytest
 from stitch_mcp.cli import main
 from stitch_mcp.cli.contract import contract_overrides
 from stitch_tools.errors import TaskError, UsageError
-from stitch_tools.task_file import contract_values
 
 REFERENCE = """
 import torch
@@ -57,8 +56,10 @@ def test_formats_are_named_for_products_and_convolutions_alone_or_together() -> 
     assert contract_overrides(None, None, None, None) == {}
     with pytest.raises(click.BadParameter, match="pool=tf32"):
         contract_overrides(None, None, None, "pool=tf32")
-    with pytest.raises(UsageError, match="fp8"):
-        contract_values(contract_overrides(None, None, None, "fp8"), "--allow")
+    with pytest.raises(UsageError, match="--allow int8: matmul_precision = 'int8'"):
+        contract_overrides(None, None, None, "int8")
+    with pytest.raises(UsageError, match="--rtol: rtol = -1"):
+        contract_overrides(None, None, -1.0, None)
 
 
 def test_ceilings_win_over_the_contract_s_file(tmp_path: Path) -> None:
