@@ -71,7 +71,7 @@ def test_a_command_that_compiles_ends_with_the_fix(
     assert list(tmp_path.rglob(".tmp-*")) == []
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_run_without_a_compiler_goes_on_once_there_is_one(tmp_path: Path, machine: dict[str, str]) -> None:
     shutil.copy(PROGRAMS / "linear_relu.py", tmp_path / "model.py")
     error = call(tmp_path, machine, "solve", "model.py", "--quick")["error"]

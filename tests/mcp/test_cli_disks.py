@@ -68,15 +68,16 @@ def unfinished(folders: dict[str, Path]) -> list[Path]:
     ("disk", "option"),
     [
         # Enough for the first steps, too little for the program's files.
-        (("workspace", 128 << 10), "--workspace"),
+        pytest.param(("workspace", 128 << 10), "--workspace", id="workspace"),
         # Too little for the compiler's files: the probe of the ceilings, or the program.
-        (("cache", 16 << 10), "STITCH_CACHE_DIR"),
-        (("cache", 256 << 10), "STITCH_CACHE_DIR"),
+        pytest.param(
+            ("cache", 16 << 10), "STITCH_CACHE_DIR", id="cache: probe", marks=pytest.mark.exhaustive
+        ),
+        pytest.param(("cache", 256 << 10), "STITCH_CACHE_DIR", id="cache: program"),
         # Enough for the lock and the reference's file, not for a second copy of it beside a baseline's.
-        (("scratch", 8 << 10), "TMPDIR"),
+        pytest.param(("scratch", 8 << 10), "TMPDIR", id="scratch", marks=pytest.mark.exhaustive),
     ],
     indirect=["disk"],
-    ids=["workspace", "cache: probe", "cache: program", "scratch"],
 )
 def test_a_full_disk_stops_the_run_with_the_way_out_and_with_room_it_goes_on(
     disk: Path, option: str, folders: dict[str, Path]

@@ -54,7 +54,7 @@ CASES = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", CASES)
 def test_unusual_inputs_are_solved(name: str, tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(CASES[name], encoding="utf-8")

@@ -34,7 +34,9 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TargetSession]
         yield session
 
 
-@pytest.mark.parametrize("name", ["mlp", "gru", "conv_bn_relu"])
+@pytest.mark.parametrize(
+    "name", ["mlp", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("gru", "conv_bn_relu"))]
+)
 def test_a_stitched_program_has_no_memory_error_race_or_undefined_behavior(
     name: str, session: TargetSession, tmp_path: Path
 ) -> None:

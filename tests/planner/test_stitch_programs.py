@@ -33,7 +33,7 @@ def load(path: Path) -> ModuleType:
     return module
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive  # each is judged in test_examples_accepted.py
 @pytest.mark.parametrize("name", sorted(path.stem for path in EXAMPLES.glob("*.py")))
 def test_an_example_is_stitched_without_eager_nodes_and_right(name: str, tmp_path: Path) -> None:
     namespace = load(EXAMPLES / f"{name}.py")

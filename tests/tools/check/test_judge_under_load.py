@@ -64,7 +64,7 @@ EXPECTED = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_eight_workers_at_once_each_get_their_own_verdict(room: Room) -> None:
     assert len(EXPECTED) == WORKERS
     programs = {fault: room.program(fault) for fault in EXPECTED}
@@ -103,7 +103,7 @@ def test_eight_that_time_never_share_the_device(tmp_path: Path, monkeypatch: pyt
     assert (most, served) == (1, WORKERS)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("fault", ["NONE", "TOLERANCE", "CACHED_BY_ADDRESS"])
 def test_the_same_program_judged_twenty_times_has_one_verdict(room: Room, fault: str) -> None:
     program = room.program(fault)

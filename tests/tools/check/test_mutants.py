@@ -75,7 +75,7 @@ def test_there_are_200_faults_of_ten_programs_and_the_same_each_time(programs: l
     assert [row.source for row in found] == again
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_originals_are_accepted(bench: Bench, programs: list[Original]) -> None:
     assert [row.name for row in programs if bench.status_of(row) != "accepted"] == []
 

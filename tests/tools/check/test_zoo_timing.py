@@ -17,6 +17,7 @@ CASES = {case.name: case for case in load_cases("cpu", "cheats") if "timing" in 
 RULES = Rules(min_rounds=10, max_rounds=10, blocks_per_visit=2, ignore_others=True)
 OPTIONS = BenchOptions(baselines=("eager",), rules=RULES, budget_s=30.0)
 LATE = "another result than the check"
+SAMPLE = ("lazy_under_the_runner", "answers_before_the_work")
 WORDS = {
     "lazy_after_many_calls": (("unmeasured",), LATE),
     "lazy_on_a_ring_of_addresses": (("unmeasured",), LATE),
@@ -79,7 +80,10 @@ def test_every_cheat_under_the_clock_is_timed_here() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", WORDS)
+@pytest.mark.parametrize(
+    "name",
+    [name if name in SAMPLE else pytest.param(name, marks=pytest.mark.exhaustive) for name in WORDS],
+)
 def test_a_cheat_under_the_clock_gets_no_speed_up(stopwatch: Stopwatch, name: str) -> None:
     outcomes, words = WORDS[name]
     bench = stopwatch.time(CASES[name])
