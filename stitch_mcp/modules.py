@@ -105,6 +105,7 @@ def _native_module(
         output_structure=facts.output_structure,
         input_structure=facts.input_structure,
         input_names=facts.input_names,
+        input_specs=[(row.name, row.shape, row.dtype) for row in facts.inputs],
         libraries=build.libraries,
         device=_device(task),
         updated_buffers=updated,

@@ -133,6 +133,15 @@ def test_a_module_refuses_shapes_that_the_program_was_not_made_for(store: Store)
         module(store)(torch.randn(4, 17))
 
 
+def test_a_refusal_names_the_shapes_and_types_that_were_expected_and_given(store: Store) -> None:
+    specs = [("x", (5, 16), "float32")]
+    compiled = StitchModule(library(store), WEIGHTS, output_structure='"leaf"', input_specs=specs)
+    with pytest.raises(ProgramError, match=r"input x: made for float32\[5, 16\], given float32\[4, 17\]"):
+        compiled(torch.randn(4, 17))
+    with pytest.raises(ProgramError, match=r"made for float32\[5, 16\], given float64\[16\]"):
+        compiled(torch.randn(16, dtype=torch.float64))
+
+
 def bound_module(store: Store, inputs: object, names: tuple[str, ...]) -> StitchModule:
     return StitchModule(
         library(store),

@@ -10,6 +10,9 @@ from stitch_tools.worker.binding import bind_inputs
 from stitch_tools.worker.candidate.native import NativeProgram, ProgramError, make_workspace
 from stitch_tools.worker.trees import flatten_inputs, unflatten
 
+InputSpec = tuple[str, Sequence[int], str]
+"""Name, shape and type of a tensor; the type is torch's name without the prefix."""
+
 
 class StitchModule(torch.nn.Module):
     """Calls a native program where the reference was called.
@@ -26,6 +29,7 @@ class StitchModule(torch.nn.Module):
         output_structure: str,
         input_structure: str = "",
         input_names: Sequence[str] = (),
+        input_specs: Sequence[InputSpec] = (),
         libraries: Sequence[str] = (),
         device: torch.device | str = "cpu",
         updated_buffers: Sequence[str] = (),
@@ -39,6 +43,7 @@ class StitchModule(torch.nn.Module):
             output_structure: ReferenceFacts.output_structure.
             input_structure: ReferenceFacts.input_structure; "" compares no constants.
             input_names: ReferenceFacts.input_names.
+            input_specs: ReferenceFacts.inputs, for the words of a refusal; empty leaves it as it is.
             libraries: Build.libraries, loaded first.
             device: where the program runs.
             updated_buffers: names of buffers that forward updates, where the contract says `updated`.
@@ -51,6 +56,7 @@ class StitchModule(torch.nn.Module):
         self._structure = json.loads(output_structure)
         self._inputs = json.loads(input_structure) if input_structure else None
         self._input_names = tuple(input_names)
+        self._input_specs = tuple(input_specs)
         self._updated = tuple(updated_buffers)
         self._threads = threads
         self._device = torch.device(device)
@@ -85,7 +91,11 @@ class StitchModule(torch.nn.Module):
         """
         bound = _bind(self._inputs, self._input_names, args, kwargs)
         inputs = [tensor.detach().to(self._device) for tensor in flatten_inputs(bound).tensors]
-        planned = self._program.plan(inputs)
+        try:
+            planned = self._program.plan(inputs)
+        except ProgramError as error:
+            words = [error.message, *_differences(self._input_specs, inputs)]
+            raise ProgramError(error.status, error.step, "; ".join(filter(None, words))) from None
         outputs = [torch.empty(shape, dtype=dtype, device=self._device) for shape, dtype in planned.outputs]
         state = [getattr(self, self._names[name]) for name in self._updated]
         workspace = make_workspace(planned.workspace_bytes, self._device)
@@ -120,6 +130,17 @@ def forward_only(
 
     module.register_forward_pre_hook(bind, with_kwargs=True)
     return module
+
+
+def _differences(specs: Sequence[InputSpec], inputs: Sequence[torch.Tensor]) -> list[str]:
+    """One text for each input whose shape or type is another than expected."""
+    found: list[str] = []
+    for (name, shape, dtype), tensor in zip(specs, inputs, strict=False):
+        expected = f"{dtype}{list(shape)}"
+        given = f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+        if given != expected:
+            found.append(f"input {name}: made for {expected}, given {given}")
+    return found
 
 
 def _bind(structure: Any, names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
