@@ -147,10 +147,15 @@ def _check_notes(check: Check) -> list[str]:
     notes.append(f"oracle: {check.oracle}; isolation: {check.sandbox or 'nothing ran'}")
     if check.repeats_bitwise is not None:
         notes.append(f"a second call on the same inputs gives {_same_bits(check.repeats_bitwise)}")
-    notes += [f"not checked: {text}" for text in check.not_checked]
+    notes += _not_checked(check.not_checked)
     if check.stderr_tail and check.status != "accepted":
         notes.append(f"the program's last output:\n{check.stderr_tail.rstrip()}")
     return notes
+
+
+def _not_checked(texts: Sequence[str]) -> list[str]:
+    # A certificate says "certified without <tool>: <reason>"; one label is enough here.
+    return [f"not checked: {text.removeprefix('certified without ')}" for text in texts]
 
 
 def _same_bits(same: bool) -> str:
@@ -262,7 +267,7 @@ def certificate_sections(seen: "CertificateView") -> list[Section]:
     )
     signed = f"signed by the ed25519 key {seen.signer}" if seen.signer else "not signed"
     notes = (f"verified: nothing in this archive is damaged; {signed}", seen.claim)
-    notes += tuple(f"not checked: {text}" for text in seen.not_checked)
+    notes += tuple(_not_checked(seen.not_checked))
     return [Section("", ("what", "says"), rows, notes)]
 
 
@@ -288,6 +293,12 @@ def solve_sections(result: "SolveResult") -> list[Section]:
         notes.append(f"certificate: {result.certificate}")
         notes.append(f"re-check it: {program_name()} certify --verify {path}")
     return [*sections, Section(notes=tuple(notes))]
+
+
+def demo_sections(result: "SolveResult") -> list[Section]:
+    """The end of a demonstration, which is a quick run."""
+    note = f"a quick run: fewest rounds, no sanitizers; `{program_name()} solve` does all"
+    return [*solve_sections(result), Section(notes=(note,))]
 
 
 def plan_sections(plan: "Plan") -> list[Section]:
