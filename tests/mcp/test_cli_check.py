@@ -81,6 +81,15 @@ def test_kernelbench_s_rule_stands_beside_ours(workspace: Path, capsys: pytest.C
     )
 
 
+def test_a_program_in_python_is_announced_before_it_is_loaded(
+    workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (workspace / "broken.py").write_text("1 / 0\n", encoding="utf-8")
+    assert main(["check", "model.py", "broken.py"]) == 3
+    said = capsys.readouterr().err
+    assert said.index("observing the reference") < said.index("loading the program (it may compile")
+
+
 def test_what_the_options_loosen_is_marked_and_can_be_forbidden(
     workspace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -175,6 +175,8 @@ class _Judge:
                 return end_of_worker(death)
 
     def _load_and_draw(self, trial: Trial) -> End | None:
+        if self.emit is not None and self.program.format == "kernelbench":
+            self.emit("loading the program (it may compile an extension)")
         answer = trial.worker.load(self.options.init_timeout_s)
         if not answer.ok:
             return end_of_load(answer)
