@@ -138,6 +138,14 @@ def test_a_class_whose_constructor_needs_arguments_asks_for_their_maker(
     assert fault.hint == f"Define get_init_inputs() returning {returned}."
 
 
+def test_a_constructor_that_is_inherited_from_torch_is_no_line_of_the_user(tmp_path: Path) -> None:
+    source = "from torch import nn\nclass Model(nn.Linear):\n    pass\ndef get_inputs():\n    return []\n"
+    with pytest.raises(ReferenceFault) as caught:
+        load(tmp_path, source, init_inputs=None).construct(1)
+    assert (caught.value.file, caught.value.line) == ("model.py", None)
+    assert caught.value.hint == "Define get_init_inputs() returning [in_features, out_features]."
+
+
 @pytest.mark.parametrize("signature", ["", "x"])
 def test_a_function_that_makes_a_module_is_told_what_to_name(tmp_path: Path, signature: str) -> None:
     source = f"{GOOD}\ndef make({signature}):\n    return Model(4)\n"

@@ -294,17 +294,21 @@ def _as_arguments(value: Any) -> Any:
 def _last_user_line(
     error: BaseException, source: ReferenceSource
 ) -> tuple[str | None, int | None, str | None]:
-    roots = [Path(folder).resolve() for folder in (source.folder, *source.search_path)]
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        path = Path(frame.filename)
-        if path.is_absolute() and any(root in path.resolve().parents for root in roots):
+        if _is_users(frame.filename, source):
             return _relative(frame.filename, source), frame.lineno, frame.line or None
     return None, None, None
 
 
+def _is_users(filename: str, source: ReferenceSource) -> bool:
+    path = Path(filename)
+    roots = [Path(folder).resolve() for folder in (source.folder, *source.search_path)]
+    return path.is_absolute() and any(root in path.resolve().parents for root in roots)
+
+
 def _definition(function: Any, source: ReferenceSource) -> tuple[str | None, int | None, str | None]:
     code = getattr(function, "__code__", None)
-    if code is None or code.co_filename.startswith("<"):  # built in, or generated as a dataclass' is
+    if code is None or not _is_users(code.co_filename, source):  # built in, inherited or generated
         return source.main, None, None
     return (
         _relative(code.co_filename, source),
