@@ -6,7 +6,8 @@ import pytest
 
 from stitch_tools.evidence import scan_program
 from tests.tools.evidence.honest import QUIET
-from tests.tools.evidence.pairs import PAIRS, REFERENCE
+from tests.tools.evidence.pairs import PAIRS
+from tests.tools.evidence.programs import REFERENCE
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 

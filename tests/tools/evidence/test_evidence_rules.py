@@ -4,7 +4,8 @@ import pytest
 
 from stitch_tools.evidence import RULES, scan_program
 from stitch_tools.models import Finding
-from tests.tools.evidence.pairs import PAIRS, REFERENCE, Files
+from tests.tools.evidence.pairs import PAIRS
+from tests.tools.evidence.programs import REFERENCE, Files
 
 
 def scan(files: Files) -> tuple[Finding, ...]:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from stitch_tools.evidence import RULES, scan_program
 from stitch_tools.evidence.document import rules_document
 from stitch_tools.models import Finding
-from tests.tools.evidence.pairs import HONEST, HONEST_NATIVE, PAIRS, scale_with
+from tests.tools.evidence.pairs import PAIRS
+from tests.tools.evidence.programs import HONEST, HONEST_NATIVE, scale_with
 
 PUBLISHED = Path(__file__).parents[3] / "docs/rules.md"
 
