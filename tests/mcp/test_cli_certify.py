@@ -78,6 +78,7 @@ def test_a_rerun_builds_checks_and_times_again(certified: Archive, workspace: Pa
     assert code == (4 if again["speedup"] == "not_confirmed" else 0)
 
 
+@pytest.mark.exhaustive  # test_rerun.py compares without running
 def test_a_speedup_that_was_made_up_is_not_confirmed(
     certified: Archive, workspace: Path, tmp_path: Path
 ) -> None:
@@ -91,6 +92,7 @@ def test_a_speedup_that_was_made_up_is_not_confirmed(
     assert again["correct"] is True
 
 
+@pytest.mark.exhaustive
 def test_on_another_device_correctness_alone_is_proven(
     certified: Archive, workspace: Path, tmp_path: Path
 ) -> None:

@@ -73,7 +73,9 @@ def unfinished(folders: dict[str, Path]) -> list[Path]:
         pytest.param(
             ("cache", 16 << 10), "STITCH_CACHE_DIR", id="cache: probe", marks=pytest.mark.exhaustive
         ),
-        pytest.param(("cache", 256 << 10), "STITCH_CACHE_DIR", id="cache: program"),
+        pytest.param(
+            ("cache", 256 << 10), "STITCH_CACHE_DIR", id="cache: program", marks=pytest.mark.exhaustive
+        ),
         # Enough for the lock and the reference's file, not for a second copy of it beside a baseline's.
         pytest.param(("scratch", 8 << 10), "TMPDIR", id="scratch", marks=pytest.mark.exhaustive),
     ],

@@ -126,7 +126,7 @@ def test_a_reference_that_prints_without_end_is_ended_and_told(tmp_path: Path) -
     assert error["hint"]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_processes_and_threads_of_a_reference_end_with_the_run(tmp_path: Path) -> None:
     seconds = f"{100_000 + os.getpid()}.25"
     found = solve(tmp_path, MODEL.replace("{helper}", FORK.replace("SECONDS", seconds)))
