@@ -20,6 +20,8 @@ VALUES: dict[str, object] = {
     "steps": 2,
     "ok": True,
     "decision": "accept",
+    "threads": 2,
+    "require_sandbox": "full",
 }
 """Values of the fields that are no plain text."""
 

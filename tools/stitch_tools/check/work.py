@@ -31,6 +31,7 @@ _BLOCKS = (("own-1", 3), ("own-2", 5))
 """Draws with the calls that count on a GPU: another number each, so that launches per call could differ."""
 _FEWEST_OBSERVATIONS = 20
 _NEARLY_NOTHING = 0.01
+_FEWEST_FOR_NOTHING = 100  # samples: fewer can miss code that does five percent of the work
 _MOST_ITEMS = 40
 _MOST_NAMED = 10
 _MOST_CHARS = 500
@@ -220,5 +221,6 @@ def _judge(case: Case, traced: Traced, evidence: WorkEvidence) -> None:
         names = [item.name for item in evidence.items if item.owner == "pytorch"][:_MOST_NAMED]
         share = f"{evidence.pytorch_of_work:.0%} of the work is PyTorch's"
         traced.find("pytorch_share", f"{share}: {', '.join(names)}", "note")
-    if evidence.own < _NEARLY_NOTHING * evidence.work and evidence.library > 0:
+    enough = case.cuda or evidence.observations * evidence.work >= _FEWEST_FOR_NOTHING
+    if enough and evidence.own < _NEARLY_NOTHING * evidence.work and evidence.library > 0:
         traced.flags.append("library_only")
