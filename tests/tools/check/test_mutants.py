@@ -80,7 +80,7 @@ def test_the_originals_are_accepted(bench: Bench, programs: list[Original]) -> N
     assert [row.name for row in programs if bench.status_of(row) != "accepted"] == []
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_of_a_sample_every_fault_that_anything_shows_is_noticed(
     bench: Bench, programs: list[Original]
 ) -> None:

@@ -23,10 +23,10 @@ def court(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Court]:
 
 
 def sample() -> set[str]:
-    """One case of each family: what is judged where time is short."""
+    """One case of every third family, and some honest ones: what is judged where time is short."""
     first = {case.family: case.name for case in reversed(CASES) if case.kind == "cheats" and not case.missed}
     honest = [case.name for case in CASES if case.kind == "honest" and not case.missed]
-    return {*first.values(), *honest[::4]}
+    return {*(first[family] for family in sorted(first)[::3]), *honest[::6]}
 
 
 def parameters(cases: tuple[Case, ...]) -> list[object]:
