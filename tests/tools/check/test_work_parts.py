@@ -24,7 +24,7 @@ from stitch_tools.worker.candidate.activity.kernels import (
     read_trace,
     stub_kernels,
 )
-from stitch_tools.worker.candidate.activity.near import Memory, rest_of_code
+from stitch_tools.worker.candidate.activity.near import PAGE, Memory, rest_of_code
 from stitch_tools.worker.candidate.activity.objects import Belongings, executable_mappings
 from stitch_tools.worker.candidate.native import NativeProgram, ProgramError
 from stitch_tools.worker.elf import open_elf
@@ -154,16 +154,17 @@ def test_the_rest_of_the_last_page_lies_behind_the_code_and_is_no_longer_than_th
 
 
 def test_the_nearest_free_page_is_taken_above_as_below() -> None:
-    memory = Memory()
-    code = memory.anywhere(4096)
-    far = 1 << 30
-    below = memory.near(code, code + 4096, 64, [(0, code - far), (code, 1 << 47)])
-    above = memory.near(code, code + 4096, 64, [(0, code + far), (code + far + (4 << 20), 1 << 47)])
-    assert below is not None
-    assert code - far <= below < code
-    assert above is not None
-    assert code + far <= above < code + far + (4 << 20)
-    assert memory.near(code, code + 4096, 64, [(0, 1 << 47)]) is None
+    memory, libc = Memory(), ctypes.CDLL(None)
+    hole, top = 1 << 22, 1 << 47
+    region = memory.anywhere(3 * hole)  # space of this test's own: elsewhere others may map meanwhile
+    code, upper = region + hole, region + 2 * hole
+    libc.munmap(ctypes.c_void_p(region), ctypes.c_size_t(hole))
+    below = memory.near(code, upper, 64, [(0, region), (code, top)])
+    libc.munmap(ctypes.c_void_p(upper), ctypes.c_size_t(hole))
+    above = memory.near(code, upper, 64, [(0, upper), (upper + hole, top)])
+    assert below == code - PAGE
+    assert above == upper
+    assert memory.near(code, upper, 64, [(0, top)]) is None
 
 
 # Symbols of a library that nvcc 13.0 built.
