@@ -79,7 +79,7 @@ def certify_run(run: Run, task: Task, plan: Plan) -> CertificateWritten:
             update={"compiler": build.compiler if build else None, "sandbox": check.sandbox}
         ),
         files=(),
-        not_checked=check.not_checked,
+        not_checked=(*check.not_checked, *(bench.not_checked if bench else ())),
     )
     archive = seal_certificate(draft, entries)
     path = run.folder / f"{task.name}-{program.program_id[:8]}{SUFFIX}"

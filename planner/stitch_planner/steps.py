@@ -296,6 +296,7 @@ def bench(work: Work) -> None:
             facts=work.facts,
             options=BenchOptions(quick=quick, cache_dir=work.cache_dir),
             emit=work.emit,
+            graph=work.graph,
         )
     else:
         timed = Bench(
@@ -314,7 +315,8 @@ def bench(work: Work) -> None:
 def decide(work: Work) -> None:
     """Say what follows from the evidence. The stitcher has one round, so it accepts or stops."""
     checked, timed = work.check, work.bench
-    decision: Decision = "accept" if checked.status == "accepted" else "stop"
+    good = checked.status == "accepted" and not timed.rejected
+    decision: Decision = "accept" if good else "stop"
     work.run.record(
         DecisionMade(program_id=checked.program_id, decision=decision, reason=explain(checked, timed))
     )
@@ -325,6 +327,8 @@ def explain(checked: Check, timed: Bench) -> str:
     if checked.status != "accepted":
         return f"{checked.status}: {checked.message}" if checked.message else checked.status
     against = timed.ratio("eager")
+    if timed.rejected:
+        return f"rejected_cheat: {timed.message}"
     flags = f" ({', '.join(checked.flags)})" if checked.flags else ""
     if against is None:
         return f"correct{flags}, not timed: {timed.message}"
@@ -335,7 +339,7 @@ def explain(checked: Check, timed: Bench) -> str:
 
 def certify(work: Work) -> None:
     """Write the certificate of an accepted program; of any other there is none."""
-    if work.check.status != "accepted":
+    if work.check.status != "accepted" or work.bench.rejected:
         return
     work.run.record(certify_run(work.run, work.task, work.plan))
 
@@ -345,7 +349,7 @@ def finish(work: Work) -> None:
     decision = work.run.state.decision
     work.run.record(
         RunFinished(
-            status=work.check.status,
+            status="rejected_cheat" if work.bench.rejected else work.check.status,
             outcome=work.bench.outcome,
             message=decision.reason if decision else "",
         )

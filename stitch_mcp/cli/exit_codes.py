@@ -87,6 +87,8 @@ def for_check(check: Check) -> ExitCode:
 
 def for_bench(bench: Bench, min_speedup: float | None) -> ExitCode:
     """The code of a timing, measured against the goal over eager where there is one."""
+    if bench.rejected:
+        return ExitCode.CHEAT
     if bench.outcome == "unmeasured":
         return ExitCode.UNMEASURED
     eager = bench.ratio("eager")

@@ -11,6 +11,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ _PROBE_REPETITIONS = 3
 _DEFAULT_CACHE_BYTES = 32 << 20
 _BUSY_SHARE = 0.25
 """Above this share of waiting for a CPU the figures are low, and must not stay in the cache."""
-_SCHEMA = 1
+_SCHEMA = 2
 
 
 def measure_ceilings(
@@ -59,22 +60,17 @@ def measure_ceilings(
         WorkerError: the measuring child failed.
         LockedError: another process times on the device for longer than a minute.
     """
-    threads = session.threads if session is not None else _usable_cpus()
-    gpu = _gpu_of(target)
-    key = _gpu_key(gpu) if gpu is not None else _cpu_key(threads)
-    path = (cache_dir or user_cache_dir()) / "ceilings" / f"{sha256_hex(key.encode())[:32]}.json"
-    known = None if refresh else _read(path, need_products=session is not None)
+    place = _place(target, session.threads if session is not None else None, cache_dir)
+    known = None if refresh else _read(place.file, need_products=session is not None)
     if known is not None:
         return known
     if emit is not None:
         emit("measuring what this device can do (once per machine)")
-    with device_lock(gpu.uuid if gpu else "cpu", wait_s=_LOCK_WAIT_S, purpose="ceilings", emit=emit):
+    lock_key = place.gpu.uuid if place.gpu else "cpu"
+    with device_lock(lock_key, wait_s=_LOCK_WAIT_S, purpose="ceilings", emit=emit):
         before = snapshot()
-        if gpu is None:
-            found = _measure_cpu(key, threads, cache_dir, session)
-        else:
-            found = _measure_gpu(key, gpu, target, session)
-        waited = waited_share(before, snapshot()) if gpu is None else None
+        found = _measure(place, target, cache_dir, session)
+        waited = waited_share(before, snapshot()) if place.gpu is None else None
     if waited is not None and waited > _BUSY_SHARE:
         if emit is not None:
             emit(
@@ -82,8 +78,61 @@ def measure_ceilings(
             )
         return found
     with contextlib.suppress(StitchError):  # a cache that cannot be written only costs the next run time
-        write_atomically(path, _entry(found, products=session is not None))
+        write_atomically(place.file, _entry(found, products=session is not None))
     return found
+
+
+def cached_ceilings(
+    target: str, *, threads: int | None = None, cache_dir: Path | None = None
+) -> Ceilings | None:
+    """The ceilings that were measured here before for `threads` CPU threads; None where there are none."""
+    return _read(_place(target, threads, cache_dir).file, need_products=False)
+
+
+def remeasured(known: Ceilings, session: TargetSession, *, cache_dir: Path | None = None) -> Ceilings:
+    """The wider of `known` and what is measured now: what a disturbed measurement missed is made good.
+
+    The caller holds the device's lock. Nothing is cached.
+
+    Raises:
+        EnvironmentMissingError: the device is not here, or there is no C++ compiler.
+        WorkerError: the measuring child failed.
+    """
+    found = _measure(_place(known.target, session.threads, cache_dir), known.target, cache_dir, session)
+    rates = ("copy_bytes_per_s", "cache_bytes_per_s", "write_bytes_per_s", "read_bytes_per_s")
+    wider: dict[str, object] = {
+        name: max(getattr(known, name) or 0.0, getattr(found, name) or 0.0) or None for name in rates
+    }
+    wider["launch_us"] = min(known.launch_us, found.launch_us)
+    wider["flops_per_s"] = {
+        name: max(known.flops_per_s.get(name, 0.0), found.flops_per_s.get(name, 0.0))
+        for name in {**known.flops_per_s, **found.flops_per_s}
+    }
+    return known.model_copy(update=wider)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Whose ceilings, and where they are kept."""
+
+    key: str
+    gpu: Gpu | None
+    threads: int
+    file: Path
+
+
+def _place(target: str, threads: int | None, cache_dir: Path | None) -> _Place:
+    gpu = _gpu_of(target)
+    count = threads or _usable_cpus()
+    key = _gpu_key(gpu) if gpu is not None else _cpu_key(count)
+    file = (cache_dir or user_cache_dir()) / "ceilings" / f"{sha256_hex(key.encode())[:32]}.json"
+    return _Place(key, gpu, count, file)
+
+
+def _measure(place: _Place, target: str, cache_dir: Path | None, session: TargetSession | None) -> Ceilings:
+    if place.gpu is None:
+        return _measure_cpu(place.key, place.threads, cache_dir, session)
+    return _measure_gpu(place.key, place.gpu, target, session)
 
 
 def _gpu_of(target: str) -> Gpu | None:
@@ -139,6 +188,8 @@ def _measure_cpu(key: str, threads: int, cache_dir: Path | None, session: Target
         target="cpu",
         copy_bytes_per_s=best["copy_bytes_per_s"],
         cache_bytes_per_s=best["cache_bytes_per_s"],
+        write_bytes_per_s=best["write_bytes_per_s"],
+        read_bytes_per_s=best["read_bytes_per_s"],
         last_level_cache_bytes=cache,
         flops_per_s=rates,
         pointwise_flops_per_s=fma,
@@ -185,6 +236,8 @@ def _measure_gpu(key: str, gpu: Gpu, target: str, session: TargetSession | None)
         target=target,
         copy_bytes_per_s=answer["copy_bytes_per_s"],
         cache_bytes_per_s=answer["cache_bytes_per_s"],
+        write_bytes_per_s=answer["write_bytes_per_s"],
+        read_bytes_per_s=answer["read_bytes_per_s"],
         last_level_cache_bytes=int(gpu.l2_bytes or answer["last_level_cache_bytes"]),
         flops_per_s=answer["flops_per_s"],
         pointwise_flops_per_s=answer.get("pointwise_flops_per_s"),

@@ -1,7 +1,8 @@
-// y = 2 x + 1: a program whose time and honesty `variant.h` decides (REPEAT, SLEEP_MS, LAZY_AFTER, ...).
+// y = 2 x + 1: a program whose time and honesty `variant.h` decides (REPEAT, SLEEP_MS, LAZY_AFTER, KEEPS, ...).
 #include <stitch/abi.h>
 
 #include <chrono>
+#include <cstring>
 #include <thread>
 
 #include "variant.h"
@@ -51,6 +52,13 @@ STITCH_EXPORT int32_t stitch_forward(StitchHandle* self, const StitchForwardArgs
 #endif
 #ifdef LAZY_AFTER
   if (self->calls > LAZY_AFTER) return STITCH_OK;
+#endif
+#ifdef KEEPS
+  // Poison is the bits of a NaN at both ends: whatever else lies there was computed in an earlier round.
+  uint32_t ends[2];
+  std::memcpy(&ends[0], y, 4);
+  std::memcpy(&ends[1], y + count - 1, 4);
+  if (self->calls > KEEPS && ends[0] != UINT32_MAX && ends[1] != UINT32_MAX) return STITCH_OK;
 #endif
   for (int repetition = 0; repetition < REPEAT; ++repetition) {
     for (int64_t i = 0; i < count; ++i) y[i] = x[i] * 2.0f + 1.0f;

@@ -1,6 +1,7 @@
 """Facts that instruments return and the store keeps. Import from the submodules' names here."""
 
 from stitch_tools.models.base import Fact, sha256_hex
+from stitch_tools.models.conditions import GpuConditions, TimeBound
 from stitch_tools.models.environment import Environment
 from stitch_tools.models.evidence import WorkEvidence, WorkItem, WorkOwner
 from stitch_tools.models.graph import (
@@ -70,6 +71,7 @@ __all__ = [
     "Fact",
     "FieldSource",
     "Finding",
+    "GpuConditions",
     "Graph",
     "GraphInput",
     "GraphNode",
@@ -92,6 +94,7 @@ __all__ = [
     "SourceFile",
     "Task",
     "TensorSpec",
+    "TimeBound",
     "Timing",
     "Tolerance",
     "Toolchain",

@@ -102,6 +102,10 @@ class Ceilings(Fact):
     """Bytes read plus bytes written per second of a large copy."""
     cache_bytes_per_s: float | None = None
     """The same for a copy that stays in the last-level cache."""
+    write_bytes_per_s: float | None = None
+    """Bytes written per second where nothing is read; the best of ordinary and streaming stores."""
+    read_bytes_per_s: float | None = None
+    """Bytes read per second where nothing is written."""
     last_level_cache_bytes: int
     flops_per_s: dict[str, float]
     """Matrix-product rate by format: fp32, tf32, bf16, fp16."""

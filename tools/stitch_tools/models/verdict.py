@@ -3,6 +3,7 @@
 from typing import Literal
 
 from stitch_tools.models.base import Fact
+from stitch_tools.models.conditions import GpuConditions, TimeBound
 from stitch_tools.models.evidence import WorkEvidence
 from stitch_tools.models.sanitizer import SanitizerRun, Severity
 
@@ -189,10 +190,23 @@ class Bench(Fact):
     """OpenMP threads that program and baselines used (cpu)."""
     steal_share: float | None = None
     """Share of CPU time stolen by the hypervisor during the run, None where unknown."""
+    gpu: GpuConditions | None = None
+    """Clocks and company of the GPU; None on a CPU, or where its driver tells nothing."""
+    bounds: tuple[TimeBound, ...] = ()
+    """The program's times beside the shortest ones that are possible, where those say anything."""
+    findings: tuple[Finding, ...] = ()
+    """What the times say against the program. A fatal one makes the outcome `unmeasured`."""
+    not_checked: tuple[str, ...] = ()
+    """What this timing does not cover, in plain words."""
     sandbox: SandboxLevel | None = None
     message: str = ""
     """Why the outcome is unmeasured or inconclusive."""
     wall_s: float | None = None
+
+    @property
+    def rejected(self) -> bool:
+        """Whether the times prove that the program does not do its work when it is timed."""
+        return any(row.severity == "fatal" for row in self.findings)
 
     def ratio(self, baseline: str, contestant: str = "program") -> Ratio | None:
         """The contestant's ratio against `baseline`, or None if that one was not measured."""

@@ -5,22 +5,43 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
-from stitch_tools.check.reference import ReferenceServer
+from stitch_tools.check.reference import Inputs, ReferenceServer, Weights
 from stitch_tools.device import Target, cpu_info, resolve_target
-from stitch_tools.models import Bench, BenchOutcome, Build, Program, Ratio, ReferenceFacts, Task, Timing
+from stitch_tools.errors import TaskError, WorkerError
+from stitch_tools.graph import capture_graph
+from stitch_tools.models import (
+    Bench,
+    BenchOutcome,
+    Build,
+    Ceilings,
+    GpuConditions,
+    Graph,
+    Program,
+    Ratio,
+    ReferenceFacts,
+    Task,
+    Timing,
+)
+from stitch_tools.processes.outcome import ChildDied
 from stitch_tools.processes.session import TargetSession
 from stitch_tools.store import Store
 from stitch_tools.timing.audit import cpu_seconds, kept_results, moved_work, too_many_cpus
-from stitch_tools.timing.blocks import Figure, Rounds, Rules, Series, run_rounds
+from stitch_tools.timing.blocks import Contestant, Figure, Rounds, Rules, run_rounds
+from stitch_tools.timing.bounds import Limits, cache_bytes, memory_nodes, product_operations
 from stitch_tools.timing.contestant import ContestantFailedError
 from stitch_tools.timing.crosscheck import disagreement
 from stitch_tools.timing.device_lock import device_lock
+from stitch_tools.timing.gpu_watch import GpuWatch
 from stitch_tools.timing.recheck import recheck
-from stitch_tools.timing.ring import RingShape, available_bytes, ring_shape
+from stitch_tools.timing.ring import available_bytes, ring_shape
 from stitch_tools.timing.seats import PROGRAM, PROGRAM_GRAPHED, Field, Seat, deal, seat_baseline, seat_program
+from stitch_tools.timing.speeding import NO_CEILINGS, NO_GRAPH, Speeding, look
 from stitch_tools.timing.statistics import CPU_NOISE, GPU_NOISE, outcome_of
+from stitch_tools.timing.wording import describe_disturbance, describe_ring, explain, timing_of
+from stitch_tools.timing.writer import convicts
 
 Emit = Callable[[str], None]
 CPU_BASELINES = ("eager", "compile:default")
@@ -42,8 +63,6 @@ _CUDA_CACHE_BYTES = 64 << 20
 _LATENCY_SAMPLES = 40
 """Single calls per visit where they are the headline: each carries the jitter of two wake-ups."""
 _NOTE_CHARS = 300
-_DISTURBED = 0.10
-"""Above this share of disturbed visits the message says so."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +95,7 @@ def benchmark_program(
     store: Store,
     facts: ReferenceFacts,
     options: BenchOptions | None = None,
+    graph: Graph | None = None,
     emit: Emit | None = None,
     deadline_s: float | None = None,
 ) -> Bench:
@@ -89,6 +109,7 @@ def benchmark_program(
         store: where the sources lie.
         facts: what was observed of the reference.
         options: what is timed, and how long.
+        graph: the reference's forward; None captures it where ceilings are known.
         emit: takes sentences on the progress.
         deadline_s: a time.monotonic() value after which no further round is begun.
 
@@ -98,7 +119,7 @@ def benchmark_program(
         WorkerError, SandboxError: a failure of ours or of this machine.
     """
     began = time.monotonic()
-    run = _Run(task, program, session, store, facts, options or BenchOptions(), emit)
+    run = _Run(task, program, session, store, facts, options or BenchOptions(), emit, graph)
     target = resolve_target(task.target)
     refusal = run.refusal(build, target)
     if refusal is not None:
@@ -111,7 +132,7 @@ def benchmark_program(
             if doubt is not None:
                 run.say(f"{doubt}; timing again")
                 run.absent.clear()
-                bench, _ = run.measure(build, target, deadline_s)
+                bench, _ = run.measure(build, target, deadline_s, again=True)
         except ContestantFailedError as failure:
             return run.unmeasured(f"the program failed while it was timed: {failure.reason}", target, began)
     return bench.model_copy(update={"wall_s": time.monotonic() - began})
@@ -128,6 +149,8 @@ class _Run:
     facts: ReferenceFacts
     options: BenchOptions
     emit: Emit | None
+    graph: Graph | None
+    ceilings: Ceilings | None = None
     absent: list[Timing] = field(default_factory=list[Timing])
     """Baselines that could not be measured, with the reason."""
 
@@ -165,14 +188,15 @@ class _Run:
         return "throughput_us" if self.task.target == "cpu" else "latency_us"
 
     def measure(
-        self, build: Build | None, target: Target, deadline_s: float | None
+        self, build: Build | None, target: Target, deadline_s: float | None, *, again: bool = False
     ) -> tuple[Bench, str | None]:
-        """The judged Bench, and how the program's own clock disagrees with ours, None where it agrees.
+        """The judged Bench, and what speaks against the program's times, None where nothing does.
 
         Raises:
             ContestantFailedError: the program failed.
         """
         with ExitStack() as stack:
+            watch = stack.enter_context(GpuWatch(target.gpu.uuid)) if target.gpu is not None else None
             place = self._field(target)
             judge = stack.enter_context(ReferenceServer(self.session, self.task, self.store))
             weights, draws = deal(stack, judge, place.seeds)
@@ -180,43 +204,75 @@ class _Run:
                 stack, place, self.program, build, weights=weights, draws=draws, samples=self.options.samples
             )
             seats = [program]
-            if place.cuda and self.program.format == "native":
-                self._seat(
-                    seats,
-                    stack,
-                    PROGRAM_GRAPHED,
-                    lambda own: seat_program(
-                        own,
-                        place,
-                        self.program,
-                        build,
-                        weights=weights,
-                        draws=draws,
-                        samples=self.options.samples,
-                        graphed=True,
-                    ),
-                )
+            self._seat_graphed(seats, stack, place, build, weights, draws)
             self._seat_baselines(seats, stack, place)
             before_s = cpu_seconds(program.pid)
-            rounds = self._rounds(seats, deadline_s)
+            rounds = self._rounds(seats, deadline_s, watch)
             moved = moved_work(program.history)
-            doubt = self._audit(program, rounds, before_s)
+            crowd = self._crowd(program, before_s)
+            doubt = crowd or kept_results(program, rounds.series[PROGRAM].throughput_s())
+            prove = None
+            if again and crowd is None:
+                prove = partial(convicts, program, place, weights=weights, draws=draws)
+            speeding = self._speeding(target, place, judge, program, prove)
             self._finish(seats)
             # Where others ran beside us a go costs milliseconds more than its calls; that proves nothing.
-            if doubt is None and not _describe_disturbance(rounds):
+            if doubt is None and not describe_disturbance(rounds):
                 doubt = moved or disagreement(program)
             self.say("comparing outputs of the timed calls with the reference")
             wrong, unchecked = recheck(judge, self.task, self.facts, place.seeds, program)
             self._recheck_graphed(seats, judge, place)
-            bench = self._judge(target, seats, rounds, wrong=wrong, doubt=doubt, unchecked=unchecked)
-            return bench, doubt
+            seen = _Seen(rounds, speeding, wrong, doubt, unchecked, watch.conditions() if watch else None)
+            return self._judge(target, seats, seen), doubt or speeding.doubt
 
-    def _audit(self, program: Seat, rounds: Rounds, before_s: float | None) -> str | None:
-        """What speaks against the times of the program; None where nothing does."""
-        after_s, doubt = cpu_seconds(program.pid), None
-        if self.task.target == "cpu" and before_s is not None and after_s is not None:
-            doubt = too_many_cpus(after_s - before_s, program.history, self.session.threads)
-        return doubt or kept_results(program, rounds.series[PROGRAM].throughput_s())
+    def _crowd(self, program: Seat, before_s: float | None) -> str | None:
+        """A sentence where the program used more CPUs than it may; None where it did not."""
+        after_s = cpu_seconds(program.pid)
+        if self.task.target != "cpu" or before_s is None or after_s is None:
+            return None
+        return too_many_cpus(after_s - before_s, program.history, self.session.threads)
+
+    def _speeding(
+        self,
+        target: Target,
+        place: Field,
+        judge: ReferenceServer,
+        program: Seat,
+        prove: Callable[[int], bool | None] | None,
+    ) -> Speeding:
+        """What the device's ceilings say about the program's times."""
+        # Ceilings are measured under this package's lock: their module imports it.
+        from stitch_tools.ceilings import cached_ceilings, remeasured
+
+        cache_dir = self.options.cache_dir
+        threads = self.session.threads if target.gpu is None else None
+        known = self.ceilings or cached_ceilings(self.task.target, threads=threads, cache_dir=cache_dir)
+        if known is None:
+            return Speeding(not_checked=(NO_CEILINGS,))
+        operations = self._operations(judge)
+        native = self.program.format == "native"
+        look_at = partial(look, program=program, operations=operations or 0, native=native)
+        found = look_at(self._limits(known, target, place), prove=None)
+        if any(row.beaten for row in found.bounds):
+            self.say("the program is faster than this device's ceilings: measuring those again")
+            self.ceilings = remeasured(known, self.session, cache_dir=cache_dir)
+            found = look_at(self._limits(self.ceilings, target, place), prove=prove)
+        missing = (NO_GRAPH,) if operations is None else ()
+        return replace(found, not_checked=(*found.not_checked, *missing))
+
+    def _limits(self, ceilings: Ceilings, target: Target, place: Field) -> Limits:
+        nodes = memory_nodes() if target.gpu is None else 1
+        slots = place.shape.slots
+        return Limits(ceilings, self.facts, slots=slots, caches=cache_bytes(target), nodes=nodes)
+
+    def _operations(self, judge: ReferenceServer) -> int | None:
+        """Of the reference's matrix products; None where its graph cannot be had."""
+        if self.graph is None:
+            try:
+                self.graph = capture_graph(judge.child, self.task, self.facts, None)
+            except (TaskError, WorkerError, ChildDied):
+                return None
+        return product_operations(self.graph)
 
     def _field(self, target: Target) -> Field:
         cache = cpu_info().last_level_cache_bytes
@@ -228,7 +284,7 @@ class _Run:
             cache_bytes=cache,
             memory_bytes=available_bytes() // (_MEMORY_SHARE * contestants),
         )
-        self.say(_describe_ring(shape))
+        self.say(describe_ring(shape))
         seeds = tuple(secrets.randbits(_SEED_BITS) for _ in range(shape.draws))
         return Field(self.session, self.task, self.store, self.facts, shape, seeds, self.options.cache_dir)
 
@@ -238,6 +294,33 @@ class _Run:
         if self.task.target == "cpu":
             return CPU_BASELINES
         return CUDA_QUICK_BASELINES if self.options.quick else CUDA_BASELINES
+
+    def _seat_graphed(
+        self,
+        seats: list[Seat],
+        stack: ExitStack,
+        place: Field,
+        build: Build | None,
+        weights: Weights,
+        draws: Sequence[Inputs],
+    ) -> None:
+        """The program a second time, captured in a CUDA graph, where it can be."""
+        if not place.cuda or self.program.format != "native":
+            return
+
+        def sit(own: ExitStack) -> Seat:
+            return seat_program(
+                own,
+                place,
+                self.program,
+                build,
+                weights=weights,
+                draws=draws,
+                samples=self.options.samples,
+                graphed=True,
+            )
+
+        self._seat(seats, stack, PROGRAM_GRAPHED, sit)
 
     def _seat_baselines(self, seats: list[Seat], stack: ExitStack, place: Field) -> None:
         limit_s = self.options.compile_limit_s
@@ -273,13 +356,18 @@ class _Run:
         first_line = reason.strip().splitlines()[0] if reason.strip() else "no reason was given"
         self.absent.append(Timing(name=kind, latency_us=None, note=first_line[:_NOTE_CHARS]))
 
-    def _rounds(self, seats: list[Seat], deadline_s: float | None) -> Rounds:
+    def _rounds(self, seats: list[Seat], deadline_s: float | None, watch: GpuWatch | None) -> Rounds:
         """Run the rounds; a baseline that fails meanwhile leaves, and the rounds begin anew without it."""
         rules = self.options.rules
         if self.figure == "latency_us":
             rules = replace(rules, latency_samples=max(rules.latency_samples, _LATENCY_SAMPLES))
         if self.options.quick:
             rules = replace(rules, max_rounds=rules.min_rounds)
+
+        def read(contestant: Contestant) -> None:
+            if watch is not None and contestant.name == PROGRAM:
+                watch.read()
+
         while True:
             self.say(f"timing {', '.join(seat.name for seat in seats)}")
             budget_s = self.options.budget_s / (2.0 if self.options.quick else 1.0)
@@ -289,7 +377,12 @@ class _Run:
                 for seat in seats:
                     seat.pause()
                 return run_rounds(
-                    seats, rules=rules, figure=self.figure, until_s=until, hard_until_s=hard_until
+                    seats,
+                    rules=rules,
+                    figure=self.figure,
+                    until_s=until,
+                    hard_until_s=hard_until,
+                    after_visit=read,
                 )
             except ContestantFailedError as failure:
                 if failure.name == PROGRAM:
@@ -306,39 +399,36 @@ class _Run:
                     raise
                 self.say(f"{seat.name}: {failure.reason}")
 
-    def _judge(
-        self,
-        target: Target,
-        seats: Sequence[Seat],
-        rounds: Rounds,
-        *,
-        wrong: str | None,
-        doubt: str | None,
-        unchecked: str | None,
-    ) -> Bench:
+    def _judge(self, target: Target, seats: Sequence[Seat], seen: "_Seen") -> Bench:
+        rounds = seen.rounds
         ours = [seat.name for seat in seats if seat.name in (PROGRAM, PROGRAM_GRAPHED)]
         pairs = [(seat.name, name) for name in ours for seat in seats if seat.name not in ours]
         ratios = [row for pair in pairs if (row := self._ratio(*pair, rounds)) is not None]
         outcome: BenchOutcome = "inconclusive"
         against = next((row for row in ratios if (row.baseline, row.contestant) == ("eager", PROGRAM)), None)
-        message = "no undisturbed round of eager was measured" if against is None else _explain(against)
+        message = "no undisturbed round of eager was measured" if against is None else explain(against)
         if against is not None:
             outcome = against.outcome
-        if doubt is not None:
-            outcome, message = "inconclusive", doubt
-        if wrong is not None:
-            outcome, message, ratios = "unmeasured", wrong, []
-        notes = [note for note in (message, _describe_disturbance(rounds), unchecked) if note]
+        if seen.doubt is not None:
+            outcome, message = "inconclusive", seen.doubt
+        against_it = seen.wrong or seen.speeding.conviction
+        if against_it is not None:
+            outcome, message, ratios = "unmeasured", against_it, []
+        notes = [note for note in (message, describe_disturbance(rounds), seen.unchecked) if note]
         return Bench(
             program_id=self.program.program_id,
             task_id=self.task.task_id,
             outcome=outcome,
-            timings=(*(_timing(seat, rounds.series[seat.name]) for seat in seats), *self.absent),
+            timings=(*(timing_of(seat, rounds.series[seat.name]) for seat in seats), *self.absent),
             ratios=tuple(ratios),
             figure=self.figure,
             device=target.device,
             threads=self.session.threads if self.task.target == "cpu" else None,
             steal_share=rounds.steal_share,
+            gpu=seen.gpu,
+            bounds=seen.speeding.bounds,
+            findings=seen.speeding.findings,
+            not_checked=seen.speeding.not_checked,
             sandbox=self.session.sandbox_level,
             message="; ".join(notes),
         )
@@ -357,46 +447,14 @@ class _Run:
         )
 
 
-def _timing(seat: Seat, series: Series) -> Timing:
-    kept = sum(visit.disturbed for visit in series.visits)
-    latency_s = series.latency_s()
-    notes = [seat.note, f"{kept} blocks were disturbed in every repetition" if kept else ""]
-    is_hidden = latency_s <= 0.0
-    if is_hidden:
-        notes.append("one call takes less than a go varies by: its latency is not measured")
-    return Timing(
-        name=seat.name,
-        latency_us=None if is_hidden else _us(latency_s),
-        latency_spread_us=None if is_hidden else _us(series.latency_spread_s()),
-        throughput_us=_us(series.throughput_s()),
-        throughput_spread_us=_us(series.throughput_spread_s()),
-        n=series.blocks,
-        note="; ".join(note for note in notes if note),
-    )
+@dataclass(frozen=True)
+class _Seen:
+    """What one run of rounds showed beside its figures."""
 
-
-def _us(seconds: float | None) -> float | None:
-    return None if seconds is None else seconds * 1e6
-
-
-def _explain(against: Ratio) -> str:
-    if against.outcome != "inconclusive":
-        return ""
-    if against.low > 1.0 or against.high < 1.0:
-        return "the difference is no larger than that between two runs of one program, or rounds are too few"
-    return f"the interval of the speed-up, {against.low:.3f} to {against.high:.3f}, does not exclude equality"
-
-
-def _describe_disturbance(rounds: Rounds) -> str:
-    visits = [visit for series in rounds.series.values() for visit in series.visits]
-    dirty = sum(not visit.clean for visit in visits)
-    if dirty <= _DISTURBED * len(visits):
-        return ""
-    return (
-        f"{dirty} of {len(visits)} visits were left out since something waited for a CPU or lost it:"
-        " other processes, or more threads than cores"
-    )
-
-
-def _describe_ring(shape: RingShape) -> str:
-    return f"timing over a ring of {shape.slots} slots, {shape.nbytes / 1e6:.0f} MB"
+    rounds: Rounds
+    speeding: Speeding
+    wrong: str | None
+    """What is wrong with outputs of timed calls."""
+    doubt: str | None
+    unchecked: str | None
+    gpu: GpuConditions | None

@@ -307,6 +307,8 @@ def _launch_seconds(device: str, budget_s: float) -> float:
 
 
 def _best_event_seconds(work: Callable[[], object], budget_s: float) -> float:
+        "write_bytes_per_s": _pass_rate(device, lambda memory: memory.fill_(1.0), budget_s),
+        "read_bytes_per_s": _pass_rate(device, torch.sum, budget_s),
     import time
 
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -318,3 +320,9 @@ def _best_event_seconds(work: Callable[[], object], budget_s: float) -> float:
         end.synchronize()
         best = min(best, begin.elapsed_time(end) * 1e-3)
     return best
+def _pass_rate(device: str, work: Callable[[torch.Tensor], object], budget_s: float) -> float:
+    """Bytes per second of one pass over 1 GiB, in one direction."""
+    memory = torch.zeros(1 << 28, dtype=torch.float32, device=device)
+    return memory.nbytes / _best_event_seconds(lambda: work(memory), budget_s)
+
+

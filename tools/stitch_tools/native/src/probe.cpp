@@ -2,6 +2,8 @@
 //
 //   copy        bytes read + written per second, source and target together four last-level caches
 //   cache copy  the same for arrays that stay in the last-level cache
+//   write       bytes per second of filling as much memory, by ordinary or by streaming stores
+//   read        bytes per second of adding up as much memory
 //   fma         floating-point operations per second of independent multiply-add chains in registers
 //   launch      seconds of one empty parallel region
 //
@@ -15,6 +17,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 
 namespace {
 
@@ -63,6 +69,58 @@ double copy_rate(size_t bytes, int inner, double budget_s) {
     best_s = std::min(best_s, seconds_since(piece) / inner);
   } while (seconds_since(start) < budget_s);
   return 2.0 * static_cast<double>(bytes) / best_s;
+}
+
+// A fill that goes past the caches, where the processor has such stores; else an ordinary one.
+void stream(char* target, size_t bytes) {
+#if defined(__SSE2__)
+  const __m128i value = _mm_set1_epi8(1);
+  for (size_t i = 0; i + 64 <= bytes; i += 64) {
+    for (size_t part = 0; part < 64; part += 16)
+      _mm_stream_si128(reinterpret_cast<__m128i*>(target + i + part), value);
+  }
+  _mm_sfence();
+#else
+  std::memset(target, 1, bytes);
+#endif
+}
+
+long long total(const char* source, size_t bytes) {
+  const long long* words = reinterpret_cast<const long long*>(source);
+  long long sum = 0;
+  for (size_t i = 0; i < bytes / sizeof(long long); ++i) sum += words[i];
+  return sum;
+}
+
+enum class Pass { kFill, kStream, kRead };
+
+// Best bytes per second of passes in one direction over `bytes`, over about `budget_s` seconds.
+double pass_rate(size_t bytes, Pass pass, double budget_s) {
+  Buffer buffer = allocate(bytes);
+  if (!buffer) return 0.0;
+  double best_s = 1e30;
+  volatile long long sink = 0;
+  const auto start = Clock::now();
+  do {
+    const auto piece = Clock::now();
+    long long sum = 0;
+#pragma omp parallel reduction(+ : sum)
+    {
+      const size_t share = bytes / omp_get_num_threads() / 64 * 64;  // what is left over is not counted
+      char* begin = buffer.get() + share * omp_get_thread_num();
+      if (pass == Pass::kRead)
+        sum += total(begin, share);
+      else if (pass == Pass::kStream)
+        stream(begin, share);
+      else
+        std::memset(begin, 1, share);
+      asm volatile("" : : "r"(begin) : "memory");  // keep every pass
+    }
+    best_s = std::min(best_s, seconds_since(piece));
+    sink = sum;
+  } while (seconds_since(start) < budget_s);
+  (void)sink;
+  return static_cast<double>(bytes / omp_get_max_threads() / 64 * 64 * omp_get_max_threads()) / best_s;
 }
 
 #if defined(__AVX512F__)
@@ -136,9 +194,13 @@ int main(int argc, char** argv) {
   const double copy = copy_rate(large, 1, 0.6);
   // Both arrays together take a quarter of the cache: other tenants use some of it too.
   const double cache_copy = copy_rate(std::max<size_t>(cache / 8, 64u << 10), 4, 0.4);
+  const double fill = pass_rate(2 * large, Pass::kFill, 0.3), past = pass_rate(2 * large, Pass::kStream, 0.3);
+  const double read = pass_rate(2 * large, Pass::kRead, 0.3);
   std::printf(
       "{\"threads\": %d, \"copy_bytes_per_s\": %.6g, \"cache_bytes_per_s\": %.6g, "
+      "\"write_bytes_per_s\": %.6g, \"read_bytes_per_s\": %.6g, "
       "\"fma_flops_per_s\": %.6g, \"launch_s\": %.6g}\n",
-      omp_get_max_threads(), copy, cache_copy, fma_rate(0.3), launch_seconds(0.4));
+      omp_get_max_threads(), copy, cache_copy, std::max(fill, past), read, fma_rate(0.3),
+      launch_seconds(0.4));
   return 0;
 }

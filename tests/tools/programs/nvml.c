@@ -1,0 +1,75 @@
+/* Stands for the driver's NVML on a machine without a GPU: the functions that nvml_query calls, built as a library.
+ *
+ * Clocks fall and reasons come with each reading, so that a test sees medians, extremes and unions. It is without
+ * a power limit and knows one device.
+ */
+#include <string.h>
+#include <unistd.h>
+
+static unsigned readings;
+
+int nvmlInit_v2(void) { return 0; }
+
+int nvmlDeviceGetHandleByUUID(const char* uuid, void** device) {
+  *device = &readings;
+  return strcmp(uuid, "GPU-1") == 0 ? 0 : 6;
+}
+
+int nvmlDeviceGetClockInfo(void* device, unsigned kind, unsigned* megahertz) {
+  if (device != &readings || (kind != 1 && kind != 2)) return 2;
+  if (kind == 1) ++readings;
+  *megahertz = kind == 1 ? 2000 - 100 * readings : 2600;
+  return 0;
+}
+
+int nvmlDeviceGetMaxClockInfo(void* device, unsigned kind, unsigned* megahertz) {
+  *megahertz = 1980;
+  return device == &readings && kind == 1 ? 0 : 2;
+}
+
+int nvmlDeviceGetPowerUsage(void* device, unsigned* milliwatts) {
+  *milliwatts = 500000 + 1000 * readings;
+  return device == &readings ? 0 : 2;
+}
+
+int nvmlDeviceGetTemperature(void* device, unsigned sensor, unsigned* celsius) {
+  *celsius = 40 + readings;
+  return device == &readings && sensor == 0 ? 0 : 2;
+}
+
+int nvmlDeviceGetCurrentClocksThrottleReasons(void* device, unsigned long long* reasons) {
+  *reasons = readings == 2 ? 0x1 : readings == 3 ? 0x4 | 0x20 : 0x4;
+  return device == &readings ? 0 : 2;
+}
+
+struct Process {
+  unsigned pid;
+  unsigned long long used;
+  unsigned gpu_instance, compute_instance;
+};
+
+/* The test itself, and a process that is none of its own. */
+int nvmlDeviceGetComputeRunningProcesses_v3(void* device, unsigned* count, struct Process* rows) {
+  if (device != &readings || *count < 2) return 7;
+  rows[0].pid = getppid();
+#ifdef FOREIGN_NUMBERS
+  rows[1].pid = 1u << 30;
+#else
+  rows[1].pid = 1;
+#endif
+  *count = 2;
+  return 0;
+}
+
+struct Utilization {
+  unsigned gpu, memory;
+};
+
+int nvmlDeviceGetUtilizationRates(void* device, struct Utilization* rates) {
+#ifdef HANGS
+  if (readings > 1) pause();
+#endif
+  rates->gpu = 37;
+  rates->memory = 5;
+  return device == &readings ? 0 : 2;
+}

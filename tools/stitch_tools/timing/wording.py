@@ -1,0 +1,58 @@
+"""What rounds amount to, as rows and sentences."""
+
+from stitch_tools.models import Ratio, Timing
+from stitch_tools.timing.blocks import Rounds, Series
+from stitch_tools.timing.ring import RingShape
+from stitch_tools.timing.seats import Seat
+
+_DISTURBED = 0.10
+"""Above this share of disturbed visits the message says so."""
+
+
+def timing_of(seat: Seat, series: Series) -> Timing:
+    """One contestant's medians."""
+    kept = sum(visit.disturbed for visit in series.visits)
+    latency_s = series.latency_s()
+    notes = [seat.note, f"{kept} blocks were disturbed in every repetition" if kept else ""]
+    is_hidden = latency_s <= 0.0
+    if is_hidden:
+        notes.append("one call takes less than a go varies by: its latency is not measured")
+    return Timing(
+        name=seat.name,
+        latency_us=None if is_hidden else _us(latency_s),
+        latency_spread_us=None if is_hidden else _us(series.latency_spread_s()),
+        throughput_us=_us(series.throughput_s()),
+        throughput_spread_us=_us(series.throughput_spread_s()),
+        n=series.blocks,
+        note="; ".join(note for note in notes if note),
+    )
+
+
+def _us(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1e6
+
+
+def explain(against: Ratio) -> str:
+    """Why a ratio is no gain and no loss; "" where it is one."""
+    if against.outcome != "inconclusive":
+        return ""
+    if against.low > 1.0 or against.high < 1.0:
+        return "the difference is no larger than that between two runs of one program, or rounds are too few"
+    return f"the interval of the speed-up, {against.low:.3f} to {against.high:.3f}, does not exclude equality"
+
+
+def describe_disturbance(rounds: Rounds) -> str:
+    """How many visits others disturbed; "" where they were few."""
+    visits = [visit for series in rounds.series.values() for visit in series.visits]
+    dirty = sum(not visit.clean for visit in visits)
+    if dirty <= _DISTURBED * len(visits):
+        return ""
+    return (
+        f"{dirty} of {len(visits)} visits were left out since something waited for a CPU or lost it:"
+        " other processes, or more threads than cores"
+    )
+
+
+def describe_ring(shape: RingShape) -> str:
+    """What the calls rotate over."""
+    return f"timing over a ring of {shape.slots} slots, {shape.nbytes / 1e6:.0f} MB"
