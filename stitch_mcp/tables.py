@@ -185,20 +185,17 @@ def bench_sections(bench: Bench) -> list[Section]:
     notes.append(f"outcome: {bench.outcome}")
     if bench.message:
         notes.append(bench.message)
+    notes += [f"{row.severity}: {row.rule}: {row.message}" for row in bench.findings]
+    notes += _not_checked(bench.not_checked)
     threads = f", {bench.threads} threads" if bench.threads else ""
     steal = "" if bench.steal_share is None else f", steal {bench.steal_share:.1%}"
     notes.append(f"on {bench.device or 'no device'}{threads}{steal}; ratios are of {bench.figure}")
-    notes += [f"{row.severity}: {row.rule}: {row.message}" for row in bench.findings]
-    notes += _not_checked(bench.not_checked)
+    if bench.gpu is not None:
+        notes.append(_gpu_note(bench.gpu))
     table = Section("times, medians", columns, rows) if rows else Section()
     return [Section(table.title, table.columns, table.rows, tuple(notes))]
 
-    if bench.gpu is not None:
-        notes.append(_gpu_note(bench.gpu))
 
-def _timing_row(bench: Bench, timing: Timing) -> tuple[str, ...]:
-    ratio = bench.ratio(timing.name)
-    times = (
 def _gpu_note(gpu: GpuConditions) -> str:
     """Clocks and company in one line; what the driver does not say is left out."""
     parts = [f"{gpu.readings} readings of the GPU"]
@@ -213,6 +210,9 @@ def _gpu_note(gpu: GpuConditions) -> str:
     return ", ".join(parts)
 
 
+def _timing_row(bench: Bench, timing: Timing) -> tuple[str, ...]:
+    ratio = bench.ratio(timing.name)
+    times = (
         timing.latency_us,
         timing.latency_spread_us,
         timing.throughput_us,
@@ -234,12 +234,12 @@ def ceilings_sections(ceilings: Ceilings) -> list[Section]:
     ]
     if ceilings.cache_bytes_per_s is not None:
         rows.insert(1, ("copy, cache", f"{ceilings.cache_bytes_per_s / 1e9:.1f}", "GB/s"))
-    rows += [
-        (f"matrix product, {name}", f"{rate / 1e9:.1f}", "GFLOP/s")
-        for name, rate in ceilings.flops_per_s.items()
     if ceilings.write_bytes_per_s is not None and ceilings.read_bytes_per_s is not None:
         rows.insert(1, ("write, memory", f"{ceilings.write_bytes_per_s / 1e9:.1f}", "GB/s"))
         rows.insert(2, ("read, memory", f"{ceilings.read_bytes_per_s / 1e9:.1f}", "GB/s"))
+    rows += [
+        (f"matrix product, {name}", f"{rate / 1e9:.1f}", "GFLOP/s")
+        for name, rate in ceilings.flops_per_s.items()
     ]
     if ceilings.pointwise_flops_per_s is not None:
         rows.append(("vector arithmetic", f"{ceilings.pointwise_flops_per_s / 1e9:.1f}", "GFLOP/s"))

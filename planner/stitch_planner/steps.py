@@ -295,8 +295,8 @@ def bench(work: Work) -> None:
             store=work.run.store,
             facts=work.facts,
             options=BenchOptions(quick=quick, cache_dir=work.cache_dir),
-            emit=work.emit,
             graph=work.graph,
+            emit=work.emit,
         )
     else:
         timed = Bench(
@@ -326,9 +326,9 @@ def explain(checked: Check, timed: Bench) -> str:
     """Status and outcome as one sentence."""
     if checked.status != "accepted":
         return f"{checked.status}: {checked.message}" if checked.message else checked.status
-    against = timed.ratio("eager")
     if timed.rejected:
         return f"rejected_cheat: {timed.message}"
+    against = timed.ratio("eager")
     flags = f" ({', '.join(checked.flags)})" if checked.flags else ""
     if against is None:
         return f"correct{flags}, not timed: {timed.message}"

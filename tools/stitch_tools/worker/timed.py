@@ -278,6 +278,8 @@ def cuda_ceilings(device: str, budget_s: float = 0.5) -> dict[str, float]:
     return {
         "copy_bytes_per_s": _copy_rate(device, 1 << 30, 1, budget_s),
         "cache_bytes_per_s": _copy_rate(device, max(1 << 20, cache // 8), 50, budget_s),
+        "write_bytes_per_s": _pass_rate(device, lambda memory: memory.fill_(1.0), budget_s),
+        "read_bytes_per_s": _pass_rate(device, torch.sum, budget_s),
         "last_level_cache_bytes": float(cache),
         "launch_s": _launch_seconds(device, budget_s),
     }
@@ -294,6 +296,12 @@ def _copy_rate(device: str, nbytes: int, inner: int, budget_s: float) -> float:
     return 2.0 * nbytes * inner / _best_event_seconds(copies, budget_s)
 
 
+def _pass_rate(device: str, work: Callable[[torch.Tensor], object], budget_s: float) -> float:
+    """Bytes per second of one pass over 1 GiB, in one direction."""
+    memory = torch.zeros(1 << 28, dtype=torch.float32, device=device)
+    return memory.nbytes / _best_event_seconds(lambda: work(memory), budget_s)
+
+
 def _launch_seconds(device: str, budget_s: float) -> float:
     tiny = torch.zeros(1, device=device)
     graph = torch.cuda.CUDAGraph()
@@ -307,8 +315,6 @@ def _launch_seconds(device: str, budget_s: float) -> float:
 
 
 def _best_event_seconds(work: Callable[[], object], budget_s: float) -> float:
-        "write_bytes_per_s": _pass_rate(device, lambda memory: memory.fill_(1.0), budget_s),
-        "read_bytes_per_s": _pass_rate(device, torch.sum, budget_s),
     import time
 
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -320,9 +326,3 @@ def _best_event_seconds(work: Callable[[], object], budget_s: float) -> float:
         end.synchronize()
         best = min(best, begin.elapsed_time(end) * 1e-3)
     return best
-def _pass_rate(device: str, work: Callable[[torch.Tensor], object], budget_s: float) -> float:
-    """Bytes per second of one pass over 1 GiB, in one direction."""
-    memory = torch.zeros(1 << 28, dtype=torch.float32, device=device)
-    return memory.nbytes / _best_event_seconds(lambda: work(memory), budget_s)
-
-
