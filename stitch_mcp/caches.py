@@ -11,6 +11,7 @@ KINDS = {
     PROGRAMS: "built programs",
     "native": "our own helpers, compiled for this machine",
     "ceilings": "measured devices",
+    "docs": "the documentation index",
     "inductor": "torch.compile's output for the baselines",
 }
 """Folders below the cache that are ours; nothing else in it is touched."""

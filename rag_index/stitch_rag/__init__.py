@@ -1,1 +1,1 @@
-"""Memory: the documentation index. Empty until the search engine lands; the layer orders imports."""
+"""Remembers: what the documentation on this machine says, and notes of ours on when a technique pays."""

@@ -22,6 +22,7 @@ COMMANDS = {
     "task": "Write a task.toml for a reference.",
     "config": "Show the settings and where each came from.",
     "cache": "Show or clear cached builds and measurements.",
+    "index": "Search the CUDA documentation of this machine.",
     "demo": "Solve a packaged example from end to end.",
 }
 """Name and one-line help. The module of the same name in this package holds the click command `command`."""

@@ -76,5 +76,5 @@ def report_failure(error: BaseException, arguments: Sequence[str]) -> int:
 def _command_name(arguments: Sequence[str]) -> str:
     """The command as results name it ("solve", "runs show"), as far as it was given."""
     words = [word for word in arguments if not word.startswith("-")]
-    grouped = words[:1] and words[0] in ("cache", "config", "runs", "task")
+    grouped = words[:1] and words[0] in ("cache", "config", "index", "runs", "task")
     return " ".join(words[: 2 if grouped else 1])

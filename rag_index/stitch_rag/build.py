@@ -1,0 +1,248 @@
+"""Builds the index: only what changed is read, a killed build goes on, readers see it swapped in whole."""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from stitch_rag.inputs import Input, header_inputs, note_input
+from stitch_rag.place import IndexPlace
+from stitch_rag.sources import Root, find_roots
+from stitch_rag.store import SCHEMA, IndexStore
+from stitch_tools.locks import FileLock
+from stitch_tools.models import Fact
+from stitch_tools.models.base import sha256_hex
+from stitch_tools.store import storing, sync_folder
+
+Progress = Callable[[str], None]
+_LOCK_WAIT_S = 600.0
+_REPORT_EVERY_S = 2.0
+
+
+class LibraryCount(Fact):
+    """How much of one library is in the index."""
+
+    library: str
+    version: str | None
+    chunks: int
+
+
+class BuildReport(Fact):
+    """What one build did."""
+
+    index: str
+    """Path of the index file."""
+    fingerprint: str
+    """Hash over everything that went in."""
+    files: int
+    read: int
+    """Files that were new or had changed."""
+    removed: int
+    chunks: int
+    libraries: tuple[LibraryCount, ...]
+    sources: tuple[str, ...]
+    """Folders that headers came from."""
+    cpu_s: float
+    wall_s: float
+    notices: tuple[str, ...] = ()
+
+
+class IndexStatus(Fact):
+    """The state of the index."""
+
+    index: str
+    exists: bool
+    fresh: bool | None
+    """Whether it holds what this machine has now; None where there is no index."""
+    fingerprint: str | None
+    built_at: str | None
+    chunks: int
+    size_bytes: int
+    libraries: tuple[LibraryCount, ...]
+    changed: tuple[str, ...]
+    """Inputs that are new, changed or gone; the first twenty."""
+    half_built: bool
+    """Whether a build was cut short; the next one goes on from it."""
+    notices: tuple[str, ...] = ()
+
+
+def gather(
+    prefixes: Sequence[Path] = (), roots: Sequence[Root] | None = None
+) -> tuple[list[Input], list[Root]]:
+    """All inputs that this machine has now, and the folders that headers come from.
+
+    Args:
+        prefixes: `sys.prefix` of interpreters whose packages count.
+        roots: include folders instead of those that are found.
+    """
+    found = list(find_roots(prefixes) if roots is None else roots)
+    return [note_input(), *header_inputs(found)], found
+
+
+def build_index(
+    place: IndexPlace,
+    prefixes: Sequence[Path] = (),
+    *,
+    roots: Sequence[Root] | None = None,
+    anew: bool = False,
+    progress: Progress = lambda sentence: None,
+) -> BuildReport:
+    """What was built. A second builder waits for the first and then finds everything up to date.
+
+    Raises:
+        LockedError: another build took longer than ten minutes.
+        StoreError: the folder cannot be written, or the disk is full.
+    """
+    started, cpu = time.monotonic(), time.process_time()
+    lock = FileLock(place.lock, purpose="index build", option="STITCH_CACHE_DIR")
+    lock.acquire(wait_s=_LOCK_WAIT_S)
+    with lock:
+        inputs, found = gather(prefixes, roots)
+        store = _begin(place, anew=anew)
+        try:
+            read, removed = _fill(store, inputs, progress)
+            progress("making it searchable")
+            store.finish()
+            fingerprint = _fingerprint(store.files())
+            store.put_meta("fingerprint", fingerprint)
+            store.put_meta("built_at", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+            chunks, libraries = store.count(), _counts(store)
+        finally:
+            store.close()
+        _swap(place)
+    return BuildReport(
+        index=str(place.index),
+        fingerprint=fingerprint,
+        files=len(inputs),
+        read=read,
+        removed=removed,
+        chunks=chunks,
+        libraries=libraries,
+        sources=tuple(f"{root.source}: {root.folder}" for root in found),
+        cpu_s=round(time.process_time() - cpu, 2),
+        wall_s=round(time.monotonic() - started, 2),
+        notices=_notices(found),
+    )
+
+
+def index_status(
+    place: IndexPlace, prefixes: Sequence[Path] = (), *, roots: Sequence[Root] | None = None
+) -> IndexStatus:
+    """The state of the index, compared with what this machine has now."""
+    inputs, found = gather(prefixes, roots)
+    store = IndexStore.open(place.index)
+    if store is None:
+        return IndexStatus(
+            index=str(place.index),
+            exists=False,
+            fresh=None,
+            fingerprint=None,
+            built_at=None,
+            chunks=0,
+            size_bytes=0,
+            libraries=(),
+            changed=(),
+            half_built=place.building.exists(),
+            notices=_notices(found),
+        )
+    had, have = store.files(), {row.place: row.sha256 for row in inputs}
+    changed = sorted(name for name in had.keys() | have.keys() if had.get(name) != have.get(name))
+    status = IndexStatus(
+        index=str(place.index),
+        exists=True,
+        fresh=not changed,
+        fingerprint=store.meta("fingerprint"),
+        built_at=store.meta("built_at"),
+        chunks=store.count(),
+        size_bytes=place.index.stat().st_size,
+        libraries=_counts(store),
+        changed=tuple(changed[:20]),
+        half_built=place.building.exists(),
+        notices=_notices(found),
+    )
+    store.close()
+    return status
+
+
+def clear_index(place: IndexPlace) -> int:
+    """Bytes that were freed; what the user added goes, too.
+
+    Raises:
+        LockedError: a build is going on.
+        StoreError: the folder cannot be written.
+    """
+    import shutil
+
+    from stitch_tools.user_cache import folder_size
+
+    if not place.folder.exists():
+        return 0
+    with FileLock(place.lock, purpose="index clear", option="STITCH_CACHE_DIR"):
+        size = folder_size(place.folder)
+        with storing(place.folder, "STITCH_CACHE_DIR"):
+            shutil.rmtree(place.folder)
+    return size
+
+
+def _begin(place: IndexPlace, *, anew: bool) -> IndexStore:
+    """The store to fill: a build that was cut short, else a copy of the index, else an empty one."""
+    if not anew:
+        store = IndexStore.open(place.building, writable=True)
+        if store is not None:
+            return store
+    with storing(place.building, "STITCH_CACHE_DIR"):
+        for leftover in (place.building, Path(f"{place.building}-journal")):
+            leftover.unlink(missing_ok=True)
+    old = None if anew else IndexStore.open(place.index)
+    if old is None:
+        return IndexStore.create(place.building)
+    old.copy_to(place.building)
+    old.close()
+    store = IndexStore.open(place.building, writable=True)
+    return store or IndexStore.create(place.building)
+
+
+def _fill(store: IndexStore, inputs: Sequence[Input], progress: Progress) -> tuple[int, int]:
+    """How many inputs were read, and how many are gone."""
+    had = store.files()
+    gone = had.keys() - {row.place for row in inputs}
+    for name in gone:
+        store.remove_file(name)
+    todo = [row for row in inputs if had.get(row.place) != row.sha256]
+    progress(f"{len(inputs)} files, {len(todo)} of them to read")
+    last = time.monotonic()
+    for number, row in enumerate(todo):
+        store.put_file(row.place, row.sha256, row.read())
+        if time.monotonic() - last > _REPORT_EVERY_S:
+            last = time.monotonic()
+            progress(f"read {number + 1} of {len(todo)}")
+    return len(todo), len(gone)
+
+
+def _swap(place: IndexPlace) -> None:
+    """Put the finished file in the index' place: a reader sees the old one or the new one."""
+    with storing(place.index, "STITCH_CACHE_DIR"):
+        handle = os.open(place.building, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        place.building.replace(place.index)
+    sync_folder(place.folder)
+
+
+def _fingerprint(files: dict[str, str]) -> str:
+    return sha256_hex(repr((SCHEMA, sorted(files.items()))).encode("utf-8"))
+
+
+def _counts(store: IndexStore) -> tuple[LibraryCount, ...]:
+    return tuple(
+        LibraryCount(library=name, version=version, chunks=count)
+        for name, version, count in store.libraries()
+    )
+
+
+def _notices(roots: Sequence[Root]) -> tuple[str, ...]:
+    if roots:
+        return ()
+    return ("no CUDA headers were found: set CUDA_HOME, or pip install nvidia-cuda-runtime nvidia-cublas",)

@@ -1,0 +1,110 @@
+"""The markup of documentation comments (doxygen, and the reStructuredText of newer headers) as plain text."""
+
+import re
+from dataclasses import dataclass
+
+_LINE_START = re.compile(r"^[ \t]*(?:\*(?!\*)[ \t]?|//[/!]?<?[ \t]?)?", re.MULTILINE)
+_DELIMITERS = re.compile(r"\A/\*+!?<?|\*+/\Z")
+_RULE_LINE = re.compile(r"^[ \t]*[-=+*~^_#/]{4,}[ \t]*$", re.MULTILINE)
+"""Below a heading, or around a banner: an empty line in its place ends the paragraph."""
+_DROPPED_BLOCK = re.compile(
+    r"[\\@](?P<tag>latexonly|xmlonly|internal|htmlonly|manonly|cond)\b.*?[\\@]end(?P=tag)\b", re.DOTALL
+)
+_SEE = re.compile(
+    r"[\\@](?:sa|see)\b(?P<names>.*?)(?=\n[ \t]*\n|\n[ \t]*[\\@](?!ref\b|p\b|c\b)|\Z)", re.DOTALL
+)
+_GROUP = re.compile(r"[\\@](?:defgroup|addtogroup)[ \t]+(?P<name>\w+)[ \t]*(?P<title>[^\n]*)")
+_DROPPED_LINE = re.compile(
+    r"^[ \t]*[\\@](?:notefnerr|note_\w+|ingroup|endcode|code(?:\{\.\w+\})?|endverbatim|verbatim|rst|endrst|"
+    r"file|par[ \t]*$|callergraph|callgraph|exception-guarantee|behavior|smemwarpreuse|smemstorage\{\w+\}|"
+    r"blocked|rowmajor|granularity|anchor|headerfile|implements|\{|\}|weakgroup|hideinitializer|defgroup|"
+    r"addtogroup|name)[^\n]*$",
+    re.MULTILINE,
+)
+_PARAM = re.compile(
+    r"[\\@]t?param(?:[ \t]*\[[\w, ]+\])?[ \t]+([\w.]+|<b>\[\w+\]</b>[ \t]*\w+)[ \t]*(?:-[ \t]*)?"
+)
+_WORDS = {
+    "brief": "",
+    "details": "",
+    "return": "Returns: ",
+    "returns": "Returns: ",
+    "result": "Returns: ",
+    "retval": "Returns ",
+    "note": "Note: ",
+    "warning": "Warning: ",
+    "deprecated": "Deprecated: ",
+    "remark": "Remark: ",
+    "pre": "Requires: ",
+    "post": "Afterwards: ",
+    "par": "",
+    "todo": "",
+    "sa": "",
+    "section": "",
+    "subsection": "",
+    "since": "Since ",
+    "li": "- ",
+    "short": "",
+}
+_COMMAND = re.compile(r"[\\@](\w+)(?:\{[^}\n]*\})?[ \t]?")
+_LINK = re.compile(r"(?<![\w:])(?:::|#)(?=[A-Za-z_])")
+_ROLE = re.compile(r":(?:cpp:)?\w+:`([^`<]+?)[ ]*(?:<[^`>]*>)?`")
+_TAG = re.compile(r"</?[a-zA-Z][^>\n]{0,80}>")
+_SENTENCE_END = re.compile(r"(?<=[.!?])[ ]+(?=[A-Z\[\"'])|\n")
+_HEADING = re.compile(r"\A(?:Overview|Description)\n")
+_LONGEST_BRIEF = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Comment:
+    """What a comment says."""
+
+    brief: str = ""
+    text: str = ""
+    """All of it but the references, with line breaks where the author put paragraphs and lists."""
+    see: str = ""
+    """Names that it refers to."""
+    group: str = ""
+    """Title, where it opens a group."""
+
+
+def read_comment(raw: str) -> Comment:
+    """The content of one comment, or of several adjacent line comments joined by line breaks."""
+    body = _DELIMITERS.sub("", raw.strip().replace("\r", "")) if raw.lstrip().startswith("/*") else raw
+    body = _RULE_LINE.sub("", _LINE_START.sub("", body))
+    body = _DROPPED_BLOCK.sub("", body)
+    group = _GROUP.search(body)
+    see = " ".join(name for match in _SEE.finditer(body) for name in re.findall(r"\w{3,}", match["names"]))
+    body = _DROPPED_LINE.sub("", _SEE.sub("", body))
+    body = _PARAM.sub(lambda match: f"Parameter {match[1]}: ", body)
+    body = _COMMAND.sub(lambda match: _WORDS.get(match[1], ""), body)
+    body = _TAG.sub("", _ROLE.sub(r"\1", _LINK.sub("", body))).replace("``", "`")
+    text = _HEADING.sub("", _tidy(body))
+    return Comment(first_sentence(text), text, see, group["title"].strip() if group else "")
+
+
+def first_sentence(text: str) -> str:
+    """The first sentence of `text` on one line, cut at 300 characters."""
+    head = _SENTENCE_END.split(text.strip(), maxsplit=1)[0]
+    line = " ".join(head.split())
+    return line if len(line) <= _LONGEST_BRIEF else f"{line[: _LONGEST_BRIEF - 3].rstrip()}..."
+
+
+def _tidy(body: str) -> str:
+    """Paragraphs of one line each; list items, parameters and indented code keep their lines."""
+    paragraphs: list[str] = []
+    fresh = True
+    for line in body.split("\n"):
+        words = line.strip()
+        if not words:
+            fresh = True
+        elif (
+            fresh
+            or line.startswith(("    ", "\t"))
+            or words.startswith(("- ", "* ", "Parameter ", "Returns"))
+        ):
+            paragraphs.append(words)
+            fresh = False
+        else:
+            paragraphs[-1] += " " + words
+    return "\n".join(paragraphs)

@@ -1,0 +1,195 @@
+"""Declarations as chunks: overloads and numbered siblings become one, renaming macros an alias."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from stitch_rag.chunks import Chunk
+from stitch_rag.extract.declarations import Declaration
+
+_RENAMING = re.compile(r"^#define (\w+) (\w+)$")
+_INTERNAL = re.compile(r"(?:^|::)(?:_*detail\w*|_*impl\w*|_+[a-z]\w*)(?:::|$)")
+_PLUMBING = re.compile(
+    r"_H_*$|_H_INCLUDED|_HPP_*$|^_|_DECL__$|_SUPPRESS|_VISIBILITY|WINAPI$|^CUDART(?:API|_CB)$|(?:BEGIN|END)$"
+)
+_LANGUAGE = re.compile(r"__(?:location|annotate)__|__attribute__\(\(")
+_FEWEST_SIBLINGS = 4
+_MOST_SIGNATURES = 6
+_MOST_MEMBERS = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a header's declarations come from."""
+
+    library: str
+    version: str | None
+    path: str
+    source: str
+
+
+def header_chunks(
+    found: Sequence[Declaration], place: Place, renamed: Mapping[str, str] | None = None
+) -> list[Chunk]:
+    """The chunks of one header, each symbol once.
+
+    Args:
+        found: what the header declares.
+        place: where it lies.
+        renamed: `renamings` of the library's other headers.
+    """
+    rows = [row for row in found if _is_public(row)]
+    names = {row.name for row in rows if row.kind in ("function", "method")}
+    renamed = {**(renamed or {}), **renamings(rows)}
+    enumerators: dict[str, list[Declaration]] = {}
+    for row in rows:
+        if row.kind == "enumerator":
+            enumerators.setdefault(row.parent, []).append(row)
+    briefs = {row.name: row.comment.brief for row in rows if row.kind == "enum"}
+    chunks: list[Chunk] = []
+    for row in rows:
+        if row.kind == "macro" and (row.name in renamed or row.name in names):
+            continue
+        if row.kind != "enumerator":
+            chunks.append(_chunk(row, place, renamed, enumerators))
+    for parent, members in enumerators.items():
+        chunks += _enumerator_chunks(members, place, briefs.get(parent, ""))
+    return merge_overloads(chunks)
+
+
+def merge_overloads(chunks: Iterable[Chunk]) -> list[Chunk]:
+    """The chunks with those of one symbol, kind of thing and library made one; the documented one leads."""
+    groups: dict[tuple[str, str, str, str], list[Chunk]] = {}
+    for chunk in chunks:
+        key = (chunk.library, chunk.parent if chunk.kind == "method" else "", chunk.symbol, _family(chunk))
+        groups.setdefault(key, []).append(chunk)
+    return [_merged(group) for group in groups.values()]
+
+
+def renamings(rows: Iterable[Declaration]) -> dict[str, str]:
+    """New name to old name, for each macro that only renames: `#define cublasCreate cublasCreate_v2`."""
+    found: dict[str, str] = {}
+    for row in rows:
+        match = _RENAMING.match(row.signature) if row.kind == "macro" else None
+        if match is not None and re.match(rf"{re.escape(match[1])}(?:_v\d+|_ptsz|_64)$", match[2]):
+            found[match[1]] = match[2]
+    return found
+
+
+def _is_public(row: Declaration) -> bool:
+    if not row.name or _INTERNAL.search(row.parent):
+        return False
+    if row.kind == "macro":
+        return (
+            bool(row.comment.text) or bool(_LANGUAGE.search(row.signature)) or not _PLUMBING.search(row.name)
+        )
+    return True
+
+
+def _chunk(
+    row: Declaration, place: Place, renamed: Mapping[str, str], enumerators: dict[str, list[Declaration]]
+) -> Chunk:
+    symbol, aliases = row.name, [row.tag] if row.tag and row.kind != "group" else []
+    for new, old in renamed.items():
+        if old == symbol:
+            aliases.append(symbol)
+            symbol = new
+    text = row.comment.text
+    if row.kind == "method":
+        aliases += [symbol, f"{row.parent}::{symbol}"]
+        symbol = f"{row.parent.split('::')[-1]}::{symbol}"
+    elif row.parent and row.kind in ("class", "function", "struct"):
+        aliases.append(f"{row.parent}::{symbol}")
+    if row.members:
+        text = f"{text}\nFields:\n{_member_lines(row.members)}".strip()
+    if row.kind == "enum":
+        values = [(member.signature, member.comment.brief) for member in enumerators.get(row.name, [])]
+        text = f"{text}\nValues:\n{_member_lines(values)}".strip()
+    return Chunk(
+        symbol=symbol,
+        kind=row.kind,
+        library=place.library,
+        version=place.version,
+        signature=row.signature,
+        brief=row.comment.brief,
+        text=text,
+        path=place.path,
+        line=row.line,
+        parent=row.parent,
+        source=place.source,
+        aliases=tuple(dict.fromkeys(aliases)),
+    )
+
+
+def _member_lines(members: Sequence[tuple[str, str]]) -> str:
+    lines = [f"- {name}: {said}" if said else f"- {name}" for name, said in members[:_MOST_MEMBERS]]
+    if len(members) > _MOST_MEMBERS:
+        lines.append(f"- ... and {len(members) - _MOST_MEMBERS} more")
+    return "\n".join(lines)
+
+
+def _enumerator_chunks(members: Sequence[Declaration], place: Place, brief: str) -> list[Chunk]:
+    """One chunk an enumerator; undocumented ones that differ in their numbers only share one."""
+    families: dict[str, list[Declaration]] = {}
+    for row in members:
+        pattern = row.name if row.comment.text else re.sub(r"\d+", "#", row.name)
+        families.setdefault(pattern, []).append(row)
+    chunks: list[Chunk] = []
+    for pattern, rows in families.items():
+        if len(rows) >= _FEWEST_SIBLINGS and "#" in pattern:
+            chunks.append(_family_chunk(rows, place, brief))
+        else:
+            chunks += [_enumerator(row, place, brief) for row in rows]
+    return chunks
+
+
+def _enumerator(row: Declaration, place: Place, enum_brief: str) -> Chunk:
+    text = row.comment.text
+    about = f"Value of enum {row.parent}" + (f": {enum_brief}" if enum_brief else "") if row.parent else ""
+    return Chunk(
+        symbol=row.name,
+        kind="enumerator",
+        library=place.library,
+        version=place.version,
+        signature=row.signature,
+        brief=row.comment.brief,
+        text=f"{text}\n{about}".strip(),
+        path=place.path,
+        line=row.line,
+        parent=row.parent,
+        source=place.source,
+    )
+
+
+def _family_chunk(rows: Sequence[Declaration], place: Place, enum_brief: str) -> Chunk:
+    head = _enumerator(rows[0], place, enum_brief)
+    listing = _member_lines([(row.signature, "") for row in rows])
+    brief = f"One of {len(rows)} values of {head.parent} that differ in their numbers."
+    return replace(
+        head, brief=brief, text=f"{head.text}\n{listing}", aliases=tuple(row.name for row in rows[1:])
+    )
+
+
+def _family(chunk: Chunk) -> str:
+    return (
+        chunk.kind
+        if chunk.kind in ("group", "macro")
+        else "type"
+        if chunk.kind in ("struct", "class", "enum", "typedef")
+        else "code"
+    )
+
+
+def _merged(group: Sequence[Chunk]) -> Chunk:
+    if len(group) == 1:
+        return group[0]
+    # A forward declaration or a plain typedef says less than the type itself.
+    rank = {"struct": 0, "class": 0, "enum": 0, "typedef": 1}
+    best = min(group, key=lambda chunk: (rank.get(chunk.kind, 0), not chunk.brief, -len(chunk.text)))
+    signatures = list(dict.fromkeys(chunk.signature for chunk in group if chunk.signature))
+    shown = signatures[:_MOST_SIGNATURES]
+    if len(signatures) > len(shown):
+        shown.append(f"... and {len(signatures) - len(shown)} more overloads")
+    signature = best.signature if best.kind in rank else "\n".join(shown)
+    aliases = tuple(dict.fromkeys(alias for chunk in group for alias in chunk.aliases))
+    return replace(best, signature=signature, aliases=aliases)

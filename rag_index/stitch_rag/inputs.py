@@ -1,0 +1,80 @@
+"""Everything that an index is made of: headers, notes, pages; each with a hash and a way to its chunks."""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files as package_files
+
+from stitch_rag.chunks import Chunk
+from stitch_rag.extract.declarations import declarations
+from stitch_rag.extract.merge import Place, header_chunks
+from stitch_rag.notes import load_notes, note_chunks, packaged_notes
+from stitch_rag.sources import Header, Root, find_headers
+from stitch_tools.models.base import sha256_hex
+
+_RENAMING = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+(\1(?:_v\d+|_64))[ \t]*$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Input:
+    """One thing to index."""
+
+    place: str
+    """Names it among all inputs: header:PATH, notes, page:ID, ..."""
+    sha256: str
+    """Of its content and of the code that reads it."""
+    read: Callable[[], Sequence[Chunk]]
+
+
+def header_inputs(roots: Iterable[Root]) -> list[Input]:
+    """The headers below `roots`; one that cannot be read is passed over."""
+    texts: list[tuple[Header, str]] = []
+    renamed: dict[tuple[str, str | None], dict[str, str]] = {}
+    for header in find_headers(roots):
+        try:
+            # Old headers carry Latin-1 names of people: a damaged letter costs nothing.
+            text = header.path.read_bytes().decode("utf-8", errors="replace")
+        except OSError:
+            continue
+        texts.append((header, text))
+        if header.relative.startswith("cublas"):
+            renamed.setdefault((header.library, header.version), {}).update(_RENAMING.findall(text))
+    return [
+        _header_input(header, text, renamed.get((header.library, header.version), {}))
+        for header, text in texts
+    ]
+
+
+def note_input() -> Input:
+    """Our own notes."""
+    texts = [(page.name, page.read_text(encoding="utf-8")) for page in packaged_notes().iterdir()]
+    sha256 = sha256_hex(repr((code_hash(), sorted(texts))).encode("utf-8"))
+    return Input("notes", sha256, lambda: list(note_chunks(load_notes())))
+
+
+@lru_cache(maxsize=1)
+def code_hash() -> str:
+    """Hash of the code that makes chunks: what an older version of it made is made again."""
+    package = package_files("stitch_rag")
+    parts: list[str] = []
+    for name in ("chunks.py", "tokens.py", "notes.py", "sources.py", "inputs.py", "pages.py"):
+        path = package / name
+        parts.append(path.read_text(encoding="utf-8") if path.is_file() else "")
+    for path in sorted((package / "extract").iterdir(), key=lambda path: path.name):
+        if path.name.endswith(".py"):
+            parts.append(path.read_text(encoding="utf-8"))
+    return sha256_hex("\0".join(parts).encode("utf-8"))
+
+
+def _header_input(header: Header, text: str, renamed: dict[str, str]) -> Input:
+    key = repr(
+        (code_hash(), header.relative, header.library, header.version, header.source, sorted(renamed.items()))
+    )
+    sha256 = sha256_hex(key.encode("utf-8") + text.encode("utf-8", errors="replace"))
+
+    def read() -> list[Chunk]:
+        place = Place(header.library, header.version, str(header.path), header.source)
+        return header_chunks(declarations(text), place, renamed)
+
+    return Input(f"header:{header.path}", sha256, read)

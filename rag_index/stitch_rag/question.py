@@ -1,0 +1,66 @@
+"""What a question asks for: its words with their synonyms, and the names of code that it contains."""
+
+import re
+from dataclasses import dataclass
+
+from stitch_rag.ranking import load_synonyms
+from stitch_rag.tokens import identifiers, index_words, is_plain
+
+LONGEST_QUESTION = 2000
+"""Characters that are read."""
+MOST_WORDS = 32
+_STOP = re.compile(
+    r"a|an|the|of|in|on|at|by|for|to|from|with|without|into|is|are|was|be|been|being|do|does|did|how|what|which|who|"
+    r"when|where|why|can|could|should|would|may|might|must|i|you|we|it|its|this|that|these|those|there|my|your|our|"
+    r"and|or|not|no|if|then|than|as|so|use|used|using|want|need|get|way|best|any|all|some|one|two|me|have|has|had|"
+    r"will|between|about|over|only|also|via|per|each|them|they|their|such"
+)
+_QUALIFIED = re.compile(r"[A-Za-z_]\w*(?:(?:::|\.)[A-Za-z_]\w*)*")
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One thing that the question is about."""
+
+    stem: str
+    alternatives: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question as the index understands it."""
+
+    text: str
+    words: tuple[Word, ...]
+    names: tuple[str, ...]
+    """What looks like a name of code, the longest form first."""
+
+    @property
+    def expression(self) -> str:
+        """The full-text query: any of the words; every word is quoted, so that no syntax gets through."""
+        every = dict.fromkeys(stem for word in self.words for stem in (word.stem, *sorted(word.alternatives)))
+        return " OR ".join(f'"{stem}"' for stem in every)
+
+
+def read_question(text: str) -> Question:
+    """The question in `text`; any text will do, an empty one asks for nothing."""
+    text = " ".join(text[:LONGEST_QUESTION].split())
+    synonyms = load_synonyms()
+    kept = [word for word in identifiers(text) if not _STOP.fullmatch(word.lower())]
+    stems = dict.fromkeys(index_words(" ".join(kept)).split())
+    words = [Word(stem, synonyms.get(stem, frozenset())) for stem in list(stems)[:MOST_WORDS]]
+    return Question(text, tuple(words), tuple(_names(text)))
+
+
+def _names(text: str) -> list[str]:
+    """Identifiers that no English sentence holds, or the only word of the question."""
+    found: dict[str, None] = {}
+    alone = len(identifiers(text)) == 1
+    for match in _QUALIFIED.findall(text):
+        last = re.split(r"::|\.", match)[-1]
+        if alone or not is_plain(last) or "::" in match:
+            shorter = match.replace(".", "::").split("::")
+            for start in range(len(shorter)):
+                found.setdefault("::".join(shorter[start:]))
+            found.setdefault(match)
+    return [name for name in found if len(name) > 1 and not name.isdigit() and (alone or not is_plain(name))]

@@ -1,0 +1,53 @@
+"""The ranking's weights and synonyms, read from this package's two TOML files."""
+
+import tomllib
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib.resources import files as package_files
+
+from stitch_rag.tokens import stem
+from stitch_tools.models import Fact
+
+
+class Score(Fact):
+    """What adds to a candidate's score; shares lie between 0 and 1."""
+
+    relevance: float
+    name: float
+    brief: float
+    precision: float
+    exact: float
+    undocumented: float
+    deprecated: float
+    suffixed: float
+    low_coverage: float
+
+
+class Weights(Fact):
+    """Everything in ranking.toml."""
+
+    columns: tuple[float, ...]
+    candidates: int
+    synonym: float
+    score: Score
+    kind: Mapping[str, float]
+    library: Mapping[str, float]
+
+
+@lru_cache(maxsize=1)
+def load_weights() -> Weights:
+    """The weights that ship with the package."""
+    text = (package_files("stitch_rag") / "ranking.toml").read_text(encoding="utf-8")
+    return Weights.model_validate(tomllib.loads(text))
+
+
+@lru_cache(maxsize=1)
+def load_synonyms() -> Mapping[str, frozenset[str]]:
+    """Stem to the stems that may stand for it."""
+    text = (package_files("stitch_rag") / "synonyms.toml").read_text(encoding="utf-8")
+    found: dict[str, set[str]] = {}
+    for group in tomllib.loads(text)["groups"]:
+        stems = [stem(word) for word in group]
+        for word in stems:
+            found.setdefault(word, set()).update(other for other in stems if other != word)
+    return {word: frozenset(others) for word, others in found.items()}

@@ -1,0 +1,79 @@
+"""Searches the newest index: one that a build swapped in is noticed, and without any the notes answer."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from stitch_rag.notes import load_notes, note_chunks
+from stitch_rag.place import IndexPlace
+from stitch_rag.results import Hit, SearchResult
+from stitch_rag.search import DEFAULT_TOKENS, Filters, entry, search
+from stitch_rag.store import IndexStore
+
+HOW_TO_BUILD = "only our notes were searched: `stitch-mcp index build` adds the CUDA headers of this machine"
+
+
+class Reader:
+    """Answers questions; holds one open SQLite file and nothing else. For one thread at a time."""
+
+    def __init__(self, cache_dir: Path | None = None) -> None:
+        self._place = IndexPlace(cache_dir)
+        self._store: IndexStore | None = None
+        self._stamp: tuple[int, int] | None = None
+
+    def search(
+        self, query: str, *, count: int = 8, max_tokens: int = DEFAULT_TOKENS, filters: Filters | None = None
+    ) -> SearchResult:
+        """The best hits for `query`; arguments and errors as in `search.search`."""
+        store, indexed = self._open()
+        mode = "lexical" if indexed else "notes"
+        notices = () if indexed else (HOW_TO_BUILD,)
+        return search(
+            store, query, count=count, max_tokens=max_tokens, filters=filters, mode=mode, notices=notices
+        )
+
+    def entry(self, chunk_id: str) -> Hit:
+        """One entry in full.
+
+        Raises:
+            UsageError: there is no such entry; the hint names the nearest.
+        """
+        return entry(self._open()[0], chunk_id)
+
+    def resolve(self, queries: Sequence[str], *, count: int = 2, max_tokens: int = 800) -> list[SearchResult]:
+        """The best hits for the `doc_query` of each diagnostic, each question once, in order."""
+        return [
+            self.search(query, count=count, max_tokens=max_tokens)
+            for query in dict.fromkeys(query for query in queries if query.strip())
+        ]
+
+    def close(self) -> None:
+        """Close the index; the next question opens it again."""
+        if self._store is not None:
+            self._store.close()
+        self._store = self._stamp = None
+
+    def _open(self) -> tuple[IndexStore, bool]:
+        """The store, and whether it is an index rather than the notes alone."""
+        stamp = self._stamp_of_file()
+        if self._store is None or stamp != self._stamp:
+            self.close()
+            opened = IndexStore.open(self._place.index) if stamp else None
+            self._store, self._stamp = opened or _notes_alone(), stamp if opened else None
+            if stamp and opened is None:
+                # A damaged index: the notes answer, and each question looks again.
+                self._stamp = (-1, -1)
+        return self._store, self._stamp not in (None, (-1, -1))
+
+    def _stamp_of_file(self) -> tuple[int, int] | None:
+        try:
+            found = self._place.index.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns
+
+
+def _notes_alone() -> IndexStore:
+    store = IndexStore.create()
+    store.put_file("notes", "", note_chunks(load_notes()))
+    store.finish()
+    return store

@@ -1,0 +1,241 @@
+"""Answers a question from an open index: candidates by words and names, ranked, filtered, shortened."""
+
+import difflib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stitch_rag.chunks import KINDS, Chunk
+from stitch_rag.question import Question, read_question
+from stitch_rag.rank import Candidate, rank, rarity
+from stitch_rag.ranking import Weights, load_weights
+from stitch_rag.results import Confidence, Hit, SearchMode, SearchResult
+from stitch_rag.shorten import shorten
+from stitch_rag.store import IndexStore, Outline, Row
+from stitch_tools.errors import UsageError
+
+MOST_HITS = 100
+DEFAULT_TOKENS = 4000
+_NEAREST = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """What a hit must be; empty means anything."""
+
+    kinds: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()
+    architecture: str = ""
+    """A GPU (sm_90): notes for others are left out."""
+    version: str = ""
+    """Begins the version of every hit: 13, 13.0."""
+
+    def admits(self, chunk: Outline) -> bool:
+        """Whether `chunk` may be shown."""
+        if self.kinds and chunk.kind not in self.kinds:
+            return False
+        if self.libraries and chunk.library not in self.libraries:
+            return False
+        if self.architecture and chunk.architectures and not _serves(chunk.architectures, self.architecture):
+            return False
+        return not self.version or chunk.version is None or _begins(chunk.version, self.version)
+
+
+def search(
+    store: IndexStore,
+    query: str,
+    *,
+    count: int = 8,
+    max_tokens: int = DEFAULT_TOKENS,
+    filters: Filters | None = None,
+    mode: SearchMode = "lexical",
+    notices: Sequence[str] = (),
+) -> SearchResult:
+    """The best hits for `query` from an open index.
+
+    Args:
+        store: the index.
+        query: words or names; any text.
+        count: most hits, 1 to 100.
+        max_tokens: bound on the hits' size, at about four characters a token.
+        filters: what a hit must be.
+        mode: how the store came about, for the result.
+        notices: what the caller already knows the reader should know.
+
+    Raises:
+        UsageError: a number is out of its range, or a filter names what does not exist.
+    """
+    started = time.perf_counter()
+    filters = filters or Filters()
+    _check(count, max_tokens, filters)
+    weights = load_weights()
+    question = read_question(query)
+    exact = _named(store, question)
+    ranked = candidates(store, question, exact, weights)
+    absent = _absent_version(store, filters, [row.outline for row in ranked])
+    kept = [row for row in ranked if filters.admits(row.outline)]
+    hits, left_out = shorten(_hits(store, _folded(kept)[:count]), max_tokens)
+    confidence = _confidence(question, kept, exact, weights)
+    return SearchResult(
+        query=question.text,
+        hits=tuple(hits),
+        mode=mode,
+        confidence=confidence,
+        nearest=tuple(_nearest(store, question, exact)),
+        notices=(*notices, *absent, *left_out),
+        duration_ms=round((time.perf_counter() - started) * 1e3, 2),
+    )
+
+
+def candidates(
+    store: IndexStore, question: Question, exact: Sequence[int], weights: Weights
+) -> list[Candidate]:
+    """Everything that may answer the question, best first."""
+    relevance: dict[int, float] = {}
+    if question.words:
+        relevance = dict(store.match(question.expression, weights.columns, weights.candidates))
+    found = store.outlines([*dict.fromkeys([*relevance, *exact])])
+    total = store.count()
+    idf = {word.stem: rarity(store.frequency(word.stem), total) for word in question.words}
+    return rank(question, found, relevance, exact, idf, weights)
+
+
+def entry(store: IndexStore, chunk_id: str) -> Hit:
+    """One entry in full.
+
+    Raises:
+        UsageError: there is no such entry; the hint names the nearest.
+    """
+    rows = store.by_id(chunk_id) or [
+        row for number in store.by_name(chunk_id)[:1] for row in _rows(store, number)
+    ]
+    if not rows:
+        near = _similar(store, chunk_id.split("/")[-1].split("@")[0])
+        hint = f"nearest names: {', '.join(near)}" if near else "search for it with words"
+        raise UsageError(f"there is no entry {chunk_id[:120]!r}", hint=hint)
+    return _hit(rows[0].chunk, [row.chunk.version for row in rows[1:]], 1.0)
+
+
+def _rows(store: IndexStore, number: int) -> list[Row]:
+    return [Row(found, chunk) for found, chunk in store.get([number]).items()]
+
+
+def _check(count: int, max_tokens: int, filters: Filters) -> None:
+    if not 1 <= count <= MOST_HITS:
+        raise UsageError(f"{count} hits cannot be given", hint=f"ask for 1 to {MOST_HITS}")
+    if max_tokens < 1:
+        raise UsageError(f"max_tokens is {max_tokens}", hint="give at least 1, or leave it out")
+    for kind in filters.kinds:
+        if kind not in KINDS:
+            raise UsageError(f"there is no kind {kind!r}", hint=f"kinds: {', '.join(KINDS)}")
+
+
+def _named(store: IndexStore, question: Question) -> list[int]:
+    """Chunks that bear a name of the question, in the order of the question."""
+    return list(dict.fromkeys(number for name in question.names for number in store.by_name(name)))
+
+
+def _folded(rows: Sequence[Candidate]) -> list[tuple[Candidate, list[str | None]]]:
+    """The best row of each symbol, with the same symbol's other versions."""
+    groups: dict[tuple[str, str], tuple[Candidate, list[str | None]]] = {}
+    for row in rows:
+        key = (row.outline.library, row.outline.symbol)
+        if key in groups:
+            groups[key][1].append(row.outline.version)
+        else:
+            groups[key] = (row, [])
+    return list(groups.values())
+
+
+def _hits(store: IndexStore, rows: Sequence[tuple[Candidate, list[str | None]]]) -> list[Hit]:
+    chunks = store.get([row.outline.number for row, _ in rows])
+    return [_hit(chunks[row.outline.number], versions, row.score) for row, versions in rows]
+
+
+def _hit(chunk: Chunk, others: Sequence[str | None], score: float) -> Hit:
+    versions = dict.fromkeys(version for version in others if version not in (None, chunk.version))
+    return Hit(
+        id=chunk.chunk_id,
+        symbol=chunk.symbol,
+        kind=chunk.kind,
+        library=chunk.library,
+        signature=chunk.signature,
+        summary=chunk.brief,
+        text=chunk.text,
+        path=chunk.path,
+        line=chunk.line,
+        source=chunk.source,
+        version=chunk.version,
+        parent=chunk.parent,
+        architectures=chunk.architectures,
+        also_versions=tuple(version for version in versions if version),
+        score=round(score, 4),
+    )
+
+
+def _confidence(
+    question: Question, kept: Sequence[Candidate], exact: Sequence[int], weights: Weights
+) -> Confidence:
+    if not kept:
+        return "none"
+    if kept[0].outline.number in exact:
+        return "exact"
+    return "high" if kept[0].coverage >= weights.score.low_coverage and question.words else "low"
+
+
+def _absent_version(store: IndexStore, filters: Filters, found: Sequence[Outline]) -> list[str]:
+    """That the version asked for is not here, with those that are."""
+    if not filters.version:
+        return []
+    wanted = filters.libraries or tuple(dict.fromkeys(row.library for row in found[:20] if row.version))
+    said: list[str] = []
+    for library in wanted:
+        here = [version for name, version, _ in store.libraries() if name == library and version]
+        if here and not any(_begins(version, filters.version) for version in here):
+            said.append(f"{library} {filters.version} is not installed here; there is {', '.join(here)}")
+    return said
+
+
+def _nearest(store: IndexStore, question: Question, exact: Sequence[int]) -> list[str]:
+    """Names like those of the question that do not exist."""
+    unknown = [name for name in question.names if len(name) > 3 and not store.by_name(name)]
+    if not unknown or (exact and len(question.names) == len(unknown)):
+        return []
+    return list(dict.fromkeys(near for name in unknown[:3] for near in _similar(store, name)))[:_NEAREST]
+
+
+def _similar(store: IndexStore, name: str) -> list[str]:
+    """Existing names that are spelled like `name`, nearest first."""
+    low = name.lower()[:80]
+    near = [
+        known
+        for known in store.names()
+        if abs(len(known) - len(low)) <= 4 and (known[:4] == low[:4] or known[-4:] == low[-4:])
+    ]
+    spelled = difflib.get_close_matches(low, near, n=_NEAREST, cutoff=0.75)
+    numbers = [number for known in spelled for number in store.by_name(known)[:1]]
+    chunks = store.get(numbers)
+    return list(dict.fromkeys(_spelling(chunks[number], spelled) for number in numbers))
+
+
+def _spelling(chunk: Chunk, spelled: Sequence[str]) -> str:
+    names = (chunk.symbol, *chunk.aliases)
+    return next((name for name in names if name.lower() in spelled), chunk.symbol)
+
+
+def _serves(architectures: Sequence[str], asked: str) -> bool:
+    """Whether code for one of these GPUs is of use on `asked`: the same, or an older one without a suffix."""
+    wanted = asked.rstrip("af")
+    return any(
+        own.rstrip("af") == wanted or (own[-1:].isdigit() and _number(own) <= _number(wanted))
+        for own in architectures
+    )
+
+
+def _number(architecture: str) -> int:
+    digits = "".join(character for character in architecture if character.isdigit())
+    return int(digits) if digits else 0
+
+
+def _begins(version: str, asked: str) -> bool:
+    return f"{version}.".startswith(f"{asked.removesuffix('.')}.")

@@ -1,0 +1,54 @@
+"""Makes hits fit a bound: later texts go first, then texts are cut, then hits are left out."""
+
+from collections.abc import Sequence
+
+from stitch_rag.results import Hit
+
+CHARACTERS_PER_TOKEN = 4
+_OVERHEAD = 240
+"""Characters of a hit's fields that are always there, about."""
+_STEPS = (3000, 1200, 500, 200, 0)
+"""Longest text of a hit, from one step to the next."""
+
+
+def shorten(hits: Sequence[Hit], max_tokens: int) -> tuple[list[Hit], list[str]]:
+    """The hits within `max_tokens`, and what the reader should know of what is missing.
+
+    The first hit is kept whatever the bound, with its text cut as far as needed.
+    """
+    budget = max_tokens * CHARACTERS_PER_TOKEN
+    rows = list(hits)
+    for longest in _STEPS:
+        # The last hit's text is the first to go: the better the hit, the longer its text stays whole.
+        for place in range(len(rows) - 1, -1, -1):
+            if _size(rows) <= budget:
+                return rows, []
+            rows[place] = _cut(rows[place], longest)
+    left_out = 0
+    while len(rows) > 1 and _size(rows) > budget:
+        rows.pop()
+        left_out += 1
+    if _size(rows) > budget and rows:
+        rows[0] = rows[0].model_copy(
+            update={
+                "signature": _clip(rows[0].signature, budget // 2),
+                "summary": _clip(rows[0].summary, budget // 4),
+            }
+        )
+    return rows, [f"{left_out} more hits did not fit into {max_tokens} tokens"] if left_out else []
+
+
+def _size(rows: Sequence[Hit]) -> int:
+    return sum(_OVERHEAD + len(row.signature) + len(row.summary) + len(row.text) for row in rows)
+
+
+def _cut(hit: Hit, longest: int) -> Hit:
+    if len(hit.text) <= longest:
+        return hit
+    return hit.model_copy(update={"text": _clip(hit.text, longest), "shortened": True})
+
+
+def _clip(text: str, longest: int) -> str:
+    if len(text) <= longest:
+        return text
+    return f"{text[: max(0, longest - 4)].rstrip()} ..." if longest > 40 else ""

@@ -1,0 +1,243 @@
+"""Which headers this machine holds: toolkits, NVIDIA's wheels, conda; by library and version."""
+
+import contextlib
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+LIBRARIES: tuple[tuple[str, str], ...] = (
+    (r"cuda\.h|cudaProfiler\.h|cuda[A-Z]\w*\.h|cuda_egl\w*\.h|cuda_gl\w*\.h|cuda_vdpau\w*\.h", "driver"),
+    (
+        r"cuda_(?:runtime|runtime_api|device_runtime_api|profiler_api|occupancy)\.h|driver_(?:types|functions)\.h|"
+        r"(?:vector|texture|surface|builtin|library)_types\.h|channel_descriptor\.h|vector_functions\.h|"
+        r"device_(?:types|launch_parameters)\.h|crt/host_defines\.h",
+        "cudart",
+    ),
+    (
+        r"cuda_(?:fp16|bf16|fp8|fp6|fp4)\.h|cuComplex\.h|crt/(?:math_functions|device_functions|mma|"
+        r"device_double_functions|device_fp128_functions|sm_\w+_rt)\.h|(?:device|sm_\d+)_\w+\.h|math_constants\.h|"
+        r"(?:texture|surface)_indirect_functions\.h|cuda_(?:pipeline|awbarrier)(?:_primitives)?\.h",
+        "device",
+    ),
+    (r"cooperative_groups(?:\.h|/\w+\.h)", "cooperative_groups"),
+    (r"cublasLt\w*\.h", "cublaslt"),
+    (r"cublas(?:_v2|_api|Xt)?\.h", "cublas"),
+    (r"cudnn_frontend\.h|cudnn_frontend/.*\.h", "cudnn_frontend"),
+    (r"cudnn\w*\.h", "cudnn"),
+    (r"nccl\w*\.h", "nccl"),
+    (r"cusparseLt\w*\.h", "cusparselt"),
+    (r"cusparse\w*\.h", "cusparse"),
+    (r"cusolver\w*\.h", "cusolver"),
+    (r"cufft\w*\.h", "cufft"),
+    (r"curand\w*\.h", "curand"),
+    (r"nvrtc\.h", "nvrtc"),
+    (r"nvJitLink\.h", "nvjitlink"),
+    (r"(?:cupti\w*|nvperf\w*)\.h", "cupti"),
+    (r"nvtx3/nvToolsExt\w*\.h", "nvtx"),
+    (r"nvvm\.h", "nvvm"),
+    (r"(?:cccl/)?cub/(?:block|warp|device|iterator|thread)/\w+\.cuh", "cub"),
+    (r"(?:cccl/)?thrust/\w+\.h", "thrust"),
+    (
+        r"(?:cccl/)?cuda/__(?:barrier|memcpy_async|ptx|warp|memory_resource|cmath|latch|semaphore)/.*\.h",
+        "libcudacxx",
+    ),
+    (r"cutlass/(?:arch|gemm/device|gemm/collective|epilogue/\w+|reduction)?/?\w+\.h", "cutlass"),
+    (r"cute/(?:\w+/)?\w+\.hpp", "cute"),
+)
+"""Paths below an include folder (regular expressions) and the library they belong to; the first wins."""
+
+_SKIPPED = re.compile(
+    r"generated_|_meta\.h$|_hpp$|Typedefs\.h$|cupti_(?:driver|runtime|nvtx)_cbid\.h|cupti_activity_deprecated\.h|"
+    r"nvtxDetail|/detail/|cudaVDPAU|cudaEGL|cuda_egl|cuda_vdpau|specializations"
+)
+_VERSION_MACROS = {
+    "driver": ("cuda.h", "CUDA_VERSION"),
+    "cublas": ("cublas_api.h", "CUBLAS_VER"),
+    "cublaslt": ("cublas_api.h", "CUBLAS_VER"),
+    "cudnn": ("cudnn_version.h", "CUDNN"),
+    "cudnn_frontend": ("cudnn_frontend_version.h", "CUDNN_FRONTEND"),
+    "nccl": ("nccl.h", "NCCL"),
+    "cusparselt": ("cusparseLt.h", "CUSPARSELT_VER"),
+    "cufft": ("cufft.h", "CUFFT_VER"),
+    "curand": ("curand.h", "CURAND_VER"),
+    "cusparse": ("cusparse.h", "CUSPARSE_VER"),
+    "cutlass": ("cutlass/version.h", "CUTLASS"),
+    "cub": ("cub/version.cuh", "CUB_VERSION"),
+    "thrust": ("thrust/version.h", "THRUST_VERSION"),
+}
+_TOOLKIT = frozenset(
+    ("driver", "cudart", "device", "cooperative_groups", "nvrtc", "cupti", "nvtx", "nvvm", "nvjitlink")
+)
+_LARGEST_BYTES = 6_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """One header to index."""
+
+    path: Path
+    relative: str
+    """As an #include would name it."""
+    library: str
+    version: str | None
+    source: str
+    """Where it comes from, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """An include folder."""
+
+    folder: Path
+    source: str
+
+
+def find_roots(prefixes: Sequence[Path] = (), env: Mapping[str, str] | None = None) -> list[Root]:
+    """Include folders that hold CUDA headers, the preferred first, each once.
+
+    Args:
+        prefixes: `sys.prefix` of interpreters whose wheels count (the target interpreter's first).
+        env: environment to read; None is this process's own.
+    """
+    found: dict[Path, Root] = {}
+    for root in _candidates(prefixes, os.environ if env is None else env):
+        if root.folder.is_dir() and any(True for _ in _marked(root.folder)):
+            found.setdefault(root.folder.resolve(), root)
+    return list(found.values())
+
+
+def find_headers(roots: Iterable[Root]) -> list[Header]:
+    """The headers worth indexing below `roots`, with library and version; unreadable folders have none."""
+    headers: list[Header] = []
+    for root in roots:
+        files = list(_files(root.folder))
+        versions = _versions(root.folder)
+        for path, relative in files:
+            library = library_of(relative)
+            if library is not None:
+                headers.append(Header(path, relative, library, versions.get(library), root.source))
+    return headers
+
+
+def library_of(relative: str) -> str | None:
+    """The library that a path below an include folder belongs to; None is not indexed."""
+    if _SKIPPED.search(relative):
+        return None
+    return next((name for pattern, name in LIBRARIES if re.fullmatch(pattern, relative)), None)
+
+
+def _candidates(prefixes: Sequence[Path], env: Mapping[str, str]) -> Iterator[Root]:
+    for name in ("STITCH_CUBLAS", "STITCH_CUTLASS"):
+        if env.get(name):
+            yield Root(Path(env[name]) / "include", name)
+    yield from _toolkits(env)
+    for prefix in dict.fromkeys([*prefixes, Path(sys.prefix)]):
+        for packages in sorted(prefix.glob("lib/python3.*/site-packages")):
+            yield from _wheels(packages)
+    if env.get("CONDA_PREFIX"):
+        conda = Path(env["CONDA_PREFIX"])
+        yield from (Root(folder, "conda") for folder in (conda / "include", *conda.glob("targets/*/include")))
+
+
+def _toolkits(env: Mapping[str, str]) -> Iterator[Root]:
+    from stitch_tools.compile.toolchain import cuda_root, find_nvcc
+    from stitch_tools.errors import EnvironmentMissingError
+
+    named = env.get("CUDA_HOME") or env.get("CUDA_PATH")
+    if named:
+        yield Root(Path(named) / "include", "CUDA toolkit")
+        return
+    with contextlib.suppress(EnvironmentMissingError):
+        yield Root(cuda_root(find_nvcc(env)) / "include", "CUDA toolkit")
+
+
+def _wheels(packages: Path) -> Iterator[Root]:
+    for folder in sorted(packages.glob("nvidia/*/include"), reverse=True):
+        yield Root(folder, f"wheel nvidia/{folder.parent.name}")
+    yield Root(packages / "include", "wheel")
+    yield Root(packages / "cutlass_library" / "source" / "include", "wheel nvidia-cutlass")
+
+
+_MARKS = (
+    "cuda.h",
+    "cuda_runtime.h",
+    "cublasLt.h",
+    "cublas_v2.h",
+    "cudnn.h",
+    "cudnn_frontend.h",
+    "nccl.h",
+    "cusparseLt.h",
+    "nvrtc.h",
+    "cufft.h",
+    "curand.h",
+    "cusolverDn.h",
+    "cusparse.h",
+    "cutlass/cutlass.h",
+    "cuda_fp16.h",
+    "cub/cub.cuh",
+    "nvJitLink.h",
+    "cupti.h",
+)
+
+
+def _marked(folder: Path) -> Iterator[Path]:
+    return (folder / name for name in _MARKS if (folder / name).is_file())
+
+
+def _files(folder: Path) -> Iterator[tuple[Path, str]]:
+    """Headers below `folder` in a fixed order, without following links to folders."""
+    for current, folders, names in os.walk(folder):
+        folders.sort()
+        here = Path(current)
+        for name in sorted(names):
+            if name.endswith((".h", ".hpp", ".cuh")):
+                path = here / name
+                relative = path.relative_to(folder).as_posix()
+                if path.stat().st_size <= _LARGEST_BYTES:
+                    yield path, relative
+
+
+def _versions(folder: Path) -> dict[str, str]:
+    """Library to version, as far as headers say."""
+    found: dict[str, str] = {}
+    for library, (name, prefix) in _VERSION_MACROS.items():
+        path = next((p for p in (folder / name, folder / "cccl" / name) if p.is_file()), None)
+        version = read_version(path.read_text(encoding="utf-8", errors="replace"), prefix) if path else None
+        if version:
+            found[library] = version
+    toolkit = found.get("driver") or _toolkit_version(folder)
+    if toolkit:
+        for library in _TOOLKIT:
+            found.setdefault(library, toolkit)
+    return found
+
+
+def _toolkit_version(folder: Path) -> str | None:
+    path = folder / "cuda_runtime_api.h"
+    return (
+        read_version(path.read_text(encoding="utf-8", errors="replace"), "CUDART_VERSION")
+        if path.is_file()
+        else None
+    )
+
+
+def read_version(text: str, prefix: str) -> str | None:
+    """The version that a header defines: MAJOR, MINOR (and PATCH) macros, or one number like 13000."""
+    parts: list[str] = []
+    for words in ("MAJOR", "MINOR", "PATCH|PATCHLEVEL"):
+        match = re.search(rf"#\s*define\s+{prefix}(?:_VERSION)?_(?:{words})(?:_VERSION)?\s+(\d+)", text)
+        if match is None:
+            break
+        parts.append(match[1])
+    if len(parts) >= 2:
+        return ".".join(parts)
+    single = re.search(rf"#\s*define\s+{prefix}\s+(\d+)", text)
+    if single is None:
+        return None
+    number = int(single[1])
+    if prefix.startswith("CUD"):
+        return f"{number // 1000}.{number % 1000 // 10}"
+    return f"{number // 100000}.{number // 100 % 1000}.{number % 100}"

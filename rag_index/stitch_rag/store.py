@@ -1,0 +1,356 @@
+"""The index as one SQLite file: chunks, the files they come from, every name, and a full-text table."""
+
+import json
+import re
+import sqlite3
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stitch_rag.chunks import Chunk
+from stitch_rag.tokens import index_words, name_words
+from stitch_tools.errors import StoreError
+
+SCHEMA = 1
+"""Raised when stored rows would be read or made differently; an index of another number is built anew."""
+
+_TABLES = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE files (id INTEGER PRIMARY KEY, place TEXT NOT NULL UNIQUE, sha256 TEXT NOT NULL);
+CREATE TABLE chunks (
+    id INTEGER PRIMARY KEY, file INTEGER NOT NULL REFERENCES files(id), chunk_id TEXT NOT NULL,
+    symbol TEXT NOT NULL, kind TEXT NOT NULL, library TEXT NOT NULL, version TEXT, signature TEXT NOT NULL,
+    brief TEXT NOT NULL, text TEXT NOT NULL, path TEXT NOT NULL, line INTEGER, parent TEXT NOT NULL,
+    source TEXT NOT NULL, aliases TEXT NOT NULL, architectures TEXT NOT NULL, keywords TEXT NOT NULL,
+    deprecated INTEGER NOT NULL
+);
+CREATE INDEX chunks_by_file ON chunks(file);
+CREATE INDEX chunks_by_chunk_id ON chunks(chunk_id);
+CREATE TABLE names (low TEXT NOT NULL, name TEXT NOT NULL, chunk INTEGER NOT NULL);
+CREATE INDEX names_by_low ON names(low);
+CREATE INDEX names_by_chunk ON names(chunk);
+CREATE VIRTUAL TABLE fulltext USING fts5(
+    name, parts, brief, body, context, tokenize="unicode61 remove_diacritics 2 tokenchars '_'"
+);
+CREATE VIRTUAL TABLE vocabulary USING fts5vocab('fulltext', 'row');
+"""
+_FIELDS = (
+    "chunk_id, symbol, kind, library, version, signature, brief, text, path, line, parent, source, aliases, "
+    "architectures, keywords"
+)
+_BUSY_MS = 2000
+# No sync at each file: a power cut may cost a half-built index, which is then built anew; the index itself is
+# synced before it is swapped in.
+_FAST = "PRAGMA synchronous = OFF;"
+_DEPRECATED = re.compile(r"\bdeprecated\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """What the ranking has to know of a chunk, without its text."""
+
+    number: int
+    chunk_id: str
+    symbol: str
+    kind: str
+    library: str
+    version: str | None
+    architectures: tuple[str, ...]
+    documented: bool
+    deprecated: bool
+    name_stems: frozenset[str]
+    brief_stems: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A chunk with its number in this store."""
+
+    number: int
+    chunk: Chunk
+
+
+class IndexStore:
+    """An open index file, or one in memory."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._db = connection
+
+    @classmethod
+    def create(cls, path: Path | None = None) -> "IndexStore":
+        """A new, empty index at `path`; None keeps it in memory.
+
+        Raises:
+            StoreError: the file cannot be written.
+        """
+        with _writing(path):
+            db = sqlite3.connect(path or ":memory:", isolation_level=None, check_same_thread=False)
+            db.executescript(f"{_FAST}{_TABLES}")
+        store = cls(db)
+        store.put_meta("schema", str(SCHEMA))
+        return store
+
+    @classmethod
+    def open(cls, path: Path, *, writable: bool = False) -> "IndexStore | None":
+        """The index at `path`; None where there is none, or one of another schema, or a damaged one."""
+        if not path.is_file():
+            return None
+        mode = "rw" if writable else "ro"
+        try:
+            db = sqlite3.connect(
+                f"file:{_quoted(path)}?mode={mode}", uri=True, isolation_level=None, check_same_thread=False
+            )
+            db.executescript(f"PRAGMA busy_timeout = {_BUSY_MS};{_FAST if writable else ''}")
+            store = cls(db)
+            if store.meta("schema") == str(SCHEMA):
+                return store
+            db.close()
+        except sqlite3.DatabaseError:
+            return None
+        return None
+
+    def close(self) -> None:
+        """Close the file; nothing may be asked afterwards."""
+        self._db.close()
+
+    def meta(self, key: str) -> str | None:
+        """What was stored under `key`."""
+        row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        return None if row is None else str(row[0])
+
+    def put_meta(self, key: str, value: str) -> None:
+        """Store `value` under `key`."""
+        self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+
+    def files(self) -> dict[str, str]:
+        """Place to content hash of every file that is wholly in the index."""
+        return dict(self._db.execute("SELECT place, sha256 FROM files"))
+
+    def put_file(self, place: str, sha256: str, chunks: Iterable[Chunk]) -> None:
+        """Store the chunks of one file in one transaction, in the place of those it had before.
+
+        Raises:
+            StoreError: the disk is full, or the file cannot be written.
+        """
+        with _writing():
+            self._db.execute("BEGIN")
+            try:
+                self._remove(place)
+                file = self._db.execute(
+                    "INSERT INTO files (place, sha256) VALUES (?, ?)", (place, sha256)
+                ).lastrowid
+                for chunk in chunks:
+                    self._add(file, chunk)
+                self._db.execute("COMMIT")
+            except BaseException:  # handed on: whatever ended it, half a file must not stay
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+    def remove_file(self, place: str) -> None:
+        """Remove one file's chunks."""
+        with _writing():
+            self._remove(place)
+
+    def _add(self, file: int | None, chunk: Chunk) -> None:
+        deprecated = bool(_DEPRECATED.search(f"{chunk.brief} {chunk.text[:300]} {chunk.signature}"))
+        number = self._db.execute(
+            f"INSERT INTO chunks (file, {_FIELDS}, deprecated) VALUES (?{', ?' * 16})",
+            (file, *_row(chunk), deprecated),
+        ).lastrowid
+        self._db.execute(
+            "INSERT INTO fulltext (rowid, name, parts, brief, body, context) VALUES (?, ?, ?, ?, ?, ?)",
+            (number, *searchable(chunk)),
+        )
+        for name in dict.fromkeys((chunk.symbol, *chunk.aliases)):
+            self._db.execute("INSERT INTO names VALUES (?, ?, ?)", (name.lower(), name, number))
+
+    def _remove(self, place: str) -> None:
+        found = self._db.execute("SELECT id FROM files WHERE place = ?", (place,)).fetchone()
+        if found is None:
+            return
+        for table, key in (("fulltext", "rowid"), ("names", "chunk")):
+            gone = "SELECT id FROM chunks WHERE file = ?"
+            self._db.execute(f"DELETE FROM {table} WHERE {key} IN ({gone})", found)
+        self._db.execute("DELETE FROM chunks WHERE file = ?", found)
+        self._db.execute("DELETE FROM files WHERE id = ?", found)
+
+    def finish(self) -> None:
+        """Make searching fast. Called once, after the last file.
+
+        Raises:
+            StoreError: the disk is full, or the file cannot be written.
+        """
+        with _writing():
+            self._db.execute("INSERT INTO fulltext(fulltext) VALUES ('optimize')")
+
+    def rows(self) -> Iterator[Row]:
+        """Every chunk, in the order in which it was stored."""
+        for number, *fields in self._db.execute(f"SELECT id, {_FIELDS} FROM chunks ORDER BY id"):
+            yield Row(number, _chunk(fields))
+
+    def outlines(self, numbers: Sequence[int]) -> list[Outline]:
+        """What the ranking has to know of the chunks with these numbers."""
+        marks = ", ".join("?" * len(numbers))
+        found = self._db.execute(
+            "SELECT c.id, chunk_id, symbol, kind, library, version, architectures, c.brief != '', "
+            "deprecated, f.parts, f.brief FROM chunks c JOIN fulltext f ON f.rowid = c.id "
+            f"WHERE c.id IN ({marks})",
+            tuple(numbers),
+        )
+        return [_outline(row) for row in found]
+
+    def get(self, numbers: Sequence[int]) -> dict[int, Chunk]:
+        """The chunks with these numbers."""
+        marks = ", ".join("?" * len(numbers))
+        found = self._db.execute(f"SELECT id, {_FIELDS} FROM chunks WHERE id IN ({marks})", tuple(numbers))
+        return {number: _chunk(fields) for number, *fields in found}
+
+    def by_id(self, chunk_id: str) -> list[Row]:
+        """The chunks with that id; without a version, those of every version."""
+        found = self._db.execute(
+            f"SELECT id, {_FIELDS} FROM chunks "
+            "WHERE chunk_id = :id OR (chunk_id > :id || '@' AND chunk_id < :id || 'A') ORDER BY id",
+            {"id": chunk_id},
+        )
+        return [Row(number, _chunk(fields)) for number, *fields in found]
+
+    def by_name(self, name: str) -> list[int]:
+        """Numbers of the chunks that bear `name` in any case; those that spell it so come first."""
+        rows = self._db.execute(
+            "SELECT DISTINCT chunk, name = ? AS same FROM names WHERE low = ? ORDER BY same DESC, chunk",
+            (name, name.lower()),
+        )
+        return list(dict.fromkeys(int(row[0]) for row in rows))
+
+    def names(self) -> list[str]:
+        """All names in lower case, each once."""
+        return [row[0] for row in self._db.execute("SELECT DISTINCT low FROM names")]
+
+    def match(self, expression: str, weights: Sequence[float], limit: int) -> list[tuple[int, float]]:
+        """Number and relevance (higher is better) of the best full-text matches."""
+        listed = ", ".join(f"{weight:g}" for weight in weights)
+        rows = self._db.execute(
+            f"SELECT rowid, bm25(fulltext, {listed}) AS score FROM fulltext WHERE fulltext MATCH ? "
+            "ORDER BY score LIMIT ?",
+            (expression, limit),
+        )
+        return [(int(number), -float(score)) for number, score in rows]
+
+    def frequency(self, word: str) -> int:
+        """In how many chunks a word (as `index_words` writes it) occurs."""
+        row = self._db.execute("SELECT doc FROM vocabulary WHERE term = ?", (word,)).fetchone()
+        return 0 if row is None else int(row[0])
+
+    def count(self) -> int:
+        """How many chunks there are."""
+        return int(self._db.execute("SELECT count(*) FROM chunks").fetchone()[0])
+
+    def libraries(self) -> list[tuple[str, str | None, int]]:
+        """Library, version and number of chunks."""
+        rows = self._db.execute("SELECT library, version, count(*) FROM chunks GROUP BY 1, 2 ORDER BY 1, 2")
+        return [(str(name), version, int(count)) for name, version, count in rows]
+
+    def copy_to(self, path: Path) -> None:
+        """Write a copy of the whole index to `path`.
+
+        Raises:
+            StoreError: the disk is full, or the file cannot be written.
+        """
+        with _writing(path), closing(sqlite3.connect(path)) as other:
+            self._db.backup(other)
+
+
+def searchable(chunk: Chunk) -> tuple[str, ...]:
+    """What the full-text table holds: names, their parts, first sentence and keywords, text, surroundings."""
+    names = (chunk.symbol, *chunk.aliases)
+    title = index_words(chunk.symbol) if chunk.kind in ("note", "section", "group", "diagnostic") else ""
+    return (
+        " ".join(name.lower() for name in names),
+        f"{name_words(names)} {title}".strip(),
+        index_words(f"{chunk.brief} {chunk.keywords} {chunk.parent}"),
+        index_words(f"{chunk.signature}\n{chunk.text}"),
+        index_words(f"{chunk.library} {chunk.source} {' '.join(chunk.architectures)}"),
+    )
+
+
+def _row(chunk: Chunk) -> tuple[object, ...]:
+    return (
+        chunk.chunk_id,
+        chunk.symbol,
+        chunk.kind,
+        chunk.library,
+        chunk.version,
+        chunk.signature,
+        chunk.brief,
+        chunk.text,
+        chunk.path,
+        chunk.line,
+        chunk.parent,
+        chunk.source,
+        json.dumps(chunk.aliases),
+        json.dumps(chunk.architectures),
+        chunk.keywords,
+    )
+
+
+def _outline(row: Sequence[Any]) -> Outline:
+    number, chunk_id, symbol, kind, library, version, architectures, documented, deprecated, parts, brief = (
+        row
+    )
+    return Outline(
+        number,
+        chunk_id,
+        symbol,
+        kind,
+        library,
+        version,
+        tuple(json.loads(architectures)),
+        bool(documented),
+        bool(deprecated),
+        frozenset(parts.split()),
+        frozenset(brief.split()),
+    )
+
+
+def _chunk(fields: Sequence[Any]) -> Chunk:
+    """The chunk of a row of `_FIELDS`; its id is made from the others."""
+    symbol, kind, library, version, signature, brief, text, path, line, parent, source, *lists = fields[1:]
+    aliases, architectures, keywords = lists
+    return Chunk(
+        symbol,
+        kind,
+        library,
+        version,
+        signature,
+        brief,
+        text,
+        path,
+        line,
+        parent,
+        source,
+        tuple(json.loads(aliases)),
+        tuple(json.loads(architectures)),
+        keywords,
+    )
+
+
+@contextmanager
+def _writing(path: Path | None = None) -> Generator[None]:
+    """SQLite's failures as ours."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        place = f" {path}" if path else ""
+        raise StoreError(
+            f"the documentation index{place} cannot be written: {error}",
+            hint="free some space or set STITCH_CACHE_DIR to another folder, then `stitch-mcp index build`",
+        ) from error
+
+
+def _quoted(path: Path) -> str:
+    from urllib.parse import quote
+
+    return quote(str(path.absolute()))

@@ -1,0 +1,166 @@
+"""`stitch-mcp index build`, `status`, `search`, `show` and `clear`."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from stitch_mcp.cli.options import json_option, settings, workspace_option
+from stitch_mcp.cli.output import Output
+from stitch_mcp.report import Section, one_line
+from stitch_rag.results import Hit, SearchResult
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def cache_option(command: F) -> F:
+    """The command with --cache-dir."""
+    text = "Folder of the cache (default: the user's cache folder)."
+    return click.option("--cache-dir", metavar="DIR", help=text)(command)
+
+
+def python_option(command: F) -> F:
+    """The command with --python and --workspace, which say whose packages count."""
+    text = "Interpreter whose wheels and docstrings count (default: the target interpreter)."
+    return click.option("--python", metavar="PATH", help=text)(workspace_option(command))
+
+
+@click.group("index")
+def command() -> None:
+    """Search the CUDA documentation of this machine."""
+
+
+@command.command("build")
+@click.option("--anew", is_flag=True, help="Read everything again instead of what changed.")
+@python_option
+@cache_option
+@json_option
+def build(cache_dir: str | None, python: str | None, workspace: str | None, anew: bool, as_json: bool) -> int:
+    """Index the headers that are installed here, and our notes."""
+    from stitch_mcp import documentation
+
+    output = Output("index build", as_json=as_json)
+    config = settings(cache_dir=cache_dir, python=python, workspace=workspace)
+    done = documentation.build(config, anew=anew, progress=output.progress)
+    rows = tuple((row.library, row.version or "-", str(row.chunks)) for row in done.libraries)
+    notes = (
+        f"{done.chunks} entries from {done.files} files ({done.read} read, {done.removed} gone) "
+        f"in {done.wall_s:.1f} s, {done.cpu_s:.1f} s of CPU",
+        *done.sources,
+        f"index: {done.index}",
+        *done.notices,
+    )
+    return output.finish(dict(done), [Section("", ("library", "version", "entries"), rows, notes)])
+
+
+@command.command("status")
+@python_option
+@cache_option
+@json_option
+def status(cache_dir: str | None, python: str | None, workspace: str | None, as_json: bool) -> int:
+    """Show what the index holds, and whether it is up to date."""
+    from stitch_mcp import documentation
+
+    found = documentation.status(settings(cache_dir=cache_dir, python=python, workspace=workspace))
+    rows = tuple((row.library, row.version or "-", str(row.chunks)) for row in found.libraries)
+    if not found.exists:
+        said = "there is no index; `stitch-mcp index build` makes one"
+    elif found.fresh:
+        said = f"up to date, built at {found.built_at}"
+    else:
+        said = (
+            f"{len(found.changed)} files changed since {found.built_at}; `stitch-mcp index build` reads them"
+        )
+    notes = (said, *found.changed, f"index: {found.index}", *found.notices)
+    columns = ("library", "version", "entries") if rows else ()
+    return Output("index status", as_json=as_json).finish(dict(found), [Section("", columns, rows, notes)])
+
+
+@command.command("search")
+@click.argument("query")
+@click.option("-k", "count", type=int, default=8, show_default=True, help="Most hits.")
+@click.option("--max-tokens", type=int, default=4000, show_default=True, help="Bound on the hits' size.")
+@click.option(
+    "--kind",
+    "kinds",
+    multiple=True,
+    help="Only this kind (function, enumerator, note, ...). May be repeated.",
+)
+@click.option(
+    "--library",
+    "libraries",
+    multiple=True,
+    help="Only this library (cudart, cublaslt, ...). May be repeated.",
+)
+@click.option("--arch", "architecture", default="", help="Leave out notes for other GPUs than this (sm_90).")
+@click.option("--version", "version", default="", help="Only entries of this version (13, 13.0).")
+@cache_option
+@json_option
+def search(
+    query: str,
+    count: int,
+    max_tokens: int,
+    kinds: tuple[str, ...],
+    libraries: tuple[str, ...],
+    architecture: str,
+    version: str,
+    cache_dir: str | None,
+    as_json: bool,
+) -> int:
+    """Find what the documentation says about QUERY: words, or a name."""
+    from stitch_mcp import documentation
+    from stitch_rag.search import Filters
+
+    reader = documentation.open_reader(settings(cache_dir=cache_dir))
+    filters = Filters(kinds, libraries, architecture, version)
+    found = reader.search(query, count=count, max_tokens=max_tokens, filters=filters)
+    reader.close()
+    return Output("index search", as_json=as_json).finish(dict(found), _sections(found))
+
+
+@command.command("show")
+@click.argument("id_or_name")
+@cache_option
+@json_option
+def show(id_or_name: str, cache_dir: str | None, as_json: bool) -> int:
+    """Show one entry in full: an id that a search printed, or a name."""
+    from stitch_mcp import documentation
+
+    reader = documentation.open_reader(settings(cache_dir=cache_dir))
+    hit = reader.entry(id_or_name)
+    reader.close()
+    notes = (hit.signature, "", hit.text or hit.summary, "", _place(hit))
+    return Output("index show", as_json=as_json).finish({"hit": hit}, [Section(hit.id, notes=notes)])
+
+
+@command.command("clear")
+@cache_option
+@json_option
+def clear(cache_dir: str | None, as_json: bool) -> int:
+    """Remove the index and all pages that were added to it."""
+    from stitch_mcp import documentation
+
+    freed = documentation.clear(settings(cache_dir=cache_dir))
+    section = Section(notes=(f"freed {freed / 1e6:.1f} MB",))
+    return Output("index clear", as_json=as_json).finish({"freed_bytes": freed}, [section])
+
+
+def _sections(found: SearchResult) -> list[Section]:
+    rows = tuple(
+        (hit.symbol, hit.kind, hit.library, one_line(hit.summary or hit.signature)) for hit in found.hits
+    )
+    notes = [*found.notices]
+    if found.confidence in ("low", "none"):
+        notes.append("nothing here fits well" if found.hits else "nothing was found")
+    if found.nearest:
+        notes.append(f"names like it: {', '.join(found.nearest)}")
+    if found.hits:
+        notes.append(f"one in full: stitch-mcp index show {found.hits[0].id!r}")
+    columns = ("name", "kind", "library", "what it is") if rows else ()
+    return [Section("", columns, rows, tuple(notes))]
+
+
+def _place(hit: Hit) -> str:
+    line = f":{hit.line}" if hit.line else ""
+    version = f" {hit.version}" if hit.version else ""
+    return f"{hit.path}{line} ({hit.library}{version}, {hit.source})"

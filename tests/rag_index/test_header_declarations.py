@@ -1,0 +1,143 @@
+"""Headers are read into declarations with their comments, whatever the headers look like."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stitch_rag.chunks import Chunk
+from stitch_rag.extract.comments import read_comment
+from stitch_rag.extract.declarations import declarations
+from stitch_rag.extract.lexer import tokens
+from stitch_rag.extract.merge import Place, header_chunks
+from stitch_rag.sources import Root
+
+PLACE = Place("shelf", "1.0", "shelf.h", "here")
+
+
+def chunks_of(text: str) -> dict[str, Chunk]:
+    return {chunk.symbol: chunk for chunk in header_chunks(declarations(text), PLACE)}
+
+
+@pytest.fixture
+def runtime(toolkit: Root) -> dict[str, Chunk]:
+    return chunks_of((toolkit.folder / "cuda_runtime_api.h").read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def types(toolkit: Root) -> dict[str, Chunk]:
+    return chunks_of((toolkit.folder / "driver_types.h").read_text(encoding="utf-8"))
+
+
+def test_a_function_has_its_signature_first_sentence_text_and_line(runtime: dict[str, Chunk]) -> None:
+    found = runtime["shelfPutBoxAsync"]
+    assert found.kind == "function"
+    assert found.signature == "__host__ shelfStatus_t shelfPutBoxAsync(const void *box, size_t count = 1)"
+    assert found.brief == "Puts a box on a shelf"
+    assert "Puts count boxes on the shelf at shelfTop." in found.text
+    assert "Parameter count: How many boxes\nReturns: shelfOk, shelfFull" in found.text
+    assert found.line == 27
+
+
+def test_references_to_other_symbols_are_left_out_of_the_text(runtime: dict[str, Chunk]) -> None:
+    assert "shelfDropEverything" not in runtime["shelfPutBoxAsync"].text
+    assert "notefnerr" not in runtime["shelfPutBoxAsync"].text
+
+
+def test_overloads_share_one_entry(runtime: dict[str, Chunk]) -> None:
+    assert len(runtime["shelfTakeBox"].signature.splitlines()) == 2
+
+
+def test_braces_in_branches_of_a_condition_do_not_swallow_what_follows(runtime: dict[str, Chunk]) -> None:
+    assert {"shelfCount", "shelfClear"} <= runtime.keys()
+    assert "Deprecated: Use shelfReset" in runtime["shelfClear"].text
+
+
+def test_a_group_s_prose_is_an_entry_and_the_licence_is_none(runtime: dict[str, Chunk]) -> None:
+    assert runtime["Shelf management"].kind == "group"
+    assert "how boxes are put on shelves" in runtime["Shelf management"].text
+    assert not any("Copyright" in chunk.text for chunk in runtime.values())
+
+
+def test_an_enumerator_knows_its_enum_value_and_comment(types: dict[str, Chunk]) -> None:
+    full, lost = types["shelfFull"], types["shelfLost"]
+    assert (full.kind, full.parent, full.signature) == ("enumerator", "shelfStatus", "shelfFull = (1 << 2)")
+    assert full.brief == "No room was left on the shelf."
+    assert lost.brief == "The shelf is gone."
+    assert types["shelfOk"].brief == "The call did what it should."
+    assert "- shelfFull = (1 << 2): No room was left on the shelf." in types["shelfStatus"].text
+
+
+def test_numbered_siblings_share_an_entry_and_each_name_leads_to_it(types: dict[str, Chunk]) -> None:
+    family = types["SHELF_TILE_8x8"]
+    assert family.aliases[-1] == "SHELF_TILE_32x32"
+    assert len(family.aliases) == 4
+    assert family.parent == "shelfTile_t"
+    assert "SHELF_TILE_16x16 = 3" in family.text
+
+
+def test_a_struct_lists_its_fields_those_of_unnamed_unions_too(types: dict[str, Chunk]) -> None:
+    text = types["shelfExtent"].text
+    assert "- size_t width: Width in bytes" in text
+    assert "- int depth: Depth in rows" in text
+    assert "- float slope" in text
+
+
+def test_documented_macros_are_entries_and_include_guards_are_not(types: dict[str, Chunk]) -> None:
+    assert types["shelfKeepDark"].signature == "#define shelfKeepDark 0x01"
+    assert "SHELF_PLUMBING_H_" not in types
+
+
+def test_a_typedef_keeps_its_tag_as_another_name(types: dict[str, Chunk]) -> None:
+    assert "shelfTile_st" in types["shelfTile_t"].aliases
+
+
+def test_a_macro_that_renames_a_function_gives_it_the_name_that_users_write(toolkit: Root) -> None:
+    found = declarations((toolkit.folder / "cublas_api.h").read_text(encoding="utf-8"))
+    chunks = {
+        chunk.symbol: chunk for chunk in header_chunks(found, PLACE, {"cublasCreate": "cublasCreate_v2"})
+    }
+    assert chunks["cublasCreate"].aliases == ("cublasCreate_v2",)
+    assert chunks["cublasCreate"].brief == "Creates a multiplier handle."
+    assert chunks["cublasOld"].kind == "function"
+
+
+def test_methods_belong_to_their_class_and_private_ones_to_nobody(toolkit: Root) -> None:
+    chunks = chunks_of((toolkit.folder / "cccl/cub/block/crowd_sum.cuh").read_text(encoding="utf-8"))
+    assert chunks["CrowdSum"].brief == "Sums the items of a crowd of threads."
+    method = chunks["CrowdSum::Sum"]
+    assert (method.kind, method.parent) == ("method", "CrowdSum")
+    assert method.brief == "Computes a sum."
+    assert len(method.signature.splitlines()) == 2
+    assert not any("Secret" in name for name in chunks)
+
+
+def test_a_header_of_macros_only_is_read() -> None:
+    chunks = chunks_of("#define LEFT 1\n#define RIGHT(x) \\\n  ((x) + LEFT)\n#define EMPTY\n")
+    assert chunks["RIGHT"].signature == "#define RIGHT(x) ((x) + LEFT)"
+    assert set(chunks) == {"LEFT", "RIGHT"}
+
+
+def test_markup_of_newer_comments_becomes_plain_text() -> None:
+    comment = read_comment("//! Adds :cpp:func:`cub::Sum` to ``x``.\n//!\n//! @param[in] x the *other* term")
+    assert comment.text == "Adds cub::Sum to `x`.\nParameter x: the *other* term"
+    assert comment.brief == "Adds cub::Sum to `x`."
+
+
+def test_every_character_belongs_to_one_token(toolkit: Root) -> None:
+    for path in sorted(toolkit.folder.rglob("*.h")):
+        text = path.read_text(encoding="utf-8")
+        joined = "".join(token.text for token in tokens(text))
+        assert "".join(joined.split()) == "".join(text.split())
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.text(alphabet=st.sampled_from('{};#"/*\\\n ,()=<>abenumstructdefi1_\u00e9'), max_size=200))
+def test_any_text_is_survived(text: str) -> None:
+    header_chunks(declarations(text), PLACE)
+
+
+def test_a_damaged_encoding_is_survived(tmp_path: Path) -> None:
+    text = b"/** \\brief M\xfcnchen */\nint town(void);".decode("utf-8", errors="replace")
+    assert chunks_of(text)["town"].brief.startswith("M")

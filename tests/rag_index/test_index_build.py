@@ -1,0 +1,220 @@
+"""The index is built from what is there, goes on where it stopped, and is swapped in whole."""
+
+import json
+import multiprocessing
+import resource
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stitch_rag.build import build_index, clear_index, index_status
+from stitch_rag.inputs import header_inputs, note_input
+from stitch_rag.place import IndexPlace
+from stitch_rag.reader import HOW_TO_BUILD, Reader
+from stitch_rag.sources import Root, find_headers, find_roots, library_of, read_version
+from stitch_rag.store import IndexStore
+from stitch_tools.errors import LockedError, StoreError
+from stitch_tools.locks import FileLock
+
+
+def build_elsewhere(folder: str, include: str) -> None:
+    build_index(IndexPlace(Path(folder)), roots=[Root(Path(include), "CUDA toolkit")])
+
+
+def test_headers_are_found_with_library_and_version(toolkit: Root) -> None:
+    found = {header.relative: header for header in find_headers([toolkit])}
+    assert found["cuda_runtime_api.h"].library == "cudart"
+    assert found["cuda_runtime_api.h"].version == "98.7"
+    assert (found["cublas_api.h"].library, found["cublas_api.h"].version) == ("cublas", "77.3.1")
+    assert "generated_cuda_meta.h" not in found
+
+
+def test_toolkit_wheels_and_conda_are_looked_through_in_that_order(toolkit: Root, tmp_path: Path) -> None:
+    packages = tmp_path / "env" / "lib" / "python3.12" / "site-packages"
+    wheel = packages / "nvidia" / "cu99" / "include"
+    conda = tmp_path / "conda" / "include"
+    for folder in (wheel, conda):
+        folder.mkdir(parents=True)
+        (folder / "cublasLt.h").write_text("int lt(void);", encoding="utf-8")
+    env = {
+        "CUDA_HOME": str(toolkit.folder.parent),
+        "CONDA_PREFIX": str(tmp_path / "conda"),
+        "PATH": "/nowhere",
+    }
+    (toolkit.folder / "cuda_runtime.h").write_text("", encoding="utf-8")
+    folders = [root.folder for root in find_roots([tmp_path / "env"], env)]
+    assert folders[0] == toolkit.folder
+    assert folders.index(wheel) < folders.index(conda)
+    assert len(folders) == len(set(folders))
+
+
+@pytest.mark.parametrize(
+    ("text", "prefix", "version"),
+    [
+        ("#define CUDA_VERSION 13000", "CUDA_VERSION", "13.0"),
+        ("#define CUDA_VERSION 12040", "CUDA_VERSION", "12.4"),
+        ("#define NCCL_MAJOR 2\n#define NCCL_MINOR 29\n#define NCCL_PATCH 3", "NCCL", "2.29.3"),
+        ("#define CUDNN_MAJOR 9\n#define CUDNN_MINOR 2\n#define CUDNN_PATCHLEVEL 1", "CUDNN", "9.2.1"),
+        ("#define CUB_VERSION 300001", "CUB_VERSION", "3.0.1"),
+        ("nothing", "CUDA_VERSION", None),
+    ],
+)
+def test_versions_are_read_from_macros(text: str, prefix: str, version: str | None) -> None:
+    assert read_version(text, prefix) == version
+
+
+def test_a_file_of_no_known_library_is_not_indexed() -> None:
+    assert library_of("vulkan.h") is None
+    assert library_of("cccl/cub/block/specializations/x.cuh") is None
+    assert library_of("cublasLt.h") == "cublaslt"
+
+
+def test_a_second_build_reads_only_what_changed(toolkit: Root, place: IndexPlace) -> None:
+    first = build_index(place, roots=[toolkit])
+    assert first.read == first.files == 6
+    again = build_index(place, roots=[toolkit])
+    assert (again.read, again.removed, again.fingerprint) == (0, 0, first.fingerprint)
+    changed = toolkit.folder / "driver_types.h"
+    changed.write_text(changed.read_text(encoding="utf-8") + "\nint shelfNew(void);\n", encoding="utf-8")
+    (toolkit.folder / "cccl/cub/block/crowd_sum.cuh").unlink()
+    assert index_status(place, roots=[toolkit]).changed[0].endswith("crowd_sum.cuh")
+    third = build_index(place, roots=[toolkit])
+    assert (third.read, third.removed) == (1, 1)
+    reader = Reader(place.folder.parent)
+    assert reader.search("shelfNew").hits[0].symbol == "shelfNew"
+    assert reader.search("CrowdSum").confidence != "exact"
+    assert reader.search("shelfLost").hits[0].symbol == "shelfLost", "what did not change stays"
+    assert index_status(place, roots=[toolkit]).fresh
+
+
+def test_a_build_that_was_killed_goes_on_from_where_it_stopped(toolkit: Root, place: IndexPlace) -> None:
+    inputs = header_inputs([toolkit])
+    place.folder.mkdir(parents=True)
+    half = IndexStore.create(place.building)
+    half.put_file(inputs[0].place, inputs[0].sha256, inputs[0].read())
+    half.close()
+    assert index_status(place, roots=[toolkit]).half_built
+    done = build_index(place, roots=[toolkit])
+    assert done.read == done.files - 1
+    assert not index_status(place, roots=[toolkit]).half_built
+
+
+def test_an_input_that_fails_half_way_leaves_none_of_its_entries(toolkit: Root, place: IndexPlace) -> None:
+    place.folder.mkdir(parents=True)
+    store = IndexStore.create(place.building)
+    chunks = header_inputs([toolkit])[0].read()
+
+    def broken():
+        yield chunks[0]
+        raise RuntimeError("power cut")
+
+    with pytest.raises(RuntimeError):
+        store.put_file("header:x", "1", broken())
+    assert (store.files(), store.count()) == ({}, 0)
+    store.close()
+
+
+def test_a_damaged_or_older_file_is_built_anew(toolkit: Root, place: IndexPlace) -> None:
+    place.folder.mkdir(parents=True)
+    place.index.write_bytes(b"SQLite format 3\0 but not really")
+    place.building.write_bytes(b"\0" * 5000)
+    reader = Reader(place.folder.parent)
+    assert reader.search("pinned memory").mode == "notes"
+    assert build_index(place, roots=[toolkit]).read == 6
+    with sqlite3.connect(place.index) as db:
+        db.execute("UPDATE meta SET value = '0' WHERE key = 'schema'")
+    db.close()
+    assert not index_status(place, roots=[toolkit]).exists
+    assert build_index(place, roots=[toolkit]).read == 6
+    reader.close()
+
+
+def test_readers_see_the_new_index_without_being_opened_again(toolkit: Root, place: IndexPlace) -> None:
+    reader = Reader(place.folder.parent)
+    before = reader.search("shelfPutBoxAsync")
+    assert before.mode == "notes"
+    assert before.notices == (HOW_TO_BUILD,)
+    build_index(place, roots=[toolkit])
+    assert reader.search("shelfPutBoxAsync").hits[0].version == "98.7"
+    clear_index(place)
+    assert reader.search("shelfPutBoxAsync").mode == "notes"
+    reader.close()
+
+
+def test_two_builders_take_turns(toolkit: Root, place: IndexPlace) -> None:
+    context = multiprocessing.get_context("spawn")
+    arguments = (str(place.folder.parent), str(toolkit.folder))
+    builders = [context.Process(target=build_elsewhere, args=arguments) for _ in range(2)]
+    for builder in builders:
+        builder.start()
+    for builder in builders:
+        builder.join(60)
+    assert [builder.exitcode for builder in builders] == [0, 0]
+    assert index_status(place, roots=[toolkit]).fresh
+
+
+def test_clearing_while_a_build_goes_on_is_refused(toolkit: Root, place: IndexPlace) -> None:
+    build_index(place, roots=[toolkit])
+    with FileLock(place.lock, purpose="index build"), pytest.raises(LockedError, match="index build"):
+        clear_index(place)
+    assert clear_index(place) > 10_000
+    assert not place.folder.exists()
+    assert clear_index(place) == 0
+
+
+def test_a_full_disk_is_an_error_that_says_what_to_do_and_keeps_the_old_index(
+    toolkit: Root, place: IndexPlace
+) -> None:
+    build_index(place, roots=[toolkit])
+    code = (
+        "import sys, resource, signal; from pathlib import Path\n"
+        "from stitch_rag.build import build_index; from stitch_rag.place import IndexPlace\n"
+        "from stitch_rag.sources import Root; from stitch_tools.errors import StoreError\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))\n"
+        "try: build_index(IndexPlace(Path(sys.argv[1])), roots=[Root(Path(sys.argv[2]), 'x')], anew=True)\n"
+        "except StoreError as error: print('refused:', error.hint)\n"
+    )
+    command = [sys.executable, "-c", code, str(place.folder.parent), str(toolkit.folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stdout.startswith("refused: free some space"), done.stderr
+    assert index_status(place, roots=[toolkit]).exists
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 60_000
+
+
+def test_an_unwritable_cache_is_an_error_that_names_it(toolkit: Root, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    with pytest.raises(StoreError, match=r"cannot write .*file"):
+        build_index(IndexPlace(tmp_path / "file"), roots=[toolkit])
+
+
+def test_without_any_toolkit_the_notes_are_indexed_and_the_report_says_so(place: IndexPlace) -> None:
+    report = build_index(place, roots=[])
+    assert {row.library for row in report.libraries} == {"notes"}
+    assert "CUDA_HOME" in report.notices[0]
+
+
+def test_two_toolkits_are_both_there_and_one_hit_names_both(
+    toolkit: Root, place: IndexPlace, tmp_path: Path
+) -> None:
+    other = tmp_path / "other" / "include"
+    other.mkdir(parents=True)
+    for name in ("cuda_runtime_api.h", "driver_types.h"):
+        text = (toolkit.folder / name).read_text(encoding="utf-8").replace("98070", "97000")
+        (other / name).write_text(text, encoding="utf-8")
+    build_index(place, roots=[toolkit, Root(other, "conda")])
+    reader = Reader(place.folder.parent)
+    hits = [hit for hit in reader.search("shelfTakeBox").hits if hit.symbol == "shelfTakeBox"]
+    assert [(hit.version, hit.also_versions) for hit in hits] == [("98.7", ("97.0",))]
+    reader.close()
+
+
+def test_progress_and_report_can_be_sent(toolkit: Root, place: IndexPlace) -> None:
+    said: list[str] = []
+    report = build_index(place, roots=[toolkit], progress=said.append)
+    assert "6 files, 6 of them to read" in said[0]
+    assert json.loads(report.canonical_json())["chunks"] == report.chunks
+    assert note_input().place == "notes"

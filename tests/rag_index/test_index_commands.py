@@ -1,0 +1,75 @@
+"""`stitch-mcp index ...` as it is typed."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from stitch_mcp.cli import main
+from stitch_rag.build import build_index
+from stitch_rag.place import IndexPlace
+from stitch_rag.sources import Root
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    code = main(["index", *arguments])
+    return code, capsys.readouterr().out
+
+
+@pytest.fixture
+def cache(toolkit: Root, place: IndexPlace) -> str:
+    build_index(place, roots=[toolkit])
+    return str(place.folder.parent)
+
+
+def test_search_prints_one_object_with_hits_and_mode(capsys: pytest.CaptureFixture[str], cache: str) -> None:
+    code, out = run(capsys, "search", "put a box", "-k", "2", "--cache-dir", cache, "--json")
+    found = json.loads(out)
+    assert (code, found["command"], found["mode"], len(found["hits"])) == (0, "index search", "lexical", 2)
+    hit = found["hits"][0]
+    assert hit["symbol"] == "shelfPutBoxAsync"
+    assert {
+        "id",
+        "kind",
+        "signature",
+        "summary",
+        "text",
+        "path",
+        "line",
+        "source",
+        "version",
+        "score",
+    } <= hit.keys()
+
+
+def test_search_without_an_index_says_how_to_build_one(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    code, out = run(capsys, "search", "pinned memory", "--cache-dir", str(tmp_path))
+    assert code == 0
+    assert "Copy from pinned host memory" in out
+    assert "stitch-mcp index build" in out
+
+
+def test_show_prints_an_entry_in_full(capsys: pytest.CaptureFixture[str], cache: str) -> None:
+    code, out = run(capsys, "show", "cudart/shelfPutBoxAsync", "--cache-dir", cache)
+    assert code == 0
+    assert "Parameter count: How many boxes" in out
+    assert "cuda_runtime_api.h:27 (cudart 98.7, CUDA toolkit)" in out
+
+
+def test_build_status_and_clear_work_on_a_toolkit_that_cuda_home_names(
+    capsys: pytest.CaptureFixture[str], toolkit: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_HOME", str(toolkit.folder.parent))
+    cache = ("--cache-dir", str(tmp_path / "mine"))
+    for name in ("status", "search"):
+        arguments = ("shelfFull", *cache, "--json") if name == "search" else (*cache, "--json")
+        assert run(capsys, name, *arguments)[0] == 0
+    code, out = run(capsys, "clear", *cache, "--json")
+    assert (code, json.loads(out)["freed_bytes"]) == (0, 0)
+
+
+def test_a_bad_bound_is_a_usage_error(capsys: pytest.CaptureFixture[str], cache: str) -> None:
+    code, out = run(capsys, "search", "box", "--max-tokens", "0", "--cache-dir", cache, "--json")
+    assert (code, json.loads(out)["error"]["code"]) == (2, "usage")

@@ -1,0 +1,193 @@
+"""A search finds the symbol or says that it does not, whatever the question looks like."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stitch_rag.build import build_index
+from stitch_rag.place import IndexPlace
+from stitch_rag.reader import Reader
+from stitch_rag.search import Filters
+from stitch_rag.shorten import CHARACTERS_PER_TOKEN
+from stitch_rag.sources import Root
+from stitch_rag.tokens import index_words, parts, stem
+from stitch_tools.errors import UsageError
+
+
+@pytest.fixture
+def reader(toolkit: Root, place: IndexPlace) -> Iterator[Reader]:
+    build_index(place, roots=[toolkit])
+    reader = Reader(place.folder.parent)
+    yield reader
+    reader.close()
+
+
+@pytest.mark.parametrize(
+    ("query", "symbol"),
+    [
+        ("shelfPutBoxAsync", "shelfPutBoxAsync"),
+        ("shelfputboxasync", "shelfPutBoxAsync"),
+        ("what does shelfTakeBox() return?", "shelfTakeBox"),
+        ("SHELF_TILE_32x32", "SHELF_TILE_8x8"),
+        ("cublasCreate_v2", "cublasCreate"),
+        ("cub::CrowdSum::Sum", "CrowdSum::Sum"),
+        ("put a box on the shelf without waiting", "shelfPutBoxAsync"),
+        ("no room left", "shelfFull"),
+        ("size of a box in bytes", "shelfExtent"),
+        ("sum over a crowd of threads", "CrowdSum"),
+    ],
+)
+def test_the_first_hit_is_the_one(reader: Reader, query: str, symbol: str) -> None:
+    found = reader.search(query)
+    assert found.hits[0].symbol == symbol
+    assert found.mode == "lexical"
+
+
+def test_a_hit_says_where_it_comes_from(reader: Reader) -> None:
+    hit = reader.search("shelfPutBoxAsync").hits[0]
+    assert (hit.library, hit.version, hit.source, hit.line) == ("cudart", "98.7", "CUDA toolkit", 27)
+    assert hit.path.endswith("include/cuda_runtime_api.h")
+    assert hit.id == "cudart/shelfPutBoxAsync@98.7"
+    assert reader.entry(hit.id).text == hit.text
+    assert reader.entry("cudart/shelfPutBoxAsync").id == hit.id
+    assert reader.entry("shelfPutBoxAsync").id == hit.id
+
+
+def test_a_name_that_does_not_exist_gets_its_neighbours(reader: Reader) -> None:
+    found = reader.search("shelfPutBoxAsinc")
+    assert found.confidence == "low"
+    assert found.nearest[0] == "shelfPutBoxAsync"
+    with pytest.raises(UsageError) as error:
+        reader.entry("cudart/shelfPutBoxAsinc@98.7")
+    assert "shelfPutBoxAsync" in error.value.hint
+
+
+def test_what_is_not_there_is_not_answered_confidently(reader: Reader) -> None:
+    assert reader.search("quantum chromodynamics lattice").confidence in ("low", "none")
+    assert reader.search("shelf").confidence in ("exact", "high")
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "",
+        "   ",
+        "?!*()\"'",
+        "AND",
+        "NEAR(a b)",
+        'name:"x" OR *',
+        "shelf*",
+        "-shelf ^shelf",
+        "\x00\x1b[31m",
+        "x" * 10_000,
+    ],
+)
+def test_any_question_gets_an_answer(reader: Reader, query: str) -> None:
+    found = reader.search(query)
+    assert found.confidence in ("exact", "high", "low", "none")
+    assert len(found.query) <= 2000
+
+
+@settings(max_examples=60, deadline=None)
+@given(query=st.text(max_size=60))
+def test_no_question_is_syntax(shared_reader: Reader, query: str) -> None:
+    shared_reader.search(query)
+
+
+@pytest.fixture(scope="module")
+def shared_reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+    """The notes alone: they need no build."""
+    reader = Reader(tmp_path_factory.mktemp("empty"))
+    yield reader
+    reader.close()
+
+
+def test_filters_keep_what_they_name(reader: Reader) -> None:
+    found = reader.search("box shelf", filters=Filters(kinds=("enumerator",)))
+    assert {hit.kind for hit in found.hits} == {"enumerator"}
+    found = reader.search("create handle", filters=Filters(libraries=("cublas",)))
+    assert {hit.library for hit in found.hits} == {"cublas"}
+    with pytest.raises(UsageError, match="no kind 'spell'"):
+        reader.search("box", filters=Filters(kinds=("spell",)))
+
+
+def test_a_version_that_is_absent_is_told(reader: Reader) -> None:
+    found = reader.search("put box shelf", filters=Filters(version="12.4"))
+    assert found.notices == ("cudart 12.4 is not installed here; there is 98.7",)
+    assert not any(hit.library == "cudart" for hit in found.hits)
+    assert reader.search("put box shelf", filters=Filters(version="98")).hits[0].symbol == "shelfPutBoxAsync"
+
+
+def test_notes_for_other_gpus_are_left_out(reader: Reader) -> None:
+    query = "copy from pinned host memory"
+    assert reader.search(query, filters=Filters(architecture="sm_90")).hits[0].kind == "note"
+    assert all(hit.kind != "note" for hit in reader.search(query, filters=Filters(architecture="sm_70")).hits)
+
+
+@pytest.mark.parametrize("tokens", [1, 40, 200, 1000, 100_000])
+def test_the_size_bound_holds_and_the_first_hit_stays(reader: Reader, tokens: int) -> None:
+    found = reader.search("put a box on the shelf", max_tokens=tokens)
+    assert found.hits
+    size = sum(len(hit.signature) + len(hit.summary) + len(hit.text) for hit in found.hits)
+    assert size <= tokens * CHARACTERS_PER_TOKEN
+    assert (len(found.hits) < 8) == any("did not fit" in notice for notice in found.notices)
+
+
+@pytest.mark.parametrize(("tokens", "count"), [(0, 5), (-3, 5), (100, 0), (100, 1000)])
+def test_bounds_without_sense_are_refused(reader: Reader, tokens: int, count: int) -> None:
+    with pytest.raises(UsageError):
+        reader.search("box", max_tokens=tokens, count=count)
+
+
+def test_a_long_question_takes_no_long_time(reader: Reader) -> None:
+    reader.search("warm")
+    start = time.perf_counter()
+    reader.search("shelf box cudaMemcpyAsync " * 400)
+    assert time.perf_counter() - start < 1.0
+
+
+def test_the_hits_for_diagnostics_come_in_order_each_question_once(reader: Reader) -> None:
+    found = reader.resolve(["CUDA identifier shelfPutBoxAsinc is undefined", "", "shelfFull", "shelfFull"])
+    assert [row.query for row in found] == ["CUDA identifier shelfPutBoxAsinc is undefined", "shelfFull"]
+    assert found[0].nearest == ("shelfPutBoxAsync",)
+
+
+@pytest.mark.parametrize(
+    ("identifier", "expected"),
+    [
+        ("cudaMemcpyAsync", ["cuda", "memcpy", "async"]),
+        ("CUBLASLT_MATMUL_DESC_EPILOGUE", ["cublas", "lt", "matmul", "desc", "epilogue"]),
+        ("cublasLtMatmul", ["cublas", "lt", "matmul"]),
+        ("CUDA_R_16BF", ["cuda", "r", "16bf"]),
+        ("__shfl_down_sync", ["shfl", "down", "sync"]),
+        ("SHELF_TILE_64x128", ["shelf", "tile", "64x128"]),
+        ("float4", ["float", "4"]),
+        ("___", []),
+    ],
+)
+def test_identifiers_fall_into_their_parts(identifier: str, expected: list[str]) -> None:
+    assert parts(identifier) == expected
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        ("copy", "copies", "copying", "copied"),
+        ("allocate", "allocation", "allocated", "allocating", "allocates"),
+        ("synchronize", "synchronization", "synchronise", "synchronizing"),
+        ("map", "mapped", "mapping", "maps"),
+        ("launch", "launches", "launching"),
+    ],
+)
+def test_inflections_of_a_word_share_a_stem(family: tuple[str, ...]) -> None:
+    assert len({stem(word) for word in family}) == 1
+
+
+@given(st.text(max_size=80))
+def test_index_words_are_lower_case_and_hold_no_quotes(text: str) -> None:
+    words = index_words(text)
+    assert words == words.lower()
+    assert '"' not in words
