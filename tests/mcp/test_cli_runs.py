@@ -30,7 +30,7 @@ def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_failed_run_says_where_why_and_how_to_go_on(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(REFERENCE, encoding="utf-8")
-    done = call(tmp_path, "solve", "model.py", "--set", "mode=train", "--set", "buffers=updated")
+    done = call(tmp_path, "solve", "model.py:Model", "--set", "mode=train", "--set", "buffers=updated")
     assert done.returncode == 3, done.stderr
     (row,) = json.loads(call(tmp_path, "runs", "list", "--json").stdout)["runs"]
     assert row["status"] == "failed"

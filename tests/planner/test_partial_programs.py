@@ -14,6 +14,7 @@ from stitch_tools.processes.interpreter import find_interpreter
 from stitch_tools.processes.session import TargetSession
 from stitch_tools.references import load_task
 from stitch_tools.store import Store
+from stitch_tools.worker.layout import BUFFER
 
 SHORT = CheckOptions(own_draws=2, structured=False, batch_probe=False)
 TEXT = """
@@ -71,6 +72,20 @@ CASES = {
         "return F.dropout(self.drop(torch.relu(x) + 1), p=0.7, training=True) * 2",
     ),
 }
+UPDATES = {
+    "running statistics and their count": (
+        "self.scale = torch.nn.Linear(8, 8); self.norm = torch.nn.BatchNorm1d(8)",
+        "return torch.relu(self.norm(self.scale(x)) * 2 + 1)",
+    ),
+    "an average that the output reads before it moves": (
+        "self.register_buffer('mean', torch.zeros(8))",
+        "y = torch.relu(x - self.mean) + 1; self.mean.mul_(0.9).add_(x.mean(0), alpha=0.1); return y * 2",
+    ),
+    "a sum that the output reads after it grew": (
+        "self.register_buffer('total', torch.ones(8)); self.register_buffer('kept', torch.ones(8))",
+        "self.total += x.sum(0); return torch.sigmoid(x * self.total + self.kept)",
+    ),
+}
 pytestmark = pytest.mark.slow
 
 
@@ -80,12 +95,16 @@ def session() -> Iterator[TargetSession]:
         yield session
 
 
-def judged(text: str, session: TargetSession, folder: Path) -> tuple[Stitched, Check]:
+def judged(
+    text: str, session: TargetSession, folder: Path, buffers: str = "ignored"
+) -> tuple[Stitched, Check]:
     """The stitched program of a reference, and its check."""
     store = Store(folder / "store")
     path = folder / "model.py"
     path.write_text(text, encoding="utf-8")
-    task = load_task(str(path), workspace=folder, store=store, overrides={"mode": "train"})
+    task = load_task(
+        str(path), workspace=folder, store=store, overrides={"mode": "train", "buffers": buffers}
+    )
     with ReferenceServer(session, task, store) as server:
         facts = server.observe()
         graph = capture_graph(server.child, task, facts, None)
@@ -113,3 +132,14 @@ def test_what_stays_with_pytorch_gets_its(name: str, session: TargetSession, tmp
     assert stitched.format == "kernelbench"
     assert any(path.endswith(".cpp") for path in stitched.files), "a part of it is native"
     assert (check.status, "partial" in check.flags) == ("accepted", True), check.message
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_buffers_that_forward_updates_are_written(name: str, session: TargetSession, tmp_path: Path) -> None:
+    init, forward = UPDATES[name]
+    stitched, check = judged(TEXT.format(init=init, forward=forward), session, tmp_path, "updated")
+    assert stitched.format == "kernelbench"
+    assert any(path.endswith(".cpp") for path in stitched.files), "a part of it is native"
+    assert check.status == "accepted", check.message
+    compared = {row.output for draw in check.draws for row in draw.outputs}
+    assert any(name.startswith(BUFFER) for name in compared), compared

@@ -1,5 +1,6 @@
 """However a solve ends, its log says so, and resuming does what is left."""
 
+import dataclasses
 import threading
 from pathlib import Path
 
@@ -54,7 +55,9 @@ def resume(folder: Path) -> SolveRequest:
 
 
 def test_a_stitcher_that_cannot_ends_the_run_as_failed_and_cannot_again(tmp_path: Path) -> None:
-    asked = request(tmp_path, overrides={"mode": "train", "buffers": "updated"})
+    contract = {"mode": "train", "buffers": "updated"}
+    named = request(tmp_path, overrides=contract)
+    asked = dataclasses.replace(named, reference=f"{named.reference}:Model")
     with pytest.raises(StitchFailedError) as failure:
         solve(asked)
     last = events(tmp_path)[-1]

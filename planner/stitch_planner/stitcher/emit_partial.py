@@ -12,10 +12,20 @@ from stitch_planner.stitcher.lowering import UnloweredError
 from stitch_planner.stitcher.partition import Step, partition
 from stitch_planner.stitcher.program import constant_data, lower_steps
 from stitch_planner.stitcher.segments import Part, cut, subgraph
-from stitch_planner.stitcher.simplify import live_outputs
+from stitch_planner.stitcher.simplify import buffer_updates, live_outputs
 from stitch_planner.stitcher.templates import TEMPLATES
 from stitch_tools.compile.cpp import BASE
-from stitch_tools.models import Argument, Graph, GraphInput, GraphNode, ReferenceFacts, Task, ValueRef
+from stitch_tools.models import (
+    Argument,
+    Graph,
+    GraphInput,
+    GraphNode,
+    GraphOutput,
+    ReferenceFacts,
+    Task,
+    ValueRef,
+)
+from stitch_tools.worker.layout import BUFFER
 
 MAIN = "model_new.py"
 
@@ -58,6 +68,7 @@ class _Partial:
         lines = self._inputs({node.name for part in parts if not part.native for node in part.nodes})
         for part in parts:
             lines.extend(self._segment(part) if part.native else self._eager(part))
+        lines.extend(self._updates())
         values = [_variable(value_key(out.value)) for out in live_outputs(self.graph.outputs)]
         text = (
             templates()
@@ -84,7 +95,9 @@ class _Partial:
         lines: list[str] = []
         for item in self.graph.inputs:
             key = (item.name, 0)
-            if item.kind == "user":
+            if item.target.startswith(BUFFER):
+                lines.append(f"{_variable(key)} = state[{item.target.removeprefix(BUFFER)!r}]")
+            elif item.kind == "user":
                 if not item.target.isdigit():
                     raise UnloweredError("inputs inside lists or dicts have no binding in a partial program")
                 lines.append(f"{_variable(key)} = given[{item.target}]")
@@ -95,6 +108,11 @@ class _Partial:
             elif self.index.users(key) or self.index.leaves(key):
                 lines.append(f"{_variable(key)} = state[{item.target!r}]")
         return lines
+
+    def _updates(self) -> list[str]:
+        """Lines that write what the forward leaves in buffers; last, since others read the old values."""
+        kept = [out for out in buffer_updates(self.graph.outputs) if _made_here(out, self.index)]
+        return [f"state[{out.target!r}].copy_({_variable(value_key(out.value))})" for out in kept]
 
     def _constant(self, item: GraphInput) -> str:
         """Writes the constant's elements into a file and returns the call that reads it."""
@@ -120,6 +138,11 @@ class _Partial:
         place = len(self.segments)
         self.segments.append(name)
         return [f"{outputs.rstrip()} = segments[{place}]([{weights}], [{inputs}])"]
+
+
+def _made_here(out: GraphOutput, index: GraphIndex) -> bool:
+    """Whether a node of the graph makes the value; without updates those nodes are gone."""
+    return out.value is not None and out.value.ref in index.nodes
 
 
 def _variable(key: ValueKey) -> str:

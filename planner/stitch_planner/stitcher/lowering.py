@@ -100,15 +100,18 @@ class Lowering:
         self.kernels.append(kernel)
 
     def unique(self, name: str) -> str:
-        """`name` as a C++ identifier that no buffer or kernel has yet."""
+        """`name` as a C++ identifier that no buffer or kernel has yet, underscores aside.
+
+        Kernels become structs in camel case, where `k_mul` and `k_mul_` would be one.
+        """
         base = "".join(c if c.isalnum() or c == "_" else "_" for c in name)
         base = base if base[:1].isalpha() else f"v_{base}"
         base = base if base not in CPP_KEYWORDS | OWN_NAMES else f"{base}_"
         found, count = base, 1
-        while found in self.names:
+        while _folded(found) in self.names:
             count += 1
             found = f"{base}_{count}"
-        self.names.add(found)
+        self.names.add(_folded(found))
         return found
 
     def copy(self, source: View, strides: tuple[int, ...], name: str, target: View | None = None) -> View:
@@ -117,6 +120,10 @@ class Lowering:
         if source.numel:
             self.add(self.make_copy(self.unique(f"copy_{name}"), source, goal, name))
         return goal
+
+
+def _folded(name: str) -> str:
+    return name.replace("_", "").lower()
 
 
 LARGEST_INT32 = 2**31 - 1

@@ -3,15 +3,20 @@
 from stitch_planner.stitcher.index import GraphIndex, ValueKey, argument, value_key
 from stitch_planner.stitcher.scalars import COPIES, DROPOUTS, EXPRESSIONS
 from stitch_tools.models.graph import Argument, Graph, GraphNode, GraphOutput, ValueRef
+from stitch_tools.worker.layout import BUFFER
 
 _EXPANDS = frozenset(["aten.expand.default", "aten.expand_as.default"])
 
 
-def simplify(graph: Graph) -> Graph:
+def simplify(graph: Graph, *, updates: bool = False) -> Graph:
     """The graph with identities removed, unused nodes removed, and explicit broadcasts left to their users.
 
-    Buffer updates are kept only as far as something else needs them: see `live_outputs`.
+    Args:
+        graph: as captured.
+        updates: keep what only an update of a buffer needs, and let such buffers be read anew in each call.
+            Else an update is kept only as far as something else needs it: see `live_outputs`.
     """
+    graph = _with_state(graph) if updates else graph
     index = GraphIndex(graph)
     same: dict[ValueKey, ValueKey] = {}
     nodes: list[GraphNode] = []
@@ -25,12 +30,33 @@ def simplify(graph: Graph) -> Graph:
         out if out.value is None else out.model_copy(update={"value": _as_ref(out.value, same)})
         for out in graph.outputs
     )
-    return graph.model_copy(update={"nodes": _live(nodes, outputs), "outputs": outputs})
+    kept = [*live_outputs(outputs), *(buffer_updates(outputs) if updates else ())]
+    return graph.model_copy(update={"nodes": _live(nodes, kept), "outputs": outputs})
 
 
 def live_outputs(outputs: tuple[GraphOutput, ...]) -> list[GraphOutput]:
     """Outputs that a program must produce: what the caller gets back."""
     return [out for out in outputs if out.kind == "user" and out.value is not None]
+
+
+def buffer_updates(outputs: tuple[GraphOutput, ...]) -> list[GraphOutput]:
+    """Values that the forward writes into buffers. What an operation writes on the way is not among them."""
+    return [out for out in outputs if out.kind == "buffer_mutation" and out.value is not None]
+
+
+def _with_state(graph: Graph) -> Graph:
+    """The graph in which no buffer that the forward writes counts as known at initialisation.
+
+    It is an input then, and its target begins with `BUFFER`.
+    """
+    written = {out.target for out in graph.outputs if out.kind == "buffer_mutation"}
+    inputs = tuple(
+        item.model_copy(update={"kind": "user", "target": BUFFER + item.target})
+        if item.kind == "buffer" and item.target in written
+        else item
+        for item in graph.inputs
+    )
+    return graph.model_copy(update={"inputs": inputs})
 
 
 def _is_identity(node: GraphNode, index: GraphIndex) -> bool:
@@ -76,9 +102,9 @@ def _root(key: ValueKey, same: dict[ValueKey, ValueKey]) -> ValueKey:
     return same.get(key, key)
 
 
-def _live(nodes: list[GraphNode], outputs: tuple[GraphOutput, ...]) -> tuple[GraphNode, ...]:
-    """Nodes that an output for the caller depends on."""
-    wanted = {out.value.ref for out in live_outputs(outputs) if out.value is not None}
+def _live(nodes: list[GraphNode], outputs: list[GraphOutput]) -> tuple[GraphNode, ...]:
+    """Nodes that one of `outputs` depends on."""
+    wanted = {out.value.ref for out in outputs if out.value is not None}
     kept: list[GraphNode] = []
     for node in reversed(nodes):
         if node.name in wanted:

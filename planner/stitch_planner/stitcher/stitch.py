@@ -11,7 +11,7 @@ from stitch_planner.stitcher.lowering import UnloweredError
 from stitch_planner.stitcher.partition import partition
 from stitch_planner.stitcher.program import lower_steps
 from stitch_planner.stitcher.simplify import simplify
-from stitch_planner.stitcher.targets import templates_for, write_files
+from stitch_planner.stitcher.targets import templates_for, updates_buffers, write_files
 from stitch_tools.errors import StitchError
 from stitch_tools.models import Graph, ProgramFormat, ReferenceFacts, Task
 
@@ -42,12 +42,13 @@ def refuse_updates(task: Task, facts: ReferenceFacts) -> None:
     """Nothing; said as soon as the reference was observed, since no graph changes it.
 
     Raises:
-        StitchFailedError: the contract compares buffers that forward updates.
+        StitchFailedError: the contract compares buffers that forward updates, and the program could not be a
+            `ModelNew`, which alone can write them.
     """
-    if task.contract.buffers == "updated" and facts.mutated_buffers:
+    if updates_buffers(task, facts) and (task.target != "cpu" or task.style != "kernelbench"):
         raise StitchFailedError(
-            f"the contract asks for updated buffers ({', '.join(facts.mutated_buffers[:3])}), "
-            "which stitched programs do not write yet",
+            f"the contract asks for updated buffers ({', '.join(facts.mutated_buffers[:3])}), which stitched "
+            "programs write only on the target cpu, for a reference with Model and get_init_inputs",
             hint="Write a ModelNew that updates them, and judge it with `stitch-mcp check`.",
         )
 
@@ -74,14 +75,15 @@ def stitch(
             `refuse_updates` says.
     """
     refuse_updates(task, facts)
-    simple = simplify(graph)
-    steps = partition(GraphIndex(simple), templates_for(task))
+    updates = updates_buffers(task, facts)
+    simple = simplify(graph, updates=updates)
+    steps = partition(GraphIndex(simple), templates_for(task, updates=updates))
     summary = [
         f"{step.index}: {' + '.join(step.ops)}" + (f" ({step.module_path})" if step.module_path else "")
         for step in plan.steps
     ]
     try:
-        if any(step.template is None for step in steps) and task.target == "cpu":
+        if (updates or any(step.template is None for step in steps)) and task.target == "cpu":
             files = emit_partial(task, facts, simple, steps, sources or {}, summary)
             return Stitched(files, PARTIAL_MAIN, "kernelbench", plan.notes)
         program = lower_steps(task.name, task.target, simple, steps)

@@ -5,12 +5,23 @@ from stitch_planner.stitcher.cuda import emit as emit_cu
 from stitch_planner.stitcher.cuda.templates import cuda_templates
 from stitch_planner.stitcher.ir import KernelProgram
 from stitch_planner.stitcher.templates import TEMPLATES, Template
-from stitch_tools.models import Task
+from stitch_planner.stitcher.templates.batch_norm import BatchNorm
+from stitch_tools.models import ReferenceFacts, Task
 
 
-def templates_for(task: Task) -> tuple[Template, ...]:
-    """Lowering templates of the task's target, in the order in which they are asked."""
-    return cuda_templates(task.contract) if task.target.startswith("cuda") else TEMPLATES
+def templates_for(task: Task, *, updates: bool = False) -> tuple[Template, ...]:
+    """Lowering templates of the task's target, in the order in which they are asked.
+
+    With `updates`, statistics of a batch are left to PyTorch: no template writes the running ones.
+    """
+    if task.target.startswith("cuda"):
+        return cuda_templates(task.contract)
+    return tuple(one for one in TEMPLATES if not (updates and isinstance(one, BatchNorm)))
+
+
+def updates_buffers(task: Task, facts: ReferenceFacts) -> bool:
+    """Whether a program of this task has to write buffers."""
+    return task.contract.buffers == "updated" and bool(facts.mutated_buffers)
 
 
 def write_files(program: KernelProgram, title: str, summary: list[str]) -> tuple[dict[str, bytes], str]:

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from stitch_tools.store import Store
+from stitch_tools.worker.candidate.activity import objects
 from stitch_tools.worker.candidate.activity.gates import Gates
 from stitch_tools.worker.candidate.activity.kernels import (
     Attributor,
@@ -26,6 +27,7 @@ from stitch_tools.worker.candidate.activity.kernels import (
 )
 from stitch_tools.worker.candidate.activity.near import PAGE, Memory, rest_of_code
 from stitch_tools.worker.candidate.activity.objects import Belongings, executable_mappings
+from stitch_tools.worker.candidate.activity.samples import library_caller
 from stitch_tools.worker.candidate.native import NativeProgram, ProgramError
 from stitch_tools.worker.elf import open_elf
 from tests.tools.check_support import build
@@ -165,6 +167,27 @@ def test_the_nearest_free_page_is_taken_above_as_below() -> None:
     assert below == code - PAGE
     assert above == upper
     assert memory.near(code, upper, 64, [(0, top)]) is None
+
+
+LIB, TORCH, MINE, BRIDGE, PYTHON = objects.LIBRARY, objects.TORCH, objects.OWN, objects.BRIDGE, objects.PYTHON
+
+
+@pytest.mark.parametrize(
+    ("owners", "operators", "caller"),
+    [
+        ([LIB, MINE, BRIDGE, PYTHON], [-1, -1, -1, -1], "library"),
+        ([LIB, TORCH, TORCH, PYTHON], [-1, -1, 7, -1], "pytorch"),
+        ([LIB, TORCH, TORCH, MINE], [-1, -1, 7, -1], "pytorch"),
+        ([LIB, MINE, TORCH, PYTHON], [-1, -1, 7, -1], "library"),
+        ([LIB, TORCH, BRIDGE, PYTHON], [-1, -1, -1, -1], "library"),  # left behind in the library's own frame
+        ([LIB, TORCH, LIB], [-1, -1, -1], "callerless"),  # the same in a thread of the pool
+        ([LIB], [-1], "callerless"),
+    ],
+)
+def test_pytorch_calls_a_library_only_below_an_operator(
+    owners: list[int], operators: list[int], caller: str
+) -> None:
+    assert library_caller(torch.tensor(owners), torch.tensor(operators)) == caller
 
 
 # Symbols of a library that nvcc 13.0 built.

@@ -189,11 +189,7 @@ class Attribution:
         if owner == objects.TORCH:
             return self._torch_work(places[at], operators)
         if owner == objects.LIBRARY:
-            name = self._places.names[int(places[at])]
-            caller = _first(owners, (objects.OWN, objects.TORCH, objects.BRIDGE, objects.PYTHON))
-            if caller < 0:
-                return "callerless", name
-            return ("pytorch" if int(owners[caller]) == objects.TORCH else "library"), name
+            return library_caller(owners, operators), self._places.names[int(places[at])]
         return "other", "interpreter and the rest"
 
     def _own_name(self, address: torch.Tensor) -> str:
@@ -218,8 +214,25 @@ class Attribution:
         return "pytorch", library
 
 
+def library_caller(owners: torch.Tensor, operators: torch.Tensor) -> str:
+    """Who called a library, from a stack's owners and operators: library, pytorch, or callerless.
+
+    PyTorch did only where one of its operators is on the stack. A thread of the pool that PyTorch and the
+    program share has no caller there, and what earlier work left in unused room must not look like one.
+    """
+    caller = _first(owners, (objects.OWN, objects.BRIDGE, objects.PYTHON))
+    operator = _first_true(operators >= 0)
+    if operator >= 0 and (caller < 0 or operator < caller):
+        return "pytorch"
+    return "callerless" if caller < 0 else "library"
+
+
 def _first(owners: torch.Tensor, wanted: Sequence[int]) -> int:
-    hits = torch.isin(owners, torch.tensor(wanted)).nonzero()
+    return _first_true(torch.isin(owners, torch.tensor(wanted)))
+
+
+def _first_true(mask: torch.Tensor) -> int:
+    hits = mask.nonzero()
     return int(hits[0, 0]) if len(hits) else -1
 
 
