@@ -1,7 +1,8 @@
 """Runs the adversarial suite in `zoo/`: reads its cases, judges them, with probes switched off if asked.
 
 A case is a folder with `case.toml` and a candidate: `program.cpp` or `program.cu` (native), or `candidate.py`
-with `ModelNew`. `zoo.h` of `zoo/native` lies beside a native program that includes it.
+with `ModelNew`. Of `zoo/native`, `zoo.h` lies beside a native program that includes it, and `zoo_kernels.py`
+beside a Python one that imports it.
 """
 
 import tomllib
@@ -22,18 +23,20 @@ from stitch_tools.store import Store
 ZOO = Path(__file__).parent / "zoo"
 SWITCHES = tuple(row.name for row in fields(CheckOptions) if isinstance(row.default, bool))
 """Probes that CheckOptions can leave out."""
-EXCHANGES = ("own_draws", "seeds", "equality", "guards", "contract", "work", "sanitize")
+EXCHANGES = ("own_draws", "seeds", "equality", "pattern", "guards", "contract", "work", "sanitize")
 """Probes that are taken out in another way; `without` says how."""
-ELSEWHERE = ("outputs", "pattern", "poison", "strides", "static", "timing", "process", "boundary")
+ELSEWHERE = ("outputs", "poison", "strides", "static", "timing", "process", "boundary")
 """Probes without a switch: `zoo_naive.py` lacks them, other tests show what they catch."""
 PROBES = (*SWITCHES, *EXCHANGES, *ELSEWHERE)
 _FLAGS_OF_DOUBT = ("partial", "library_only", "weak")
 _FORGIVEN = 1e-2
 _PUBLISHED_SEED = 42
+_SHARED = {b'#include "zoo.h"': "zoo.h", b"from zoo_kernels import": "zoo_kernels.py"}
 _KEYS = {
     "reference", "family", "targets", "expected", "rules", "caught_by", "why", "flags", "missed", "slow",
-    "contract", "options", "without",
+    "contract", "options", "without", "harms", "static",
 }  # fmt: skip
+_SCALARS = ("missed", "slow", "harms", "contract", "options", "without")
 
 
 @dataclass(frozen=True)
@@ -54,9 +57,13 @@ class Case:
     """Probes of which each catches it; () for honest ones."""
     rules: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
+    static: tuple[str, ...] = ()
+    """Rules of the static evidence that its text must show."""
     missed: bool = False
     """Whether the judge is known not to catch it yet."""
     slow: bool = False
+    harms: str = ""
+    """What it would do to a machine without sandbox and limits; other harnesses do not run it then."""
     contract: Mapping[str, Any] = field(default_factory=dict[str, Any])
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     without: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -80,8 +87,9 @@ class Case:
             for path in sorted(self.folder.rglob("*"))
             if path.is_file() and path.name != "case.toml" and "__pycache__" not in path.parts
         }
-        if any(b'#include "zoo.h"' in data for data in found.values()):
-            found["zoo.h"] = (ZOO / "native" / "zoo.h").read_bytes()
+        for wording, name in _SHARED.items():
+            if any(wording in data for data in found.values()):
+                found[name] = (ZOO / "native" / name).read_bytes()
         return found
 
 
@@ -130,8 +138,8 @@ def _read(path: Path, kind: str) -> Case:
     unknown |= set(probes) - set(PROBES)
     if unknown:
         raise ValueError(f"{path.parent.name}/case.toml: unknown: {', '.join(sorted(unknown))}")
-    lists = {name: tuple(raw.get(name, ())) for name in ("targets", "expected", "rules", "flags")}
-    rest = {name: raw[name] for name in ("missed", "slow", "contract", "options", "without") if name in raw}
+    lists = {name: tuple(raw.get(name, ())) for name in ("targets", "expected", "rules", "flags", "static")}
+    rest = {name: raw[name] for name in _SCALARS if name in raw}
     return Case(
         name=path.parent.name,
         kind=kind,
@@ -163,6 +171,8 @@ class LenientServer(ReferenceServer):
             seen = replace(seen, overrun=False)
         if "equality" in self.lenient:
             seen = replace(seen, outputs=tuple(map(_forgiven, seen.outputs)))
+        if "pattern" in self.lenient:
+            seen = replace(seen, outputs=tuple(map(_any_pattern, seen.outputs)))
         return seen
 
 
@@ -172,6 +182,15 @@ def _forgiven(row: OutputError) -> OutputError:
         return row
     is_close = abs(row.actual - row.expected) <= _FORGIVEN * (1 + abs(row.expected))
     return row.model_copy(update={"problem": None}) if is_close else row
+
+
+def _any_pattern(row: OutputError) -> OutputError:
+    """The row without its problem where only the pattern of non-finite values is wrong."""
+    return row.model_copy(update={"problem": None}) if is_of_pattern(row.problem or "") else row
+
+
+def is_of_pattern(problem: str) -> bool:
+    return " values are " in problem and " where the reference has " in problem
 
 
 @dataclass(frozen=True)
