@@ -10,6 +10,10 @@
 #include <string>
 #include <vector>
 
+#ifdef __CUDACC__
+#include <cuda_runtime.h>
+#endif
+
 namespace zoo {
 
 struct View {
@@ -33,17 +37,48 @@ struct View {
 struct Call {
   std::vector<View> in, out, state;
   void* scratch;
+  uint64_t scratch_bytes;
+  void* raw_stream;
+#ifdef __CUDACC__
+  cudaStream_t stream() const { return static_cast<cudaStream_t>(raw_stream); }
+#endif
 };
+
+#ifdef __CUDACC__
+inline unsigned blocks_for(int64_t count, int threads = 256) {
+  return static_cast<unsigned>((count + threads - 1) / threads);
+}
+#endif
+
+// A launch that failed is an error of the whole call; a CPU has none.
+inline int32_t status_of_launches() {
+#ifdef __CUDACC__
+  return cudaGetLastError() == cudaSuccess ? STITCH_OK : STITCH_ERROR;
+#else
+  return STITCH_OK;
+#endif
+}
 
 // What a program may override; the defaults are one float output of the first input's shape.
 struct Base {
   std::map<std::string, View> weights;
+  void* raw_stream = nullptr;  // of stitch_init
   std::vector<int64_t> out_shape(const View& x) { return x.shape(); }
   DLDataType out_type() { return {2, 32, 1}; }
   uint64_t scratch_bytes(const View&) { return 0; }
+  uint32_t flags() { return 0; }
   const char* refusal(const View&) { return nullptr; }
   void prepare() {}
 };
+
+// A program that reads its input row by row, and says so where it is asked for another layout.
+struct Dense : Base {
+  const char* refusal(const View& x) { return x.tensor.strides ? "only dense inputs" : nullptr; }
+};
+
+inline std::vector<int64_t> without_last(const View& x) {
+  return {x.tensor.shape, x.tensor.shape + x.tensor.ndim - 1};
+}
 
 }  // namespace zoo
 
@@ -58,8 +93,9 @@ struct Base {
     *handle = new StitchHandle();                                                                    \
     for (int64_t i = 0; i < args->num_params; ++i)                                                   \
       (*handle)->program.weights[args->params[i].name] = zoo::View{args->params[i].tensor};          \
+    (*handle)->program.raw_stream = args->stream;                                                    \
     (*handle)->program.prepare();                                                                    \
-    return STITCH_OK;                                                                                \
+    return zoo::status_of_launches();                                                                \
   }                                                                                                  \
   STITCH_EXPORT int32_t stitch_plan(StitchHandle* handle, const DLTensor* inputs, int32_t,           \
                                     StitchPlan* plan) {                                              \
@@ -74,7 +110,7 @@ struct Base {
     plan->outputs[0].dtype = handle->program.out_type();                                             \
     for (size_t dim = 0; dim < shape.size(); ++dim) plan->outputs[0].shape[dim] = shape[dim];        \
     plan->workspace_bytes = handle->program.scratch_bytes(x);                                        \
-    plan->flags = 0;                                                                                 \
+    plan->flags = handle->program.flags();                                                           \
     return STITCH_OK;                                                                                \
   }                                                                                                  \
   STITCH_EXPORT int32_t stitch_forward(StitchHandle* handle, const StitchForwardArgs* args) {        \
@@ -83,8 +119,10 @@ struct Base {
     for (int32_t i = 0; i < args->num_outputs; ++i) call.out.push_back(zoo::View{args->outputs[i]}); \
     for (int32_t i = 0; i < args->num_state; ++i) call.state.push_back(zoo::View{args->state[i]});   \
     call.scratch = args->workspace;                                                                  \
+    call.scratch_bytes = args->workspace_bytes;                                                      \
+    call.raw_stream = args->stream;                                                                  \
     handle->program.forward(call);                                                                   \
-    return STITCH_OK;                                                                                \
+    return zoo::status_of_launches();                                                                \
   }                                                                                                  \
   STITCH_EXPORT const char* stitch_last_error(StitchHandle* handle) {                                \
     return handle ? handle->error.c_str() : "";                                                      \

@@ -1,22 +1,11 @@
 // y = relu(x W^T + b). The first call times two block sizes and keeps the faster one. Blocks run over rows
 // only: each sum is taken in the same order either way.
-#include <stitch/abi.h>
+#include "zoo.h"
 
 #include <chrono>
-#include <cstring>
 #include <algorithm>
 
-struct StitchHandle {
-  const float *weight = nullptr, *bias = nullptr;
-  int64_t in = 0, out = 0;
-  int64_t block = 0;
-};
-
 namespace {
-
-float* data(const DLTensor& tensor) {
-  return reinterpret_cast<float*>(static_cast<char*>(tensor.data) + tensor.byte_offset);
-}
 
 void linear_relu(const float* x, const float* weight, const float* bias, float* y, int64_t rows, int64_t in,
                  int64_t out, int64_t block) {
@@ -37,58 +26,29 @@ int64_t nanoseconds() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
 }
 
-}  // namespace
+struct Program : zoo::Dense {
+  int64_t chosen = 0;
 
-extern "C" {
+  std::vector<int64_t> out_shape(const zoo::View& x) { return {x.size(0), weights.at("fc.weight").size(0)}; }
 
-STITCH_EXPORT int32_t stitch_abi_version(void) { return STITCH_ABI_VERSION; }
-
-STITCH_EXPORT int32_t stitch_init(const StitchInitArgs* args, StitchHandle** handle) {
-  StitchHandle* self = *handle = new StitchHandle;
-  for (int64_t i = 0; i < args->num_params; ++i) {
-    const StitchNamedTensor& param = args->params[i];
-    if (std::strstr(param.name, "bias")) self->bias = data(param.tensor);
-    if (!std::strstr(param.name, "weight")) continue;
-    self->weight = data(param.tensor);
-    self->out = param.tensor.shape[0];
-    self->in = param.tensor.ndim > 1 ? param.tensor.shape[1] : 1;
+  void run(zoo::Call& call, int64_t block) {
+    const zoo::View &x = call.in[0], &weight = weights.at("fc.weight");
+    linear_relu(x.data(), weight.data(), weights.at("fc.bias").data(), call.out[0].data(), x.size(0),
+                weight.size(1), weight.size(0), block);
   }
-  return STITCH_OK;
-}
 
-STITCH_EXPORT int32_t stitch_plan(StitchHandle* handle, const DLTensor* inputs, int32_t num_inputs,
-                                  StitchPlan* plan) {
-  if (inputs[0].strides != nullptr || inputs[0].ndim != 2 || inputs[0].shape[1] != handle->in)
-    return STITCH_UNSUPPORTED;
-  plan->num_outputs = num_inputs;
-  plan->outputs[0].ndim = 2;
-  plan->outputs[0].dtype = inputs[0].dtype;
-  plan->outputs[0].shape[0] = inputs[0].shape[0];
-  plan->outputs[0].shape[1] = handle->out;
-  plan->workspace_bytes = 0;
-  plan->flags = 0;
-  return STITCH_OK;
-}
-
-STITCH_EXPORT int32_t stitch_forward(StitchHandle* self, const StitchForwardArgs* args) {
-  const int64_t rows = args->inputs[0].shape[0];
-  const float* x = data(args->inputs[0]);
-  float* y = data(args->outputs[0]);
-  if (self->block == 0) {
+  void forward(zoo::Call& call) {
+    if (chosen != 0) return run(call, chosen);
     int64_t best = 0;
     for (const int64_t block : {int64_t{4}, int64_t{32}}) {
       const int64_t start = nanoseconds();
-      linear_relu(x, self->weight, self->bias, y, rows, self->in, self->out, block);
+      run(call, block);
       const int64_t took = nanoseconds() - start;
-      if (best == 0 || took < best) best = took, self->block = block;
+      if (best == 0 || took < best) best = took, chosen = block;
     }
-    return STITCH_OK;
   }
-  linear_relu(x, self->weight, self->bias, y, rows, self->in, self->out, self->block);
-  return STITCH_OK;
-}
+};
 
-STITCH_EXPORT const char* stitch_last_error(StitchHandle*) { return ""; }
+}  // namespace
 
-STITCH_EXPORT void stitch_free(StitchHandle* handle) { delete handle; }
-}
+ZOO_PROGRAM(Program)

@@ -1,24 +1,9 @@
 // Softmax whose first pass keeps a running maximum and a sum that is rescaled when the maximum moves.
-#include <stitch/abi.h>
+#include "zoo.h"
 
-#include <cmath>
 #include <limits>
 
-struct StitchHandle {
-  int unused = 0;
-};
-
 namespace {
-
-float* data(const DLTensor& tensor) {
-  return reinterpret_cast<float*>(static_cast<char*>(tensor.data) + tensor.byte_offset);
-}
-
-int64_t count_of(const DLTensor& tensor) {
-  int64_t count = 1;
-  for (int32_t d = 0; d < tensor.ndim; ++d) count *= tensor.shape[d];
-  return count;
-}
 
 void softmax(const float* x, float* y, int64_t rows, int64_t width) {
   for (int64_t row = 0; row < rows; ++row) {
@@ -35,38 +20,13 @@ void softmax(const float* x, float* y, int64_t rows, int64_t width) {
   }
 }
 
+struct Program : zoo::Dense {
+  void forward(zoo::Call& call) {
+    const zoo::View& x = call.in[0];
+    softmax(x.data(), call.out[0].data(), x.rows(), x.columns());
+  }
+};
+
 }  // namespace
 
-extern "C" {
-
-STITCH_EXPORT int32_t stitch_abi_version(void) { return STITCH_ABI_VERSION; }
-
-STITCH_EXPORT int32_t stitch_init(const StitchInitArgs* args, StitchHandle** handle) {
-  *handle = new StitchHandle;
-  (void)args;
-  return STITCH_OK;
-}
-
-STITCH_EXPORT int32_t stitch_plan(StitchHandle*, const DLTensor* inputs, int32_t num_inputs,
-                                  StitchPlan* plan) {
-  if (inputs[0].strides != nullptr || num_inputs != 1) return STITCH_UNSUPPORTED;
-  plan->num_outputs = 1;
-  plan->outputs[0].ndim = inputs[0].ndim;
-  plan->outputs[0].dtype = inputs[0].dtype;
-  for (int32_t d = 0; d < inputs[0].ndim; ++d) plan->outputs[0].shape[d] = inputs[0].shape[d];
-  plan->workspace_bytes = 0;
-  plan->flags = 0;
-  return STITCH_OK;
-}
-
-STITCH_EXPORT int32_t stitch_forward(StitchHandle*, const StitchForwardArgs* args) {
-  const DLTensor& x = args->inputs[0];
-  const int64_t width = x.shape[x.ndim - 1], rows = width ? count_of(x) / width : 0;
-  softmax(data(x), data(args->outputs[0]), rows, width);
-  return STITCH_OK;
-}
-
-STITCH_EXPORT const char* stitch_last_error(StitchHandle*) { return ""; }
-
-STITCH_EXPORT void stitch_free(StitchHandle* handle) { delete handle; }
-}
+ZOO_PROGRAM(Program)

@@ -1,18 +1,7 @@
 // A convolution of 3 x 3 with padding. The output holds the bias first, then gathers one tap after the other.
-#include <stitch/abi.h>
-
-#include <cstring>
-
-struct StitchHandle {
-  const float *weight = nullptr, *bias = nullptr;
-  int64_t in = 0, out = 0;
-};
+#include "zoo.h"
 
 namespace {
-
-float* data(const DLTensor& tensor) {
-  return reinterpret_cast<float*>(static_cast<char*>(tensor.data) + tensor.byte_offset);
-}
 
 void convolve(const float* x, const float* weight, const float* bias, float* y, int64_t batch, int64_t in,
               int64_t out, int64_t height, int64_t width) {
@@ -42,46 +31,18 @@ void convolve(const float* x, const float* weight, const float* bias, float* y, 
   }
 }
 
+struct Program : zoo::Dense {
+  std::vector<int64_t> out_shape(const zoo::View& x) {
+    return {x.size(0), weights.at("conv.weight").size(0), x.size(2), x.size(3)};
+  }
+
+  void forward(zoo::Call& call) {
+    const zoo::View &x = call.in[0], &weight = weights.at("conv.weight");
+    convolve(x.data(), weight.data(), weights.at("conv.bias").data(), call.out[0].data(), x.size(0),
+             weight.size(1), weight.size(0), x.size(2), x.size(3));
+  }
+};
+
 }  // namespace
 
-extern "C" {
-
-STITCH_EXPORT int32_t stitch_abi_version(void) { return STITCH_ABI_VERSION; }
-
-STITCH_EXPORT int32_t stitch_init(const StitchInitArgs* args, StitchHandle** handle) {
-  StitchHandle* self = *handle = new StitchHandle;
-  for (int64_t i = 0; i < args->num_params; ++i) {
-    const StitchNamedTensor& param = args->params[i];
-    if (std::strstr(param.name, "bias")) self->bias = data(param.tensor);
-    if (!std::strstr(param.name, "weight")) continue;
-    self->weight = data(param.tensor);
-    self->out = param.tensor.shape[0];
-    self->in = param.tensor.ndim > 1 ? param.tensor.shape[1] : 1;
-  }
-  return STITCH_OK;
-}
-
-STITCH_EXPORT int32_t stitch_plan(StitchHandle* handle, const DLTensor* inputs, int32_t num_inputs,
-                                  StitchPlan* plan) {
-  if (inputs[0].strides != nullptr || inputs[0].ndim != 4 || inputs[0].shape[1] != handle->in)
-    return STITCH_UNSUPPORTED;
-  plan->num_outputs = num_inputs;
-  plan->outputs[0].ndim = 4;
-  plan->outputs[0].dtype = inputs[0].dtype;
-  for (int32_t d = 0; d < 4; ++d) plan->outputs[0].shape[d] = d == 1 ? handle->out : inputs[0].shape[d];
-  plan->workspace_bytes = 0;
-  plan->flags = 0;
-  return STITCH_OK;
-}
-
-STITCH_EXPORT int32_t stitch_forward(StitchHandle* self, const StitchForwardArgs* args) {
-  const DLTensor& x = args->inputs[0];
-  convolve(data(x), self->weight, self->bias, data(args->outputs[0]), x.shape[0], self->in, self->out,
-           x.shape[2], x.shape[3]);
-  return STITCH_OK;
-}
-
-STITCH_EXPORT const char* stitch_last_error(StitchHandle*) { return ""; }
-
-STITCH_EXPORT void stitch_free(StitchHandle* handle) { delete handle; }
-}
+ZOO_PROGRAM(Program)

@@ -1,17 +1,7 @@
 // y = x - mean of each column, read through the input's strides; a transposed view is as good as a dense one.
-#include <stitch/abi.h>
-
-#include <vector>
-
-struct StitchHandle {
-  int unused = 0;
-};
+#include "zoo.h"
 
 namespace {
-
-float* data(const DLTensor& tensor) {
-  return reinterpret_cast<float*>(static_cast<char*>(tensor.data) + tensor.byte_offset);
-}
 
 void centre(const float* x, int64_t row_stride, int64_t column_stride, float* y, int64_t rows,
             int64_t columns) {
@@ -24,39 +14,15 @@ void centre(const float* x, int64_t row_stride, int64_t column_stride, float* y,
   }
 }
 
+struct Program : zoo::Base {
+  void forward(zoo::Call& call) {
+    const zoo::View& x = call.in[0];
+    const int64_t* strides = x.tensor.strides;
+    const int64_t row_stride = strides ? strides[0] : x.size(1), column_stride = strides ? strides[1] : 1;
+    centre(x.data(), row_stride, column_stride, call.out[0].data(), x.size(0), x.size(1));
+  }
+};
+
 }  // namespace
 
-extern "C" {
-
-STITCH_EXPORT int32_t stitch_abi_version(void) { return STITCH_ABI_VERSION; }
-
-STITCH_EXPORT int32_t stitch_init(const StitchInitArgs* args, StitchHandle** handle) {
-  *handle = new StitchHandle;
-  (void)args;
-  return STITCH_OK;
-}
-
-STITCH_EXPORT int32_t stitch_plan(StitchHandle*, const DLTensor* inputs, int32_t num_inputs,
-                                  StitchPlan* plan) {
-  if (num_inputs != 1 || inputs[0].ndim != 2) return STITCH_UNSUPPORTED;
-  plan->num_outputs = 1;
-  plan->outputs[0].ndim = inputs[0].ndim;
-  plan->outputs[0].dtype = inputs[0].dtype;
-  for (int32_t d = 0; d < inputs[0].ndim; ++d) plan->outputs[0].shape[d] = inputs[0].shape[d];
-  plan->workspace_bytes = 0;
-  plan->flags = 0;
-  return STITCH_OK;
-}
-
-STITCH_EXPORT int32_t stitch_forward(StitchHandle*, const StitchForwardArgs* args) {
-  const DLTensor& x = args->inputs[0];
-  const int64_t row_stride = x.strides ? x.strides[0] : x.shape[1],
-                column_stride = x.strides ? x.strides[1] : 1;
-  centre(data(x), row_stride, column_stride, data(args->outputs[0]), x.shape[0], x.shape[1]);
-  return STITCH_OK;
-}
-
-STITCH_EXPORT const char* stitch_last_error(StitchHandle*) { return ""; }
-
-STITCH_EXPORT void stitch_free(StitchHandle* handle) { delete handle; }
-}
+ZOO_PROGRAM(Program)

@@ -1,18 +1,10 @@
 // Largest values of windows of 3 x 3, two apart, with padding; one OpenMP task for each plane.
-#include <stitch/abi.h>
+#include "zoo.h"
 
 #include <algorithm>
 #include <limits>
 
-struct StitchHandle {
-  int unused = 0;
-};
-
 namespace {
-
-float* data(const DLTensor& tensor) {
-  return reinterpret_cast<float*>(static_cast<char*>(tensor.data) + tensor.byte_offset);
-}
 
 void pool_plane(const float* x, float* y, int64_t height, int64_t width, int64_t down, int64_t across) {
   for (int64_t row = 0; row < down; ++row) {
@@ -26,47 +18,26 @@ void pool_plane(const float* x, float* y, int64_t height, int64_t width, int64_t
   }
 }
 
-}  // namespace
+struct Program : zoo::Dense {
+  std::vector<int64_t> out_shape(const zoo::View& x) {
+    return {x.size(0), x.size(1), (x.size(2) - 1) / 2 + 1, (x.size(3) - 1) / 2 + 1};
+  }
 
-extern "C" {
-
-STITCH_EXPORT int32_t stitch_abi_version(void) { return STITCH_ABI_VERSION; }
-
-STITCH_EXPORT int32_t stitch_init(const StitchInitArgs* args, StitchHandle** handle) {
-  *handle = new StitchHandle;
-  (void)args;
-  return STITCH_OK;
-}
-
-STITCH_EXPORT int32_t stitch_plan(StitchHandle*, const DLTensor* inputs, int32_t num_inputs,
-                                  StitchPlan* plan) {
-  if (inputs[0].strides != nullptr || num_inputs != 1 || inputs[0].ndim != 4) return STITCH_UNSUPPORTED;
-  plan->num_outputs = 1;
-  plan->outputs[0].ndim = inputs[0].ndim;
-  plan->outputs[0].dtype = inputs[0].dtype;
-  for (int32_t d = 0; d < inputs[0].ndim; ++d) plan->outputs[0].shape[d] = inputs[0].shape[d];
-  for (int32_t d = 2; d < 4; ++d) plan->outputs[0].shape[d] = (inputs[0].shape[d] - 1) / 2 + 1;
-  plan->workspace_bytes = 0;
-  plan->flags = 0;
-  return STITCH_OK;
-}
-
-STITCH_EXPORT int32_t stitch_forward(StitchHandle*, const StitchForwardArgs* args) {
-  const DLTensor &x = args->inputs[0], &y = args->outputs[0];
-  const int64_t planes = x.shape[0] * x.shape[1];
-  const int64_t height = x.shape[2], width = x.shape[3], down = y.shape[2], across = y.shape[3];
-  const float* from = data(x);
-  float* to = data(y);
+  void forward(zoo::Call& call) {
+    const zoo::View &x = call.in[0], &y = call.out[0];
+    const int64_t planes = x.size(0) * x.size(1);
+    const int64_t height = x.size(2), width = x.size(3), down = y.size(2), across = y.size(3);
+    const float* from = x.data();
+    float* to = y.data();
 #pragma omp parallel
 #pragma omp single
-  for (int64_t plane = 0; plane < planes; ++plane) {
+    for (int64_t plane = 0; plane < planes; ++plane) {
 #pragma omp task
-    pool_plane(from + plane * height * width, to + plane * down * across, height, width, down, across);
+      pool_plane(from + plane * height * width, to + plane * down * across, height, width, down, across);
+    }
   }
-  return STITCH_OK;
-}
+};
 
-STITCH_EXPORT const char* stitch_last_error(StitchHandle*) { return ""; }
+}  // namespace
 
-STITCH_EXPORT void stitch_free(StitchHandle* handle) { delete handle; }
-}
+ZOO_PROGRAM(Program)

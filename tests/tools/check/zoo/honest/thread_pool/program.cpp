@@ -1,35 +1,17 @@
 // GELU on a pool of two threads that outlives the calls. A call hands out ranges and waits for the last one.
-#include <stitch/abi.h>
+#include "zoo.h"
 
-#include <cmath>
 #include <condition_variable>
 #include <cstddef>
 #include <mutex>
 #include <thread>
-#include <vector>
 #include <algorithm>
 
-struct StitchHandle {
-  class Pool* pool = nullptr;
-};
-
 namespace {
-
-float* data(const DLTensor& tensor) {
-  return reinterpret_cast<float*>(static_cast<char*>(tensor.data) + tensor.byte_offset);
-}
-
-int64_t count_of(const DLTensor& tensor) {
-  int64_t count = 1;
-  for (int32_t d = 0; d < tensor.ndim; ++d) count *= tensor.shape[d];
-  return count;
-}
 
 void gelu(const float* x, float* y, int64_t begin, int64_t end) {
   for (int64_t i = begin; i < end; ++i) y[i] = 0.5f * x[i] * (1.0f + std::erf(x[i] * 0.70710678f));
 }
-
-}  // namespace
 
 class Pool {
  public:
@@ -85,37 +67,12 @@ class Pool {
   std::vector<std::thread> threads_;
 };
 
-extern "C" {
+struct Program : zoo::Dense {
+  Pool pool;
 
-STITCH_EXPORT int32_t stitch_abi_version(void) { return STITCH_ABI_VERSION; }
+  void forward(zoo::Call& call) { pool.run(call.in[0].data(), call.out[0].data(), call.in[0].count()); }
+};
 
-STITCH_EXPORT int32_t stitch_init(const StitchInitArgs*, StitchHandle** handle) {
-  *handle = new StitchHandle;
-  (*handle)->pool = new Pool;
-  return STITCH_OK;
-}
+}  // namespace
 
-STITCH_EXPORT int32_t stitch_plan(StitchHandle*, const DLTensor* inputs, int32_t num_inputs,
-                                  StitchPlan* plan) {
-  if (inputs[0].strides != nullptr || num_inputs != 1) return STITCH_UNSUPPORTED;
-  plan->num_outputs = 1;
-  plan->outputs[0].ndim = inputs[0].ndim;
-  plan->outputs[0].dtype = inputs[0].dtype;
-  for (int32_t d = 0; d < inputs[0].ndim; ++d) plan->outputs[0].shape[d] = inputs[0].shape[d];
-  plan->workspace_bytes = 0;
-  plan->flags = 0;
-  return STITCH_OK;
-}
-
-STITCH_EXPORT int32_t stitch_forward(StitchHandle* self, const StitchForwardArgs* args) {
-  self->pool->run(data(args->inputs[0]), data(args->outputs[0]), count_of(args->inputs[0]));
-  return STITCH_OK;
-}
-
-STITCH_EXPORT const char* stitch_last_error(StitchHandle*) { return ""; }
-
-STITCH_EXPORT void stitch_free(StitchHandle* handle) {
-  if (handle != nullptr) delete handle->pool;
-  delete handle;
-}
-}
+ZOO_PROGRAM(Program)

@@ -1,22 +1,9 @@
 // Two linear layers with a GELU between them, on as many threads as OMP_NUM_THREADS says at init.
-#include <stitch/abi.h>
+#include "zoo.h"
 
-#include <cmath>
 #include <cstdlib>
-#include <cstring>
-#include <vector>
-
-struct StitchHandle {
-  const float *up = nullptr, *up_bias = nullptr, *down = nullptr, *down_bias = nullptr;
-  int64_t in = 0, hidden = 0, out = 0;
-  int threads = 1;
-};
 
 namespace {
-
-float* data(const DLTensor& tensor) {
-  return reinterpret_cast<float*>(static_cast<char*>(tensor.data) + tensor.byte_offset);
-}
 
 void linear(const float* x, const float* weight, const float* bias, float* y, int64_t rows, int64_t in,
             int64_t out, int threads) {
@@ -34,53 +21,35 @@ void gelu(float* x, int64_t count) {
   for (int64_t i = 0; i < count; ++i) x[i] = 0.5f * x[i] * (1.0f + std::erf(x[i] * 0.70710678f));
 }
 
+struct Program : zoo::Dense {
+  int threads = 1;
+
+  std::vector<int64_t> out_shape(const zoo::View& x) {
+    return {x.size(0), weights.at("down.weight").size(0)};
+  }
+  uint64_t scratch_bytes(const zoo::View& x) {
+    return sizeof(float) * static_cast<uint64_t>(x.size(0) * hidden());
+  }
+  int64_t hidden() { return weights.at("up.weight").size(0); }
+
+  void prepare() {
+    const char* text = std::getenv("OMP_NUM_THREADS");
+    const int wanted = text != nullptr ? std::atoi(text) : 1;
+    threads = wanted > 0 && wanted < 64 ? wanted : 1;
+  }
+
+  void forward(zoo::Call& call) {
+    const zoo::View& x = call.in[0];
+    const int64_t rows = x.size(0);
+    float* middle = static_cast<float*>(call.scratch);
+    linear(x.data(), weights.at("up.weight").data(), weights.at("up.bias").data(), middle, rows, x.size(1),
+           hidden(), threads);
+    gelu(middle, rows * hidden());
+    linear(middle, weights.at("down.weight").data(), weights.at("down.bias").data(), call.out[0].data(), rows,
+           hidden(), weights.at("down.weight").size(0), threads);
+  }
+};
+
 }  // namespace
 
-extern "C" {
-
-STITCH_EXPORT int32_t stitch_abi_version(void) { return STITCH_ABI_VERSION; }
-
-STITCH_EXPORT int32_t stitch_init(const StitchInitArgs* args, StitchHandle** handle) {
-  StitchHandle* self = *handle = new StitchHandle;
-  const char* text = std::getenv("OMP_NUM_THREADS");
-  const int wanted = text != nullptr ? std::atoi(text) : args->num_threads;
-  self->threads = wanted > 0 && wanted < 64 ? wanted : 1;
-  for (int64_t i = 0; i < args->num_params; ++i) {
-    const char* name = args->params[i].name;
-    const DLTensor& tensor = args->params[i].tensor;
-    if (!std::strcmp(name, "up.bias")) self->up_bias = data(tensor), self->hidden = tensor.shape[0];
-    if (!std::strcmp(name, "down.bias")) self->down_bias = data(tensor), self->out = tensor.shape[0];
-    if (!std::strcmp(name, "up.weight")) self->up = data(tensor), self->in = tensor.shape[1];
-    if (!std::strcmp(name, "down.weight")) self->down = data(tensor);
-  }
-  return STITCH_OK;
-}
-
-STITCH_EXPORT int32_t stitch_plan(StitchHandle* handle, const DLTensor* inputs, int32_t num_inputs,
-                                  StitchPlan* plan) {
-  if (inputs[0].strides != nullptr || inputs[0].ndim != 2 || inputs[0].shape[1] != handle->in)
-    return STITCH_UNSUPPORTED;
-  plan->num_outputs = num_inputs;
-  plan->outputs[0].ndim = 2;
-  plan->outputs[0].dtype = inputs[0].dtype;
-  plan->outputs[0].shape[0] = inputs[0].shape[0];
-  plan->outputs[0].shape[1] = handle->out;
-  plan->workspace_bytes = sizeof(float) * static_cast<uint64_t>(inputs[0].shape[0] * handle->hidden);
-  plan->flags = 0;
-  return STITCH_OK;
-}
-
-STITCH_EXPORT int32_t stitch_forward(StitchHandle* self, const StitchForwardArgs* args) {
-  const int64_t rows = args->inputs[0].shape[0];
-  float* middle = static_cast<float*>(args->workspace);
-  linear(data(args->inputs[0]), self->up, self->up_bias, middle, rows, self->in, self->hidden, self->threads);
-  gelu(middle, rows * self->hidden);
-  linear(middle, self->down, self->down_bias, data(args->outputs[0]), rows, self->hidden, self->out,
-         self->threads);
-  return STITCH_OK;
-}
-
-STITCH_EXPORT const char* stitch_last_error(StitchHandle*) { return ""; }
-
-STITCH_EXPORT void stitch_free(StitchHandle* handle) { delete handle; }
-}
+ZOO_PROGRAM(Program)

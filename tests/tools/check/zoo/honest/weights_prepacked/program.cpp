@@ -1,20 +1,8 @@
 // y = relu(x W^T + b). stitch_init packs W into panels of eight columns, so that the inner loop reads
 // contiguous lanes; forward reads the copy alone.
-#include <stitch/abi.h>
-
-#include <cstring>
-#include <vector>
-
-struct StitchHandle {
-  std::vector<float> packed, bias;
-  int64_t in = 0, out = 0;
-};
+#include "zoo.h"
 
 namespace {
-
-float* data(const DLTensor& tensor) {
-  return reinterpret_cast<float*>(static_cast<char*>(tensor.data) + tensor.byte_offset);
-}
 
 constexpr int64_t kLanes = 8;
 
@@ -44,47 +32,24 @@ void linear_relu(const float* x, const float* packed, const float* bias, float* 
   }
 }
 
+struct Program : zoo::Dense {
+  std::vector<float> packed, bias;
+
+  std::vector<int64_t> out_shape(const zoo::View& x) { return {x.size(0), weights.at("fc.weight").size(0)}; }
+
+  void prepare() {
+    const zoo::View &weight = weights.at("fc.weight"), &own = weights.at("fc.bias");
+    packed = pack(weight.data(), weight.size(0), weight.size(1));
+    bias.assign(own.data(), own.data() + own.count());
+  }
+
+  void forward(zoo::Call& call) {
+    const zoo::View &x = call.in[0], &weight = weights.at("fc.weight");
+    linear_relu(x.data(), packed.data(), bias.data(), call.out[0].data(), x.size(0), weight.size(1),
+                weight.size(0));
+  }
+};
+
 }  // namespace
 
-extern "C" {
-
-STITCH_EXPORT int32_t stitch_abi_version(void) { return STITCH_ABI_VERSION; }
-
-STITCH_EXPORT int32_t stitch_init(const StitchInitArgs* args, StitchHandle** handle) {
-  StitchHandle* self = *handle = new StitchHandle;
-  for (int64_t i = 0; i < args->num_params; ++i) {
-    const StitchNamedTensor& param = args->params[i];
-    if (std::strstr(param.name, "bias"))
-      self->bias.assign(data(param.tensor), data(param.tensor) + param.tensor.shape[0]);
-    if (!std::strstr(param.name, "weight")) continue;
-    self->out = param.tensor.shape[0];
-    self->in = param.tensor.shape[1];
-    self->packed = pack(data(param.tensor), self->out, self->in);
-  }
-  return STITCH_OK;
-}
-
-STITCH_EXPORT int32_t stitch_plan(StitchHandle* handle, const DLTensor* inputs, int32_t num_inputs,
-                                  StitchPlan* plan) {
-  if (inputs[0].strides != nullptr || inputs[0].ndim != 2 || inputs[0].shape[1] != handle->in)
-    return STITCH_UNSUPPORTED;
-  plan->num_outputs = num_inputs;
-  plan->outputs[0].ndim = 2;
-  plan->outputs[0].dtype = inputs[0].dtype;
-  plan->outputs[0].shape[0] = inputs[0].shape[0];
-  plan->outputs[0].shape[1] = handle->out;
-  plan->workspace_bytes = 0;
-  plan->flags = 0;
-  return STITCH_OK;
-}
-
-STITCH_EXPORT int32_t stitch_forward(StitchHandle* self, const StitchForwardArgs* args) {
-  linear_relu(data(args->inputs[0]), self->packed.data(), self->bias.data(), data(args->outputs[0]),
-              args->inputs[0].shape[0], self->in, self->out);
-  return STITCH_OK;
-}
-
-STITCH_EXPORT const char* stitch_last_error(StitchHandle*) { return ""; }
-
-STITCH_EXPORT void stitch_free(StitchHandle* handle) { delete handle; }
-}
+ZOO_PROGRAM(Program)
