@@ -1,0 +1,94 @@
+"""Judging the zoo in one go: lines as verdicts come, going on where a run ended, stuck judges replaced."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.tools.check.zoo_batch import Batch, Judge, read_rows, stage_of, table
+from tests.tools.check.zoo_runner import load_cases
+
+SCRIPT = Path(__file__).parents[3] / "scripts" / "gpu-zoo"
+CASES = {f"{case.kind}/{case.name}": case for case in load_cases("cuda")}
+
+ECHO = """
+import json, sys, time
+for line in sys.stdin:
+    name = line.strip().partition("/")[2]
+    if name == "kernel_without_an_end":
+        time.sleep(600)
+    if name == "device_trap":
+        sys.exit(3)
+    row = dict(name=name, kind="cheats", family="f", probes=[], known_miss=False, right=True, seconds=0.1,
+               status="accepted", flags=[], rules=[], message="", outcome=None, ratios={})
+    print(json.dumps(row), flush=True)
+"""
+ECHO_COMMAND = (sys.executable, "-c", ECHO)
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(SCRIPT), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+
+def batch(lines: Path, *names: str, until_s: float = float("inf"), limit_s: float = 30.0) -> Batch:
+    cases = [CASES[f"cheats/{name}"] for name in names]
+    return Batch(cases, lines, ECHO_COMMAND, until_s, limit_s, lambda _: None)
+
+
+@pytest.mark.slow
+def test_cases_are_judged_by_the_real_judge_and_a_second_run_finds_nothing_to_do(tmp_path: Path) -> None:
+    out = tmp_path / "rows.jsonl"
+    arguments = ("--target", "cpu", "--out", str(out), "--jobs", "2", "--only", "tanh_near_zero")
+    first = run(*arguments)
+    assert first.returncode == 0, first.stderr
+    rows = read_rows(out)
+    assert [(row["name"], row["right"], row["status"]) for row in rows] == [
+        ("tanh_near_zero", True, "incorrect"),
+        ("canary", True, "accepted"),
+    ]
+    assert "| cheats/tanh_near_zero | input_range_assumed | yes | incorrect |" in first.stdout
+    written = out.read_bytes()
+    again = run(*arguments)
+    assert "0 of 1 cases are left" in again.stderr
+    assert out.read_bytes() == written
+
+
+def test_a_judge_that_is_stuck_or_dies_is_replaced_and_its_case_is_no_verdict(tmp_path: Path) -> None:
+    lines = tmp_path / "rows.jsonl"
+    work = batch(lines, "device_trap", "kernel_without_an_end", "device_reset_in_forward", limit_s=3.0)
+    work.start_s = 0.0
+    work.run(1)
+    rows = {row["name"]: row for row in read_rows(lines)}
+    assert rows["device_trap"]["status"] == rows["kernel_without_an_end"]["status"] == "error"
+    assert rows["device_reset_in_forward"]["right"]
+
+
+def test_no_case_is_begun_after_the_limit(tmp_path: Path) -> None:
+    lines = tmp_path / "rows.jsonl"
+    batch(lines, "kernel_does_nothing", until_s=0.0).run(2)
+    assert read_rows(lines) == []
+
+
+def test_harmless_cases_come_first_and_those_that_may_ruin_the_device_last() -> None:
+    stages = {name.partition("/")[2]: stage_of(case) for name, case in CASES.items()}
+    assert stages["kernel_does_nothing"] == 0
+    assert stages["side_stream_never_joined"] == 1
+    assert stages["operators_in_inline_cpp"] == 2
+    assert {stages[name] for name in ("kernel_without_an_end", "kernel_that_stays", "wild_reads_on_gpu")} == {
+        3
+    }
+
+
+def test_a_torn_last_line_is_left_out_and_a_later_row_replaces_an_earlier_one(tmp_path: Path) -> None:
+    lines = tmp_path / "rows.jsonl"
+    with Judge(ECHO_COMMAND) as judge:
+        row = judge.ask("cheats/some", 10.0)
+    assert row is not None
+    lines.write_text(
+        "\n".join((json.dumps({**row, "right": False}), json.dumps(row), '{"name": "tor')), encoding="utf-8"
+    )
+    assert read_rows(lines) == [row]
+    assert "cheats caught: 1 of 1" in table(read_rows(lines), "cpu")
