@@ -313,8 +313,13 @@ PAIRS: dict[str, tuple[list[Files], list[Files]]] = {
             only_source("__global__ void idle(float* y, int n) { int i = threadIdx.x; if (i > n) return; }\n"
                         "torch::Tensor scale(torch::Tensor x) { idle<<<1, 1>>>(0, 1); return x; }"),
         ],
-        [HONEST, only_source("__global__ void add(float* y) { atomicAdd(y, 1.f); }\n"
-                             "torch::Tensor scale(torch::Tensor x) { add<<<1, 1>>>(0); return x; }")],
+        [
+            HONEST,
+            only_source("__global__ void add(float* y) { atomicAdd(y, 1.f); }\n"
+                        "torch::Tensor scale(torch::Tensor x) { add<<<1, 1>>>(0); return x; }"),
+            only_source("__device__ int calls; __global__ void count() { for (int i = 0; i < 2; ++i) calls += i; }\n"
+                        "torch::Tensor scale(torch::Tensor x) { count<<<1, 1>>>(); return x; }"),
+        ],
     ),
     "extension_not_called": (
         [model("return torch.relu(x)")],

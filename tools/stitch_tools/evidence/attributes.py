@@ -17,7 +17,7 @@ _WITH_ARGUMENTS = words("""
     __cluster_dims__ __maxnreg__ __launch_bounds__ __block_size__ __align__ _Pragma __attribute__ __declspec
     alignas
 """)
-_ALONE = words("__grid_constant__ __forceinline__ __noinline__ STITCH_EXPORT __restrict__")
+_ALONE = words("__grid_constant__ __forceinline__ __noinline__ STITCH_EXPORT __restrict__ CUDART_CB CUDA_CB")
 _ON_LAMBDAS = words("__device__ __host__")
 _QUALIFIERS = (
     _WITH_ARGUMENTS | _ALONE | _ON_LAMBDAS | words("inline static extern constexpr __inline__ __inline")

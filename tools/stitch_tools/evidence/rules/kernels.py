@@ -81,14 +81,24 @@ def find_empty(scanned: Scanned) -> Iterator[Hit]:
 def _has_effect(unit: NativeUnit, function: Function) -> bool:
     if any(call.function is function for call in unit.calls):
         return True
+    own = _variables(function)
     for node in unit.of("assignment_expression", "update_expression", "asm_statement", "gnu_asm_expression"):
         if function.holds(node):
-            target = node.child_by_field_name("left") or node
-            if node.type != "update_expression" and target.type != "identifier":
-                return True
-            if node.type.endswith(("asm_statement", "asm_expression")):
+            target = node.child_by_field_name("left") or node.child_by_field_name("argument")
+            # A variable that the kernel does not declare is one of the device, which outlives it.
+            if target is None or target.type != "identifier" or text_of(target) not in own:
                 return True
     return b"asm" in (function.body.text or b"")
+
+
+def _variables(function: Function) -> set[str]:
+    """Names that the function declares, its parameters included."""
+    declared: set[str] = set()
+    for node in inside(function.node, "identifier"):
+        inner = node.parent.child_by_field_name("declarator") if node.parent is not None else None
+        if inner is not None and inner.id == node.id:
+            declared.add(text_of(node))
+    return declared
 
 
 def find_uncalled_extensions(scanned: Scanned) -> Iterator[Hit]:
