@@ -92,13 +92,14 @@ def cached_ceilings(
 def remeasured(known: Ceilings, session: TargetSession, *, cache_dir: Path | None = None) -> Ceilings:
     """The wider of `known` and what is measured now: what a disturbed measurement missed is made good.
 
-    The caller holds the device's lock. Nothing is cached.
+    The caller holds the device's lock. The cache gets the wider ones.
 
     Raises:
         EnvironmentMissingError: the device is not here, or there is no C++ compiler.
         WorkerError: the measuring child failed.
     """
-    found = _measure(_place(known.target, session.threads, cache_dir), known.target, cache_dir, session)
+    place = _place(known.target, session.threads, cache_dir)
+    found = _measure(place, known.target, cache_dir, session)
     rates = ("copy_bytes_per_s", "cache_bytes_per_s", "write_bytes_per_s", "read_bytes_per_s")
     wider: dict[str, object] = {
         name: max(getattr(known, name) or 0.0, getattr(found, name) or 0.0) or None for name in rates
@@ -108,7 +109,10 @@ def remeasured(known: Ceilings, session: TargetSession, *, cache_dir: Path | Non
         name: max(known.flops_per_s.get(name, 0.0), found.flops_per_s.get(name, 0.0))
         for name in {**known.flops_per_s, **found.flops_per_s}
     }
-    return known.model_copy(update=wider)
+    widest = known.model_copy(update=wider)
+    with contextlib.suppress(StitchError):
+        write_atomically(place.file, _entry(widest, products=True))
+    return widest
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import ctypes
 import mmap
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -37,6 +37,7 @@ _PREFIXES = (
     b"aoti_torch_cu",
 )
 _PREFIX_BYTES = max(map(len, _PREFIXES))
+_UNREAD = -2
 _OPERATOR = re.compile(r"_ZN2at(4_ops|3cpu|4cuda|6native)(\d+)(\w+)|aoti_torch_(?:cpu|cuda)_(\w+)")
 DIRECTLY = " (past the dispatcher)"
 
@@ -119,6 +120,73 @@ class _Functions:
         index = torch.searchsorted(self.starts, words, right=True) - 1
         inside = (index >= 0) & (words < self.ends[index.clamp(min=0)])
         return torch.where(inside, index, -1)
+
+
+class _EntryPoints:
+    """The entry points of ATen's operators. Of some 100,000 functions only those that are met get named."""
+
+    def __init__(self, libraries: Sequence[tuple[ElfFile, int]]) -> None:
+        """Each library with what its linked addresses are moved by."""
+        self.names: list[str] = []
+        self._tables = [_ExportedFunctions(elf, bias) for elf, bias in libraries]
+
+    def find(self, words: torch.Tensor) -> torch.Tensor:
+        """Index into `names` of the operator that holds each address, -1 for none."""
+        found = torch.full_like(words, -1)
+        for table in self._tables:
+            functions = table.find(words)
+            inside = functions >= 0
+            met = functions[inside]
+            for function in met[table.operators[met] == _UNREAD].unique().tolist():
+                table.operators[function] = self._index(table.operator_name(function))
+            found = torch.where(inside, table.operators[functions.clamp(min=0)], found)
+        return found
+
+    def _index(self, name: str | None) -> int:
+        if name is None:
+            return -1
+        self.names.append(name)
+        return len(self.names) - 1
+
+
+class _ExportedFunctions:
+    """A library's exported functions by address, and what is known of each."""
+
+    def __init__(self, elf: ElfFile, bias: int) -> None:
+        """Linked addresses are moved by `bias`."""
+        self._elf = elf
+        table = next(section for section in elf.sections if section.kind == SHT_DYNSYM)
+        self._names_at = elf.sections[table.link].offset
+        raw = bytearray(elf.data[table.offset : table.offset + table.size])
+        halves = torch.frombuffer(raw, dtype=torch.int32).view(-1, 6)
+        wholes = torch.frombuffer(raw, dtype=torch.int64).view(-1, 3)
+        is_function = halves[:, 1].bitwise_and(15).eq(2) & halves[:, 1].bitwise_right_shift(16).ne(0)
+        places = wholes[is_function, 1:]
+        self._starts, order = (places[:, 0] + bias).sort(stable=True)
+        self._ends = self._starts + places[order, 1]
+        self._text = halves[is_function, 0][order]
+        self.operators = torch.full_like(self._starts, _UNREAD)
+        """Index of a function's operator by its number here, -1 where it is none's."""
+
+    def find(self, words: torch.Tensor) -> torch.Tensor:
+        """Number of the function that holds each address, -1 for none."""
+        if not len(self._starts):
+            return torch.full_like(words, -1)
+        index = torch.searchsorted(self._starts, words, right=True) - 1
+        inside = (index >= 0) & (words < self._ends[index.clamp(min=0)])
+        return torch.where(inside, index, -1)
+
+    def operator_name(self, function: int) -> str | None:
+        """The operator that a function is, by any of the names that it has; None where it is none."""
+        start = int(self._starts[function])
+        while function >= 0 and int(self._starts[function]) == start:
+            at = self._names_at + int(self._text[function])
+            if self._elf.data[at : at + _PREFIX_BYTES].startswith(_PREFIXES):
+                name = _operator_name(self._elf.text(at))
+                if name is not None:
+                    return name
+            function -= 1
+        return None
 
 
 class Attribution:
@@ -236,34 +304,15 @@ def _first_true(mask: torch.Tensor) -> int:
     return int(hits[0, 0]) if len(hits) else -1
 
 
-def _operators(mappings: Sequence[Mapping]) -> _Functions:
+def _operators(mappings: Sequence[Mapping]) -> _EntryPoints:
     """The exported entry points of ATen's operators, those past the dispatcher marked."""
-    found: list[tuple[int, int, str]] = []
+    found: list[tuple[ElfFile, int]] = []
     for library in ("/libtorch_cpu.so", "/libtorch_cuda.so"):
         mapping = next((row for row in mappings if row.path.endswith(library)), None)
         if mapping is not None:
             elf = open_elf(mapping.path)
-            bias = mapping.base - elf.shift(mapping.offset)
-            found += [(bias + start, bias + start + size, name) for start, size, name in _entry_points(elf)]
-    return _functions(found)
-
-
-def _entry_points(elf: ElfFile) -> Iterator[tuple[int, int, str]]:
-    """Linked address, size and operator (`add_Tensor`) of each."""
-    table = next(section for section in elf.sections if section.kind == SHT_DYNSYM)
-    names_at = elf.sections[table.link].offset
-    # Some 100,000 symbols: columns of a tensor, and names only where a function is defined.
-    raw = bytearray(elf.data[table.offset : table.offset + table.size])
-    halves = torch.frombuffer(raw, dtype=torch.int32).view(-1, 6)
-    wholes = torch.frombuffer(raw, dtype=torch.int64).view(-1, 3)
-    is_function = halves[:, 1].bitwise_and(15).eq(2) & halves[:, 1].bitwise_right_shift(16).ne(0)
-    starts = halves[is_function, 0].tolist()
-    places = wholes[is_function, 1:].tolist()
-    for start, (address, size) in zip(starts, places, strict=True):
-        if elf.data[names_at + start : names_at + start + _PREFIX_BYTES].startswith(_PREFIXES):
-            name = _operator_name(elf.text(names_at + start))
-            if name is not None:
-                yield address, size, name
+            found.append((elf, mapping.base - elf.shift(mapping.offset)))
+    return _EntryPoints(found)
 
 
 def _operator_name(symbol: str) -> str | None:
