@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,14 @@ def test_a_judge_that_is_stuck_or_dies_is_replaced_and_its_case_is_no_verdict(tm
 def test_no_case_is_begun_after_the_limit(tmp_path: Path) -> None:
     lines = tmp_path / "rows.jsonl"
     batch(lines, "kernel_does_nothing", until_s=0.0).run(2)
+    assert read_rows(lines) == []
+
+
+def test_a_case_that_the_limit_cut_off_is_left_to_the_next_run(tmp_path: Path) -> None:
+    lines = tmp_path / "rows.jsonl"
+    work = batch(lines, "kernel_without_an_end", until_s=time.monotonic() + 0.5)
+    work.ending_s = 0.5
+    work.run(1)
     assert read_rows(lines) == []
 
 

@@ -32,6 +32,7 @@ _DANGEROUS = ("resource_hog", "self_harm", "hang")
 _START_S = 90.0
 """A judge imports torch and starts its session before its first case."""
 _ENDING_S = 10.0
+"""What a case or a judge may take beyond the limit."""
 _BENCH = BenchOptions(
     quick=True,
     baselines=("eager",),
@@ -129,15 +130,18 @@ class Judge:
     def __exit__(self, *exc: object) -> None:
         self._end()
 
-    def ask(self, name: str, limit_s: float) -> dict[str, Any] | None:
-        """The row of a case; None where none came in time or the process died. It is replaced then."""
+    def ask(self, name: str, limit_s: float, room_s: float = float("inf")) -> dict[str, Any] | None:
+        """The row of a case; None where none came in time or the process died. It is replaced then.
+
+        `limit_s` is without, `room_s` with the time that a process needs to start.
+        """
         if self._process is None:
             # A session of its own: what is stuck is killed with everything that it started.
             self._process = subprocess.Popen(
                 self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
             )
             limit_s += self._start_s
-        line = self._exchange(f"{name}\n".encode(), time.monotonic() + limit_s)
+        line = self._exchange(f"{name}\n".encode(), time.monotonic() + min(limit_s, max(1.0, room_s)))
         if line is None:
             self._kill()
             return None
@@ -201,6 +205,7 @@ class Batch:
     case_limit_s: float
     say: Callable[[str], None]
     start_s: float = _START_S
+    ending_s: float = _ENDING_S
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, jobs: int) -> None:
@@ -219,9 +224,11 @@ class Batch:
         with Judge(self.command, self.start_s) as judge:
             while (case := self._take(waiting, last)) is not None:
                 began, last = time.monotonic(), case.reference
-                limit_s = min(self.case_limit_s, max(1.0, self.until_s + _ENDING_S - began))
-                found = judge.ask(f"{case.kind}/{case.name}", limit_s)
-                self._keep(case, found, time.monotonic() - began)
+                room_s = self.until_s + self.ending_s - began
+                found = judge.ask(f"{case.kind}/{case.name}", self.case_limit_s, room_s)
+                # What the end of the run cut off says nothing about the case: the next run judges it.
+                if found is not None or time.monotonic() < self.until_s:
+                    self._keep(case, found, time.monotonic() - began)
 
     def _take(self, waiting: list[Case], last: str | None) -> Case | None:
         """The next case, of the last one's reference where possible: its server is warm."""
