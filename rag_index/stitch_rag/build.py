@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from stitch_rag.inputs import Input, header_inputs, note_input
+from stitch_rag.inputs import Input, header_inputs, own_inputs
 from stitch_rag.place import IndexPlace
 from stitch_rag.sources import Root, find_roots
 from stitch_rag.store import SCHEMA, IndexStore
@@ -76,7 +76,7 @@ def gather(
         roots: include folders instead of those that are found.
     """
     found = list(find_roots(prefixes) if roots is None else roots)
-    return [note_input(), *header_inputs(found)], found
+    return [*own_inputs(), *header_inputs(found)], found
 
 
 def build_index(

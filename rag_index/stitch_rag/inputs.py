@@ -7,6 +7,7 @@ from functools import lru_cache
 from importlib.resources import files as package_files
 
 from stitch_rag.chunks import Chunk
+from stitch_rag.diagnostics import message_chunks, messages_text
 from stitch_rag.extract.declarations import declarations
 from stitch_rag.extract.merge import Place, header_chunks
 from stitch_rag.notes import load_notes, note_chunks, packaged_notes
@@ -46,6 +47,12 @@ def header_inputs(roots: Iterable[Root]) -> list[Input]:
     ]
 
 
+def own_inputs() -> list[Input]:
+    """What ships with this package: notes, and what compilers' messages mean."""
+    key = sha256_hex(repr((code_hash(), messages_text())).encode("utf-8"))
+    return [note_input(), Input("diagnostics", key, lambda: list(message_chunks()))]
+
+
 def note_input() -> Input:
     """Our own notes."""
     texts = [(page.name, page.read_text(encoding="utf-8")) for page in packaged_notes().iterdir()]
@@ -58,7 +65,15 @@ def code_hash() -> str:
     """Hash of the code that makes chunks: what an older version of it made is made again."""
     package = package_files("stitch_rag")
     parts: list[str] = []
-    for name in ("chunks.py", "tokens.py", "notes.py", "sources.py", "inputs.py", "pages.py"):
+    for name in (
+        "chunks.py",
+        "tokens.py",
+        "notes.py",
+        "diagnostics.py",
+        "sources.py",
+        "inputs.py",
+        "pages.py",
+    ):
         path = package / name
         parts.append(path.read_text(encoding="utf-8") if path.is_file() else "")
     for path in sorted((package / "extract").iterdir(), key=lambda path: path.name):

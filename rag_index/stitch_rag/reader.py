@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from stitch_rag.notes import load_notes, note_chunks
+from stitch_rag.inputs import own_inputs
 from stitch_rag.place import IndexPlace
 from stitch_rag.results import Hit, SearchResult
 from stitch_rag.search import DEFAULT_TOKENS, Filters, entry, search
@@ -74,6 +74,7 @@ class Reader:
 
 def _notes_alone() -> IndexStore:
     store = IndexStore.create()
-    store.put_file("notes", "", note_chunks(load_notes()))
+    for row in own_inputs():
+        store.put_file(row.place, row.sha256, row.read())
     store.finish()
     return store

@@ -25,6 +25,8 @@ class Hit(Fact):
     line: int | None
     source: str
     version: str | None
+    aliases: tuple[str, ...]
+    """Other names of it, the first 20: what a macro renamed, the members of a numbered family, a note's file."""
     parent: str
     """The enum of an enumerator, the class of a method."""
     architectures: tuple[str, ...]

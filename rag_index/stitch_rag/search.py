@@ -166,6 +166,7 @@ def _hit(chunk: Chunk, others: Sequence[str | None], score: float) -> Hit:
         line=chunk.line,
         source=chunk.source,
         version=chunk.version,
+        aliases=chunk.aliases[:20],
         parent=chunk.parent,
         architectures=chunk.architectures,
         also_versions=tuple(version for version in versions if version),

@@ -25,7 +25,7 @@ LIBRARIES: tuple[tuple[str, str], ...] = (
     (r"cooperative_groups(?:\.h|/\w+\.h)", "cooperative_groups"),
     (r"cublasLt\w*\.h", "cublaslt"),
     (r"cublas(?:_v2|_api|Xt)?\.h", "cublas"),
-    (r"cudnn_frontend\.h|cudnn_frontend/.*\.h", "cudnn_frontend"),
+    (r"cudnn_frontend\w*\.h|cudnn_frontend/.*\.h", "cudnn_frontend"),
     (r"cudnn\w*\.h", "cudnn"),
     (r"nccl\w*\.h", "nccl"),
     (r"cusparseLt\w*\.h", "cusparselt"),
@@ -51,7 +51,7 @@ LIBRARIES: tuple[tuple[str, str], ...] = (
 
 _SKIPPED = re.compile(
     r"generated_|_meta\.h$|_hpp$|Typedefs\.h$|cupti_(?:driver|runtime|nvtx)_cbid\.h|cupti_activity_deprecated\.h|"
-    r"nvtxDetail|/detail/|cudaVDPAU|cudaEGL|cuda_egl|cuda_vdpau|specializations"
+    r"nvtxDetail|cudnn_backend_base|/detail/|cudaVDPAU|cudaEGL|cuda_egl|cuda_vdpau|specializations"
 )
 _VERSION_MACROS = {
     "driver": ("cuda.h", "CUDA_VERSION"),
@@ -93,6 +93,8 @@ class Root:
 
     folder: Path
     source: str
+    packages: Path | None = None
+    """The site-packages folder of a wheel's headers, whose entries tell versions."""
 
 
 def find_roots(prefixes: Sequence[Path] = (), env: Mapping[str, str] | None = None) -> list[Root]:
@@ -114,7 +116,7 @@ def find_headers(roots: Iterable[Root]) -> list[Header]:
     headers: list[Header] = []
     for root in roots:
         files = list(_files(root.folder))
-        versions = _versions(root.folder)
+        versions = {**_wheel_versions(root.packages), **_versions(root.folder)}
         for path, relative in files:
             library = library_of(relative)
             if library is not None:
@@ -156,9 +158,9 @@ def _toolkits(env: Mapping[str, str]) -> Iterator[Root]:
 
 def _wheels(packages: Path) -> Iterator[Root]:
     for folder in sorted(packages.glob("nvidia/*/include"), reverse=True):
-        yield Root(folder, f"wheel nvidia/{folder.parent.name}")
-    yield Root(packages / "include", "wheel")
-    yield Root(packages / "cutlass_library" / "source" / "include", "wheel nvidia-cutlass")
+        yield Root(folder, f"wheel nvidia/{folder.parent.name}", packages)
+    yield Root(packages / "include", "wheel", packages)
+    yield Root(packages / "cutlass_library" / "source" / "include", "wheel nvidia-cutlass", packages)
 
 
 _MARKS = (
@@ -212,6 +214,18 @@ def _versions(folder: Path) -> dict[str, str]:
     if toolkit:
         for library in _TOOLKIT:
             found.setdefault(library, toolkit)
+    return found
+
+
+def _wheel_versions(packages: Path | None) -> dict[str, str]:
+    """Library to version of the packages that name it; of CUDA 12 and 13 side by side the newer one."""
+    found: dict[str, str] = {}
+    for entry in sorted(packages.glob("nvidia_*.dist-info")) if packages else []:
+        name, _, version = entry.name.removesuffix(".dist-info").rpartition("-")
+        library = re.sub(r"^nvidia_(?:cuda_)?|_cu\d+$", "", name)
+        found[library] = version
+    if "cutlass" in found:
+        found["cute"] = found["cutlass"]
     return found
 
 

@@ -52,7 +52,7 @@ def parts(identifier: str) -> list[str]:
 
 def index_words(text: str) -> str:
     """`text` as the index stores it: stems of words; names in lower case, each followed by its parts."""
-    return " ".join(_words(identifiers(text[:LONGEST_TEXT])))
+    return " ".join(map(_expanded, identifiers(text[:LONGEST_TEXT])))
 
 
 def name_words(names: Iterable[str]) -> str:
@@ -112,13 +112,11 @@ _SUFFIXES = (
 )
 
 
-def _words(found: Iterable[str]) -> Iterable[str]:
-    for identifier in found:
-        low = identifier.lower()
-        if is_plain(identifier):
-            yield stem(low)
-            continue
-        yield low
-        split = parts(identifier)
-        if len(split) > 1 or split != [low]:
-            yield from map(stem, split)
+@lru_cache(maxsize=100_000)
+def _expanded(identifier: str) -> str:
+    """What the index stores for one identifier."""
+    low = identifier.lower()
+    if is_plain(identifier):
+        return stem(low)
+    split = parts(identifier)
+    return low if split == [low] else " ".join((low, *map(stem, split)))

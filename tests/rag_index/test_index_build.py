@@ -74,7 +74,7 @@ def test_a_file_of_no_known_library_is_not_indexed() -> None:
 
 def test_a_second_build_reads_only_what_changed(toolkit: Root, place: IndexPlace) -> None:
     first = build_index(place, roots=[toolkit])
-    assert first.read == first.files == 6
+    assert first.read == first.files == 7
     again = build_index(place, roots=[toolkit])
     assert (again.read, again.removed, again.fingerprint) == (0, 0, first.fingerprint)
     changed = toolkit.folder / "driver_types.h"
@@ -123,12 +123,12 @@ def test_a_damaged_or_older_file_is_built_anew(toolkit: Root, place: IndexPlace)
     place.building.write_bytes(b"\0" * 5000)
     reader = Reader(place.folder.parent)
     assert reader.search("pinned memory").mode == "notes"
-    assert build_index(place, roots=[toolkit]).read == 6
+    assert build_index(place, roots=[toolkit]).read == 7
     with sqlite3.connect(place.index) as db:
         db.execute("UPDATE meta SET value = '0' WHERE key = 'schema'")
     db.close()
     assert not index_status(place, roots=[toolkit]).exists
-    assert build_index(place, roots=[toolkit]).read == 6
+    assert build_index(place, roots=[toolkit]).read == 7
     reader.close()
 
 
@@ -193,7 +193,7 @@ def test_an_unwritable_cache_is_an_error_that_names_it(toolkit: Root, tmp_path: 
 
 def test_without_any_toolkit_the_notes_are_indexed_and_the_report_says_so(place: IndexPlace) -> None:
     report = build_index(place, roots=[])
-    assert {row.library for row in report.libraries} == {"notes"}
+    assert {row.library for row in report.libraries} == {"notes", "compiler"}
     assert "CUDA_HOME" in report.notices[0]
 
 
@@ -215,6 +215,6 @@ def test_two_toolkits_are_both_there_and_one_hit_names_both(
 def test_progress_and_report_can_be_sent(toolkit: Root, place: IndexPlace) -> None:
     said: list[str] = []
     report = build_index(place, roots=[toolkit], progress=said.append)
-    assert "6 files, 6 of them to read" in said[0]
+    assert "7 files, 7 of them to read" in said[0]
     assert json.loads(report.canonical_json())["chunks"] == report.chunks
     assert note_input().place == "notes"

@@ -36,7 +36,7 @@ def reader(toolkit: Root, place: IndexPlace) -> Iterator[Reader]:
         ("cub::CrowdSum::Sum", "CrowdSum::Sum"),
         ("put a box on the shelf without waiting", "shelfPutBoxAsync"),
         ("no room left", "shelfFull"),
-        ("size of a box in bytes", "shelfExtent"),
+        ("extent: width and depth of a box", "shelfExtent"),
         ("sum over a crowd of threads", "CrowdSum"),
     ],
 )

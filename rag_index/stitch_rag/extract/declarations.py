@@ -20,7 +20,7 @@ _EXTERN_C = re.compile(r'extern\s+"C(?:\+\+)?"\s*$')
 _TEMPLATE = re.compile(r"^\s*template\s*<")
 _ATTRIBUTE = re.compile(
     r"__attribute__\s*\(\((?:[^()]|\([^()]*\))*\)\)|__declspec\s*\([^()]*\)|\[\[[^\]]*\]\]"
-    r"|\balignas\s*\([^()]*\)|\b__align__\s*\([^()]*\)|\b\w*(?:DEPRECAT|deprecat)\w*(?:\s*\((?:[^()]|\([^()]*\))*\))?"
+    r"|\balignas\s*\([^()]*\)|\b__(?:CUDA_)?(?:align|ALIGN)__\s*\([^()]*\)|\b\w*(?:DEPRECAT|deprecat)\w*(?:\s*\((?:[^()]|\([^()]*\))*\))?"
     r"|\brequires\s*\([^()]*\)|\bCUDART_VERSION\b"
 )
 _NOISE = re.compile(

@@ -12,7 +12,9 @@ _INTERNAL = re.compile(r"(?:^|::)(?:_*detail\w*|_*impl\w*|_+[a-z]\w*)(?:::|$)")
 _PLUMBING = re.compile(
     r"_H_*$|_H_INCLUDED|_HPP_*$|^_|_DECL__$|_SUPPRESS|_VISIBILITY|WINAPI$|^CUDART(?:API|_CB)$|(?:BEGIN|END)$"
 )
-_LANGUAGE = re.compile(r"__(?:location|annotate)__|__attribute__\(\(")
+_LANGUAGE = re.compile(r"__(?:location|annotate)__|__attribute__\(\(|__restrict$")
+_TEMPLATES = frozenset(("cute", "cutlass", "libcudacxx", "thrust", "cudnn_frontend"))
+"""Libraries of templates, most of them their own plumbing: only what has a comment is meant for users."""
 _FEWEST_SIBLINGS = 4
 _MOST_SIGNATURES = 6
 _MOST_MEMBERS = 120
@@ -54,6 +56,8 @@ def header_chunks(
             chunks.append(_chunk(row, place, renamed, enumerators))
     for parent, members in enumerators.items():
         chunks += _enumerator_chunks(members, place, briefs.get(parent, ""))
+    if place.library in _TEMPLATES:
+        chunks = [chunk for chunk in chunks if chunk.brief]
     return merge_overloads(chunks)
 
 

@@ -1,0 +1,133 @@
+"""Measures a search on a set of questions: recall, reciprocal rank, intervals, per kind, and time."""
+
+import json
+import random
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from stitch_rag.results import Hit, SearchResult
+from stitch_tools.errors import UsageError
+from stitch_tools.models import Fact
+
+DEPTH = 10
+"""Hits that count for the reciprocal rank."""
+_RESAMPLES = 2000
+
+
+class QuestionRow(Fact):
+    """One question of a set."""
+
+    kind: str
+    question: str
+    answers: tuple[str, ...]
+    """Symbols, `note:SLUG` or `diag:SLUG`; each of them would do."""
+
+
+class Scores(Fact):
+    """How often the answer was found."""
+
+    questions: int
+    recall_1: float
+    """Share whose first hit answers."""
+    recall_5: float
+    mrr: float
+    """Mean reciprocal rank within ten hits."""
+    recall_1_interval: tuple[float, float] | None = None
+    """95 %, by resampling questions."""
+    recall_5_interval: tuple[float, float] | None = None
+    mrr_interval: tuple[float, float] | None = None
+
+
+class Evaluation(Fact):
+    """The result on one set."""
+
+    scores: Scores
+    kinds: dict[str, Scores]
+    median_ms: float
+    p95_ms: float
+    misses: tuple[str, ...]
+    """Questions whose answer is not among the first five, with what came first."""
+
+
+def read_questions(path: Path) -> list[QuestionRow]:
+    """The questions of a JSON Lines file.
+
+    Raises:
+        UsageError: it cannot be read, or a line is no question.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        rows = [QuestionRow.model_validate(json.loads(line)) for line in lines if line.strip()]
+    except (OSError, ValueError, ValidationError) as error:
+        raise UsageError(
+            f"{path} holds no questions: {error}",
+            hint='a line is {"kind": ..., "question": ..., "answers": [...]}',
+        ) from error
+    if not rows:
+        raise UsageError(f"{path} is empty", hint="give at least one question")
+    return rows
+
+
+def evaluate(rows: Sequence[QuestionRow], ask: Callable[[str], SearchResult]) -> Evaluation:
+    """How well `ask` answers the questions."""
+    ranks: list[int | None] = []
+    times: list[float] = []
+    misses: list[str] = []
+    for row in rows:
+        found = ask(row.question)
+        times.append(found.duration_ms or 0.0)
+        rank = rank_of(row.answers, found.hits[:DEPTH])
+        ranks.append(rank)
+        if rank is None or rank > 5:
+            first = found.hits[0].symbol if found.hits else "nothing"
+            misses.append(f"{row.kind}: {row.question} -> {first} (rank {rank or 'none'})")
+    by_kind: dict[str, list[int | None]] = {}
+    for row, rank in zip(rows, ranks, strict=True):
+        by_kind.setdefault(row.kind, []).append(rank)
+    return Evaluation(
+        scores=_scores(ranks, intervals=True),
+        kinds={kind: _scores(found) for kind, found in by_kind.items()},
+        median_ms=round(statistics.median(times), 2),
+        p95_ms=round(sorted(times)[int(0.95 * (len(times) - 1))], 2),
+        misses=tuple(misses),
+    )
+
+
+def rank_of(answers: Iterable[str], hits: Sequence[Hit]) -> int | None:
+    """The place of the first hit that answers, from 1."""
+    wanted = set(answers)
+    for place, hit in enumerate(hits, 1):
+        names = {hit.symbol, *hit.aliases}
+        if hit.kind == "note":
+            names = {f"note:{name}" for name in names}
+        elif hit.kind == "diagnostic":
+            names = {f"diag:{name}" for name in names}
+        if names & wanted:
+            return place
+    return None
+
+
+def _scores(ranks: Sequence[int | None], *, intervals: bool = False) -> Scores:
+    first = [float(rank == 1) for rank in ranks]
+    five = [float(rank is not None and rank <= 5) for rank in ranks]
+    reciprocal = [1 / rank if rank else 0.0 for rank in ranks]
+    bounds = [_interval(values) for values in (first, five, reciprocal)] if intervals else [None] * 3
+    return Scores(
+        questions=len(ranks),
+        recall_1=round(statistics.fmean(first), 4),
+        recall_5=round(statistics.fmean(five), 4),
+        mrr=round(statistics.fmean(reciprocal), 4),
+        recall_1_interval=bounds[0],
+        recall_5_interval=bounds[1],
+        mrr_interval=bounds[2],
+    )
+
+
+def _interval(values: Sequence[float]) -> tuple[float, float]:
+    """95 % of the mean, by resampling with a fixed seed."""
+    draw = random.Random(0)
+    means = sorted(statistics.fmean(draw.choices(values, k=len(values))) for _ in range(_RESAMPLES))
+    return round(means[int(0.025 * _RESAMPLES)], 4), round(means[int(0.975 * _RESAMPLES) - 1], 4)

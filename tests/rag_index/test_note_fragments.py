@@ -1,0 +1,106 @@
+"""Every fragment of the notes compiles for the GPUs that the note names, and the symbols it names exist."""
+
+import re
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from stitch_rag.notes import Note, load_notes
+from stitch_rag.sources import find_headers, find_roots
+from stitch_tools.compile.headers import find_cublas
+from stitch_tools.compile.toolchain import find_nvcc
+from stitch_tools.errors import EnvironmentMissingError
+
+NOTES = load_notes()
+OPTIONAL = {"cublasLt.h": "cublaslt", "cublas_v2.h": "cublas", "cudnn.h": "cudnn"}
+"""Headers that a toolkit may lack."""
+
+
+def one_file(notes: Iterable[Note]) -> str:
+    """All fragments as one source: includes first, each fragment in a namespace of its own."""
+    includes: dict[str, None] = {}
+    bodies: list[str] = []
+    for note in notes:
+        for number, code in enumerate(note.fragments):
+            includes.update(dict.fromkeys(re.findall(r"^#include .*$", code, re.MULTILINE)))
+            body = re.sub(r"^#include .*$", "", code, flags=re.MULTILINE)
+            name = f"{note.slug.replace('-', '_')}_{number}"
+            bodies.append(f'#line 1 "{note.slug}.md"\nnamespace {name} {{\n{body}\n}}')
+    return "\n".join([*includes, *bodies])
+
+
+def needs(note: Note) -> set[str]:
+    return {header for header in OPTIONAL for code in note.fragments if f"<{header}>" in code}
+
+
+def include_folders() -> list[Path]:
+    """Folders of headers that the toolkit may lack."""
+    found = [root.folder for root in find_roots()]
+    cublas = find_cublas().include
+    return [*found, *([cublas] if cublas else [])]
+
+
+def compile_all(notes: list[Note], archs: tuple[str, ...], folder: Path) -> None:
+    try:
+        nvcc = find_nvcc()
+    except EnvironmentMissingError as error:
+        pytest.skip(error.message)
+    source = folder / "notes.cu"
+    source.write_text(one_file(notes), encoding="utf-8")
+    code = [word for arch in archs for word in ("-gencode", f"arch=compute_{arch[3:]},code={arch}")]
+    folders = [f"-I{path}" for path in include_folders()]
+    command = [*nvcc.command, "-std=c++17", "-c", *code, *folders, "-o", str(folder / "notes.o"), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "warning" not in done.stderr, done.stderr[-4000:]
+
+
+def test_there_are_at_least_forty_notes_with_code_in_each() -> None:
+    assert len(NOTES) >= 40
+    assert all(note.fragments and note.architectures and note.symbols for note in NOTES)
+
+
+def test_a_gain_has_its_source() -> None:
+    gains = [note.gain for note in NOTES if note.gain]
+    assert all(gain.source for gain in gains)
+    claims = re.compile(r"\b\d+(?:\.\d+)?(?:x| times| percent) (?:faster|speed)", re.IGNORECASE)
+    assert not [note.slug for note in NOTES if claims.search(note.body)]
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("archs", sorted({note.architectures for note in NOTES}), ids="-".join)
+def test_the_fragments_compile(archs: tuple[str, ...], tmp_path: Path) -> None:
+    notes = [note for note in NOTES if note.architectures == archs and not needs(note)]
+    if notes:
+        compile_all(notes, archs, tmp_path)
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("header", sorted(OPTIONAL))
+def test_the_fragments_with_library_headers_compile(header: str, tmp_path: Path) -> None:
+    if not any((folder / header).is_file() for folder in include_folders()):
+        pytest.skip(f"{header} is not installed: its notes were not compiled")
+    notes = [note for note in NOTES if header in needs(note)]
+    assert notes
+    compile_all(notes, ("sm_80",), tmp_path)
+
+
+@pytest.mark.nvcc
+def test_the_symbols_that_notes_name_exist_in_the_headers() -> None:
+    names: dict[str, set[str]] = {}
+    for header in find_headers(find_roots()):
+        text = header.path.read_text(encoding="utf-8", errors="replace")
+        names.setdefault(header.library, set()).update(re.findall(r"[A-Za-z_]\w+", text))
+    if not names:
+        pytest.skip("no CUDA headers are installed")
+    here = set().union(*names.values())
+    missing = {
+        (note.slug, symbol)
+        for note in NOTES
+        if set(note.libraries) <= names.keys()
+        for symbol in note.symbols
+        if symbol not in here
+    }
+    assert not missing
