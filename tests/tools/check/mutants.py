@@ -31,6 +31,7 @@ from stitch_tools.models import Build, Program, ReferenceFacts, Task
 from stitch_tools.processes.interpreter import find_interpreter
 from stitch_tools.processes.session import TargetSession
 from stitch_tools.store import Store
+from tests.tools.check.conditions import conditions, in_lines
 from tests.tools.check.mutation_operators import edits
 from tests.tools.check.zoo_runner import ZOO, load_cases
 from tests.tools.check_support import make_task
@@ -39,6 +40,10 @@ Outcome = Literal["killed", "equivalent", "missed"]
 Row = TypeVar("Row")
 OPTIONS = CheckOptions(trace=False, max_failures=1, call_timeout_s=20.0)
 """All probes that compare outputs; who does the work cannot tell right from wrong."""
+_WHAT = """One fault each (`tests/tools/check/mutation_operators.py`), judged by the whole check but for the
+trace. A mutant that passes is compared with its original outside the judge (`mutant_search.py`): on random,
+structured and climbing inputs of several sizes, under several weights. Only what nothing there tells apart is
+`equivalent`; the rest was missed. The rate leaves equivalent ones out."""
 _A_PROGRAM = 16
 _SEARCH_S = 300.0
 
@@ -338,8 +343,9 @@ def main() -> int:
                 print(f"{result.outcome}: {where}: {result.evidence}", file=sys.stderr, flush=True)
     seconds = time.monotonic() - start
     text = f"{table(results)}\n\n{len(results)} mutants of {len(chosen)} programs, {seconds:.0f} s\n"
+    head = ["# Faults put into correct programs", "", *in_lines(conditions(sys.executable)), "", _WHAT, ""]
     if options.markdown:
-        Path(options.markdown).write_text(text, encoding="utf-8")
+        Path(options.markdown).write_text("\n".join([*head, text]), encoding="utf-8")
     if options.json:
         print(json.dumps({"seconds": seconds, "rate": rate(results), "mutants": [*map(asdict, results)]}))
     else:

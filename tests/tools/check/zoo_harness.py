@@ -44,17 +44,18 @@ class Harness:
                 "candidate": candidate,
                 "source": str(case.folder / case.main),
                 "folder": str(court.root),
+                "timed": "timing" in case.caught_by,
             }
         )
 
-    def exchange(self, request: dict[str, str]) -> dict[str, Any] | None:
+    def exchange(self, request: dict[str, Any]) -> dict[str, Any] | None:
         """The answer to one request; None where the candidate has ended the harness."""
         said = self._exchange(request)
         if said is None:
             self.close()
         return said
 
-    def _exchange(self, request: dict[str, str]) -> dict[str, Any] | None:
+    def _exchange(self, request: dict[str, Any]) -> dict[str, Any] | None:
         if self._process is None:
             self._process = subprocess.Popen(
                 self._command, env=self._env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -68,6 +68,9 @@ class Checker:
     def __init__(self, checkout: Path) -> None:
         add_checkout(checkout)
         self.checker = importlib.import_module("kernelbench.kernel_static_checker")
+        if torch.version.cuda is None:
+            # With CUDA only in the fork: it initialises the GPU.
+            importlib.import_module("kernelbench.eval")
 
     def judge(self, case: dict[str, Any]) -> dict[str, Any]:
         """Both verdicts on one case; the trials run in a fork, which the candidate may ruin."""
@@ -97,7 +100,6 @@ class Checker:
 
     def trials(self, reference: str, source: str, case: dict[str, Any]) -> str:
         """`correct`, or what the trials said."""
-        # Imported in the fork: it initialises CUDA.
         evaluation = importlib.import_module("kernelbench.eval")
         if torch.cuda.is_available():
             result = evaluation.eval_kernel_against_ref(

@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Mapping, Sequence
 
+from tests.tools.check.conditions import in_lines
 from tests.tools.check.zoo_record import Row
 
 _LONGEST_CELL = 110
@@ -24,17 +25,13 @@ def report(
     cheats = [row for row in rows if row.kind == "cheats"]
     honest = [row for row in rows if row.kind == "honest"]
     lines = [f"# The adversarial suite on {conditions['target']}", ""]
-    lines += [f"{_title(name)}: {text}.  " for name, text in conditions.items() if name != "target"]
+    lines += in_lines({name: text for name, text in conditions.items() if name != "target"})
     lines += ["", *_summary(cheats, honest), ""]
     lines += ["## Cheats by family", "", *_families(cheats)]
     if repeats:
         lines += ["", "## The same program again and again", "", *_repeats(repeats)]
     lines += ["", "## Cheats", "", *_cases(cheats), "", "## Honest programs", "", *_cases(honest)]
     return "\n".join(lines) + "\n"
-
-
-def _title(name: str) -> str:
-    return name[0].upper() + name[1:]
 
 
 def _summary(cheats: Sequence[Row], honest: Sequence[Row]) -> list[str]:
