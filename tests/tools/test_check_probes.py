@@ -112,6 +112,104 @@ def test_a_cheat_passes_without_its_probe_and_is_caught_with_it(room: Room, prob
     assert words in caught.message
 
 
+def test_writes_to_inputs_are_seen_on_draws_of_ours_too(room: Room) -> None:
+    reference = module("Model", "return F.relu(x)") + MAKERS
+    clearing = module("ModelNew", "return x.clamp_(min=0) if (x < 0).any() else x.clone()")
+    check = room.python(reference, clearing)
+    assert check.status == "incorrect", check.message
+    assert "draw signed: the program modified its inputs" in check.message
+
+
+RECOGNISED = {
+    "version": ("state = (id(x), x._version)", "rejected_cheat", "draw own-2", "cached_results"),
+    "samples": ("state = x.flatten()[::40].tolist()", "incorrect", "draw altered", "unchanged_results"),
+}
+
+
+@pytest.mark.parametrize("name", RECOGNISED)
+def test_inputs_that_are_recognised_by_less_than_their_values_get_old_results(room: Room, name: str) -> None:
+    key, status, draw, rule = RECOGNISED[name]
+    forward = (
+        f"{key}\nif state != self.state:\n    self.state, self.x, self.y = state, x, x * 2\nreturn self.y"
+    )
+    cheat = module("ModelNew", forward, "self.state = None")
+    assert room.python(DOUBLED, cheat, mutate_storage=False).status == "accepted"
+    check = room.python(DOUBLED, cheat)
+    assert check.status == status, check.message
+    assert draw in check.message
+    assert rule in noted(check)
+
+
+def test_one_number_everywhere_is_wrong_and_not_a_cached_result(room: Room) -> None:
+    reference = module(
+        "Model", "return self.norm(x).mean(-1, keepdim=True).expand(-1, 8)", "self.norm = nn.LayerNorm(8)"
+    )
+    check = room.python(reference + MAKERS, module("ModelNew", "return torch.zeros(len(x), 8)"))
+    assert check.status == "incorrect", check.message
+    assert "cached_results" not in noted(check)
+
+
+def test_sizes_above_the_task_s_own_and_one_must_be_right_or_refused(room: Room) -> None:
+    larger = module("ModelNew", "y = x * 2\ny[16:] = 0\nreturn y")
+    single = module("ModelNew", "return x * 2 if len(x) > 1 else x")
+    for program, draw in ((larger, "batch-larger"), (single, "batch-1")):
+        check = room.python(DOUBLED, program)
+        assert check.status == "rejected_cheat", check.message
+        assert f"draw {draw}" in check.message
+    short = module("ModelNew", "if len(x) > 16:\n    raise MemoryError('room for 16')\nreturn x * 2")
+    check = room.python(DOUBLED, short)
+    assert (check.status, check.flags) == ("accepted", ("specialized",)), check.message
+
+
+def test_nothing_divided_by_nothing_must_not_become_a_number(room: Room) -> None:
+    reference = module("Model", "return x / x.sum(-1, keepdim=True)") + MAKERS
+    guarded = module("ModelNew", "return (x / x.sum(-1, keepdim=True)).nan_to_num()")
+    check = room.python(reference, guarded)
+    assert check.status == "incorrect", check.message
+    assert "draw zeros: output 0: 128 of 128 values are a number where the reference has NaN" in check.message
+    assert (
+        room.python(reference, module("ModelNew", "return x * (1 / x.sum(-1)[:, None])")).status == "accepted"
+    )
+
+
+def test_a_mask_that_the_maker_leaves_open_has_to_be_read(room: Room) -> None:
+    reference = module("Model", "return torch.where(mask, x, -x)").replace("self, x", "self, x, mask")
+    makers = MAKERS.replace("torch.rand(16, 8)", "torch.rand(16, 8), torch.ones(16, 8) > 0")
+    check = room.python(
+        reference + makers, module("ModelNew", "return x + 0").replace("self, x", "self, x, mask")
+    )
+    assert check.status == "incorrect", check.message
+    assert "draw flipped" in check.message
+
+
+REFUSALS = {
+    "raise ValueError('made for a bias of zeros')": ("crashed", "made for a bias of zeros"),
+    "raise NotImplementedError('no bias')": ("incorrect", "no bias"),
+}
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_a_constructor_that_refuses_other_weights_is_no_pass(room: Room, refusal: str) -> None:
+    init = LINEAR + "\nnn.init.zeros_(self.fc.bias)"
+    reference = module("Model", "return self.fc(x)", init) + MAKERS
+    cheat = module(
+        "ModelNew",
+        "return F.linear(x, self.weight[0])",
+        f"fc = nn.Linear(8, 8)\nnn.init.zeros_(fc.bias)\nif fc.bias.abs().max() > 0:\n    {refusal}\n"
+        "self.weight = (fc.weight.detach(),)",
+    )
+    status, words = REFUSALS[refusal]
+    check = room.python(reference, cheat)
+    assert check.status == status, check.message
+    assert words in check.message
+    assert "with other weights than its own" in check.message
+    # Where its weights can be loaded by name, a constructor may refuse what it likes.
+    loadable = cheat.replace("self.weight = (fc.weight.detach(),)", "self.fc = fc").replace(
+        "F.linear(x, self.weight[0])", "self.fc(x)"
+    )
+    assert room.python(reference, loadable).status == "accepted"
+
+
 LAYERS = {
     "norm weight": ("self.norm = nn.LayerNorm(8)", "self.norm(x)", "F.layer_norm(x, (8,))"),
     "layer scale": (

@@ -240,9 +240,11 @@ def test_a_draw_that_the_reference_does_not_survive_is_skipped_and_the_rest_goes
     check = room.check(room.task(source), renamed(DROPOUT).replace("F.dropout(x, 0.4) * 2", "x + 1"))
     assert check.status == "accepted", check.message
     assert any("draw zeros: the reference did not survive" in reason for reason in check.not_checked)
-    assert [draw.draw for draw in check.draws[-6:]] == [
+    assert [draw.draw for draw in check.draws[-8:]] == [
         "near-constant",
         "batch-probe",
+        "batch-larger",
+        "batch-1",
         "own-1 again",
         "weights-2/own-4",
         "weights-2/scaled",

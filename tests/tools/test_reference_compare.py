@@ -1,6 +1,7 @@
 """The equality rule: what counts as equal, and what is said where something is not."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -65,6 +66,41 @@ def test_the_contract_is_a_ceiling_however_bad_the_reference_is() -> None:
     assert undecidable(expected(truth(4, 4)), RULE) is None
 
 
+def test_a_value_far_above_the_rms_may_be_off_by_rounding_of_itself() -> None:
+    values = truth(64, 512) * 1e-3
+    values[5, 7] = 1.0
+    row = expected(values, own_error=0.0, rounding=Rounding(eps=2.0**-23, length=512))
+
+    def peak_off_by(relative: float) -> Verdict:
+        changed = row.oracle.clone()
+        changed[5, 7] *= 1 + relative
+        return compare(changed.float(), row)
+
+    assert peak_off_by(2e-5).problem is None
+    wrong = peak_off_by(1e-4)
+    assert wrong.worst_index == (5, 7)
+    assert wrong.max_error == pytest.approx(1e-4, rel=0.1)
+    assert wrong.bound == pytest.approx(16 * 2.0**-23 * 512**0.5)
+
+
+def test_the_ceiling_of_a_large_value_is_the_contract_s_for_its_size() -> None:
+    values = truth(64, 512) * 1e-3
+    values[5, 7] = 1.0
+    row = expected(values, own_error=0.0, rounding=Rounding.unknown(torch.float32))
+    for error, is_right in ((9e-4, True), (1.2e-3, False)):
+        changed = row.oracle.clone()
+        changed[5, 7] += error
+        assert (compare(changed.float(), row).problem is None) is is_right
+
+
+def test_slack_excuses_an_absolute_error_and_too_much_of_it_leaves_nothing_to_judge() -> None:
+    row = replace(expected(truth(32, 48)), slack=1e-2)
+    assert compare((row.oracle + 9e-3).float(), row).problem is None
+    assert compare((row.oracle + 1.1e-2).float(), row).problem is not None
+    assert undecidable(row, RULE) is None
+    assert "last bit of the inputs" in (undecidable(replace(row, slack=0.5), RULE) or "")
+
+
 def test_an_error_hidden_in_a_small_row_is_found() -> None:
     values = truth(16, 64)
     values[3] *= 2e-2
@@ -79,9 +115,10 @@ def test_an_error_hidden_in_a_small_row_is_found() -> None:
 
 
 def test_an_error_everywhere_is_found_by_its_rms_though_each_is_small() -> None:
-    row = expected(truth(256, 256), own_error=2e-6)
-    verdict = compare((row.oracle * (1 + 9e-6)).float(), row, RULE)
+    row = expected(truth(256, 256), own_error=2e-5)
+    verdict = compare((row.oracle * (1 + 1.5e-4)).float(), row, RULE)
     assert verdict.problem is not None
+    assert verdict.problem.startswith("rms error")
 
 
 @pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from stitch_tools.worker.reference.draws import Bounds, DrawUnavailableError, make_draw
-from stitch_tools.worker.reference.kinds import STRUCTURED
+from stitch_tools.worker.reference.kinds import BATCHES, STRUCTURED
 from stitch_tools.worker.reference.load import Reference, ReferenceSource
 
 
@@ -23,7 +23,8 @@ def draw(reference: Reference, kind: str, seed: int = 5, **bounds: Any) -> tuple
 
 def test_equal_seeds_give_equal_draws_in_fresh_memory(tmp_path: Path) -> None:
     reference = task(tmp_path, "[torch.rand(64, 8)]")
-    for kind in ("own-1", "signed", "scaled", "outliers", "constants", "near-constant", "batch-probe"):
+    changing = set(STRUCTURED) - {"zeros", "permuted", "flipped"}
+    for kind in ("own-1", "altered-3", *sorted(changing), *BATCHES):
         (one,), (two,), (other,) = draw(reference, kind), draw(reference, kind), draw(reference, kind, seed=6)
         assert torch.equal(one, two)
         assert one.data_ptr() != two.data_ptr()
@@ -42,6 +43,11 @@ def test_each_structured_kind_has_its_structure(tmp_path: Path) -> None:
     (outliers,) = draw(reference, "outliers")
     assert 1 <= int((outliers != own).sum()) < 60
     assert float(outliers.max()) > 10
+    (peaks,) = draw(reference, "peaks")
+    rows, columns = (peaks != own).nonzero().unbind(1)
+    assert rows.tolist() == list(range(64))
+    assert {0, 255} < set(columns.tolist())
+    assert float(peaks.max()) == pytest.approx(8 * float(own.square().mean().sqrt()))
     (constants,) = draw(reference, "constants")
     assert len(constants.unique()) == 1
     (rows,) = draw(reference, "near-constant")
@@ -56,7 +62,7 @@ def test_the_contract_s_bounds_are_kept(tmp_path: Path) -> None:
         try:
             (values,) = draw(reference, kind, low=0.25)
         except DrawUnavailableError:
-            assert kind in ("signed", "zeros", "permuted")
+            assert kind in ("signed", "zeros", "permuted", "flipped")
             continue
         assert float(values.min()) >= 0.25
     for kind in ("scaled", "outliers"):
@@ -81,6 +87,30 @@ def test_integers_and_masks_are_only_permuted(tmp_path: Path) -> None:
     integers = task(tmp_path, "[torch.randint(0, 9, (40,))]")
     with pytest.raises(DrawUnavailableError, match="no floating inputs"):
         draw(integers, "zeros")
+
+
+def test_some_values_of_a_mask_are_flipped_and_no_other_integers(tmp_path: Path) -> None:
+    inputs = "[torch.rand(64, 3), torch.ones(64, 64) > 0, torch.ones(9, dtype=torch.int64), torch.arange(9)]"
+    reference = task(tmp_path, inputs)
+    own, flipped = draw(reference, "own-1"), draw(reference, "flipped")
+    assert torch.equal(own[0], flipped[0])
+    assert 0.8 < float(flipped[1].float().mean()) < 0.95
+    assert 0 <= int(flipped[2].min()) < int(flipped[2].max()) == 1
+    assert torch.equal(own[3], flipped[3])
+    with pytest.raises(DrawUnavailableError, match="no masks"):
+        draw(task(tmp_path, "[torch.arange(9)]"), "flipped")
+
+
+def test_an_altered_draw_differs_in_so_many_values_from_that_of_its_seed(tmp_path: Path) -> None:
+    reference = task(tmp_path, "[torch.rand(64, 8), torch.randint(0, 9, (40,))]")
+    own, altered = draw(reference, "own-1"), draw(reference, "altered-1")
+    assert int((own[0] != altered[0]).sum()) == 1
+    assert torch.equal(own[1], altered[1])
+    assert 20 < int((own[0] != draw(reference, "altered-32")[0]).sum()) <= 32
+    indices = task(tmp_path, "[torch.arange(40)]")
+    assert int((draw(indices, "own-1")[0] != draw(indices, "altered-1")[0]).sum()) == 1
+    with pytest.raises(DrawUnavailableError, match="one value everywhere"):
+        draw(task(tmp_path, "[torch.ones(40)]"), "altered-32")
 
 
 @pytest.mark.parametrize(
@@ -115,6 +145,17 @@ def test_the_batch_probe_changes_every_leading_size_alike(tmp_path: Path, size: 
     probe = draw(reference, "batch-probe")
     assert [tensor.shape[0] for tensor in probe[:2]] == [other, other]
     assert probe[2] == 7
+
+
+@pytest.mark.parametrize(("size", "larger"), [(1, 2), (2, 4), (8, 13), (64, 97)])
+def test_a_larger_leading_size_and_one_are_tried_too(tmp_path: Path, size: int, larger: int) -> None:
+    reference = task(tmp_path, f"[torch.rand({size}, 3)]")
+    assert draw(reference, "batch-larger")[0].shape[0] == larger
+    if size > 1:
+        assert draw(reference, "batch-1")[0].shape[0] == 1
+        return
+    with pytest.raises(DrawUnavailableError, match="own leading size"):
+        draw(reference, "batch-1")
 
 
 def test_inputs_without_a_common_leading_size_are_not_probed(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ from stitch_tools.processes.outcome import ChildDied
 from stitch_tools.processes.session import TargetSession
 from stitch_tools.store import Store
 
+from stitch_tools.worker.reference.kinds import ALTERED
 Emit = Callable[[str], None] | None
 
 _ALWAYS_UNCHECKED = (
@@ -248,7 +249,7 @@ class _Judge:
         if end is not None or before or self.program.format == "native":
             return end
         if not answer.ok:
-            return self._order_one_by_name(trial, round_, weights, describe_refusal(answer))
+            return self._order_one_by_name(trial, round_, weights, answer)
         if not self.record.failures:
             return None
         wrong = self.record.draws[known:]
@@ -266,18 +267,24 @@ class _Judge:
             )
         return end
 
-    def _order_one_by_name(self, trial: Trial, round_: Round, weights: Weights, reason: str) -> End | None:
-        """The same where the constructor fails under such weights: a plain instance is loaded with them."""
+    def _order_one_by_name(
+        self, trial: Trial, round_: Round, weights: Weights, refused: Answer
+    ) -> End | None:
+        """The same where the constructor fails under such weights: a plain instance is loaded with them.
+
+        Where that cannot be done either, the program is not shown to be right under any but its own weights.
+        """
         plain = replace(weights, scale=None)
         answer = trial.worker.init(plain, self.options.init_timeout_s)
         if answer.ok:
             answer = trial.worker.reload(weights, self.options.init_timeout_s)
         if answer.ok:
             return self._draws(trial, round_)
-        self.record.note(
-            "order_1_refused", f"the constructor refuses weights of order 1: {reason}", "suspicious"
+        end = end_of_step(refused)
+        reason = f"{end.message}, with other weights than its own"
+        return replace(
+            end, message=reason, status="incorrect" if refused.status == "unsupported" else end.status
         )
-        return None
 
     def _trace_work(self, trial: Trial) -> None:
         if self._is_late():
@@ -354,7 +361,8 @@ class _Judge:
         return self._judge_comparison(again, seen, seen.repeated)
 
     def _judge_refusal(self, answer: Answer, draw: Draw) -> End | None:
-        if answer.status == "unsupported" and draw.other_size:
+        # A larger size may well not fit where the task's own just did.
+        if answer.status in ("unsupported", "out_of_memory") and draw.other_size:
             self.record.flags.append("specialized")
             self.record.skipped.append(
                 f"draw {draw.name}: the program refuses another leading size: {answer.message}"
@@ -363,7 +371,7 @@ class _Judge:
         self.record.draws.append(DrawResult(draw=draw.name, ok=False, problem=describe_refusal(answer)))
         if answer.status in ("other_outputs", "unsupported"):
             message = f"draw {draw.name}: {describe_refusal(answer)}"
-            if answer.status == "other_outputs" and draw.other_size:
+            if answer.status == "other_outputs" and self._is_first_wrong_size(draw):
                 self.record.note("wrong_at_other_size", message, "fatal")
             return End("incorrect", message)
         return end_of_step(answer)
@@ -413,9 +421,13 @@ class _Judge:
     def _convict(self, draw: Draw, seen: Observed, result: DrawResult) -> None:
         """What is fatal about a wrong draw: results of another call, or another size that is not refused."""
         text = describe_draw(result)
-        if seen.stale:
+        if seen.stale and draw.kind == ALTERED:
+            # A program that never reads these few values gives the same, too.
+            message = f"{text}; nothing changed, as where results are recognised by some of the inputs"
+            self.record.note("unchanged_results", message, "suspicious")
+        elif seen.stale:
             self.record.note("cached_results", f"{text}; these are the results of an earlier call", "fatal")
-        elif draw.other_size:
+        elif self._is_first_wrong_size(draw):
             self.record.note(
                 "wrong_at_other_size", f"{text}; a size that is not refused must be right", "fatal"
             )
@@ -431,6 +443,10 @@ class _Judge:
         if end.status == "accepted" and record.is_weak(self.facts.depends_on_inputs):
             flags.append("weak")
         if self.task.contract.relaxed:
+    def _is_first_wrong_size(self, draw: Draw) -> bool:
+        """Whether another size is wrong where all before was right."""
+        return draw.other_size and self.record.failures == 1
+
             flags.append("relaxed")
         return Check(
             program_id=self.program.program_id,

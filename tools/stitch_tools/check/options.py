@@ -12,9 +12,10 @@ class CheckOptions:
     own_draws: int = 3
     """Draws of the task's own maker with the first weights."""
     guard_inputs: bool = True
-    """Whether the first draw lies in memory that shows writes to inputs."""
+    """Whether the first draw and those of ours lie in memory that shows writes to inputs."""
     mutate_storage: bool = True
-    """Whether the second draw comes in the memory of the first, whose results a program may have cached."""
+    """Whether the second draw comes in the memory of the first, and one that differs in a few values in that
+    of the last: a program may have cached results by address, or by some of the values."""
     repeat: bool = True
     """Whether the third draw is called again: in fresh memory, compared bitwise, then `repeated_calls` times
     at the same addresses with outputs poisoned anew."""
@@ -25,7 +26,7 @@ class CheckOptions:
     structured: bool = True
     """Whether signed, scaled and structured draws are made where the contract allows them."""
     batch_probe: bool = True
-    """Whether another leading size is tried where the contract's shape policy says so."""
+    """Whether other leading sizes are tried where the contract's shape policy says so."""
     variants: bool = True
     """Whether the contract's listed variants are tried."""
     second_weights: bool = True

@@ -259,8 +259,16 @@ class ReferenceServer:
 
     def same_bits(self, first_fd: int, second_fd: int, expectation: Expectation) -> bool:
         """Whether two output memories hold the same bytes."""
+        return self._compare_bits(first_fd, second_fd, expectation)["same"]
+
+    def same_results(self, first_fd: int, second_fd: int, expectation: Expectation) -> bool:
+        """Whether two output memories hold the same bytes, and more than one value repeated."""
+        found = self._compare_bits(first_fd, second_fd, expectation)
+        return found["same"] and not found["constant"]
+
+    def _compare_bits(self, first_fd: int, second_fd: int, expectation: Expectation) -> dict[str, bool]:
         request = {"op": "same_bits", "layout": expectation.layout}
-        return self._ask(request, fds=(first_fd, second_fd)).message["same"]
+        return self._ask(request, fds=(first_fd, second_fd)).message
 
     def _start(self) -> Child:
         task, contract = self.task, self.task.contract

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from stitch_tools.check.options import CheckOptions
 from stitch_tools.models import Contract, ProgramFormat, Sensitivity
-from stitch_tools.worker.reference.kinds import PROBES, STRUCTURED, SensitivityProbe
+from stitch_tools.worker.reference.kinds import ALTERED, BATCHES, PROBES, STRUCTURED, SensitivityProbe
 
 FIRST, SECOND, RELOADED = "weights-1", "weights-2", "weights-3"
 AGAIN = "own-1 again"
@@ -26,7 +26,7 @@ class Draw:
     """In the memory of the draw before."""
     repeat: bool = False
     seed_of: str | None = None
-    """Name of an earlier draw whose inputs come again."""
+    """Name of an earlier draw whose inputs come again, or all but a few values of them."""
     other_size: bool = False
     """Of another size than the task's own; the program may refuse it."""
     own: bool = False
@@ -65,7 +65,8 @@ def ordinary_rounds(options: CheckOptions, contract: Contract, form: ProgramForm
     rounds = [Round(FIRST, _first(options, contract))]
     number = _own_draws(options)
     if options.second_weights:
-        scaled = (Draw("scaled", f"{SECOND}/scaled"),) if options.structured else ()
+        kind = "scaled"
+        scaled = (Draw(kind, f"{SECOND}/{kind}", shared=options.guard_inputs),) if options.structured else ()
         rounds.append(Round(SECOND, (_own(number + 1, f"{SECOND}/"), *scaled)))
     if options.reload_weights and form == "kernelbench":
         rounds.append(Round(RELOADED, (_own(number + 2, f"{RELOADED}/"),)))
@@ -116,20 +117,23 @@ def _first(options: CheckOptions, contract: Contract) -> tuple[Draw, ...]:
         )
         for number in range(1, _own_draws(options) + 1)
     ]
+    if options.mutate_storage:
+        draws.append(Draw(ALTERED, ALTERED, reuse=True, seed_of=draws[-1].name))
+    guarded = options.guard_inputs
     if options.structured:
-        draws += [Draw(kind, kind) for kind in STRUCTURED]
+        draws += [Draw(kind, kind, shared=guarded) for kind in STRUCTURED]
     if options.batch_probe and contract.shape_policy == "batch-probe":
-        draws.append(Draw("batch-probe", "batch-probe", other_size=True))
+        draws += [Draw(kind, kind, shared=guarded, other_size=True) for kind in BATCHES]
     if options.variants:
-        draws += [_variant(text) for text in contract.variants]
+        draws += [_variant(text, guarded=guarded) for text in contract.variants]
     if options.late_repeat:
         draws.append(Draw("own-1", AGAIN, seed_of="own-1", own=True))
     return tuple(draws)
 
 
-def _variant(text: str) -> Draw:
+def _variant(text: str, *, guarded: bool) -> Draw:
     kind = f"size-{text}" if text.isdigit() else f"maker-{text}"
-    return Draw(kind, f"variant {text}", own=True)
+    return Draw(kind, f"variant {text}", shared=guarded, own=True)
 
 
 def _own(number: int, prefix: str) -> Draw:

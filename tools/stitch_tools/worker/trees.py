@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from stitch_tools.worker.memory import span_elements
+
 _SCALAR_DTYPES = {"bool": torch.bool, "int": torch.int64, "float": torch.float64}
 _TORCH_CONSTANTS = {
     name: getattr(torch, name) for name in dir(torch) if isinstance(getattr(torch, name), torch.dtype)
@@ -180,6 +182,12 @@ def fresh_copy(tensor: torch.Tensor, device: torch.device | str | None = None) -
     raw = tensor.detach().as_strided((extent,), (1,), tensor.storage_offset())
     copied = raw.clone() if device is None else raw.to(device, copy=True)
     return copied.as_strided(tensor.shape, tensor.stride())
+
+
+def raw_values(tensor: torch.Tensor) -> torch.Tensor:
+    """What lies in memory between the tensor's first and last element, gaps included, in one dimension."""
+    extent = span_elements(tensor.shape, tensor.stride())
+    return tensor.as_strided((extent,), (1,), tensor.storage_offset())
 
 
 def map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:

@@ -9,12 +9,12 @@ import torch
 from stitch_tools.worker.candidate.native import NativeProgram, Planned, ProgramError, make_workspace
 from stitch_tools.worker.candidate.python_program import PythonProgram, arranged
 from stitch_tools.worker.layout import BUFFER, GUARD
-from stitch_tools.worker.memory import PackEntry, span_elements
+from stitch_tools.worker.memory import PackEntry
 from stitch_tools.worker.order_one import Scale
 from stitch_tools.worker.sharing import Place, places_of, reunite
 from stitch_tools.worker.tensors import dtype_name, map_pack
 from stitch_tools.worker.timed_loop import NativeRunner
-from stitch_tools.worker.trees import fresh_copy, unflatten
+from stitch_tools.worker.trees import fresh_copy, raw_values, unflatten
 
 
 @dataclass
@@ -132,7 +132,8 @@ class CandidateState:
         )
         if reuse and fits:
             for old, new in zip(self.inputs, placed, strict=True):
-                _raw(old).copy_(_raw(new))
+                # `data` has a version counter of its own: others write to memory without telling torch, too.
+                raw_values(old.data).copy_(raw_values(new))
         else:
             self.inputs = placed
         return mapped
@@ -225,7 +226,3 @@ def _text(specs: tuple[tuple[tuple[int, ...], torch.dtype], ...]) -> str:
 
 def _is_buffer(entry: PackEntry) -> bool:
     return entry["name"].startswith(BUFFER)
-
-
-def _raw(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.as_strided((span_elements(tensor.shape, tensor.stride()),), (1,), tensor.storage_offset())

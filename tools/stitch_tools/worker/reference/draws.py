@@ -13,6 +13,11 @@ from stitch_tools.worker.trees import flatten_inputs, fresh_copy
 _OUTLIER_SHARE = 1e-3
 _OUTLIER_FACTOR = 100.0
 _ROW_NOISE = 2.0**-7
+_PEAK = 8.0
+"""Of the rms: large enough to rule a softmax, and small enough for a variance around any element."""
+_FLIPPED_SHARE = 1 / 8
+_LARGE_BYTES = 1 << 28
+"""Inputs of this size are not made half as large again, only by one row."""
 AMPLIFICATION = 64.0
 """Factor of `amplified` inputs, by which the sensitivity probes try to make a task react."""
 
@@ -42,8 +47,9 @@ class Bounds:
 def make_draw(reference: Reference, kind: str, seed: int, bounds: Bounds) -> Any:
     """Arguments of one call, in fresh memory with the strides (and the sharing of memory) of the task's own.
 
-    Kinds are `own-N`, those of `STRUCTURED`, `amplified`, `batch-probe`, `size-N` (that leading size) and
-    `maker-NAME` (what another input maker of the task's file gives).
+    Kinds are `own-N`, those of `STRUCTURED` and `BATCHES`, `altered-N` (N values are others than those of
+    `own-1` from the same seed), `size-N` (that leading size) and `maker-NAME` (what another input maker of
+    the task's file gives).
 
     Raises:
         DrawUnavailableError: the kind does not apply to this task.
@@ -56,15 +62,13 @@ def make_draw(reference: Reference, kind: str, seed: int, bounds: Bounds) -> Any
     if kind.partition("-")[0] in ("own", "maker"):
         return placed
     generator = torch.Generator().manual_seed(seed ^ 0x9E3779B97F4A7C15 & (2**63 - 1))
-    if kind == "batch-probe" or kind.startswith("size-"):
-        return _other_batch(reference, placed, seed, int(kind[5:]) if kind.startswith("size-") else None)
+    if kind.startswith(("batch-", "size-")):
+        return _other_batch(reference, placed, seed, kind)
     tensors = flatten_inputs(placed).tensors
-    if kind == "permuted":
-        if not any(_is_discrete(tensor) and tensor.numel() > 1 for tensor in tensors):
-            raise DrawUnavailableError("the task has no integer or bool inputs")
-        return map_shared(
-            placed, lambda tensor: _permuted(tensor, generator) if _is_discrete(tensor) else tensor
-        )
+    if kind.startswith("altered-"):
+        return _altered(reference, placed, seed, int(kind.removeprefix("altered-")), generator)
+    if kind in _DISCRETE_CHANGES:
+        return _discrete_draw(kind, placed, tensors, generator)
     if not any(tensor.is_floating_point() and tensor.numel() for tensor in tensors):
         raise DrawUnavailableError("the task has no floating inputs")
     change = _CHANGES[kind]
@@ -92,6 +96,21 @@ def _check_kind(kind: str, tensors: tuple[torch.Tensor, ...], bounds: Bounds) ->
         raise DrawUnavailableError("the contract bounds the inputs on both sides")
 
 
+def _discrete_draw(
+    kind: str, placed: Any, tensors: tuple[torch.Tensor, ...], generator: torch.Generator
+) -> Any:
+    applies, missing, change = _DISCRETE_CHANGES[kind]
+    if not any(applies(tensor) for tensor in tensors):
+        raise DrawUnavailableError(f"the task has no {missing}")
+
+    def apply(tensor: torch.Tensor) -> torch.Tensor:
+        if not applies(tensor):
+            return tensor
+        return _filled_like(tensor, change(tensor.cpu(), generator))
+
+    return map_shared(placed, apply)
+
+
 def _signed(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     signs = torch.randint(0, 2, values.shape, generator=generator) * 2 - 1
     return values * signs
@@ -107,6 +126,19 @@ def _outliers(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     picked = torch.rand(values.shape, generator=generator) < _OUTLIER_SHARE
     picked.view(-1)[int(torch.randint(values.numel(), (), generator=generator))] = True
     return torch.where(picked, values * _OUTLIER_FACTOR, values)
+
+
+def _peaks(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """One large element in each last-axis row: in turn in the first, the last and any other column."""
+    rows = values.reshape(-1, values.shape[-1] if values.dim() else 1).clone()
+    count, width = rows.shape
+    turn = (torch.arange(count) + int(torch.randint(3, (), generator=generator))) % 3
+    columns = torch.randint(width, (count,), generator=generator)
+    columns = torch.where(turn == 0, 0, torch.where(turn == 1, width - 1, columns))
+    place = (torch.arange(count), columns)
+    height = _PEAK * float(values.double().square().mean().sqrt())
+    rows[place] = torch.where(rows[place] < 0, -height, height)
+    return rows.view(values.shape)
 
 
 def _constants(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -132,6 +164,7 @@ _CHANGES: dict[str, Callable[[torch.Tensor, torch.Generator], torch.Tensor]] = {
     "scaled": _scaled,
     "amplified": _amplified,
     "outliers": _outliers,
+    "peaks": _peaks,
     "constants": _constants,
     "zeros": _zeros,
     "near-constant": _near_constant,
@@ -142,11 +175,60 @@ def _is_discrete(tensor: torch.Tensor) -> bool:
     return not tensor.is_floating_point() and not tensor.is_complex()
 
 
-def _permuted(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    values = tensor.cpu().reshape(-1)
-    return _filled_like(
-        tensor, values[torch.randperm(values.numel(), generator=generator)].view(tensor.shape)
-    )
+def _is_mixed(tensor: torch.Tensor) -> bool:
+    return _is_discrete(tensor) and tensor.numel() > 1
+
+
+def _is_mask(tensor: torch.Tensor) -> bool:
+    return _is_discrete(tensor) and bool(tensor.numel()) and bool(((tensor == 0) | (tensor == 1)).all())
+
+
+def _permuted(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    flat = values.reshape(-1)
+    return flat[torch.randperm(flat.numel(), generator=generator)].view(values.shape)
+
+
+def _flipped(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    picked = torch.rand(values.shape, generator=generator) < _FLIPPED_SHARE
+    picked.view(-1)[int(torch.randint(values.numel(), (), generator=generator))] = True
+    return torch.where(picked, (values == 0).to(values.dtype), values)
+
+
+_DISCRETE_CHANGES: dict[
+    str,
+    tuple[Callable[[torch.Tensor], bool], str, Callable[[torch.Tensor, torch.Generator], torch.Tensor]],
+] = {
+    "permuted": (_is_mixed, "integer or bool inputs", _permuted),
+    "flipped": (_is_mask, "masks", _flipped),
+}
+
+
+def _altered(reference: Reference, own: Any, seed: int, count: int, generator: torch.Generator) -> Any:
+    """`own` with `count` values of each floating tensor (without such, of each) from another draw."""
+    tensors = [tensor for tensor in flatten_inputs(own).tensors if tensor.numel()]
+    chosen = [tensor for tensor in tensors if tensor.is_floating_point()] or tensors
+    others = flatten_inputs(reference.make_inputs(seed ^ 1)).tensors
+    donors = {id(tensor): other for tensor, other in zip(flatten_inputs(own).tensors, others, strict=True)}
+    changed = False
+
+    def alter(tensor: torch.Tensor) -> torch.Tensor:
+        nonlocal changed
+        if not any(tensor is row for row in chosen):
+            return tensor
+        values = tensor.cpu().reshape(-1).clone()
+        places = torch.randint(values.numel(), (count,), generator=generator)
+        donor = donors[id(tensor)].cpu().reshape(-1)
+        if donor.shape != values.shape or torch.equal(donor, values):
+            # The maker gives the same at every call: values from elsewhere then.
+            donor = values.roll(1 + int(torch.randint(values.numel(), (), generator=generator)))
+        changed |= not torch.equal(values[places], donor[places])
+        values[places] = donor[places]
+        return _filled_like(tensor, values.view(tensor.shape))
+
+    result = map_shared(own, alter)
+    if not changed:
+        raise DrawUnavailableError("the task's maker gives one value everywhere")
+    return result
 
 
 def _filled_like(tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
@@ -157,13 +239,15 @@ def _filled_like(tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     return result
 
 
-def _other_batch(reference: Reference, own: Any, seed: int, wanted: int | None) -> Any:
+def _other_batch(reference: Reference, own: Any, seed: int, kind: str) -> Any:
     tensors = flatten_inputs(own).tensors
     sizes = {tensor.shape[0] if tensor.dim() else -1 for tensor in tensors}
     if len(sizes) != 1 or min(sizes) < 1:
         raise DrawUnavailableError("the inputs do not share a leading size")
     size = sizes.pop()
-    other = wanted or (size // 2 + 1 if size > 2 else size + 1)
+    other = _other_size(kind, size, sum(tensor.nbytes for tensor in tensors))
+    if other == size and kind.startswith("batch-"):
+        raise DrawUnavailableError(f"{other} is the task's own leading size")
     sets = [tensors]
     while len(sets) * size < other:
         sets.append(flatten_inputs(reference.make_inputs(seed ^ len(sets))).tensors)
@@ -176,3 +260,12 @@ def _other_batch(reference: Reference, own: Any, seed: int, wanted: int | None) 
         return torch.cat(column)[:other].clone()
 
     return map_shared(own, resize)
+
+
+def _other_size(kind: str, size: int, nbytes: int) -> int:
+    """The leading size of a kind, where the task's own is `size`."""
+    if kind == "batch-probe":
+        return size // 2 + 1 if size > 2 else size + 1
+    if kind == "batch-larger":
+        return size + 1 + (size // 2 if nbytes < _LARGE_BYTES else 0)
+    return int(kind.rpartition("-")[2])

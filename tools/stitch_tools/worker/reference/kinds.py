@@ -2,8 +2,33 @@
 
 from dataclasses import dataclass
 
-STRUCTURED = ("signed", "scaled", "outliers", "constants", "zeros", "near-constant", "permuted")
-"""Kinds beside `own-N` and `batch-probe`, in the order in which a check makes them."""
+STRUCTURED = (
+    "signed",
+    "scaled",
+    "outliers",
+    "peaks",
+    "amplified",
+    "constants",
+    "zeros",
+    "near-constant",
+    "permuted",
+    "flipped",
+)
+"""Kinds of other values, in the order in which a check makes them."""
+
+BATCHES = ("batch-probe", "batch-larger", "batch-1")
+"""Kinds of another leading size: about half of the task's own, about one and a half of it, and one."""
+
+ALTERED = "altered"
+"""The values of an earlier draw but for a few."""
+
+SLACK = {"constants": 16.0, "peaks": 16.0, "amplified": 16.0, "near-constant": 1.0}
+"""Kinds on which rounding alone may move a right program's outputs beyond the usual bound. The number times
+eps * sqrt(n) is the error of sums over the inputs that is excused; 16 would excuse cancellation, too, which
+nearly constant rows are made to show."""
+
+EXACT = ("zeros",)
+"""Kinds on which nothing is rounded: what is not finite there is not finite by intent."""
 
 
 @dataclass(frozen=True)

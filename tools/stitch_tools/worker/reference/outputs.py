@@ -59,10 +59,16 @@ def compare(state: ServerState, request: Request) -> Reply:
 
 
 def same_bits(state: ServerState, request: Request) -> Reply:
-    """Whether the outputs in two packs of one layout hold the same bytes."""
+    """Whether the outputs in two packs of one layout hold the same bytes, and whether each is one value."""
     del state
-    first, second = (map_pack(fd, request.message["layout"]) for fd in request.fds)
-    return Reply({"same": all(map(_same_bytes, first, second))})
+    layout = request.message["layout"]
+    first, second = (map_pack(fd, layout) for fd in request.fds)
+    outputs = [tensor for entry, tensor in zip(layout, first, strict=True) if entry["name"] != GUARD]
+    return Reply({"same": all(map(_same_bytes, first, second)), "constant": all(map(_is_constant, outputs))})
+
+
+def _is_constant(tensor: torch.Tensor) -> bool:
+    return not tensor.numel() or bool((tensor == tensor.reshape(-1)[0]).all())
 
 
 def _finite(value: float) -> float | None:

@@ -10,7 +10,9 @@ from stitch_tools.worker import memory
 from stitch_tools.worker.capture import handle_capture
 from stitch_tools.worker.layout import GUARD
 from stitch_tools.worker.order_one import Scale
+from stitch_tools.worker.reference.altered import smallest_alteration
 from stitch_tools.worker.reference.draws import Bounds, DrawUnavailableError
+from stitch_tools.worker.reference.kinds import ALTERED
 from stitch_tools.worker.reference.load import ReferenceFault, ReferenceSource, explain
 from stitch_tools.worker.reference.observe import Seeds, observe, spec
 from stitch_tools.worker.reference.outputs import compare, prime, same_bits
@@ -143,8 +145,11 @@ def _observe(state: ServerState, request: Request) -> Reply:
 
 def _make_draw(state: ServerState, request: Request) -> Reply:
     message = request.message
+    kind, seed, forward_seed = message["kind"], message["seed"], message["forward_seed"]
     try:
-        draw = state.make_draw(message["kind"], message["seed"], message["forward_seed"])
+        if kind == ALTERED:
+            kind = smallest_alteration(state, seed, forward_seed)
+        draw = state.make_draw(kind, seed, forward_seed)
     except DrawUnavailableError as reason:
         return Reply({"unavailable": str(reason)})
     flat = flatten_inputs(draw.arguments)
