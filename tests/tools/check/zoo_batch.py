@@ -26,6 +26,7 @@ from stitch_tools.models import Bench, Program
 from stitch_tools.store import Store
 from stitch_tools.timing import BenchOptions, benchmark_program
 from stitch_tools.timing.blocks import Rules
+from stitch_tools.worker import linux
 from tests.tools.check.zoo_runner import Case, Court
 
 _DANGEROUS = ("resource_hog", "self_harm", "hang")
@@ -269,7 +270,8 @@ def read_rows(lines: Path) -> list[dict[str, Any]]:
 
 
 def serve(court_of: Callable[[ExitStack], Court], cases: Sequence[Case], ask: Any, answer: Any) -> None:
-    """Judge every case that is named on a line of `ask`; a line of JSON for each."""
+    """Judge every case that is named on a line of `ask`; a line of JSON for each. Ends with its parent."""
+    linux.die_with_parent(signal.SIGKILL)
     by_name = {f"{case.kind}/{case.name}": case for case in cases}
     with ExitStack() as stack:
         court = court_of(stack)
