@@ -41,8 +41,8 @@ from stitch_tools.models import (
 from stitch_tools.processes.outcome import ChildDied
 from stitch_tools.processes.session import TargetSession
 from stitch_tools.store import Store
-
 from stitch_tools.worker.reference.kinds import ALTERED
+
 Emit = Callable[[str], None] | None
 
 _ALWAYS_UNCHECKED = (
@@ -432,6 +432,10 @@ class _Judge:
                 "wrong_at_other_size", f"{text}; a size that is not refused must be right", "fatal"
             )
 
+    def _is_first_wrong_size(self, draw: Draw) -> bool:
+        """Whether another size is wrong where all before was right."""
+        return draw.other_size and self.record.failures == 1
+
     def conclude(self, end: End | None, wall_s: float) -> Check:
         """The Check that all of this amounts to."""
         record = self.record
@@ -443,10 +447,6 @@ class _Judge:
         if end.status == "accepted" and record.is_weak(self.facts.depends_on_inputs):
             flags.append("weak")
         if self.task.contract.relaxed:
-    def _is_first_wrong_size(self, draw: Draw) -> bool:
-        """Whether another size is wrong where all before was right."""
-        return draw.other_size and self.record.failures == 1
-
             flags.append("relaxed")
         return Check(
             program_id=self.program.program_id,
