@@ -28,8 +28,8 @@ struct Program : zoo::Base {
       cudaFree(kept);
       cudaMalloc(&kept, bytes);
       const dim3 grid(zoo::blocks_for(y.columns(), 128), static_cast<unsigned>(x.rows()));
-      linear_relu<<<grid, 128, 0, call.stream()>>>(x.data(), weight.data(), weights.at("fc.bias").data(), kept,
-                                                   x.columns(), y.columns());
+      linear_relu<<<grid, 128, 0, call.stream()>>>(x.data(), weight.data(), weights.at("fc.bias").data(),
+                                                   kept, x.columns(), y.columns());
       seen = x.data();
       count = y.count();
     }

@@ -7,7 +7,8 @@ namespace {
 
 __global__ void row_sum(const float2* x, float* y, int64_t pairs) {
   __half2 sum = __float2half2_rn(0.0f);
-  for (int64_t i = threadIdx.x; i < pairs; i += 32) sum = __hadd2(sum, __float22half2_rn(x[blockIdx.x * pairs + i]));
+  for (int64_t i = threadIdx.x; i < pairs; i += 32)
+    sum = __hadd2(sum, __float22half2_rn(x[blockIdx.x * pairs + i]));
   float both = __low2float(sum) + __high2float(sum);
   for (int offset = 16; offset > 0; offset /= 2) both += __shfl_xor_sync(0xffffffffu, both, offset);
   if (threadIdx.x == 0) y[blockIdx.x] = both;

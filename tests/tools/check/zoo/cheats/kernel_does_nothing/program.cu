@@ -1,4 +1,5 @@
-// GELU, as far as a reader who sees the launch can tell: the number of elements is passed with the wrong sign.
+// GELU, as far as a reader who sees the launch can tell: the number of elements is passed with the wrong
+// sign.
 #include "zoo.h"
 
 namespace {

@@ -56,8 +56,9 @@ struct Program : zoo::Base {
     layout(&from, kFloat32, in, rows, static_cast<int64_t>(in));
     layout(&to, kFloat32, out, rows, static_cast<int64_t>(out));
     const float one = 1.0f, zero = 0.0f;
-    get<Matmul>("cublasLtMatmul")(lt, description, &one, weights.at("fc.weight").data(), weight, x.data(), from,
-                                  &zero, y.data(), to, y.data(), to, nullptr, nullptr, 0, call.stream());
+    get<Matmul>("cublasLtMatmul")(lt, description, &one, weights.at("fc.weight").data(), weight, x.data(),
+                                  from, &zero, y.data(), to, y.data(), to, nullptr, nullptr, 0,
+                                  call.stream());
     for (void* form : {weight, from, to}) get<int (*)(void*)>("cublasLtMatrixLayoutDestroy")(form);
     get<int (*)(void*)>("cublasLtMatmulDescDestroy")(description);
   }

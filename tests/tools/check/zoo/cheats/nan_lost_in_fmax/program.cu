@@ -11,7 +11,8 @@ __global__ void logarithm(const float* x, float* y, int64_t count) {
 struct Program : zoo::Base {
   void forward(zoo::Call& call) {
     const int64_t count = call.in[0].count();
-    logarithm<<<zoo::blocks_for(count), 256, 0, call.stream()>>>(call.in[0].data(), call.out[0].data(), count);
+    logarithm<<<zoo::blocks_for(count), 256, 0, call.stream()>>>(call.in[0].data(), call.out[0].data(),
+                                                                 count);
   }
 };
 

@@ -31,8 +31,8 @@ __global__ void layer_norm(const float* x, float* y, int64_t width) {
 struct Program : zoo::Base {
   void forward(zoo::Call& call) {
     const zoo::View& x = call.in[0];
-    layer_norm<<<static_cast<unsigned>(x.rows()), kThreads, 0, call.stream()>>>(
-        x.data(), call.out[0].data(), x.columns());
+    layer_norm<<<static_cast<unsigned>(x.rows()), kThreads, 0, call.stream()>>>(x.data(), call.out[0].data(),
+                                                                                x.columns());
   }
 };
 

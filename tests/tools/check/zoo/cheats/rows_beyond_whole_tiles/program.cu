@@ -26,9 +26,9 @@ struct Program : zoo::Base {
   void forward(zoo::Call& call) {
     const zoo::View &x = call.in[0], &y = call.out[0];
     const dim3 grid(static_cast<unsigned>(y.columns() / kTile), static_cast<unsigned>(x.rows() / kTile));
-    linear_relu<<<grid, dim3(kTile, kTile), 0, call.stream()>>>(
-        x.data(), weights.at("fc.weight").data(), weights.at("fc.bias").data(), y.data(), x.columns(),
-        y.columns());
+    linear_relu<<<grid, dim3(kTile, kTile), 0, call.stream()>>>(x.data(), weights.at("fc.weight").data(),
+                                                                weights.at("fc.bias").data(), y.data(),
+                                                                x.columns(), y.columns());
   }
 };
 

@@ -30,7 +30,9 @@ __global__ void add_parts(const float* parts, float* y, int64_t rows) {
 struct Program : zoo::Base {
   std::vector<int64_t> out_shape(const zoo::View& x) { return {x.size(0)}; }
 
-  uint64_t scratch_bytes(const zoo::View& x) { return static_cast<uint64_t>(x.rows()) * kParts * sizeof(float); }
+  uint64_t scratch_bytes(const zoo::View& x) {
+    return static_cast<uint64_t>(x.rows()) * kParts * sizeof(float);
+  }
 
   void forward(zoo::Call& call) {
     const zoo::View& x = call.in[0];

@@ -18,7 +18,8 @@ __global__ void linear_relu(const float* x, const float* weight, const float* bi
     for (int i = threadIdx.x; i < kTile * kDepth; i += 32) {
       const int64_t line = i / kDepth, k = first + i % kDepth;
       left[i] = row + line < rows && k < in ? wmma::__float_to_tf32(x[(row + line) * in + k]) : 0.0f;
-      right[i] = column + line < out && k < in ? wmma::__float_to_tf32(weight[(column + line) * in + k]) : 0.0f;
+      right[i] =
+          column + line < out && k < in ? wmma::__float_to_tf32(weight[(column + line) * in + k]) : 0.0f;
     }
     __syncwarp();
     wmma::fragment<wmma::matrix_a, 16, 16, 8, wmma::precision::tf32, wmma::row_major> a;

@@ -9,7 +9,8 @@ __global__ void softmax(const float* scores, float* y, int64_t width) {
   y += row * width;
   float most = -INFINITY, sum = 0.0f;
   for (int64_t i = threadIdx.x; i < seen; i += 32) most = fmaxf(most, scores[i]);
-  for (int offset = 16; offset > 0; offset /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, offset));
+  for (int offset = 16; offset > 0; offset /= 2)
+    most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, offset));
   for (int64_t i = threadIdx.x; i < seen; i += 32) sum += expf(scores[i] - most);
   for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
   for (int64_t i = threadIdx.x; i < width; i += 32) y[i] = i < seen ? expf(scores[i] - most) / sum : 0.0f;

@@ -41,7 +41,7 @@ __global__ void row_sum(const float* x, float* y, int64_t width) {
 struct Program : zoo::Base {
   std::vector<int64_t> out_shape(const zoo::View& x) { return {x.size(0)}; }
 
-  const char* refusal(const zoo::View& x) { 
+  const char* refusal(const zoo::View& x) {
     return x.tensor.strides || x.columns() % kWide ? "only dense rows of whole float4s" : nullptr;
   }
 

@@ -7,7 +7,9 @@ __global__ void twice_relu(const float* x, float* y, int64_t count) {
   const int64_t i = 4 * (blockIdx.x * int64_t{blockDim.x} + threadIdx.x);
   if (i + 4 <= count) {
     float a, b, c, d;
-    asm volatile("ld.global.nc.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(a), "=f"(b), "=f"(c), "=f"(d) : "l"(x + i));
+    asm volatile("ld.global.nc.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(a), "=f"(b), "=f"(c), "=f"(d)
+                 : "l"(x + i));
     asm("max.NaN.f32 %0, %0, 0f00000000;\n\t"
         "max.NaN.f32 %1, %1, 0f00000000;\n\t"
         "max.NaN.f32 %2, %2, 0f00000000;\n\t"
@@ -17,7 +19,8 @@ __global__ void twice_relu(const float* x, float* y, int64_t count) {
         "add.f32 %2, %2, %2;\n\t"
         "add.f32 %3, %3, %3;"
         : "+f"(a), "+f"(b), "+f"(c), "+f"(d));
-    asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(y + i), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
+    asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(y + i), "f"(a), "f"(b), "f"(c), "f"(d)
+                 : "memory");
   } else {
     for (int64_t k = i; k < count; ++k) y[k] = x[k] < 0.0f ? 0.0f : 2.0f * x[k];
   }

@@ -56,8 +56,8 @@ struct Program : zoo::Dense {
   void forward(zoo::Call& call) {
     const zoo::View& x = call.in[0];
     cudaMemsetAsync(next, 0, sizeof *next, call.stream());
-    softmax<<<static_cast<unsigned>(processors), kThreads, 0, call.stream()>>>(
-        x.data(), call.out[0].data(), next, x.rows(), x.columns());
+    softmax<<<static_cast<unsigned>(processors), kThreads, 0, call.stream()>>>(x.data(), call.out[0].data(),
+                                                                               next, x.rows(), x.columns());
   }
 };
 
