@@ -53,7 +53,7 @@ def test_a_norm_of_constant_rows_excuses_what_a_plain_sum_rounds(tmp_path: Path)
     assert state.compare([plain + 0.2])[0].problem is not None
 
 
-@pytest.mark.parametrize("kind", ["constants", "peaks", "amplified"])
+@pytest.mark.parametrize("kind", ["constants", "peaks", "amplified", "spikes"])
 def test_a_task_that_rounds_as_its_inputs_do_is_excused_next_to_nothing(tmp_path: Path, kind: str) -> None:
     row = expect(server(tmp_path, "x.sum(-1)"), kind).expected[0]
     rms = float(row.oracle.square().mean().sqrt())

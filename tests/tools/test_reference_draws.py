@@ -48,12 +48,23 @@ def test_each_structured_kind_has_its_structure(tmp_path: Path) -> None:
     assert rows.tolist() == list(range(64))
     assert {0, 255} < set(columns.tolist())
     assert float(peaks.max()) == pytest.approx(8 * float(own.square().mean().sqrt()))
+    (spikes,) = draw(reference, "spikes")
+    rows, columns = (spikes.abs() > 100).nonzero().unbind(1)
+    assert rows.tolist() == list(range(64))
+    high = {int(column) for row, column in zip(rows, columns, strict=True) if spikes[row, column] > 0}
+    assert {0, 15, 16, 127, 128, 255} < high
     (constants,) = draw(reference, "constants")
     assert len(constants.unique()) == 1
     (rows,) = draw(reference, "near-constant")
     assert 0 < float((rows.std(1) / rows.mean(1)).max()) < 0.02
     (zeros,) = draw(reference, "zeros")
     assert not zeros.any()
+
+
+def test_of_each_row_of_a_matrix_some_spike_lies_just_beyond_the_diagonal(tmp_path: Path) -> None:
+    (values,) = draw(task(tmp_path, "[torch.randn(4, 9, 9)]"), "spikes")
+    found = {(int(row), int(column)) for _, row, column in (values.abs() > 100).nonzero()}
+    assert {(row, (row + 1) % 9) for row in range(9)} <= found
 
 
 def test_the_contract_s_bounds_are_kept(tmp_path: Path) -> None:

@@ -83,6 +83,8 @@ class Checker:
 
         def tried() -> dict[str, Any]:
             os.chdir(case["folder"])
+            # A candidate that forks finds no thread pool again.
+            torch.set_num_threads(1)
             with Path(os.devnull).open("w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):
                 return {"trials": self.trials(reference, source, case)}
 

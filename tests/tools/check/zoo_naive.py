@@ -54,7 +54,11 @@ def judge_in_fork(case: dict[str, Any]) -> dict[str, Any]:
 
     def judged() -> dict[str, Any]:
         os.chdir(case["folder"])
-        said = judge(Path(case["reference"]), Path(case["candidate"]), timed=case.get("timed", True))
+        timed = bool(case.get("timed", True))
+        if not timed:
+            # A candidate that forks finds no thread pool again.
+            torch.set_num_threads(1)
+        said = judge(Path(case["reference"]), Path(case["candidate"]), timed=timed)
         return {"status": said["verdict"], **said}
 
     said = answer_in_fork(judged, _LIMIT_S)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from stitch_tools.worker.reference.load import Reference
+from stitch_tools.worker.reference.spikes import spikes
 from stitch_tools.worker.sharing import map_shared
 from stitch_tools.worker.trees import flatten_inputs, fresh_copy
 
@@ -18,6 +19,8 @@ _PEAK = 8.0
 _FLIPPED_SHARE = 1 / 8
 _LARGE_BYTES = 1 << 28
 """Inputs of this size are not made half as large again, only by one row."""
+_BEYOND = ("scaled", "outliers", "amplified", "spikes")
+"""Kinds whose values lie far outside of the task's own."""
 AMPLIFICATION = 64.0
 """Factor of `amplified` inputs, by which the sensitivity probes try to make a task react."""
 
@@ -92,7 +95,7 @@ def _check_kind(kind: str, tensors: tuple[torch.Tensor, ...], bounds: Bounds) ->
             raise DrawUnavailableError("the task's own inputs have both signs")
         if not (bounds.allows(-1.0) and bounds.allows(1.0)):
             raise DrawUnavailableError("the contract does not allow both signs")
-    if kind in ("scaled", "outliers", "amplified") and bounds.low is not None and bounds.high is not None:
+    if kind in _BEYOND and bounds.low is not None and bounds.high is not None:
         raise DrawUnavailableError("the contract bounds the inputs on both sides")
 
 
@@ -141,6 +144,10 @@ def _peaks(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return rows.view(values.shape)
 
 
+def _spikes(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return spikes(values, AMPLIFICATION * _PEAK, generator)
+
+
 def _constants(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     position = int(torch.randint(values.numel(), (), generator=generator))
     return torch.full_like(values, float(values.reshape(-1)[position]))
@@ -165,6 +172,7 @@ _CHANGES: dict[str, Callable[[torch.Tensor, torch.Generator], torch.Tensor]] = {
     "amplified": _amplified,
     "outliers": _outliers,
     "peaks": _peaks,
+    "spikes": _spikes,
     "constants": _constants,
     "zeros": _zeros,
     "near-constant": _near_constant,

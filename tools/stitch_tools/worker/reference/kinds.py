@@ -8,6 +8,7 @@ STRUCTURED = (
     "outliers",
     "peaks",
     "amplified",
+    "spikes",
     "constants",
     "zeros",
     "near-constant",
@@ -22,7 +23,7 @@ BATCHES = ("batch-probe", "batch-larger", "batch-1")
 ALTERED = "altered"
 """The values of an earlier draw but for a few."""
 
-SLACK = {"constants": 16.0, "peaks": 16.0, "amplified": 16.0, "near-constant": 1.0}
+SLACK = {"constants": 16.0, "peaks": 16.0, "amplified": 16.0, "spikes": 16.0, "near-constant": 1.0}
 """Kinds on which rounding alone may move a right program's outputs beyond the usual bound. The number times
 eps * sqrt(n) is the error of sums over the inputs that is excused; 16 would excuse cancellation, too, which
 nearly constant rows are made to show."""
