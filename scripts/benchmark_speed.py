@@ -7,11 +7,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 from benchmark_table import Table, spread
@@ -104,7 +106,7 @@ class Bench:
 
 
 @contextmanager
-def warm(folder: Path, source: str | Path) -> Iterator[Bench]:
+def warm(folder: Path, source: str | Path) -> Generator[Bench]:
     """A warm bench for a pointwise reference's source, or for an example's task file."""
     from stitch_mcp import load_task
     from stitch_tools.check import ReferenceServer
@@ -152,56 +154,98 @@ def check_speed(count: int = 5) -> Table:
     return table
 
 
-def evaluations(count: int = 10, stock_count: int = 3) -> Table:
+def evaluations(count: int = 24, stock_count: int = 4) -> Table:
     """New candidates an hour, built and judged, beside fresh processes with torch's load_inline."""
-    from stitch_tools.timing import BenchOptions, benchmark_program
-
-    columns = ("harness", "a candidate", "half IQR", "n", "candidates an hour", "of stock")
+    columns = ("harness", "at once", "a candidate", "half IQR", "n", "candidates an hour", "of stock")
     table = Table("Candidate evaluations an hour", columns)
-    options = BenchOptions(baselines=("eager",), quick=True, budget_s=10.0)
+    numbers = iter(range(1, 10**6))
+    found: list[tuple[str, int, list[float], float]] = []
     with tempfile.TemporaryDirectory() as folder, warm(Path(folder), POINTWISE.format(shape="1000")) as bench:
-        bench.check(bench.scale(), bench.build(bench.scale()))
-        judged: list[float] = []
-        timed: list[float] = []
-        for number in range(1, count + 1):
-            start = time.perf_counter()
-            program = bench.scale(number)
-            build = bench.build(program)
-            check = bench.check(program, build)
-            judged.append(time.perf_counter() - start)
-            if check.status != "accepted":
-                raise SystemExit(f"the candidate is {check.status}: {check.message}")
-            benchmark_program(
-                bench.task,
-                program,
-                build,
-                session=bench.session,
-                store=bench.store,
-                facts=bench.facts,
-                options=replace(options, cache_dir=bench.cache),
-            )
-            timed.append(time.perf_counter() - start)
-    stock = [stock_seconds() for _ in range(stock_count)]
-    for name, walls in (
-        ("ours: build and check, every probe", judged),
-        ("ours: and quick timing beside eager", timed),
-        ("stock: fresh process, load_inline, 5 draws, 100 timed calls", stock),
-    ):
-        middle = statistics.median(walls)
-        share = statistics.median(stock) / middle
-        table.rows.append([name, *spread(walls, "s", 2), f"{3600.0 / middle:,.0f}", f"{share:.1f}x"])
-    table.notes.append(
-        "one candidate after the other; every candidate is a new source, so no build is cached"
-    )
+        judge(bench, bench.reference, next(numbers))
+        for at_once in (1, 2, 4):
+            with reference_servers(bench, at_once) as servers:
+
+                def one(servers: "Queue[Any]" = servers) -> None:
+                    server = servers.get()
+                    judge(bench, server, next(numbers))
+                    servers.put(server)
+
+                walls, wall_s = in_parallel(one, count, at_once)
+            found.append(("ours: build and check, every probe", at_once, walls, wall_s))
+        walls, wall_s = in_parallel(lambda: judge_and_time(bench, next(numbers)), count // 4, 1)
+        found.append(("ours: and quick timing beside eager", 1, walls, wall_s))
+    for at_once in (1, 2):
+        walls, wall_s = in_parallel(stock_evaluation, stock_count, at_once)
+        name = "stock: fresh process, load_inline, 5 draws, 100 timed calls"
+        found.append((name, at_once, walls, wall_s))
+    rates = [3600.0 * len(walls) / wall_s for _, _, walls, wall_s in found]
+    best_stock = max(rate for (name, *_), rate in zip(found, rates, strict=True) if name.startswith("stock"))
+    for (name, at_once, walls, _), rate in zip(found, rates, strict=True):
+        cells = [name, str(at_once), *spread(walls, "s", 2), f"{rate:,.0f}", f"{rate / best_stock:.1f}x"]
+        table.rows.append(cells)
+    table.notes.append("every candidate is a new source, so no build is cached; `of stock`: of its best row")
     return table
 
 
-def stock_seconds() -> float:
-    """Wall seconds of one evaluation by a fresh process that builds with load_inline."""
+def in_parallel(work: Callable[[], None], count: int, at_once: int) -> tuple[list[float], float]:
+    """Seconds of each of `count` pieces of work, and of all together."""
+
+    def timed(_: int) -> float:
+        start = time.perf_counter()
+        work()
+        return time.perf_counter() - start
+
+    start = time.perf_counter()
+    with ThreadPoolExecutor(at_once) as pool:
+        walls = list(pool.map(timed, range(count)))
+    return walls, time.perf_counter() - start
+
+
+@contextmanager
+def reference_servers(bench: Bench, count: int) -> Generator["Queue[Any]"]:
+    """Warm reference servers of the bench's task, one for each judge at work."""
+    from stitch_tools.check import ReferenceServer
+
+    servers: Queue[Any] = Queue()
+    with ExitStack() as stack:
+        for _ in range(count):
+            server = stack.enter_context(ReferenceServer(bench.session, bench.task, bench.store))
+            server.observe()
+            servers.put(server)
+        yield servers
+
+
+def judge(bench: Bench, reference: Any, number: int) -> tuple[Any, Any]:
+    """Program and build of a new candidate, accepted by every probe."""
+    program = bench.scale(number)
+    build = bench.build(program)
+    check = replace(bench, reference=reference).check(program, build)
+    if check.status != "accepted":
+        raise SystemExit(f"the candidate is {check.status}: {check.message}")
+    return program, build
+
+
+def judge_and_time(bench: Bench, number: int) -> None:
+    """The same, and its quick timing beside eager."""
+    from stitch_tools.timing import BenchOptions, benchmark_program
+
+    program, build = judge(bench, bench.reference, number)
+    benchmark_program(
+        bench.task,
+        program,
+        build,
+        session=bench.session,
+        store=bench.store,
+        facts=bench.facts,
+        options=BenchOptions(baselines=("eager",), quick=True, budget_s=10.0, cache_dir=bench.cache),
+    )
+
+
+def stock_evaluation() -> None:
+    """One evaluation by a fresh process that builds with load_inline."""
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "TORCH_EXTENSIONS_DIR": folder, "MAX_JOBS": "2"}
         environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
-        start = time.perf_counter()
         done = subprocess.run(
             [sys.executable, str(KERNELS / "stock_evaluation.py"), str(time.time_ns())],
             capture_output=True,
@@ -210,10 +254,8 @@ def stock_seconds() -> float:
             timeout=STOCK_LIMIT_S,
             check=False,
         )
-        seconds = time.perf_counter() - start
     if done.returncode or not json.loads(done.stdout.splitlines()[-1])["right"]:
         raise SystemExit(f"the stock harness failed: {done.stderr[-2000:]}")
-    return seconds
 
 
 def eight() -> Table:
@@ -292,7 +334,7 @@ def times(speedup: float | None) -> str:
 
 
 @contextmanager
-def naive_harness(python: str) -> Iterator[Callable[[dict[str, Any]], dict[str, Any]]]:
+def naive_harness(python: str) -> Generator[Callable[[dict[str, Any]], dict[str, Any]]]:
     """Asks a naive harness in a process of its own."""
     paths = [str(ROOT), *(str(ROOT / name) for name in ("tools", "planner", "rag_index"))]
     with subprocess.Popen(

@@ -91,6 +91,8 @@ class Expectation:
     structure: Any
     held: tuple[str, ...]
     """Outputs that lie in the memory of the inputs."""
+    inputs_written: bool
+    """Whether the reference changes its inputs."""
 
 
 @dataclass(frozen=True)
@@ -239,6 +241,7 @@ class ReferenceServer:
             answer.blob,
             message["structure"],
             tuple(message["held"]),
+            message["inputs_written"],
         )
 
     def prime(self, outputs_fd: int, expectation: Expectation) -> None:

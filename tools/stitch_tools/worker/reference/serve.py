@@ -188,5 +188,6 @@ def _expect(state: ServerState, request: Request) -> Reply:
         "seconds": time.perf_counter() - start,
         "structure": draw.call.outputs.structure if draw.call else None,
         "held": list(draw.call.held) if draw.call else [],
+        "inputs_written": bool(draw.call and draw.call.inputs_after),
     }
     return Reply(message, state.forward_state())

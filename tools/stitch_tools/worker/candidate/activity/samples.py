@@ -228,18 +228,29 @@ class Attribution:
 
     def _count_chunk(self, chunk: torch.Tensor, found: Counter[Work], callerless: Counter[str]) -> None:
         # The program counter is the innermost address; what was not copied of a stack counts as nothing.
-        words = torch.cat([chunk[:, :1], chunk[:, _HEADER_WORDS:]], dim=1)
         held = chunk[:, 2:3] // 8 + 1
+        words = torch.cat([chunk[:, :1], chunk[:, _HEADER_WORDS : _HEADER_WORDS + int(held.max())]], dim=1)
         words = torch.where(torch.arange(words.shape[1]) < held, words, 0)
-        places = self._places.find(words)
-        owners = torch.where(places >= 0, self._owners[places.clamp(min=0)], objects.NOBODY)
-        operators = self._operators.find(words)
+        places, owners, operators = self._identify(words)
         for row in range(len(chunk)):
             work = self._judge(words[row], places[row], owners[row], operators[row])
             if work[0] == "callerless":
                 callerless[work[1]] += 1
             else:
                 found[work] += 1
+
+    def _identify(self, words: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Mapping, owner and operator of each word; most are no address of code, and cost next to nothing."""
+        flat = words.flatten()
+        at = ((flat >= self._places.starts[0]) & (flat < self._places.ends[-1])).nonzero().flatten()
+        found = self._places.find(flat[at])
+        at, found = at[found >= 0], found[found >= 0]
+        places, operators = torch.full_like(flat, -1), torch.full_like(flat, -1)
+        owners = torch.full_like(flat, objects.NOBODY)
+        places[at], owners[at] = found, self._owners[found]
+        in_torch = at[self._owners[found] == objects.TORCH]
+        operators[in_torch] = self._operators.find(flat[in_torch])
+        return places.view_as(words), owners.view_as(words), operators.view_as(words)
 
     def _judge(
         self, words: torch.Tensor, places: torch.Tensor, owners: torch.Tensor, operators: torch.Tensor
