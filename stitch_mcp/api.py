@@ -73,7 +73,8 @@ def compile_program(
 
     Raises:
         EnvironmentMissingError: no fitting compiler, or missing headers.
-        UsageError: there is no such program.
+        SandboxError: compilers are isolated less than required.
+        UsageError: there is no such program, or it is C++ and `archs` names GPUs.
     """
     desk = open_desk(settings, emit)
     return desk.build(desk.program(program, desk.target, main), archs)

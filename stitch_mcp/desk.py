@@ -105,6 +105,7 @@ class Desk:
             time_limit_s=self.config.build_time_limit_s,
             emit=self.emit,
             prefixes=self._prefixes(),
+            require_sandbox=self.config.require_sandbox,
         )
 
     @cached_property

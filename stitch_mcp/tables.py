@@ -75,6 +75,9 @@ def _build_notes(build: Build) -> list[str]:
     notes = [f"{state} {how} with {build.compiler}"]
     if build.artifact:
         notes.append(f"library: {build.artifact}")
+    if build.sandbox != "full":
+        level = f"level {build.sandbox} of isolation" if build.sandbox else "no isolation"
+        notes.append(f"the compiler ran under {level}")
     return [*notes, f"repeat in the program's folder: {' '.join(build.command)}"]
 
 

@@ -146,6 +146,7 @@ class Work:
             time_limit_s=self.build_time_limit_s,
             emit=self.emit,
             prefixes=(self.interpreter.prefix,),
+            require_sandbox=self.require_sandbox,
         )
 
     @property

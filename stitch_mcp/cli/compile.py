@@ -3,7 +3,7 @@
 import click
 
 from stitch_mcp.cli.exit_codes import for_build
-from stitch_mcp.cli.options import json_option, target_option, workspace_option
+from stitch_mcp.cli.options import json_option, sandbox_option, target_option, workspace_option
 from stitch_mcp.cli.output import Output
 from stitch_mcp.tables import build_sections
 
@@ -13,6 +13,7 @@ from stitch_mcp.tables import build_sections
 @click.option("--main", metavar="FILE", help="The file of a folder that is compiled.")
 @click.option("--arch", "archs", multiple=True, metavar="SM", help="GPU architecture; may be repeated.")
 @click.option("--build-time-limit-s", metavar="SECONDS", help="Stop the compiler after this time.")
+@sandbox_option
 @target_option
 @workspace_option
 @json_option
@@ -21,6 +22,7 @@ def command(
     main: str | None,
     archs: tuple[str, ...],
     build_time_limit_s: str | None,
+    require_sandbox: str | None,
     target: str | None,
     workspace: str | None,
     as_json: bool,
@@ -37,6 +39,7 @@ def command(
         target=target,
         workspace=workspace,
         build_time_limit_s=build_time_limit_s,
+        require_sandbox=require_sandbox,
     )
     # `command` is the name of this command in every JSON object.
     fields = {"compiler_command" if name == "command" else name: value for name, value in build}

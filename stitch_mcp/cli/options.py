@@ -8,6 +8,7 @@ import click
 from stitch_mcp.config import Config, Settings, load_config
 
 F = TypeVar("F", bound=Callable[..., Any])
+_SANDBOX = "Refuse weaker isolation: full, fs+net or process."
 
 
 def json_option(command: F) -> F:
@@ -41,12 +42,17 @@ def run_options(command: F) -> F:
     """The command with the options of everything that runs code: interpreter, threads, isolation, limit."""
     for name, metavar, text in (
         ("--time-limit-s", "SECONDS", "Begin no further step, draw or round after this time."),
-        ("--require-sandbox", "LEVEL", "Refuse weaker isolation: full, fs+net or process."),
+        ("--require-sandbox", "LEVEL", _SANDBOX),
         ("--threads", "N", "CPU threads of program and baselines (default: all)."),
         ("--python", "PATH", "Interpreter that has torch and runs the reference."),
     ):
         command = click.option(name, metavar=metavar, help=text)(command)
     return workspace_option(command)
+
+
+def sandbox_option(command: F) -> F:
+    """The command with the isolation that it needs."""
+    return click.option("--require-sandbox", metavar="LEVEL", help=_SANDBOX)(command)
 
 
 def reference_options(command: F) -> F:

@@ -13,6 +13,7 @@ from stitch_mcp.cli.interrupt import stop_on_interrupt
 from stitch_mcp.cli.options import parse_overrides
 from stitch_mcp.programs import read_program
 from stitch_tools.errors import InterruptedRunError, UsageError
+from stitch_tools.processes.isolation import probe_isolation
 from stitch_tools.store import Store
 
 PROGRAMS = Path(__file__).parents[1] / "tools" / "programs"
@@ -146,6 +147,27 @@ def test_a_program_that_does_not_compile_is_a_result_with_diagnostics(
     out = capsys.readouterr().out
     assert "bad.cpp:1" in out
     assert "repeat in the program's folder:" in out
+
+
+def test_a_gpu_architecture_for_cpp_is_a_usage_error(
+    workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good_program(workspace / "program")
+    code, found = run_json(capsys, "compile", "program", "--arch", "sm_90")
+    assert code == 2
+    error = found["error"]
+    assert isinstance(error, dict)
+    assert "sm_90 names a GPU" in error["message"]
+    assert "leave out --arch" in error["hint"]
+
+
+def test_compile_says_how_its_compiler_was_isolated(
+    workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    level = probe_isolation().level
+    good_program(workspace / "program")
+    code, found = run_json(capsys, "compile", "program", "--require-sandbox", level)
+    assert (code, found["sandbox"]) == (0, level)
 
 
 def test_an_empty_workspace_has_no_runs(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from stitch_tools.compile.confinement import readable_paths
 from stitch_tools.compile.headers import native_include
 from stitch_tools.compile.runner import compiler_environment, refuse_full_disk, run_compiler
 from stitch_tools.compile.toolchain import INSTALL_CPP, Compiler, find_cpp_compiler, native_architecture
@@ -94,7 +95,7 @@ def _build(source: str, output: str, flags: Sequence[str], cache_dir: Path | Non
     with storing(folder, "STITCH_CACHE_DIR"):
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".tmp-") as scratch:
-            _compile(command, Path(scratch))
+            _compile(command, Path(scratch), readable_paths([compiler], [_SOURCES, native_include()]))
             (Path(scratch) / output).replace(built)
     return built
 
@@ -110,9 +111,13 @@ def _key(path: Path, compiler: Compiler, command: Sequence[str]) -> str:
     return sha256_hex(json.dumps(facts, sort_keys=True).encode("utf-8"))[:32]
 
 
-def _compile(command: Sequence[str], scratch: Path) -> None:
+def _compile(command: Sequence[str], scratch: Path, readable: Sequence[str]) -> None:
     done = run_compiler(
-        command, folder=scratch, env=compiler_environment(scratch), time_limit_s=_BUILD_TIMEOUT_S
+        command,
+        folder=scratch,
+        env=compiler_environment(scratch),
+        time_limit_s=_BUILD_TIMEOUT_S,
+        readable=readable,
     )
     refuse_full_disk(done, scratch)
     if done.timed_out:

@@ -18,6 +18,7 @@ from stitch_tools.check.candidate import Worker
 from stitch_tools.check.reference import Inputs, ReferenceServer
 from stitch_tools.models import Build, Program
 from stitch_tools.processes.interpreter import find_interpreter
+from stitch_tools.processes.isolation import probe_isolation
 from stitch_tools.processes.session import TargetSession
 from stitch_tools.store import Store
 from stitch_tools.worker import memory
@@ -293,25 +294,50 @@ def nobody_called(plants: Plants) -> bool:
     return True
 
 
-INCLUDING = """
+BUILDING = """
 #include "zoo.h"
 
-asm(".data\\n.global stolen\\nstolen: .incbin \\"{path}\\"\\n.text");
+TAKING
 
-struct Program : zoo::Base {{
-  void forward(zoo::Call&) {{}}
-}};
+struct Program : zoo::Base {
+  void forward(zoo::Call&) {}
+};
 
 ZOO_PROGRAM(Program)
 """
+TAKING = {
+    "assembled in": r"""asm(".data\nstolen: .incbin \"VICTIM\"\n.text");""",
+    "included by the assembler": r"""asm(".include \"VICTIM\"");""",
+    "included": 'const char* stolen =\n#include "VICTIM"\n;',
+    "included as a system header": "const char* stolen =\n#include <VICTIM>\n;",
+    "included by a detour": f'const char* stolen =\n#include "{"../" * 20}.VICTIM"\n;',
+}
+"""How a source asks its compiler for a file."""
 
 
-@pytest.mark.xfail(reason="compilers run outside the sandbox and read what the user can read", strict=True)
-def test_a_build_takes_nothing_in_from_outside_the_program(plants: Plants) -> None:
-    # The attackers before, at weaker levels, may have changed the file.
-    plants.victim.write_text(plants.home, encoding="utf-8")
+@pytest.mark.parametrize("way", TAKING)
+def test_a_build_takes_nothing_in_from_outside_the_program(plants: Plants, way: str) -> None:
+    if probe_isolation().level == "process":
+        pytest.skip("level process has no file rules")
+    # The attackers before, at weaker levels, may have changed the file. Quoted, it is C++ too.
+    plants.victim.write_text(json.dumps(plants.home), encoding="utf-8")
+    plants.victim.chmod(0o644)
+    source = BUILDING.replace("TAKING", TAKING[way]).replace("VICTIM", str(plants.victim))
     store = Store(plants.root / "builds" / "store")
-    source = INCLUDING.format(path=plants.victim).encode()
-    program = make_program(store, {"p.cpp": source, "zoo.h": ZOO_HEADER.read_bytes()}, "p.cpp")
+    program = make_program(store, {"p.cpp": source.encode(), "zoo.h": ZOO_HEADER.read_bytes()}, "p.cpp")
     built = build(program, store)
-    assert built.artifact is None or plants.home.encode() not in Path(built.artifact).read_bytes()
+    assert built.artifact is None
+    (refusal,) = [row.message for row in built.diagnostics if "lies outside the program" in row.message]
+    assert str(plants.victim) in refusal
+
+
+def test_a_program_that_builds_itself_takes_no_more_than_it_may_read(room: Room) -> None:
+    files = {
+        "program.py": (ATTACKERS / "builds.py").read_bytes(),
+        "victim.txt": str(room.plants.victim).encode(),
+    }
+    room.plants.victim.write_text(room.plants.home, encoding="utf-8")
+    room.plants.victim.chmod(0o644)
+    text = room.raid(make_program(room.store, files, "program.py", "kernelbench"), None)
+    assert ("BUILT" in text) is (room.level == "process"), text[-1500:]
+    assert "BUILT" in text or "file not found" in text

@@ -3,15 +3,17 @@
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stitch_tools.compile.cache import BuildCache
+from stitch_tools.compile.confinement import compiler_level, readable_paths, refuse_weaker
 from stitch_tools.compile.cpp import cpp_command
 from stitch_tools.compile.diagnostics import parse_diagnostics, tool_error
 from stitch_tools.compile.elf import missing_abi_symbols
 from stitch_tools.compile.headers import Library, find_cublas, find_onednn, native_include
 from stitch_tools.compile.nvcc import archs_for, nvcc_command
+from stitch_tools.compile.refused import name_refusals
 from stitch_tools.compile.resources import parse_resources
 from stitch_tools.compile.runner import Completed, compiler_environment, refuse_full_disk, run_compiler
 from stitch_tools.compile.toolchain import (
@@ -23,12 +25,12 @@ from stitch_tools.compile.toolchain import (
     native_architecture,
 )
 from stitch_tools.errors import EnvironmentMissingError, UsageError
-from stitch_tools.models import Build, Diagnostic, Program, Toolchain, sha256_hex
+from stitch_tools.models import Build, Diagnostic, Program, SandboxLevel, Toolchain, sha256_hex
 from stitch_tools.store import Store
 from stitch_tools.user_cache import user_cache_dir
 
 OUTPUT_NAME = "libprogram.so"
-_KEY_SCHEMA = 1
+_KEY_SCHEMA = 2
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,10 @@ class Recipe:
     include_folders: tuple[Path, ...]
     machine: str
     """What -march=native means here; "" for GPU code."""
+    host: Compiler | None = None
+    """The C++ compiler that `compiler` calls; None where it calls no other."""
+    require_sandbox: SandboxLevel | None = None
+    """Isolation of the compiler below which nothing is built."""
 
     @property
     def key(self) -> str:
@@ -55,6 +61,8 @@ class Recipe:
             "command": self.command,
             "machine": self.machine,
             "headers": [_headers_hash(folder) for folder in self.include_folders],
+            # What was built under a weaker isolation may hold files of the user's.
+            "require_sandbox": self.require_sandbox,
         }
         return sha256_hex(json.dumps(facts, sort_keys=True).encode("utf-8"))
 
@@ -68,6 +76,7 @@ def compile_program(
     time_limit_s: float = 600.0,
     emit: Callable[[str], None] | None = None,
     prefixes: Sequence[Path] = (),
+    require_sandbox: SandboxLevel | None = None,
 ) -> Build:
     """The build of a native program: from the cache where an equal one lies there, else by the compiler.
 
@@ -79,13 +88,16 @@ def compile_program(
         time_limit_s: the compiler is killed after this many seconds, and the build says `timed_out`.
         emit: called with progress sentences.
         prefixes: `sys.prefix` of interpreters (the target's) whose library headers may be used.
+        require_sandbox: isolation of the compiler below which nothing is built.
 
     Raises:
         EnvironmentMissingError: no fitting compiler, or headers that the program includes are not here.
+        SandboxError: this machine isolates compilers less than required.
         StoreError: the program's files are missing, or the cache folder cannot be written.
-        UsageError: the program is not native.
+        UsageError: the program is not native, or C++ for which GPU architectures are named.
     """
     recipe = plan_build(program, sources_of(program, store), archs=archs, prefixes=prefixes)
+    recipe = replace(recipe, require_sandbox=require_sandbox)
     return run_recipe(recipe, store, cache_dir=cache_dir, time_limit_s=time_limit_s, emit=emit)
 
 
@@ -100,6 +112,7 @@ def run_recipe(
     """The build that a recipe gives: from the cache where an equal one lies there, else by the compiler.
 
     Raises:
+        SandboxError: this machine isolates compilers less than the recipe requires.
         StoreError: the program's files are missing, or the cache folder cannot be written.
     """
     cache = BuildCache(user_cache_dir() if cache_dir is None else cache_dir)
@@ -126,11 +139,16 @@ def plan_build(
 
     Raises:
         EnvironmentMissingError: no fitting compiler, or headers that the program includes are not here.
-        UsageError: the program is not native.
+        UsageError: the program is not native, or C++ for which GPU architectures are named.
     """
     toolchain = toolchain_of(program)
     text = "\n".join(sources.values())
     if toolchain == "cpp":
+        if archs:
+            raise UsageError(
+                f"{program.main} is C++ for the CPU, and {', '.join(archs)} names a GPU",
+                hint="leave out --arch, or name a .cu file",
+            )
         return _cpp_recipe(program, text, prefixes)
     return _nvcc_recipe(program, text, archs, prefixes)
 
@@ -173,7 +191,7 @@ def _nvcc_recipe(program: Program, text: str, archs: Sequence[str], prefixes: Se
     folders = (native_include(), *_wanted(find_cublas(prefixes), r"cublas\w*\.h", text))
     built = archs_for(program.target, archs)
     command = nvcc_command(compiler, host, program.main, OUTPUT_NAME, built, folders)
-    return Recipe(program, "nvcc", compiler, command, built, (), folders, "")
+    return Recipe(program, "nvcc", compiler, command, built, (), folders, "", host)
 
 
 def _wanted(library: Library, header: str, text: str) -> tuple[Path, ...]:
@@ -193,24 +211,35 @@ def _build(
     if emit is not None:
         arch_names = f" for {', '.join(recipe.archs)}" if recipe.archs else ""
         emit(f"compiling {recipe.program.main}{arch_names} with {recipe.compiler.version_line}")
+    refuse_weaker(compiler_level(), recipe.require_sandbox)
+    compilers = [recipe.compiler, *([recipe.host] if recipe.host is not None else [])]
+    readable = readable_paths(compilers, recipe.include_folders)
     with cache.workspace() as workspace:
         folder, scratch = workspace / "source", workspace / "scratch"
         scratch.mkdir()
         store.materialize(recipe.program.files, folder, "STITCH_CACHE_DIR")
         completed = run_compiler(
-            recipe.command, folder=folder, env=compiler_environment(scratch), time_limit_s=time_limit_s
+            recipe.command,
+            folder=folder,
+            env=compiler_environment(scratch),
+            time_limit_s=time_limit_s,
+            readable=readable,
         )
-        build = _result(recipe, completed, folder, time_limit_s)
+        build = _result(recipe, completed, folder, readable, time_limit_s)
         if build.artifact is None:
             return build
         return cache.publish(key, build, Path(build.artifact), workspace)
 
 
-def _result(recipe: Recipe, completed: Completed, folder: Path, time_limit_s: float) -> Build:
+def _result(
+    recipe: Recipe, completed: Completed, folder: Path, readable: Sequence[str], time_limit_s: float
+) -> Build:
     """What the compiler run gave, with the artifact still where the compiler wrote it."""
     refuse_full_disk(completed, folder)
     artifact = folder / OUTPUT_NAME
     diagnostics = parse_diagnostics(completed.output, _texts(recipe.program, folder), folder=str(folder))
+    if completed.level in ("full", "fs+net"):
+        diagnostics = name_refusals(diagnostics, folder, readable)
     problem = _failure(completed, artifact, diagnostics, time_limit_s)
     if problem is not None:
         diagnostics = (*diagnostics, problem)
@@ -230,6 +259,7 @@ def _result(recipe: Recipe, completed: Completed, folder: Path, time_limit_s: fl
         wall_s=completed.wall_s,
         cpu_s=completed.cpu_s,
         libraries=recipe.libraries,
+        sandbox=completed.level,
     )
 
 

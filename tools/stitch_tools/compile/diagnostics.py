@@ -1,4 +1,4 @@
-"""Compiler output turned into Diagnostics: g++, clang++, nvcc's front end, ptxas and the linker.
+"""Compiler output turned into Diagnostics: g++, clang++, nvcc's front end, assemblers and the linker.
 
 The text comes from a compiler that read a stranger's source, so any text must be survived, and none of it is
 trusted: a message is data.
@@ -28,6 +28,9 @@ _NVCC = re.compile(
 )
 _PTXAS_LINE = re.compile(
     r"^ptxas (?:.+?), line (?P<line>\d+); (?P<severity>fatal|error|warning)\s*: (?P<message>.*)$"
+)
+_ASSEMBLER = re.compile(
+    r"^(?P<file>[^\s:][^:\n]*):(?P<line>\d+): (?P<severity>Fatal error|Error|Warning): (?P<message>.*)$"
 )
 _TOOL = re.compile(
     r"^(?P<tool>ptxas|nvcc|nvlink|fatbinary|cicc|cudafe\+\+|collect2|c\+\+|cc1plus|as|g\+\+(?:-\d+)?|clang\+\+|clang)"
@@ -118,6 +121,19 @@ def _read_ptxas_line(line: str) -> Diagnostic | None:
     )
 
 
+def _read_assembler(line: str) -> Diagnostic | None:
+    match = _ASSEMBLER.match(line)
+    if match is None:
+        return None
+    return Diagnostic(
+        severity=_severity(match["severity"].lower()),
+        message=match["message"],
+        file=match["file"],
+        line=_number(match["line"]),
+        code="as",
+    )
+
+
 def _read_tool(line: str) -> Diagnostic | None:
     match = _TOOL.match(line)
     if match is None:
@@ -146,6 +162,7 @@ _READERS: tuple[Callable[[str], Diagnostic | None], ...] = (
     _read_ptxas_line,
     _read_nvcc,
     _read_gnu,
+    _read_assembler,
     _read_undefined,
     _read_tool,
     _read_linker,
@@ -166,13 +183,15 @@ def _completed(raw: Diagnostic, tail: str, sources: Mapping[str, str], folder: s
     """`raw` with its file made relative, the source line looked up, and a query for the documentation."""
     file = _relative(raw.file, folder) if raw.file else None
     message = " ".join(f"{raw.message} {tail}".split())[:_LONGEST_MESSAGE]
-    if raw.code == "ld" and file not in sources:
-        file = None  # an object file in the scratch folder tells the author nothing
+    line = raw.line
+    if raw.code in ("as", "ld") and file not in sources:
+        file = line = None  # an object or assembler file in the scratch folder tells the author nothing
     return raw.model_copy(
         update={
             "file": file,
+            "line": line,
             "message": message,
-            "source_line": _source_line(sources.get(file or ""), raw.line),
+            "source_line": _source_line(sources.get(file or ""), line),
             "doc_query": _doc_query(message, raw.code, file),
         }
     )

@@ -1,21 +1,27 @@
-"""Runs one compiler: own session, time and memory limits, bounded output, nothing left behind.
+"""Runs one compiler: isolated, with time and memory limits, bounded output, nothing left behind.
 
-A compiler's input is a stranger's text. It gets no descriptor, no secret of the environment, and an end: the
-whole process group is killed at the time limit, and by `timeout` too should this process die before that.
+A compiler's input is a stranger's text. It gets no file but its own, no network, no descriptor, no secret of
+the environment, and an end: the whole process group is killed at the time limit, and by the kernel should
+this process die before that.
 """
 
 import errno
+import json
 import os
-import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
+from stitch_tools.compile.confinement import compiler_level, readable_paths
+from stitch_tools.errors import SandboxError
+from stitch_tools.models.verdict import SandboxLevel
+from stitch_tools.processes.isolation import BOOTSTRAP
 from stitch_tools.store import storing
 
 OUTPUT_LIMIT_BYTES = 4 << 20
@@ -38,6 +44,8 @@ class Completed:
     cpu_s: float
     """User + system seconds of the compiler and every process that it waited for."""
     output_cut: bool = False
+    level: SandboxLevel | None = None
+    """Isolation that it ran in, None where this system has none."""
 
 
 def compiler_environment(scratch: Path, env: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -61,63 +69,138 @@ def refuse_full_disk(completed: Completed, folder: Path) -> None:
         StoreError: the disk of the build cache is full.
     """
     full = os.strerror(errno.ENOSPC)
-    if completed.exit_code != 0 and full in completed.output:
+    # The words alone prove nothing: `#error` prints what a source likes.
+    if completed.exit_code != 0 and full in completed.output and _is_nearly_full(folder):
         with storing(folder, "STITCH_CACHE_DIR"):
             raise OSError(errno.ENOSPC, full)
 
 
+def _is_nearly_full(folder: Path) -> bool:
+    """Whether what one build may write could have had no room there."""
+    disk = os.statvfs(folder)
+    has_no_files = disk.f_files > 0 and disk.f_favail < 64
+    return has_no_files or disk.f_bavail * disk.f_frsize < 2 * FILE_LIMIT_BYTES
+
+
 def run_compiler(
-    command: Sequence[str], *, folder: Path, env: Mapping[str, str], time_limit_s: float
+    command: Sequence[str],
+    *,
+    folder: Path,
+    env: Mapping[str, str],
+    time_limit_s: float,
+    readable: Sequence[str] | None = None,
+    level: SandboxLevel | None = None,
 ) -> Completed:
     """The result of running `command` in `folder`; every process that it started is gone afterwards.
 
+    Args:
+        command: the compiler and its arguments.
+        folder: where it runs; this and the TMPDIR of `env` are all that it may write.
+        env: its environment.
+        time_limit_s: it is killed after this many seconds.
+        readable: files and folders that it may read; None is what every compiler of the system may.
+        level: its isolation; None is the strongest of this machine.
+
     Raises:
         OSError: the command cannot be started.
+        SandboxError: its isolation could not be set up; it did not run.
     """
     started = time.monotonic()
-    process = subprocess.Popen(
-        limited(command, time_limit_s),
+    level = compiler_level() if level is None else level
+    told, report = os.pipe()
+    with os.fdopen(told, encoding="utf-8") as answer:
+        try:
+            launcher = _launcher(command, folder, env, time_limit_s, readable, level, report)
+            process = _start(launcher, folder, env, report)
+        finally:
+            os.close(report)
+        assert process.stdout is not None
+        collector = _Collector(process.stdout)
+        # The wait leaves the leader a zombie, so that its group id cannot belong to anybody else yet.
+        waiter = threading.Thread(
+            target=os.waitid, args=(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT), daemon=True
+        )
+        waiter.start()
+        try:
+            waiter.join(max(0.0, started + time_limit_s - time.monotonic()))
+            timed_out = waiter.is_alive()
+        finally:
+            _kill_group(process.pid)
+        waiter.join()
+        status, cpu_s = _reap(process)
+        wall_s = time.monotonic() - started
+        output, cut = collector.finish()
+        ended = _exit_code(answer.readline(), status, command)
+    return Completed(ended, output, timed_out, wall_s, cpu_s, cut, level)
+
+
+def _start(
+    command: Sequence[str], folder: Path, env: Mapping[str, str], kept: int
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command,
         cwd=folder,
         env=dict(env),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         start_new_session=True,
+        pass_fds=(kept,),
     )
-    assert process.stdout is not None
-    collector = _Collector(process.stdout)
-    # The wait leaves the leader a zombie, so that its group id cannot belong to anybody else yet.
-    waiter = threading.Thread(
-        target=os.waitid, args=(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT), daemon=True
-    )
-    waiter.start()
-    try:
-        waiter.join(max(0.0, started + time_limit_s - time.monotonic()))
-        timed_out = waiter.is_alive()
-    finally:
-        _kill_group(process.pid)
-    waiter.join()
-    status, cpu_s = _reap(process)
-    wall_s = time.monotonic() - started
-    output, cut = collector.finish()
-    return Completed(status, output, timed_out, wall_s, cpu_s, cut)
 
 
-def limited(command: Sequence[str], time_limit_s: float) -> list[str]:
-    """`command` under limits on memory, CPU time and file size, and `timeout` where the system has it.
+def _launcher(
+    command: Sequence[str],
+    folder: Path,
+    env: Mapping[str, str],
+    time_limit_s: float,
+    readable: Sequence[str] | None,
+    level: SandboxLevel | None,
+    report: int,
+) -> list[str]:
+    """The command that confines itself as asked and becomes `command` (worker/compiler_run.py)."""
+    paths = [*(readable_paths(()) if readable is None else readable)]
+    if level == "full":
+        paths.append("/proc")  # its own, which shows the compiler's processes alone
+    request = {
+        "command": [*command],
+        "folder": str(folder.absolute()),
+        "level": level,
+        "readable": paths,
+        "writable": [*dict.fromkeys(str(Path(path).absolute()) for path in (folder, env["TMPDIR"]))],
+        "limits": _limits(time_limit_s),
+        "report": report,
+        "parent": os.getpid(),
+    }
+    return [sys.executable, "-I", "-S", str(BOOTSTRAP), "compile", json.dumps(request)]
 
-    `timeout` matters only when this process is killed: the compiler would then run on without an end.
+
+def _limits(time_limit_s: float) -> dict[str, int]:
+    """Limits by name. Time on the CPU ends what the clock, with us, would not outlive."""
+    return {
+        "RLIMIT_CORE": 0,
+        "RLIMIT_AS": _memory_limit_bytes(),
+        "RLIMIT_CPU": int(time_limit_s) * (os.cpu_count() or 1) + 5,
+        "RLIMIT_FSIZE": FILE_LIMIT_BYTES,
+    }
+
+
+def _exit_code(line: str, launcher: int, command: Sequence[str]) -> int:
+    """How the compiler ended, by what its launcher told; where that was killed, how the launcher did.
+
+    Raises:
+        OSError: the compiler cannot be started.
+        SandboxError: its isolation could not be set up.
     """
-    shell = shutil.which("sh")
-    if shell is None:
-        return list(command)
-    timeout = shutil.which("timeout")
-    guard = [timeout, "-s", "KILL", f"{time_limit_s + 5:.0f}"] if timeout else []
-    limits = (
-        f"ulimit -c 0; ulimit -v {_memory_limit_bytes() >> 10}; "
-        f"ulimit -t {int(time_limit_s) * (os.cpu_count() or 1) + 5}; ulimit -f {FILE_LIMIT_BYTES >> 9}"
-    )
-    return [shell, "-c", f'{limits}; exec "$@"', "sh", *guard, *command]
+    told: dict[str, Any] = json.loads(line) if line.endswith("\n") else {}
+    if "not_started" in told:
+        raise OSError(told["not_started"], os.strerror(told["not_started"]), command[0])
+    if "sandbox" in told:
+        raise SandboxError(
+            f"the compiler could not be isolated: {told['sandbox']}",
+            hint="`stitch-mcp doctor` names the level that works here",
+        )
+    return os.waitstatus_to_exitcode(told["status"]) if "status" in told else launcher
 
 
 @dataclass

@@ -135,7 +135,7 @@ def native_architecture(compiler: Compiler) -> str:
 
     Part of the cache key, so that a cache on a shared disk never hands out another machine's code.
     """
-    completed = _run([*compiler.command, "-march=native", "-###", "-E", "-x", "c++", "/dev/null"])
+    completed = ask_compiler([*compiler.command, "-march=native", "-###", "-E", "-x", "c++", "/dev/null"])
     if completed is None:
         return ""
     # The line of the compiler proper; gcc echoes its arguments in COLLECT_GCC_OPTIONS as well.
@@ -191,7 +191,7 @@ def _probe(command: tuple[str, ...]) -> Compiler | None:
 
 @lru_cache(maxsize=64)
 def _probe_file(command: tuple[str, ...], _mtime_ns: int, _size: int) -> Compiler | None:
-    text = _run([*command, "--version"])
+    text = ask_compiler([*command, "--version"])
     return None if text is None else parse_version(command, text)
 
 
@@ -213,8 +213,8 @@ def parse_version(command: tuple[str, ...], text: str) -> Compiler | None:
     return None
 
 
-def _run(command: list[str]) -> str | None:
-    """Both output streams of a short command, or None when it cannot be run."""
+def ask_compiler(command: list[str]) -> str | None:
+    """Both output streams of a short command without a source of anybody's; None when it cannot be run."""
     try:
         completed = subprocess.run(
             command,
@@ -233,7 +233,7 @@ def _run(command: list[str]) -> str | None:
 
 @lru_cache(maxsize=8)
 def _top_of_dryrun(program: str) -> Path | None:
-    text = _run([program, "--dryrun", "-E", "-x", "cu", "/dev/null"])
+    text = ask_compiler([program, "--dryrun", "-E", "-x", "cu", "/dev/null"])
     found = re.search(r"^#\$ TOP=(.+)$", text or "", re.MULTILINE)
     return Path(found.group(1).strip()).resolve() if found else None
 

@@ -4,6 +4,7 @@ from typing import Literal
 
 from stitch_tools.models.base import Fact, sha256_hex
 from stitch_tools.models.task import SourceFile
+from stitch_tools.models.verdict import SandboxLevel
 
 ProgramFormat = Literal["native", "kernelbench"]
 Toolchain = Literal["cpp", "nvcc"]
@@ -95,3 +96,6 @@ class Build(Fact):
     """User + system CPU seconds of the compiler and its children."""
     libraries: tuple[str, ...] = ()
     """Absolute paths of shared libraries to preload before the program is loaded (oneDNN, ...)."""
+    sandbox: SandboxLevel | None = None
+    """Isolation that the compiler ran in, under which the artifact can hold no file of the user's unless it
+    is `process`; None: there is none on that system."""

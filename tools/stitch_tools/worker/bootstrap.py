@@ -1,7 +1,7 @@
 """Start of the zygote, run by path in the target interpreter: `python bootstrap.py DESCRIPTOR BOUND`.
 
-`python bootstrap.py probe` prints the isolation level of the machine instead, in any Python, and
-`python bootstrap.py python_host ...` runs one `ModelNew` in a process of its own.
+In any Python, `probe` instead of the numbers prints the isolation level of the machine, `compile ...` runs
+one compiler confined, `canary` computes a little on the GPU, and `python_host ...` runs one `ModelNew` alone.
 
 Registers an empty `stitch_tools` package whose path is our folder, so that `stitch_tools.worker` can be
 imported while nothing else of our installation, least of all our site-packages, is on the interpreter's path.
@@ -22,13 +22,28 @@ def register_package() -> None:
     sys.modules["stitch_tools"] = package
 
 
+def main(words: list[str]) -> int:
+    """Exit code of what the first word names; only its own modules are imported."""
+    if words[0] == "compile":
+        from stitch_tools.worker import compiler_run
+
+        return compiler_run.main(words[1])
+    if words[0] == "canary":
+        from stitch_tools.worker import gpu_canary
+
+        return gpu_canary.main()
+    if words[0] == "python_host":
+        from stitch_tools.worker import python_host
+
+        return python_host.main(*words[1:])
+    from stitch_tools.worker import zygote
+
+    if words[0] == "probe":
+        zygote.print_isolation()
+        return 0
+    return zygote.main(int(words[0]), bound=words[1] == "1")
+
+
 if __name__ == "__main__":
     register_package()
-    from stitch_tools.worker import python_host, zygote
-
-    if sys.argv[1] == "probe":
-        zygote.print_isolation()
-    elif sys.argv[1] == "python_host":
-        sys.exit(python_host.main(*sys.argv[2:]))
-    else:
-        sys.exit(zygote.main(int(sys.argv[1]), bound=sys.argv[2] == "1"))
+    sys.exit(main(sys.argv[1:]))

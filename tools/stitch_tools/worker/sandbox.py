@@ -120,9 +120,7 @@ def mount_private(scratch: str | None, scratch_bytes: int, writable: Iterable[st
     linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
     linux.forbid_writes("/")
     linux.mount("proc", "/proc", "proc", plain | linux.MS_NOEXEC)
-    if scratch is None:
-        return
-    for folder in (scratch, _MEMORY_FOLDER):
+    for folder in (scratch, _MEMORY_FOLDER) if scratch is not None else ():
         if Path(folder).is_dir():
             linux.mount("tmpfs", folder, "tmpfs", plain, f"size={scratch_bytes},mode=0700,nr_inodes=65536")
     for folder in writable:
@@ -209,7 +207,7 @@ def apply(confinement: Confinement) -> None:
     Raises:
         OSError: some part was refused; nothing must run then.
     """
-    _set_limits(confinement.limits)
+    set_limits(confinement.limits)
     linux.drop_capabilities()
     linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
     if confinement.level != "process":
@@ -276,7 +274,8 @@ def _existing(paths: Iterable[str]) -> list[str]:
     return [path for path in dict.fromkeys(paths) if Path(path).is_absolute() and Path(path).exists()]
 
 
-def _set_limits(limits: dict[str, int]) -> None:
+def set_limits(limits: dict[str, int]) -> None:
+    """Lower this process' limits, for ever; RLIMIT_DATA counts from what is mapped now."""
     import resource  # not on every system where this module is imported
 
     for name, value in limits.items():
