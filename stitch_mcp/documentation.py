@@ -4,6 +4,9 @@ from pathlib import Path
 
 from stitch_mcp.config import Config
 from stitch_rag.build import BuildReport, IndexStatus, Progress, build_index, clear_index, index_status
+from stitch_rag.docstrings import Target
+from stitch_rag.evaluate import DEPTH, Evaluation, evaluate, read_questions
+from stitch_rag.pages import add_pages
 from stitch_rag.place import IndexPlace
 from stitch_rag.reader import Reader
 from stitch_tools.errors import EnvironmentMissingError
@@ -17,12 +20,31 @@ def open_reader(config: Config) -> Reader:
 
 def build(config: Config, *, anew: bool, progress: Progress) -> BuildReport:
     """What was built; errors as in `build_index`."""
-    return build_index(IndexPlace(config.cache_dir), _prefixes(config), anew=anew, progress=progress)
+    prefixes, target = _target(config)
+    return build_index(IndexPlace(config.cache_dir), prefixes, target=target, anew=anew, progress=progress)
+
+
+def add(config: Config, origin: str, progress: Progress) -> tuple[list[str], BuildReport]:
+    """Where the added pages come from, and the build that took them in; errors as in `add_pages`."""
+    place = IndexPlace(config.cache_dir)
+    pages = add_pages(place, origin)
+    return [page.origin for page in pages], build(config, anew=False, progress=progress)
+
+
+def evaluate_search(config: Config, questions: Path) -> Evaluation:
+    """How well this user's index answers a file of questions; errors as in `read_questions`."""
+    rows = read_questions(questions)
+    reader = open_reader(config)
+    reader.search("warm up")
+    found = evaluate(rows, lambda question: reader.search(question, count=DEPTH))
+    reader.close()
+    return found
 
 
 def status(config: Config) -> IndexStatus:
     """The state of the index, compared with what this machine has now."""
-    return index_status(IndexPlace(config.cache_dir), _prefixes(config))
+    prefixes, target = _target(config)
+    return index_status(IndexPlace(config.cache_dir), prefixes, target=target)
 
 
 def clear(config: Config) -> int:
@@ -30,9 +52,10 @@ def clear(config: Config) -> int:
     return clear_index(IndexPlace(config.cache_dir))
 
 
-def _prefixes(config: Config) -> list[Path]:
-    """The target interpreter's prefix; none where there is no such interpreter, which here is no failure."""
+def _target(config: Config) -> tuple[list[Path], Target | None]:
+    """The target interpreter's prefix, and itself; nothing where there is none, which here is no failure."""
     try:
-        return [find_interpreter(config.python, config.workspace, need_torch=False).prefix]
+        found = find_interpreter(config.python, config.workspace, need_torch=False)
     except EnvironmentMissingError:
-        return []
+        return [], None
+    return [found.prefix], Target(found.path, found.torch_version)

@@ -5,7 +5,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from stitch_rag.inputs import Input, header_inputs, own_inputs
+from stitch_rag.docstrings import Target
+from stitch_rag.inputs import Input, docstring_input, error_input, header_inputs, own_inputs, page_inputs
 from stitch_rag.place import IndexPlace
 from stitch_rag.sources import Root, find_roots
 from stitch_rag.store import SCHEMA, IndexStore
@@ -67,16 +68,23 @@ class IndexStatus(Fact):
 
 
 def gather(
-    prefixes: Sequence[Path] = (), roots: Sequence[Root] | None = None
+    place: IndexPlace,
+    prefixes: Sequence[Path] = (),
+    roots: Sequence[Root] | None = None,
+    target: Target | None = None,
 ) -> tuple[list[Input], list[Root]]:
     """All inputs that this machine has now, and the folders that headers come from.
 
     Args:
+        place: where the user's pages lie.
         prefixes: `sys.prefix` of interpreters whose packages count.
         roots: include folders instead of those that are found.
+        target: an interpreter whose docstrings count.
     """
     found = list(find_roots(prefixes) if roots is None else roots)
-    return [*own_inputs(), *header_inputs(found)], found
+    optional = (error_input(found), docstring_input(target) if target else None)
+    inputs = [*own_inputs(), *header_inputs(found), *page_inputs(place), *(row for row in optional if row)]
+    return inputs, found
 
 
 def build_index(
@@ -84,6 +92,7 @@ def build_index(
     prefixes: Sequence[Path] = (),
     *,
     roots: Sequence[Root] | None = None,
+    target: Target | None = None,
     anew: bool = False,
     progress: Progress = lambda sentence: None,
 ) -> BuildReport:
@@ -97,7 +106,7 @@ def build_index(
     lock = FileLock(place.lock, purpose="index build", option="STITCH_CACHE_DIR")
     lock.acquire(wait_s=_LOCK_WAIT_S)
     with lock:
-        inputs, found = gather(prefixes, roots)
+        inputs, found = gather(place, prefixes, roots, target)
         store = _begin(place, anew=anew)
         try:
             read, removed = _fill(store, inputs, progress)
@@ -126,10 +135,14 @@ def build_index(
 
 
 def index_status(
-    place: IndexPlace, prefixes: Sequence[Path] = (), *, roots: Sequence[Root] | None = None
+    place: IndexPlace,
+    prefixes: Sequence[Path] = (),
+    *,
+    roots: Sequence[Root] | None = None,
+    target: Target | None = None,
 ) -> IndexStatus:
     """The state of the index, compared with what this machine has now."""
-    inputs, found = gather(prefixes, roots)
+    inputs, found = gather(place, prefixes, roots, target)
     store = IndexStore.open(place.index)
     if store is None:
         return IndexStatus(

@@ -3,14 +3,21 @@
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.resources import files as package_files
+
+from pydantic import ValidationError
 
 from stitch_rag.chunks import Chunk
 from stitch_rag.diagnostics import message_chunks, messages_text
+from stitch_rag.docstrings import Target, read_docstrings
 from stitch_rag.extract.declarations import declarations
 from stitch_rag.extract.merge import Place, header_chunks
+from stitch_rag.glossary import explained
 from stitch_rag.notes import load_notes, note_chunks, packaged_notes
+from stitch_rag.pages import Page, page_chunks, stored_pages
+from stitch_rag.place import IndexPlace
+from stitch_rag.runtime_errors import find_runtime, read_errors
 from stitch_rag.sources import Header, Root, find_headers
 from stitch_tools.models.base import sha256_hex
 
@@ -53,6 +60,39 @@ def own_inputs() -> list[Input]:
     return [note_input(), Input("diagnostics", key, lambda: list(message_chunks()))]
 
 
+def docstring_input(target: Target) -> Input | None:
+    """The docstrings of an interpreter's torch; None where it has none."""
+    if target.torch_version is None:
+        return None
+    key = sha256_hex(repr((code_hash(), target)).encode("utf-8"))
+    return Input(f"docstrings:{target.python}", key, lambda: read_docstrings(target))
+
+
+def error_input(roots: Iterable[Root]) -> Input | None:
+    """The runtime's error messages; None where there is no runtime library beside the headers."""
+    found = list(roots)
+    library = find_runtime(root.folder for root in found)
+    if library is None:
+        return None
+    version = next((row.version for row in find_headers(found) if row.library == "cudart"), None)
+    stat = library.stat()
+    key = repr((code_hash(), str(library), stat.st_size, stat.st_mtime_ns, version))
+    return Input(f"errors:{library}", sha256_hex(key.encode("utf-8")), lambda: read_errors(library, version))
+
+
+def page_inputs(place: IndexPlace) -> list[Input]:
+    """The pages that the user added."""
+    inputs: list[Input] = []
+    for name, text in stored_pages(place):
+        try:
+            page = Page.from_json_bytes(text.encode("utf-8"))
+        except ValidationError:
+            continue  # half a page, or one of another version
+        key = sha256_hex(f"{code_hash()}{text}".encode())
+        inputs.append(Input(f"page:{name}", key, partial(page_chunks, page)))
+    return inputs
+
+
 def note_input() -> Input:
     """Our own notes."""
     texts = [(page.name, page.read_text(encoding="utf-8")) for page in packaged_notes().iterdir()]
@@ -70,6 +110,11 @@ def code_hash() -> str:
         "tokens.py",
         "notes.py",
         "diagnostics.py",
+        "glossary.py",
+        "docstrings.py",
+        "runtime_errors.py",
+        "docstring_reader.py",
+        "glossary.toml",
         "sources.py",
         "inputs.py",
         "pages.py",
@@ -90,6 +135,6 @@ def _header_input(header: Header, text: str, renamed: dict[str, str]) -> Input:
 
     def read() -> list[Chunk]:
         place = Place(header.library, header.version, str(header.path), header.source)
-        return header_chunks(declarations(text), place, renamed)
+        return explained(header_chunks(declarations(text), place, renamed))
 
     return Input(f"header:{header.path}", sha256, read)

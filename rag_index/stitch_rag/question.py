@@ -3,8 +3,8 @@
 import re
 from dataclasses import dataclass
 
-from stitch_rag.ranking import load_synonyms
-from stitch_rag.tokens import identifiers, index_words, is_plain
+from stitch_rag.ranking import load_synonyms, load_weights
+from stitch_rag.tokens import identifiers, index_words, is_plain, stem
 
 LONGEST_QUESTION = 2000
 """Characters that are read."""
@@ -34,6 +34,12 @@ class Question:
     words: tuple[Word, ...]
     names: tuple[str, ...]
     """What looks like a name of code, the longest form first."""
+    kinds: frozenset[str] = frozenset()
+    """Kinds of thing that its words ask for."""
+    libraries: frozenset[str] = frozenset()
+    """Libraries that it names."""
+    named_share: float = 0.0
+    """Share of its words that belong to names of code."""
 
     @property
     def expression(self) -> str:
@@ -46,10 +52,30 @@ def read_question(text: str) -> Question:
     """The question in `text`; any text will do, an empty one asks for nothing."""
     text = " ".join(text[:LONGEST_QUESTION].split())
     synonyms = load_synonyms()
-    kept = [word for word in identifiers(text) if not _STOP.fullmatch(word.lower())]
+    every = identifiers(text)
+    kept = [word for place, word in enumerate(every) if not _is_filler(word, place)]
     stems = dict.fromkeys(index_words(" ".join(kept)).split())
     words = [Word(stem, synonyms.get(stem, frozenset())) for stem in list(stems)[:MOST_WORDS]]
-    return Question(text, tuple(words), tuple(_names(text)))
+    code = [word for word in kept if not is_plain(word)]
+    kinds, libraries = _asked(every)
+    share = len(code) / len(kept) if kept else 0.0
+    return Question(text, tuple(words), tuple(_names(text)), kinds, libraries, share)
+
+
+def _is_filler(word: str, place: int) -> bool:
+    """Whether a word says nothing; a capital letter inside a sentence names something: matrix A."""
+    return _STOP.fullmatch(word.lower()) is not None and not (place > 0 and word == "A")
+
+
+def _asked(words: list[str]) -> tuple[frozenset[str], frozenset[str]]:
+    """The kinds of thing and the libraries that the words ask for."""
+    weights = load_weights()
+    stems = [stem(word.lower()) for word in words]
+    begins = {kind for kind, row in weights.intent.items() if stems and stems[0] in set(map(stem, row.first))}
+    holds = {kind for kind, row in weights.intent.items() if set(map(stem, row.any)) & set(stems)}
+    kinds = begins or holds  # "set an attribute" asks for a function, not for an attribute
+    libraries = {name for name, said in weights.named.items() if {stem(word) for word in said} & set(stems)}
+    return frozenset(kinds), frozenset(libraries)
 
 
 def _names(text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Puts candidates in order: full-text relevance, how well the name and first sentence fit, and priors."""
+"""Puts candidates in order: a weighted sum of how well text, name and first sentence fit, and of priors."""
 
 import math
 import re
@@ -10,6 +10,10 @@ from stitch_rag.ranking import Weights
 from stitch_rag.store import Outline
 from stitch_rag.tokens import name_words
 
+_PREFIXES = frozenset(
+    ("cuda", "cu", "cublas", "lt", "cudnn", "nccl", "attr", "nvtx", "cupti", "cusparse", "torch")
+)
+"""Parts of names that every name of a library has."""
 _SUFFIXED = re.compile(r"_(?:v\d+|ptsz|ptds|64|32)$|V\d$|_MAX(?:_ENUM)?$")
 
 
@@ -22,34 +26,30 @@ class Candidate:
     coverage: float
 
 
-def rank(
-    question: Question,
-    found: Sequence[Outline],
-    relevance: Mapping[int, float],
-    exact: Sequence[int],
-    idf: Mapping[str, float],
-    weights: Weights,
-) -> list[Candidate]:
-    """The candidates, best first.
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is known before the candidates are compared."""
 
-    Args:
-        question: what is asked.
-        found: the candidates.
-        relevance: full-text relevance by number; candidates by name alone have none.
-        exact: numbers of chunks that bear a name of the question, the best fit first.
-        idf: how much each stem of the question tells.
-        weights: of everything.
-    """
-    top = max(relevance.values(), default=1.0) or 1.0
-    places = {number: place for place, number in reversed(list(enumerate(exact)))}
+    question: Question
+    idf: Mapping[str, float]
+    """How much each stem of the question tells."""
+    short: Mapping[int, float]
+    """Full-text relevance of names and first sentences by number."""
+    full: Mapping[int, float]
+    """... and of everything."""
+    exact: Sequence[int]
+    """Numbers of entries that bear a name of the question, the best fit first."""
+
+
+def rank(evidence: Evidence, found: Sequence[Outline], weights: Weights) -> list[Candidate]:
+    """The candidates, best first."""
     rows: list[Candidate] = []
     for row in found:
-        score, coverage = _fit(question, row, idf, weights)
-        score += weights.score.relevance * relevance.get(row.number, 0.0) / top + _prior(row, weights)
-        if row.number in places:
-            score += weights.score.exact / (1 + 0.05 * places[row.number])
-        rows.append(Candidate(row, score, coverage))
-    rows.sort(key=lambda row: (-row.score, row.outline.chunk_id, row.outline.number))
+        values = features(evidence, row, weights)
+        score = sum(weights.score[name] * value for name, value in values.items())
+        score += weights.kind.get(row.kind, 0.0) + weights.library.get(row.library, 0.0)
+        rows.append(Candidate(row, score, values["coverage"]))
+    rows.sort(key=lambda row: (-row.score, row.outline.number))  # equals in the order of their header
     return rows
 
 
@@ -58,41 +58,67 @@ def rarity(frequency: int, total: int) -> float:
     return math.log(1 + (total - frequency + 0.5) / (frequency + 0.5))
 
 
-def _fit(question: Question, row: Outline, idf: Mapping[str, float], weights: Weights) -> tuple[float, float]:
-    """Score of name and first sentence, and the share of the question that the two cover."""
-    total = sum(idf.get(word.stem, 0.0) for word in question.words) or 1.0
-    in_name = in_brief = covered = 0.0
-    matched: set[str] = set()
-    for word in question.words:
-        share = idf.get(word.stem, 0.0) / total
-        name_fit = _match(word, row.name_stems, weights.synonym, matched)
-        brief_fit = _match(word, row.brief_stems, weights.synonym, set())
-        in_name += share * name_fit
-        in_brief += share * brief_fit
-        covered += share * max(name_fit, brief_fit)
-    own = set(name_words([row.symbol]).split())
-    precision = len(own & matched) / len(own) if own else 0.0
-    score = (
-        weights.score.name * in_name + weights.score.brief * in_brief + weights.score.precision * precision
-    )
-    return score, covered
+def features(evidence: Evidence, row: Outline, weights: Weights) -> dict[str, float]:
+    """What the score adds up, by name; `ranking.toml` says what each means."""
+    question = evidence.question
+    fit = _Fit(evidence, row, weights.synonym)
+    own = [stem for stem in name_words([row.symbol]).split() if stem not in _PREFIXES]
+    hits = sum(stem in fit.matched for stem in own)
+    alone = question.named_share >= weights.named_share
+    place = evidence.exact.index(row.number) if row.number in evidence.exact else None
+    exact = 0.0 if place is None else 1 / (1 + 0.05 * place)
+    return {
+        "short": _share(evidence.short, row.number),
+        "full": _share(evidence.full, row.number),
+        "name": fit.in_name,
+        "brief": fit.in_brief,
+        "coverage": fit.covered,
+        "precision": hits / len(own) * math.sqrt(fit.in_name) if own else 0.0,
+        "surplus": math.log1p(len(own) - hits),
+        "order": _order(own, fit.matched),
+        "exact": exact if alone else 0.0,
+        "exact_in_part": 0.0 if alone else exact,
+        "undocumented": float(not row.documented),
+        "deprecated": float(row.deprecated),
+        "suffixed": float(_SUFFIXED.search(row.symbol) is not None),
+        "library": float(row.library in question.libraries),
+        "intent": float(row.kind in question.kinds),
+    }
 
 
-def _match(word: Word, stems: frozenset[str], synonym: float, matched: set[str]) -> float:
+class _Fit:
+    """How far name and first sentence cover the question, each word counting what it tells."""
+
+    def __init__(self, evidence: Evidence, row: Outline, synonym: float) -> None:
+        words = evidence.question.words
+        total = sum(evidence.idf.get(word.stem, 0.0) for word in words) or 1.0
+        self.in_name = self.in_brief = self.covered = 0.0
+        self.matched: list[str] = []
+        for word in words:
+            share = evidence.idf.get(word.stem, 0.0) / total
+            name, part = _match(word, row.name_stems, synonym)
+            brief, _ = _match(word, row.brief_stems, synonym)
+            self.matched += part
+            self.in_name += share * name
+            self.in_brief += share * brief
+            self.covered += share * max(name, brief)
+
+
+def _share(relevance: Mapping[int, float], number: int) -> float:
+    top = next(iter(relevance.values()), 0.0)  # the best comes first
+    return relevance.get(number, 0.0) / top if top else 0.0
+
+
+def _order(own: Sequence[str], matched: Sequence[str]) -> float:
+    """How far the name's parts come in the order of the question: 1 all, -1 none."""
+    places = [own.index(stem) for stem in matched if stem in own]
+    pairs = [(a, b) for number, a in enumerate(places) for b in places[number + 1 :] if a != b]
+    return sum(1 if a < b else -1 for a, b in pairs) / len(pairs) if pairs else 0.0
+
+
+def _match(word: Word, stems: frozenset[str], synonym: float) -> tuple[float, list[str]]:
+    """How well a word fits, and the stems that it matched."""
     if word.stem in stems:
-        matched.add(word.stem)
-        return 1.0
-    others = word.alternatives & stems
-    matched |= others
-    return synonym if others else 0.0
-
-
-def _prior(row: Outline, weights: Weights) -> float:
-    score = weights.kind.get(row.kind, 0.0) + weights.library.get(row.library, 0.0)
-    if not row.documented:
-        score += weights.score.undocumented
-    if row.deprecated:
-        score += weights.score.deprecated
-    if _SUFFIXED.search(row.symbol):
-        score += weights.score.suffixed
-    return score
+        return 1.0, [word.stem]
+    others = sorted(word.alternatives & stems)
+    return (synonym, others) if others else (0.0, [])

@@ -9,18 +9,11 @@ from stitch_rag.tokens import stem
 from stitch_tools.models import Fact
 
 
-class Score(Fact):
-    """What adds to a candidate's score; shares lie between 0 and 1."""
+class Intent(Fact):
+    """Words that ask for one kind of thing."""
 
-    relevance: float
-    name: float
-    brief: float
-    precision: float
-    exact: float
-    undocumented: float
-    deprecated: float
-    suffixed: float
-    low_coverage: float
+    first: tuple[str, ...]
+    any: tuple[str, ...]
 
 
 class Weights(Fact):
@@ -29,9 +22,13 @@ class Weights(Fact):
     columns: tuple[float, ...]
     candidates: int
     synonym: float
-    score: Score
+    named_share: float
+    low_coverage: float
+    score: Mapping[str, float]
     kind: Mapping[str, float]
     library: Mapping[str, float]
+    intent: Mapping[str, Intent]
+    named: Mapping[str, tuple[str, ...]]
 
 
 @lru_cache(maxsize=1)
@@ -46,8 +43,11 @@ def load_synonyms() -> Mapping[str, frozenset[str]]:
     """Stem to the stems that may stand for it."""
     text = (package_files("stitch_rag") / "synonyms.toml").read_text(encoding="utf-8")
     found: dict[str, set[str]] = {}
-    for group in tomllib.loads(text)["groups"]:
+    content = tomllib.loads(text)
+    for group in content["groups"]:
         stems = [stem(word) for word in group]
         for word in stems:
             found.setdefault(word, set()).update(other for other in stems if other != word)
+    for word, others in content["expand"].items():
+        found.setdefault(stem(word), set()).update(stem(other) for other in others)
     return {word: frozenset(others) for word, others in found.items()}

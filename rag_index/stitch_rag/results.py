@@ -26,7 +26,7 @@ class Hit(Fact):
     source: str
     version: str | None
     aliases: tuple[str, ...]
-    """Other names of it, the first 20: what a macro renamed, the members of a numbered family, a note's file."""
+    """Other names, the first 20: what a macro renamed, members of a numbered family, a note's file."""
     parent: str
     """The enum of an enumerator, the class of a method."""
     architectures: tuple[str, ...]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from stitch_rag.chunks import KINDS, Chunk
 from stitch_rag.question import Question, read_question
-from stitch_rag.rank import Candidate, rank, rarity
+from stitch_rag.rank import Candidate, Evidence, rank, rarity
 from stitch_rag.ranking import Weights, load_weights
 from stitch_rag.results import Confidence, Hit, SearchMode, SearchResult
 from stitch_rag.shorten import shorten
@@ -17,6 +17,7 @@ from stitch_tools.errors import UsageError
 MOST_HITS = 100
 DEFAULT_TOKENS = 4000
 _NEAREST = 5
+_LETTER_RARITY = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +92,28 @@ def candidates(
     store: IndexStore, question: Question, exact: Sequence[int], weights: Weights
 ) -> list[Candidate]:
     """Everything that may answer the question, best first."""
-    relevance: dict[int, float] = {}
+    found = evidence(store, question, exact, weights)
+    numbers = [*dict.fromkeys([*found.short, *found.full, *exact])]
+    return rank(found, store.outlines(numbers), weights)
+
+
+def evidence(store: IndexStore, question: Question, exact: Sequence[int], weights: Weights) -> Evidence:
+    """What the index says of a question before candidates are compared."""
+    short: dict[int, float] = {}
+    full: dict[int, float] = {}
     if question.words:
-        relevance = dict(store.match(question.expression, weights.columns, weights.candidates))
-    found = store.outlines([*dict.fromkeys([*relevance, *exact])])
+        # Names and first sentences alone, too: long texts hold many of the words by chance.
+        expression = f"{{parts brief}} : ({question.expression})"
+        short = dict(store.match(expression, weights.columns, weights.candidates))
+        full = dict(store.match(question.expression, weights.columns, weights.candidates))
     total = store.count()
-    idf = {word.stem: rarity(store.frequency(word.stem), total) for word in question.words}
-    return rank(question, found, relevance, exact, idf, weights)
+    idf = {word.stem: _rarity(store, word.stem, total) for word in question.words}
+    return Evidence(question, idf, short, full, exact)
+
+
+def _rarity(store: IndexStore, word: str, total: int) -> float:
+    # A letter is an article in prose and the name of a matrix in a symbol.
+    return _LETTER_RARITY if len(word) == 1 else rarity(store.frequency(word), total)
 
 
 def entry(store: IndexStore, chunk_id: str) -> Hit:
@@ -181,7 +197,7 @@ def _confidence(
         return "none"
     if kept[0].outline.number in exact:
         return "exact"
-    return "high" if kept[0].coverage >= weights.score.low_coverage and question.words else "low"
+    return "high" if kept[0].coverage >= weights.low_coverage and question.words else "low"
 
 
 def _absent_version(store: IndexStore, filters: Filters, found: Sequence[Outline]) -> list[str]:

@@ -51,7 +51,7 @@ LIBRARIES: tuple[tuple[str, str], ...] = (
 
 _SKIPPED = re.compile(
     r"generated_|_meta\.h$|_hpp$|Typedefs\.h$|cupti_(?:driver|runtime|nvtx)_cbid\.h|cupti_activity_deprecated\.h|"
-    r"nvtxDetail|cudnn_backend_base|/detail/|cudaVDPAU|cudaEGL|cuda_egl|cuda_vdpau|specializations"
+    r"nvtxDetail|cudnn_backend_base|^cublas\.h$|cudnn\w*_v\d+\.h$|/detail/|cudaVDPAU|cudaEGL|cuda_egl|cuda_vdpau|specializations"
 )
 _VERSION_MACROS = {
     "driver": ("cuda.h", "CUDA_VERSION"),

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|\d+(?:\.\d+)?[A-Za-z]*")
-_PART = re.compile(r"\d+[A-Z]{1,2}(?![A-Za-z])|\d+x\d+|[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
+_PART = re.compile(r"bfloat16|\d+[A-Z]{1,2}(?![A-Za-z])|\d+x\d+|[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 _VENDORS = (
     "cublas",
     "cudnn",

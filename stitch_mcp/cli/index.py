@@ -1,6 +1,7 @@
-"""`stitch-mcp index build`, `status`, `search`, `show` and `clear`."""
+"""`stitch-mcp index build`, `add`, `status`, `search`, `show`, `eval` and `clear`."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -10,6 +11,7 @@ from stitch_mcp.cli.output import Output
 from stitch_mcp.report import Section, one_line
 from stitch_rag.results import Hit, SearchResult
 
+_MEASURES = ("recall@1", "recall@5", "MRR")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -51,6 +53,22 @@ def build(cache_dir: str | None, python: str | None, workspace: str | None, anew
         *done.notices,
     )
     return output.finish(dict(done), [Section("", ("library", "version", "entries"), rows, notes)])
+
+
+@command.command("add")
+@click.argument("origin")
+@python_option
+@cache_option
+@json_option
+def add(origin: str, cache_dir: str | None, python: str | None, workspace: str | None, as_json: bool) -> int:
+    """Add ORIGIN to the index: an HTML, Markdown or text file, a folder of them, or an address."""
+    from stitch_mcp import documentation
+
+    output = Output("index add", as_json=as_json)
+    config = settings(cache_dir=cache_dir, python=python, workspace=workspace)
+    pages, done = documentation.add(config, origin, output.progress)
+    section = Section(notes=tuple(f"added {page}" for page in pages))
+    return output.finish({"pages": pages, "chunks": done.chunks, "fingerprint": done.fingerprint}, [section])
 
 
 @command.command("status")
@@ -131,6 +149,36 @@ def show(id_or_name: str, cache_dir: str | None, as_json: bool) -> int:
     reader.close()
     notes = (hit.signature, "", hit.text or hit.summary, "", _place(hit))
     return Output("index show", as_json=as_json).finish({"hit": hit}, [Section(hit.id, notes=notes)])
+
+
+@command.command("eval")
+@click.argument("questions", type=click.Path(path_type=Path))
+@click.option("--misses", is_flag=True, help="List the questions whose answer is not among the first five.")
+@cache_option
+@json_option
+def evaluation(questions: Path, misses: bool, cache_dir: str | None, as_json: bool) -> int:
+    """Measure the search on QUESTIONS, a file of JSON lines with kind, question and answers."""
+    from stitch_mcp import documentation
+
+    found = documentation.evaluate_search(settings(cache_dir=cache_dir), questions)
+    kinds = [("all", found.scores), *found.kinds.items()]
+    rows = tuple(
+        (kind, str(row.questions), f"{row.recall_1:.2f}", f"{row.recall_5:.2f}", f"{row.mrr:.2f}")
+        for kind, row in kinds
+    )
+    intervals = (found.scores.recall_1_interval, found.scores.recall_5_interval, found.scores.mrr_interval)
+    said = "; ".join(
+        f"{name} {pair[0]:.2f} to {pair[1]:.2f}"
+        for name, pair in zip(_MEASURES, intervals, strict=True)
+        if pair
+    )
+    notes = (f"95 %: {said}", f"{found.median_ms:.1f} ms median, {found.p95_ms:.1f} ms 95th percentile")
+    columns = ("kind", "questions", *_MEASURES)
+    sections = [
+        Section("", columns, rows, notes),
+        *([Section("misses", notes=found.misses)] if misses else []),
+    ]
+    return Output("index eval", as_json=as_json).finish(dict(found), sections)
 
 
 @command.command("clear")

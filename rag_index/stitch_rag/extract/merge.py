@@ -7,11 +7,15 @@ from dataclasses import dataclass, replace
 from stitch_rag.chunks import Chunk
 from stitch_rag.extract.declarations import Declaration
 
-_RENAMING = re.compile(r"^#define (\w+) (\w+)$")
+_RENAMING = re.compile(
+    r"^(?:#define (?P<new>\w+) (?P<old>\w+)|typedef (?:struct )?(?P<before>\w+) \*?(?P<after>\w+))$"
+)
 _INTERNAL = re.compile(r"(?:^|::)(?:_*detail\w*|_*impl\w*|_+[a-z]\w*)(?:::|$)")
 _PLUMBING = re.compile(
     r"_H_*$|_H_INCLUDED|_HPP_*$|^_|_DECL__$|_SUPPRESS|_VISIBILITY|WINAPI$|^CUDART(?:API|_CB)$|(?:BEGIN|END)$"
 )
+_HIDDEN = re.compile(r"^__cuda|_pts[dz]$|^pnccl|DEPRECAT|_DECL__$|^cudaOcc|^__occ|TempStorage$|_helper$")
+"""Names that only other macros use."""
 _LANGUAGE = re.compile(r"__(?:location|annotate)__|__attribute__\(\(|__restrict$")
 _TEMPLATES = frozenset(("cute", "cutlass", "libcudacxx", "thrust", "cudnn_frontend"))
 """Libraries of templates, most of them their own plumbing: only what has a comment is meant for users."""
@@ -43,6 +47,7 @@ def header_chunks(
     rows = [row for row in found if _is_public(row)]
     names = {row.name for row in rows if row.kind in ("function", "method")}
     renamed = {**(renamed or {}), **renamings(rows)}
+    newer = {old: new for new, old in renamed.items()}
     enumerators: dict[str, list[Declaration]] = {}
     for row in rows:
         if row.kind == "enumerator":
@@ -50,10 +55,12 @@ def header_chunks(
     briefs = {row.name: row.comment.brief for row in rows if row.kind == "enum"}
     chunks: list[Chunk] = []
     for row in rows:
-        if row.kind == "macro" and (row.name in renamed or row.name in names):
+        if row.kind in ("macro", "typedef") and (
+            row.name in renamed or (row.kind == "macro" and row.name in names)
+        ):
             continue
         if row.kind != "enumerator":
-            chunks.append(_chunk(row, place, renamed, enumerators))
+            chunks.append(_chunk(row, place, newer, enumerators))
     for parent, members in enumerators.items():
         chunks += _enumerator_chunks(members, place, briefs.get(parent, ""))
     if place.library in _TEMPLATES:
@@ -71,17 +78,19 @@ def merge_overloads(chunks: Iterable[Chunk]) -> list[Chunk]:
 
 
 def renamings(rows: Iterable[Declaration]) -> dict[str, str]:
-    """New name to old name, for each macro that only renames: `#define cublasCreate cublasCreate_v2`."""
+    """New name to old, for what only renames: `#define cublasCreate cublasCreate_v2`, `typedef X_v1 X`."""
     found: dict[str, str] = {}
     for row in rows:
-        match = _RENAMING.match(row.signature) if row.kind == "macro" else None
-        if match is not None and re.match(rf"{re.escape(match[1])}(?:_v\d+|_ptsz|_64)$", match[2]):
-            found[match[1]] = match[2]
+        match = _RENAMING.match(row.signature)
+        if match is not None:
+            new, old = match["new"] or match["after"], match["old"] or match["before"]
+            if re.match(rf"{re.escape(new)}(?:_v\d+|_ptsz|_64)$", old):
+                found[new] = old
     return found
 
 
 def _is_public(row: Declaration) -> bool:
-    if not row.name or _INTERNAL.search(row.parent):
+    if not row.name or _INTERNAL.search(row.parent) or _HIDDEN.search(row.name):
         return False
     if row.kind == "macro":
         return (
@@ -91,13 +100,12 @@ def _is_public(row: Declaration) -> bool:
 
 
 def _chunk(
-    row: Declaration, place: Place, renamed: Mapping[str, str], enumerators: dict[str, list[Declaration]]
+    row: Declaration, place: Place, newer: Mapping[str, str], enumerators: dict[str, list[Declaration]]
 ) -> Chunk:
     symbol, aliases = row.name, [row.tag] if row.tag and row.kind != "group" else []
-    for new, old in renamed.items():
-        if old == symbol:
-            aliases.append(symbol)
-            symbol = new
+    if symbol in newer:
+        aliases.append(symbol)
+        symbol = newer[symbol]
     text = row.comment.text
     if row.kind == "method":
         aliases += [symbol, f"{row.parent}::{symbol}"]

@@ -1,0 +1,94 @@
+"""Docstrings of torch and triton, read by a child process in the target interpreter."""
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.resources import as_file
+from importlib.resources import files as package_files
+
+from stitch_rag.chunks import Chunk
+from stitch_rag.extract.comments import first_sentence
+
+MODULES = (
+    "torch",
+    "torch.nn",
+    "torch.nn.functional",
+    "torch.cuda",
+    "torch.cuda.graphs",
+    "torch.linalg",
+    "torch.fft",
+    "torch.special",
+    "torch.compiler",
+    "torch.export",
+    "torch.utils.cpp_extension",
+    "torch.utils.benchmark",
+    "torch.profiler",
+    "torch.autograd",
+    "torch.autograd.function",
+    "torch.library",
+    "triton",
+    "triton.language",
+)
+_TIME_LIMIT_S = 180.0
+_ROLE = re.compile(r":\w+:`~?([^`<]+?)\s*(?:<[^`]*>)?`")
+_SIGNATURE_LINE = re.compile(r"\A[\w.]+\([^\n]*\)(?:\s*->[^\n]*)?\n+")
+
+
+@dataclass(frozen=True)
+class Target:
+    """An interpreter whose packages count."""
+
+    python: str
+    torch_version: str | None
+
+
+def read_docstrings(target: Target) -> list[Chunk]:
+    """One chunk for each documented function and class; none where the interpreter fails."""
+    with as_file(package_files("stitch_rag") / "docstring_reader.py") as script:
+        command = [target.python, "-I", str(script), *MODULES]
+        try:
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                timeout=_TIME_LIMIT_S,
+                stdin=subprocess.DEVNULL,
+                check=False,
+                cwd=os.sep,
+                env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+            )
+        except (OSError, subprocess.SubprocessError):
+            return []
+    lines = done.stdout.decode("utf-8", errors="replace").splitlines()
+    return list(docstring_chunks(lines, target))
+
+
+def docstring_chunks(lines: Sequence[str], target: Target) -> Iterator[Chunk]:
+    """The chunks of what the reader printed; the first mention of a name counts."""
+    seen: set[str] = set()
+    for line in lines:
+        try:
+            name, _, signature, text = json.loads(line)
+        except ValueError:
+            continue  # something that a module printed when it was imported
+        if name in seen:
+            continue
+        seen.add(name)
+        library = str(name).split(".")[0]
+        shown = re.match(_SIGNATURE_LINE, text)
+        body = _ROLE.sub(r"\1", _SIGNATURE_LINE.sub("", text)).replace("``", "`")
+        yield Chunk(
+            symbol=name,
+            kind="docstring",
+            library=library,
+            version=target.torch_version if library == "torch" else None,
+            signature=signature or (shown[0].strip() if shown else ""),
+            brief=first_sentence(" ".join(body.split("\n\n")[0].split())),
+            text=body,
+            path=name,
+            source="docstring",
+            parent=str(name).rpartition(".")[0],
+            aliases=(str(name).rpartition(".")[2],),
+        )

@@ -1,0 +1,66 @@
+"""Sentences of our own for symbols that headers declare without a word."""
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib.resources import files as package_files
+
+from stitch_rag.chunks import Chunk
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    name: re.Pattern[str]
+    says: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Glossary:
+    entries: Sequence[_Entry]
+    every: re.Pattern[str]
+    """Any of the names: most symbols are dismissed by one match."""
+    letters: Mapping[str, str]
+
+
+def glossary_text() -> str:
+    """The packaged file."""
+    return (package_files("stitch_rag") / "glossary.toml").read_text(encoding="utf-8")
+
+
+def explained(chunks: Iterable[Chunk]) -> list[Chunk]:
+    """The chunks; those that say nothing get our sentence, the others its words to be found by."""
+    return [_explain(chunk) for chunk in chunks]
+
+
+def _explain(chunk: Chunk) -> Chunk:
+    glossary = _glossary()
+    if chunk.kind in ("group", "section", "note") or not glossary.every.fullmatch(chunk.symbol):
+        return chunk
+    for entry in glossary.entries:
+        match = entry.name.fullmatch(chunk.symbol)
+        if match is not None:
+            says = _filled(entry.says, match, glossary.letters)
+            if chunk.brief:
+                return replace(chunk, keywords=f"{chunk.keywords} {says}".strip())
+            return replace(
+                chunk, brief=says, text=f"{chunk.text}\n(in our words: the header says nothing)".strip()
+            )
+    return chunk
+
+
+def _filled(says: str, match: re.Match[str], letters: Mapping[str, str]) -> str:
+    named = match.groupdict().get("t")
+    text = says.replace("{type}", letters.get((named or "").upper(), "single precision"))
+    for number, group in enumerate(match.groups(), 1):
+        text = text.replace(f"{{{number}}}", group or "")
+    return text
+
+
+@lru_cache(maxsize=1)
+def _glossary() -> _Glossary:
+    content = tomllib.loads(glossary_text())
+    entries = [_Entry(re.compile(row["name"]), row["says"]) for row in content["entry"]]
+    every = "|".join(re.sub(r"\?P<t>", "?:", row["name"]) for row in content["entry"])
+    return _Glossary(entries, re.compile(f"(?:{every})"), content["letters"])

@@ -1,0 +1,62 @@
+"""Error names and messages that the CUDA runtime itself knows, read from it by a child process.
+
+A library of somebody else's is loaded and called: if it crashes or hangs, only the child does.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from stitch_rag.chunks import Chunk
+
+_TIME_LIMIT_S = 30.0
+_READER = """
+import ctypes, json, sys
+library = ctypes.CDLL(sys.argv[1])
+name, text = library.cudaGetErrorName, library.cudaGetErrorString
+name.restype = text.restype = ctypes.c_char_p
+for code in range(1200):
+    symbol = (name(code) or b"").decode("utf-8", "replace")
+    if symbol.startswith("cuda"):
+        print(json.dumps([code, symbol, (text(code) or b"").decode("utf-8", "replace")]))
+"""
+
+
+def find_runtime(includes: Iterable[Path]) -> Path | None:
+    """The runtime library beside one of these include folders."""
+    for include in includes:
+        for folder in ("lib", "lib64"):
+            for path in sorted((include.parent / folder).glob("libcudart.so*"), reverse=True):
+                return path
+    return None
+
+
+def read_errors(library: Path, version: str | None) -> list[Chunk]:
+    """One chunk for each error that the library names; none where it cannot be loaded."""
+    command = [sys.executable, "-I", "-c", _READER, str(library)]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, timeout=_TIME_LIMIT_S, stdin=subprocess.DEVNULL, check=False
+        )
+    except (OSError, subprocess.SubprocessError):
+        return []
+    chunks: list[Chunk] = []
+    for line in done.stdout.decode("utf-8", errors="replace").splitlines():
+        code, symbol, message = json.loads(line)
+        chunks.append(
+            Chunk(
+                symbol=symbol,
+                kind="error",
+                library="cudart",
+                version=version,
+                signature=f"{symbol} = {code}",
+                brief=message,
+                text=f"The runtime's message for error {code}: {message}",
+                path=str(library),
+                parent="cudaError_t",
+                source="CUDA runtime library",
+            )
+        )
+    return chunks

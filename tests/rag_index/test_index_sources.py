@@ -1,0 +1,64 @@
+"""Docstrings, the runtime's messages, compilers' messages, and our sentences for undocumented symbols."""
+
+import json
+import sys
+from pathlib import Path
+
+from stitch_rag.chunks import Chunk
+from stitch_rag.diagnostics import message_chunks
+from stitch_rag.docstrings import Target, docstring_chunks, read_docstrings
+from stitch_rag.glossary import explained
+from stitch_rag.inputs import docstring_input, error_input
+from stitch_rag.runtime_errors import find_runtime, read_errors
+from stitch_rag.sources import Root, find_roots
+
+TARGET = Target(sys.executable, "9.9")
+LINE = json.dumps(
+    ["torch.stack_boxes", "function", "", "stack_boxes(a, b) -> Tensor\n\nStacks :class:`Box` a on b. Twice."]
+)
+
+
+def bare(symbol: str, brief: str = "") -> Chunk:
+    return Chunk(symbol, "function", "cublas", "1", brief=brief)
+
+
+def test_a_docstring_becomes_an_entry_with_its_signature() -> None:
+    (chunk,) = docstring_chunks([LINE, LINE, "printed by an import"], TARGET)
+    assert (chunk.symbol, chunk.kind, chunk.library) == ("torch.stack_boxes", "docstring", "torch")
+    assert chunk.signature == "stack_boxes(a, b) -> Tensor"
+    assert chunk.brief == "Stacks Box a on b."
+    assert (chunk.version, chunk.aliases) == ("9.9", ("stack_boxes",))
+
+
+def test_an_interpreter_without_the_modules_or_that_is_none_gives_nothing(tmp_path: Path) -> None:
+    assert docstring_input(Target(sys.executable, None)) is None
+    assert read_docstrings(Target(str(tmp_path / "python"), "2.13")) == []
+
+
+def test_the_runtime_s_messages_are_read_where_it_is_installed(tmp_path: Path) -> None:
+    assert error_input([Root(tmp_path, "nowhere")]) is None
+    (tmp_path / "libcudart.so").write_bytes(b"no library")
+    assert read_errors(tmp_path / "libcudart.so", None) == []
+    library = find_runtime(root.folder for root in find_roots())
+    if library is not None:
+        found = {chunk.symbol: chunk for chunk in read_errors(library, "13.0")}
+        assert len(found) > 80
+        assert "out of memory" in found["cudaErrorMemoryAllocation"].brief
+
+
+def test_every_compiler_message_says_what_it_means_and_what_to_do() -> None:
+    chunks = list(message_chunks())
+    assert len(chunks) >= 20
+    assert all(chunk.brief and chunk.text.startswith("What to do: ") for chunk in chunks)
+    assert len({chunk.symbol for chunk in chunks}) == len(chunks)
+
+
+def test_an_undocumented_symbol_gets_our_sentence_and_a_documented_one_our_words() -> None:
+    gemm, documented, other = explained(
+        [bare("cublasDgemm"), bare("cublasSaxpy", "Header's own."), bare("x")]
+    )
+    assert gemm.brief.startswith("Matrix multiply (general matrix product, GEMM) in double precision")
+    assert "our words" in gemm.text
+    assert documented.brief == "Header's own."
+    assert "y = alpha x + y" in documented.keywords
+    assert (other.brief, other.keywords) == ("", "")
