@@ -9,7 +9,7 @@ from typing import Any, Self, cast
 from stitch_tools.check.reference import Expectation, Inputs, Weights
 from stitch_tools.compile.headers import find_onednn
 from stitch_tools.errors import WorkerError
-from stitch_tools.models import Build, Program, Task
+from stitch_tools.models import Build, Contract, Program, ReferenceFacts, Task
 from stitch_tools.processes.limits import Limits
 from stitch_tools.processes.session import TargetSession
 from stitch_tools.store import Store, make_scratch
@@ -28,6 +28,8 @@ class Answer:
     blob: bytes = b""
     held: tuple[str, ...] = ()
     """Outputs that lie in the memory of the inputs."""
+    changed: tuple[str, ...] = ()
+    """Buffers that no call may change, and that hold something else now."""
 
     @property
     def ok(self) -> bool:
@@ -48,8 +50,21 @@ class Worker:
         *,
         readable: Sequence[Path] = (),
         memory_bytes: int | None = None,
+        kept: Sequence[str] = (),
     ) -> None:
-        """Start the child; the program is not loaded yet. `readable`: what it may read beside the program."""
+        """Start the child; the program is not loaded yet.
+
+        Args:
+            session: the target interpreter.
+            task: reference and contract.
+            program: the candidate.
+            build: its build; None only for KernelBench-style programs.
+            store: where the sources lie.
+            readable: what it may read beside the program.
+            memory_bytes: memory that it may use; None is nine tenths of what is free.
+            kept: buffers whose bytes are compared before and after calls.
+        """
+        self._kept = list(kept)
         self._task, self._program, self._build = task, program, build
         self._threads = session.threads
         self._folder: Path | None = None
@@ -109,7 +124,7 @@ class Worker:
                 "conv_precision": self._task.contract.conv_precision,
                 "device": device,
             }
-        return self._answer(self.child.request({"op": "load", **message}, timeout_s=timeout_s))
+        return read_answer(self.child.request({"op": "load", **message}, timeout_s=timeout_s))
 
     def init(self, weights: Weights, timeout_s: float) -> Answer:
         """Give the program its weights."""
@@ -119,13 +134,14 @@ class Worker:
             "init": weights.init,
             "init_structure": weights.init_structure,
             "scale": weights.scale,
+            "kept": self._kept,
         }
-        return self._answer(self.child.request(message, weights.generator, weights.fds, timeout_s))
+        return read_answer(self.child.request(message, weights.generator, weights.fds, timeout_s))
 
     def reload(self, weights: Weights, timeout_s: float) -> Answer:
         """Other weights into the same `ModelNew`; status `not_reloadable` when names do not agree."""
-        message = {"op": "reload", "parameters": weights.parameters}
-        return self._answer(self.child.request(message, fds=weights.fds[:1], timeout_s=timeout_s))
+        message = {"op": "reload", "parameters": weights.parameters, "kept": self._kept}
+        return read_answer(self.child.request(message, fds=weights.fds[:1], timeout_s=timeout_s))
 
     def run(
         self,
@@ -159,25 +175,37 @@ class Worker:
             "output_structure": expectation.structure,
         }
         fds = (inputs.fds[0], outputs_fd)
-        return self._answer(self.child.request(message, expectation.generator, fds, timeout_s))
-
-    def _answer(self, frame: Frame) -> Answer:
-        """The claim in a frame. Nothing in it is believed to have the right type."""
-        message = frame.message
-        if message["ok"] is not True:
-            # An exception that no handler foresaw: foreign code raised it, so it is the program's.
-            error = message.get("error")
-            fields = cast(dict[str, object], error) if isinstance(error, dict) else {}
-            status = "out_of_memory" if fields.get("kind") == "out_of_memory" else "error"
-            return Answer(status, "worker", f"{fields.get('kind')}: {fields.get('message')}"[:_MAX_CHARS])
-        status, step, text = (str(message.get(name))[:_MAX_CHARS] for name in ("status", "step", "message"))
-        held = message.get("held")
-        names = cast(list[object], held)[:50] if isinstance(held, list) else []
-        return Answer(status, step, text, frame.blob, tuple(str(name)[:100] for name in names))
+        return read_answer(self.child.request(message, expectation.generator, fds, timeout_s))
 
     def _remove_folder(self) -> None:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def read_answer(frame: Frame) -> Answer:
+    """The claim in a frame. Nothing in it is believed to have the right type."""
+    message = frame.message
+    if message["ok"] is not True:
+        # An exception that no handler foresaw: foreign code raised it, so it is the program's.
+        error = message.get("error")
+        fields = cast(dict[str, object], error) if isinstance(error, dict) else {}
+        status = "out_of_memory" if fields.get("kind") == "out_of_memory" else "error"
+        return Answer(status, "worker", f"{fields.get('kind')}: {fields.get('message')}"[:_MAX_CHARS])
+    status, step, text = (str(message.get(name))[:_MAX_CHARS] for name in ("status", "step", "message"))
+    held, changed = (_names(message.get(name)) for name in ("held", "changed"))
+    return Answer(status, step, text, frame.blob, held, changed)
+
+
+def kept_buffers(contract: Contract, facts: ReferenceFacts) -> tuple[str, ...]:
+    """The buffers that no call may change: those that the reference leaves alone, unless they are ignored."""
+    if contract.buffers == "ignored":
+        return ()
+    return tuple(name for name in facts.buffers if name not in facts.mutated_buffers)
+
+
+def _names(claim: object) -> tuple[str, ...]:
+    names = cast(list[object], claim)[:50] if isinstance(claim, list) else []
+    return tuple(str(name)[:100] for name in names)
 
 
 def _onednn(prefix: Path) -> tuple[dict[str, str], list[Path]]:

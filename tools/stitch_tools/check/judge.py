@@ -5,7 +5,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 
-from stitch_tools.check.candidate import Answer, Worker
+from stitch_tools.check.candidate import Answer, Worker, kept_buffers
+from stitch_tools.check.gpu import canary_for, sound_gpu, wedged
 from stitch_tools.check.options import CheckOptions
 from stitch_tools.check.record import TIME_OVER, End, Record, end_of_load, end_of_step, end_of_worker
 from stitch_tools.check.reference import (
@@ -79,6 +80,7 @@ def check_program(
         reference: a server that has the task loaded already; else one is started and ended.
 
     Raises:
+        EnvironmentMissingError: the GPU does not answer, or did not after an earlier program.
         TaskError: the reference itself fails.
         WorkerError, SandboxError: a failure of ours or of this machine.
     """
@@ -86,10 +88,13 @@ def check_program(
     judge = _Judge(task, program, build, session, store, facts, options or CheckOptions(), emit, deadline_s)
     end = judge.refuse_early()
     if end is None and not judge.reads_fatal():
-        try:
-            end = judge.run(reference)
-        except NoDeviceError as error:
-            end = End("unmeasured", f"{error.message}. {error.hint}")
+        canary = canary_for(session, task.target)
+        with sound_gpu(canary):
+            try:
+                end = judge.run(reference)
+            except NoDeviceError as error:
+                end = End("unmeasured", f"{error.message}. {error.hint}")
+        judge.record.findings += wedged(canary, end)
     return judge.conclude(end, time.monotonic() - start)
 
 
@@ -166,6 +171,7 @@ class _Judge:
                     self.store,
                     readable=() if sampler is None else (sampler,),
                     memory_bytes=self.options.memory_bytes,
+                    kept=kept_buffers(self.task.contract, self.facts) if self.options.kept_buffers else (),
                 )
             )
             self.ran = True
@@ -411,6 +417,11 @@ class _Judge:
         if comparison.overrun:
             problem = "memory beside the outputs was overwritten"
             self.record.note("out_of_bounds_write", f"draw {draw.name}: {problem}")
+            return problem
+        if seen.answer.changed:
+            names = ", ".join(seen.answer.changed[:5])
+            problem = f"the program changed what the contract keeps: {names}"
+            self.record.note("buffers_changed", f"draw {draw.name}: {problem}")
             return problem
         if comparison.inputs_intact is False:
             problem = "the program modified its inputs"

@@ -37,6 +37,8 @@ class CheckOptions:
     """Whether the program is initialised with weights of order 1, whatever the task's initialisers give."""
     sensitivity: bool = True
     """Whether it is measured how the reference reacts to inputs and weights; draws are added where needed."""
+    kept_buffers: bool = True
+    """Whether buffers that the contract keeps are compared before and after calls."""
     trace: bool = True
     """Whether a right program is run once more, in a worker of its own, to see who does its work."""
     ablation: bool = False

@@ -13,6 +13,7 @@ from typing import IO, Any, Literal, Self
 
 from stitch_tools.errors import EnvironmentMissingError, SandboxError, WorkerError
 from stitch_tools.models.verdict import SandboxLevel
+from stitch_tools.processes.canary import GpuCanary
 from stitch_tools.processes.child import Child
 from stitch_tools.processes.environment import checked_environment, target_environment
 from stitch_tools.processes.interpreter import Interpreter
@@ -53,6 +54,7 @@ class TargetSession:
         at_most: SandboxLevel = "full",
         threads: int | None = None,
         scratch_root: Path | None = None,
+        gpu: GpuCanary | None = None,
     ) -> None:
         """Nothing starts before `start` or `with`.
 
@@ -62,12 +64,15 @@ class TargetSession:
             at_most: use no stronger level, for tools that cannot work inside one.
             threads: OpenMP threads of every child; default: all cores that we may use.
             scratch_root: where scratch folders are made; default: the system's temporary folder.
+            gpu: how to ask whether the GPU works; default: by a computation in a fresh process.
         """
         self.interpreter = interpreter
         self.threads = threads or len(os.sched_getaffinity(0))
         self.sandbox_level: SandboxLevel = "process"
         self.sandbox_reason = ""
         """Why the level is not a stronger one; "" for full."""
+        self.gpu = gpu or GpuCanary()
+        """Whether the GPU still answers; asked by whoever runs programs on it."""
         self.torch_version = ""
         self.cuda_version: str | None = None
         self._require = require_sandbox

@@ -4,7 +4,7 @@ import mmap
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 
@@ -26,6 +26,7 @@ CPU_TOOLS: tuple[SanitizerTool, ...] = ("asan", "ubsan", "init", "tsan")
 # NaN in every float format, and a number that no maximum swallows: 8.7e8 as fp32, 3.8e69 as fp64.
 _FIRST_POISON, _OTHER_POISON = 0xFF, 0x4E
 _RACE_THREADS = 4
+_SHORTEST_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,10 @@ class CpuBench:
     prefixes: Sequence[Path]
     limit_s: float
     build_limit_s: float
+
+    def with_less(self, spent_s: float) -> "CpuBench":
+        """The same with the time that is left: the runs of one tool share its limit."""
+        return replace(self, limit_s=max(_SHORTEST_S, self.limit_s - spent_s))
 
     def rebuilt(self, sanitizers: str) -> Build:
         """The program with these sanitizers.
@@ -126,13 +131,15 @@ def _initialised(bench: CpuBench, material: Material, build: Build, first: _Outp
     varies = not_checked("init", "two calls on equal inputs and memory differ bitwise", material.kind)
     if len(first.calls) != 2 or first.calls[0] != first.calls[1]:
         return varies
-    other = _run_memory(bench, material, build, _OTHER_POISON)
+    other = _run_memory(bench.with_less(first.execution.wall_s), material, build, _OTHER_POISON)
     wall_s = first.execution.wall_s + other.execution.wall_s
     if not other.execution.done:
         return not_checked("init", other.execution.why_not_done(bench.limit_s), material.kind, wall_s)
     if other.calls == first.calls:
         return SanitizerRun(tool="init", status="clean", inputs=material.kind, wall_s=wall_s)
-    again = _run_memory(bench, material, build, _FIRST_POISON)
+    again = _run_memory(bench.with_less(wall_s), material, build, _FIRST_POISON)
+    if not again.execution.done:
+        return not_checked("init", again.execution.why_not_done(bench.limit_s), material.kind, wall_s)
     if again.calls != first.calls:
         return varies
     finding = SanitizerFinding(

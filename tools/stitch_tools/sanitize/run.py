@@ -27,7 +27,7 @@ class SanitizeOptions:
     tools: Sequence[SanitizerTool] = ()
     """() is all of the device's."""
     limit_s: float = 120.0
-    """Seconds of one run under one tool; what takes longer is not checked."""
+    """Seconds of one draw under one tool, however busy the machine is; what takes longer is not checked."""
     build_limit_s: float = 300.0
     """Seconds for building the program with a sanitizer."""
     cache_dir: Path | None = None

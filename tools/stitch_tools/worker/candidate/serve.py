@@ -84,6 +84,7 @@ def _init(state: CandidateState, request: Request) -> Reply:
         message["init_structure"],
         init_tensors,
         Scale(**scale) if scale is not None else None,
+        message["kept"],
     )
     return _done()
 
@@ -92,6 +93,7 @@ def _reload(state: CandidateState, request: Request) -> Reply:
     """Other weights into the same instance, in place; status `not_reloadable` where names do not agree."""
     parameters = _named(request.fds[0], request.message["parameters"])
     reason = state.python.reload(parameters) if state.python is not None else "only a ModelNew is reloaded"
+    state.keep(request.message["kept"])
     return Reply({"status": "not_reloadable", "step": "reload", "message": reason}) if reason else _done()
 
 
@@ -116,9 +118,11 @@ def _run(state: CandidateState, request: Request) -> Reply:
         for target, value in zip(mapped, state.inputs, strict=True):
             if target is not value:
                 target.copy_(value)
+    changed = state.changed_buffers()
     if planned is None:
-        return _done(end, held=state.held)
+        return _done(end, held=state.held, changed=changed)
     return _done(
+        changed=changed,
         workspace_bytes=planned.workspace_bytes,
         capturable=planned.capturable,
         inplace_state=planned.inplace_state,

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from stitch_tools.worker.candidate.kept import changed, digests
 from stitch_tools.worker.candidate.native import NativeProgram, Planned, ProgramError, make_workspace
 from stitch_tools.worker.candidate.python_program import PythonProgram, arranged
 from stitch_tools.worker.layout import BUFFER, GUARD
@@ -66,6 +67,8 @@ class CandidateState:
         """Outputs of the last call of a `ModelNew` that lie in its inputs' memory."""
         self.parameters: list[tuple[str, torch.Tensor]] = []
         self.buffer_names: tuple[str, ...] = ()
+        self._kept: dict[str, str] = {}
+        """Hashes of the buffers that no call may change, as they were before the first."""
         self.structure: Any = ["tuple"]
 
     @property
@@ -98,18 +101,37 @@ class CandidateState:
         init_structure: Any,
         init_tensors: list[torch.Tensor],
         scale: Scale | None = None,
+        kept: Sequence[str] = (),
     ) -> None:
         """Weights to the program: named tensors to a native one, a generator state to a `ModelNew`.
+
+        `kept`: buffers that hold before every call what they hold now (a `ModelNew` makes them first).
 
         Raises:
             ProgramError: the program refuses or fails.
         """
         self.parameters = [(name, self._placed(tensor)) for name, tensor in parameters]
         if self.native is not None:
+            self.keep(kept)
             self.native.init(self.parameters, device=self.device, stream=self.stream, threads=self.threads)
             self._synchronize()
         if self.python is not None:
             self.python.init(generator_state, unflatten(init_structure, init_tensors), scale)
+            self.keep(kept)
+
+    def keep(self, names: Sequence[str]) -> None:
+        """Remember what these buffers hold now."""
+        self._kept = digests(self._buffers(names))
+
+    def changed_buffers(self) -> list[str]:
+        """Names of the buffers that hold something else than they were remembered with."""
+        return changed(self._kept, digests(self._buffers(list(self._kept))))
+
+    def _buffers(self, names: Sequence[str]) -> list[tuple[str, torch.Tensor]]:
+        """The program's buffers of these names: a `ModelNew`'s own, or what a native program was given."""
+        module = self.python.module if self.python is not None else None
+        found = self.parameters if module is None else list(module.named_buffers())
+        return [(name, tensor) for name, tensor in found if name in names]
 
     def take_inputs(
         self,
