@@ -112,17 +112,9 @@ HAND_WRITTEN: dict[str, tuple[str, ...]] = {
 STITCHED = ("layer_norm", "softmax", "two_layers")
 """References for which the stitcher writes the program."""
 
-RARELY_SHOWN = (
-    "shape_guard/last_not_written:12",
-    "shape_guard/index_off_by_one:12",
-    "shape_guard/loop_ends_early:12",
-    "shape_guard/loop_starts_late:12",
-    "mapped_scratch/index_off_by_one:37",
-    "mapped_scratch/missing_max:43",
-    "strided_input/wrong_axis:10",
-)
-"""Faults that few inputs show: a maximum at one place, far above all others; a leading size of 1. The check
-notices them in some runs only. They count in the rate, and are left out of CI's sample."""
+RARELY_SHOWN = ("mapped_scratch/wrong_constant:37",)
+"""Faults that hardly any input shows: a maximum that is off by a thousandth, where values are near a million.
+They count in the rate, and are left out of CI's sample."""
 
 
 def originals() -> Iterator[Original]:
