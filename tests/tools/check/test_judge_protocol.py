@@ -6,6 +6,7 @@ import os
 import resource
 import socket
 import struct
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,11 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stitch_tools.check import ReferenceServer, check_program
+from stitch_tools.check.candidate import read_answer
+from stitch_tools.check.traced import HarnessFaultError, Untraced, parse_answer
 from stitch_tools.models import Check
 from stitch_tools.processes.interpreter import find_interpreter
 from stitch_tools.processes.outcome import ChildDied, ChildTimeout
 from stitch_tools.processes.session import TargetSession
 from stitch_tools.store import Store
+from stitch_tools.timing.contestant import ContestantFailedError, PipeContestant, Pipes
 from stitch_tools.worker.wire import (
     MAX_BLOB_BYTES,
     MAX_JSON_BYTES,
@@ -65,7 +69,7 @@ def test_garbage_is_never_a_frame(data: bytes) -> None:
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=20,
 )
@@ -97,6 +101,10 @@ NO_OBJECTS = {
     "word": b'{"ok": tru}',
     "no text": b"\xff\xfe{}",
     "digits": b'{"seq": ' + b"9" * 5000 + b"}",
+    "not a number": b'{"wall_s": NaN}',
+    "infinite": b'{"wall_s": -Infinity}',
+    "larger than any number": b'{"wall_s": 1e999}',
+    "a little too deep": b'{"status": ' + b"[" * 101 + b"]" * 101 + b"}",
     "deep list": b"[" * 500_000,
     "deep object": b'{"a":' * 200_000 + b"1" + b"}" * 200_000,
 }
@@ -143,6 +151,57 @@ def test_descriptors_that_come_with_no_frame_are_closed(data: bytes, count: int)
         receive(data, (null,) * count)
     assert open_descriptors() == before
     os.close(null)
+
+
+@given(message=st.dictionaries(st.text(), JSON, max_size=5), ok=st.booleans() | JSON)
+def test_any_answer_is_read_as_a_claim_of_bounded_size(message: dict[str, object], ok: object) -> None:
+    for fields in (message, {**message, "status": message, "held": [message] * 60, "error": message}):
+        answer = read_answer(Frame({**fields, "ok": ok}))
+        texts = (answer.status, answer.step, answer.message, *answer.held, *answer.changed)
+        assert all(isinstance(text, str) and len(text) <= 8000 for text in texts)
+        assert len(answer.held) <= 50
+
+
+@given(message=st.dictionaries(st.sampled_from(sorted(Untraced.model_fields)), JSON))
+def test_what_a_watched_worker_says_is_a_report_or_a_fault_that_is_nobody_s(
+    message: dict[str, object],
+) -> None:
+    with contextlib.suppress(HarnessFaultError):
+        assert isinstance(parse_answer(Untraced, message), Untraced)
+
+
+class Nobody:
+    """A process that needs no pausing."""
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+
+@given(data=st.binary(max_size=40) | st.just(bytes(8)), late=st.booleans())
+def test_bytes_of_any_kind_on_the_clock_s_pipe_are_a_time_or_the_contestant_s_failure(
+    data: bytes, late: bool
+) -> None:
+    pipes = Pipes.open()
+    question, done = pipes.far
+    contestant = PipeContestant("program", Nobody(), pipes, slots=3, go_timeout_s=30.0)
+
+    def answer() -> None:
+        if late:
+            os.read(question, 8)
+        os.write(done, data)
+        pipes.close_far()  # the process has ended
+
+    answering = threading.Thread(target=answer)
+    answering.start()
+    if not late:
+        answering.join()
+    seconds = None
+    with contextlib.suppress(ContestantFailedError):
+        seconds = contestant.go(2)
+    answering.join()
+    pipes.close()
+    assert (seconds is not None) is (late and data[:8] == bytes(8) and len(data) >= 8)
 
 
 @given(pieces=st.lists(st.integers(1, 7), min_size=1, max_size=20))

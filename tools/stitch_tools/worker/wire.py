@@ -6,6 +6,7 @@ Descriptors travel with the header. Lengths are bounded, so a hostile peer canno
 
 import array
 import json
+import math
 import os
 import select
 import socket
@@ -20,6 +21,7 @@ MAX_JSON_BYTES = 32 << 20
 MAX_BLOB_BYTES = 64 << 20
 MAX_FDS = 16
 _CHUNK_BYTES = 1 << 20
+_MOST_NESTED = 100
 
 
 class ChannelClosedError(Exception):
@@ -46,11 +48,32 @@ class Frame:
 
 
 def _parsed(text: bytearray) -> Any:
-    message = json.loads(text)
+    message = json.loads(text, parse_constant=_finite, parse_float=_finite)
+    if _is_deep(message):
+        raise ValueError("nested too deeply")
     if b"\\ud" in text.lower():
         # Half of a surrogate pair is no text: it could be neither stored nor printed.
         message = json.loads(json.dumps(message, ensure_ascii=False).encode("utf-8", "replace"))
     return message
+
+
+def _finite(text: str) -> float:
+    """The number; NaN and infinity are no JSON: what holds one could not be stored."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is not a number")
+    return number
+
+
+def _is_deep(message: Any) -> bool:
+    """Whether values lie deeper in each other than any of ours: a step further on, writing it could fail."""
+    level: list[Any] = [message] if isinstance(message, (dict, list)) else []
+    for _ in range(_MOST_NESTED):
+        inner = [value.values() if isinstance(value, dict) else value for value in level]
+        level = [value for values in inner for value in values if isinstance(value, (dict, list))]
+        if not level:
+            return False
+    return True
 
 
 class Channel:
