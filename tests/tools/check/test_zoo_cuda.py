@@ -58,6 +58,10 @@ def test_the_text_shows_what_the_case_says_and_convicts_no_honest_program(case: 
         assert fatal
 
 
+def test_every_cheat_for_a_gpu_names_the_probe_that_catches_it() -> None:
+    assert [case.name for case in CASES if case.kind == "cheats" and not case.caught_by] == []
+
+
 @pytest.mark.nvcc
 @pytest.mark.parametrize(
     "case",

@@ -5,7 +5,6 @@ run that was cut off goes on where its file ends. What may disturb others (long 
 and whatever is timed) is judged alone, the most dangerous last.
 """
 
-import json
 import os
 import select
 import signal
@@ -15,93 +14,37 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from stitch_tools.check import ReferenceServer
-from stitch_tools.compile.build import compile_program
-from stitch_tools.errors import StitchError
-from stitch_tools.models import Bench, Program
-from stitch_tools.store import Store
-from stitch_tools.timing import BenchOptions, benchmark_program
-from stitch_tools.timing.blocks import Rules
-from stitch_tools.worker import linux
-from tests.tools.check.zoo_runner import Case, Court
+from pydantic import TypeAdapter, ValidationError
 
+from stitch_tools.compile.build import compile_program
+from stitch_tools.models import Program
+from stitch_tools.store import Store
+from stitch_tools.worker import linux
+from tests.tools.check.zoo_record import Recorder, Row, digest
+from tests.tools.check.zoo_runner import Case
+
+ROWS = TypeAdapter(Row)
+"""Rows as JSON."""
 _DANGEROUS = ("resource_hog", "self_harm", "hang")
+_SLOWER = 4
+"""How many times the limit of other cases a slow one is given."""
 _START_S = 90.0
 """A judge imports torch and starts its session before its first case."""
 _ENDING_S = 10.0
 """What a case or a judge may take beyond the limit."""
-_BENCH = BenchOptions(
-    quick=True,
-    baselines=("eager",),
-    budget_s=20.0,
-    rules=Rules(min_rounds=6, max_rounds=6, blocks_per_visit=1),
-)
-
-
-@dataclass
-class Row:
-    """One case and what was said of it."""
-
-    name: str
-    kind: str
-    family: str
-    probes: tuple[str, ...]
-    known_miss: bool
-    right: bool
-    """Whether a cheat was caught and gained nothing under the clock, or an honest program was accepted."""
-    status: str
-    flags: tuple[str, ...] = ()
-    rules: tuple[str, ...] = ()
-    message: str = ""
-    seconds: float = 0.0
-    outcome: str | None = None
-    """The bench's word on a cheat that only the clock can catch; None: not timed."""
-    ratios: dict[str, float] = field(default_factory=dict[str, float])
-    """Speed-ups by contestant and baseline."""
 
 
 def stage_of(case: Case) -> int:
-    """When a case is judged: 0 beside others, then alone 1 timed, 2 slow, 3 dangerous."""
+    """When a case is judged: 0 beside others, then alone 1 timed, 2 dangerous."""
     # A kernel that stays, or a walk through foreign addresses, is dangerous whatever family it cheats in.
     ends_badly = {"timed_out", "crashed", "out_of_memory"} & set(case.expected)
     if case.family in _DANGEROUS or ends_badly:
-        return 3
-    if "timing" in case.caught_by:
-        return 1
-    return 2 if case.slow else 0
-
-
-def judge_row(court: Court, case: Case) -> Row:
-    """The row of one case; where only the clock can catch it, an accepted program is timed, too."""
-    began = time.monotonic()
-    row = Row(case.name, case.kind, case.family, case.caught_by, case.missed, right=False, status="error")
-    try:
-        verdict = court.judge(case)
-        row.status, row.flags, row.rules = verdict.status, verdict.flags, verdict.findings
-        row.message, row.right = verdict.message[:500], verdict.catches(case)
-        if "timing" in case.caught_by and verdict.status == "accepted":
-            bench = timed(court, case)
-            row.outcome, row.message = bench.outcome, bench.message[:500]
-            row.ratios = {f"{one.contestant}/{one.baseline}": one.speedup for one in bench.ratios}
-            row.right = row.right and not any(one.outcome == "faster" for one in bench.ratios)
-    except StitchError as error:
-        row.message = f"the judge failed: {error.message}"[:500]
-    row.seconds = round(time.monotonic() - began, 2)
-    return row
-
-
-def timed(court: Court, case: Case) -> Bench:
-    """A short bench against eager alone: whether a cheat gains anything, not a figure to report."""
-    task, (program, build) = court.task(case), court.program(case)
-    with ReferenceServer(court.session, task, court.store) as reference:
-        facts = reference.observe()
-    return benchmark_program(
-        task, program, build, session=court.session, store=court.store, facts=facts, options=_BENCH
-    )
+        return 2
+    return 1 if "timing" in case.caught_by else 0
 
 
 def build_all(cases: Sequence[Case], target: str, root: Path, workers: int) -> dict[str, str]:
@@ -131,7 +74,7 @@ class Judge:
     def __exit__(self, *exc: object) -> None:
         self._end()
 
-    def ask(self, name: str, limit_s: float, room_s: float = float("inf")) -> dict[str, Any] | None:
+    def ask(self, name: str, limit_s: float, room_s: float = float("inf")) -> Row | None:
         """The row of a case; None where none came in time or the process died. It is replaced then.
 
         `limit_s` is without, `room_s` with the time that a process needs to start.
@@ -146,7 +89,7 @@ class Judge:
         if line is None:
             self._kill()
             return None
-        return json.loads(line)
+        return ROWS.validate_json(line)
 
     def _exchange(self, question: bytes, until_s: float) -> bytes | None:
         process, answer = self._process, b""
@@ -205,14 +148,17 @@ class Batch:
     """Monotonic time after which no case is begun."""
     case_limit_s: float
     say: Callable[[str], None]
+    revision: str = ""
     start_s: float = _START_S
     ending_s: float = _ENDING_S
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, jobs: int) -> None:
         """Judge stage after stage; the first one by `jobs` judges side by side."""
-        for stage in range(4):
+        for stage in range(3):
             waiting = [case for case in self.cases if stage_of(case) == stage]
+            # Those that build for a minute begin first: the others are judged beside them.
+            waiting.sort(key=lambda case: not case.slow)
             hands = min(jobs if stage == 0 else 1, len(waiting))
             threads = [threading.Thread(target=self._work, args=(waiting,)) for _ in range(hands)]
             for thread in threads:
@@ -226,10 +172,12 @@ class Batch:
             while (case := self._take(waiting, last)) is not None:
                 began, last = time.monotonic(), case.reference
                 room_s = self.until_s + self.ending_s - began
-                found = judge.ask(f"{case.kind}/{case.name}", self.case_limit_s, room_s)
+                limit_s = self.case_limit_s * (_SLOWER if case.slow else 1)
+                found = judge.ask(f"{case.kind}/{case.name}", limit_s, room_s)
                 # What the end of the run cut off says nothing about the case: the next run judges it.
-                if found is not None or time.monotonic() < self.until_s:
-                    self._keep(case, found, time.monotonic() - began)
+                now = time.monotonic()
+                if found is not None or now < self.until_s:
+                    self._keep(case, found or unanswered(case, self.revision, now - began))
 
     def _take(self, waiting: list[Case], last: str | None) -> Case | None:
         """The next case, of the last one's reference where possible: its server is warm."""
@@ -239,65 +187,55 @@ class Batch:
             index = next((i for i, case in enumerate(waiting) if case.reference == last), 0)
             return waiting.pop(index)
 
-    def _keep(self, case: Case, found: dict[str, Any] | None, seconds: float) -> None:
-        row = found or asdict(
-            Row(
-                *(case.name, case.kind, case.family, case.caught_by, case.missed),
-                right=False,
-                status="error",
-                message="the judge gave no answer in time",
-                seconds=round(seconds, 2),
-            )
-        )
+    def _keep(self, case: Case, row: Row) -> None:
         with self._lock, self.lines.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+            file.write(ROWS.dump_json(row).decode() + "\n")
             file.flush()
             os.fsync(file.fileno())
-        mark = "ok" if row["right"] else "known miss" if row["known_miss"] else "WRONG"
-        outcome = f", {row['outcome']}" if row["outcome"] else ""
-        self.say(f"{mark}: {case.kind}/{case.name}: {row['status']}{outcome} ({row['seconds']:.1f} s)")
+        mark = "ok" if row.right else "known miss" if row.known_miss else "WRONG"
+        self.say(f"{mark}: {case.kind}/{case.name}: {row.bench or row.status} ({row.seconds:.1f} s)")
 
 
-def read_rows(lines: Path) -> list[dict[str, Any]]:
-    """The rows of a file, the last one of each case; a torn last line is left out."""
-    rows: dict[str, dict[str, Any]] = {}
+def unanswered(case: Case, revision: str, seconds: float) -> Row:
+    """The row of a case on which the judge was stuck, or died."""
+    return Row(
+        name=case.name,
+        kind=case.kind,
+        family=case.family,
+        probes=case.caught_by,
+        known_miss=case.missed,
+        digest=digest(case),
+        revision=revision,
+        load=os.getloadavg()[0],
+        message="the judge gave no answer in time",
+        seconds=seconds,
+    )
+
+
+def read_rows(lines: Path) -> dict[str, Row]:
+    """The rows of a file by case, the last one of each; a torn last line is left out."""
+    rows: dict[str, Row] = {}
     with suppress(FileNotFoundError), lines.open(encoding="utf-8") as file:
         for line in file:
-            with suppress(json.JSONDecodeError):
-                row = json.loads(line)
-                rows[f"{row['kind']}/{row['name']}"] = row
-    return list(rows.values())
+            with suppress(ValidationError):
+                row = ROWS.validate_json(line)
+                rows[f"{row.kind}/{row.name}"] = row
+    return rows
 
 
-def serve(court_of: Callable[[ExitStack], Court], cases: Sequence[Case], ask: Any, answer: Any) -> None:
+def is_left(case: Case, rows: dict[str, Row]) -> bool:
+    """Whether this very case has no verdict yet; where the judge failed, there is none."""
+    row = rows.get(f"{case.kind}/{case.name}")
+    return row is None or row.status == "error" or row.digest != digest(case)
+
+
+def serve(recorder_of: Callable[[ExitStack], Recorder], cases: Sequence[Case], ask: Any, answer: Any) -> None:
     """Judge every case that is named on a line of `ask`; a line of JSON for each. Ends with its parent."""
     linux.die_with_parent(signal.SIGKILL)
     by_name = {f"{case.kind}/{case.name}": case for case in cases}
     with ExitStack() as stack:
-        court = court_of(stack)
+        recorder = recorder_of(stack)
         for line in ask:
-            row = judge_row(court, by_name[line.strip()])
-            answer.write(json.dumps(asdict(row)) + "\n")
+            row = recorder.record(by_name[line.strip()])
+            answer.write(ROWS.dump_json(row).decode() + "\n")
             answer.flush()
-
-
-def table(rows: Sequence[dict[str, Any]], target: str) -> str:
-    """Counts and one line a case, as Markdown."""
-    cheats, honest = ([row for row in rows if row["kind"] == kind] for kind in ("cheats", "honest"))
-    caught = [row for row in cheats if row["right"]]
-    reasons = {(row["family"], tuple(row["probes"])) for row in caught}
-    missed = sum(row["known_miss"] and not row["right"] for row in rows)
-    accepted = sum(row["right"] for row in honest)
-    lines = [
-        f"{target}: cheats caught: {len(caught)} of {len(cheats)}, for {len(reasons)} different reasons;"
-        f" honest programs accepted: {accepted} of {len(honest)}; known misses: {missed}.",
-        "",
-        "| case | family | as expected | status | bench | flags and rules | s |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for row in sorted(rows, key=lambda row: (row["kind"], row["name"])):
-        mark = "yes" if row["right"] else "no (known)" if row["known_miss"] else "NO"
-        said = ", ".join((*row["flags"], *row["rules"]))[:160]
-        cells = [f"{row['kind']}/{row['name']}", row["family"], mark, row["status"], row["outcome"] or "-"]
-        lines.append(f"| {' | '.join((*cells, said, format(row['seconds'], '.1f')))} |")
-    return "\n".join(lines) + "\n"

@@ -22,12 +22,14 @@ class Wanted:
     """Part of its reason."""
 
     def fits(self, bench: Bench) -> bool:
-        """Whether the bench said so."""
-        return bench.outcome in self.outcomes and self.words in bench.message
+        """Whether the bench said so, and nothing of the program is faster, as a graph neither."""
+        gains = any(row.outcome == "faster" for row in bench.ratios)
+        return bench.outcome in self.outcomes and self.words in bench.message and not gains
 
 
 _GAINS_NOTHING = Wanted(("inconclusive", "slower"))
 """On a busy machine these do not come to their trick, or are disturbed themselves."""
+_ON_GPU = Wanted(("inconclusive", "slower", "unmeasured"))
 WANTED = {
     "lazy_after_many_calls": Wanted(("unmeasured",), _LATE),
     "lazy_on_a_ring_of_addresses": Wanted(("unmeasured",), _LATE),
@@ -51,7 +53,7 @@ MISSED = ("cached_by_content",)
 
 def wanted(case: Case) -> Wanted:
     """What the bench has to say of the case; of a known hole, that it gains nothing."""
-    return WANTED.get(case.name, _GAINS_NOTHING)
+    return WANTED.get(case.name, _GAINS_NOTHING if "cpu" in case.targets else _ON_GPU)
 
 
 class Stopwatch:

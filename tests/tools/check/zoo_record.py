@@ -101,7 +101,7 @@ class Recorder:
         row.right, row.status, row.flags = verdict.catches(case), verdict.status, verdict.flags
         row.rules, row.message = verdict.findings, verdict.message
         row.noticed = noticed(verdict.check)
-        if "timing" in case.caught_by and self.court.target == "cpu":
+        if "timing" in case.caught_by and verdict.status == "accepted":
             bench = Stopwatch(self.court).time(case)
             row.bench = f"{bench.outcome}: {bench.message}" if bench.message else bench.outcome
             row.right = wanted(case).fits(bench)
