@@ -90,7 +90,7 @@ def for_bench(bench: Bench, min_speedup: float | None) -> ExitCode:
     if bench.rejected:
         return ExitCode.CHEAT
     if bench.outcome == "unmeasured":
-        return ExitCode.UNMEASURED
+        return ExitCode.NONE_CORRECT if bench.program_failed else ExitCode.UNMEASURED
     eager = bench.ratio("eager")
     if min_speedup is not None and (eager is None or eager.speedup < min_speedup):
         return ExitCode.BELOW_GOAL

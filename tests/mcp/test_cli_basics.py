@@ -154,6 +154,8 @@ def test_correct_but_slower_is_done_and_below_the_goal_is_4() -> None:
     assert for_result("accepted", bench, 1.2) == 4
     assert for_result("incorrect", None, 1.2) == 3
     assert for_bench(Bench(program_id="p", task_id="t", outcome="unmeasured"), 1.2) == 9
+    failed = Bench(program_id="p", task_id="t", outcome="unmeasured", program_failed=True)
+    assert for_bench(failed, None) == 3
 
 
 def test_a_failed_build_is_3() -> None:

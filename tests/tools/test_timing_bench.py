@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 from stitch_tools.check import ReferenceServer
+from stitch_tools.errors import LockedError
 from stitch_tools.models import Bench, Program
 from stitch_tools.processes.interpreter import find_interpreter
 from stitch_tools.processes.session import TargetSession
 from stitch_tools.store import Store
 from stitch_tools.timing import BenchOptions, benchmark_program
 from stitch_tools.timing.blocks import Rules, run_rounds
+from stitch_tools.timing.device_lock import device_lock
 from stitch_tools.timing.ring import ring_shape
 from stitch_tools.timing.seats import Field, Seat, deal, seat_program
 from stitch_tools.timing.statistics import outcome_of
@@ -106,8 +108,29 @@ def test_a_program_that_cheats_under_the_clock_is_found_by_its_outputs(room: Roo
 )
 def test_a_program_that_fails_under_the_clock_is_unmeasured(room: Room, variant: str, reason: str) -> None:
     bench = room.bench(room.program(variant))
-    assert bench.outcome == "unmeasured"
+    assert (bench.outcome, bench.program_failed) == ("unmeasured", True)
     assert reason in bench.message
+
+
+def test_contestants_get_ready_while_another_process_times(
+    room: Room, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STITCH_LOCK_DIR", str(tmp_path))
+    said: list[str] = []
+    program = room.program()
+    with device_lock("cpu", wait_s=1.0), pytest.raises(LockedError):
+        benchmark_program(
+            room.task,
+            program,
+            build(program, room.store),
+            session=room.session,
+            store=room.store,
+            facts=room.facts,
+            options=replace(EAGER_ONLY, lock_wait_s=0.1),
+            emit=said.append,
+        )
+    assert "preparing eager" in said
+    assert not any(sentence.startswith("timing program") for sentence in said)
 
 
 def test_a_kernelbench_program_is_timed_like_the_reference(room: Room) -> None:
@@ -173,6 +196,7 @@ def test_a_program_for_a_device_that_is_not_here_is_unmeasured(room: Room) -> No
     )
     assert bench.outcome == "unmeasured"
     assert "no device for cuda:sm_10" in bench.message
+    assert not bench.program_failed
     assert bench.figure == "latency_us"
 
 
@@ -181,6 +205,7 @@ def test_a_program_that_was_not_built_is_unmeasured(room: Room) -> None:
         room.task, room.program(), None, session=room.session, store=room.store, facts=room.facts
     )
     assert (bench.outcome, bench.message) == ("unmeasured", "the program was not built")
+    assert bench.program_failed
 
 
 @pytest.mark.slow

@@ -201,6 +201,8 @@ class Bench(Fact):
     sandbox: SandboxLevel | None = None
     message: str = ""
     """Why the outcome is unmeasured or inconclusive."""
+    program_failed: bool = False
+    """Whether the program is why nothing was measured: not built or loadable, or wrong under the clock."""
     wall_s: float | None = None
 
     @property

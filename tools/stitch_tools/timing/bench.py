@@ -3,11 +3,12 @@
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from stitch_tools.check.gpu import canary_for, sound_gpu
 from stitch_tools.check.reference import Inputs, ReferenceServer, Weights
 from stitch_tools.device import Target, cpu_info, resolve_target
 from stitch_tools.errors import TaskError, WorkerError
@@ -115,6 +116,7 @@ def benchmark_program(
 
     Raises:
         TaskError: the reference itself fails.
+        EnvironmentMissingError: the GPU does not answer, or did not after an earlier program.
         LockedError: another process times on this device for too long.
         WorkerError, SandboxError: a failure of ours or of this machine.
     """
@@ -123,10 +125,11 @@ def benchmark_program(
     target = resolve_target(task.target)
     refusal = run.refusal(build, target)
     if refusal is not None:
-        return run.unmeasured(refusal, target, began)
-    key = target.gpu.uuid if target.gpu else "cpu"
-    purpose = f"timing {program.program_id[:12]}"
-    with device_lock(key, wait_s=run.options.lock_wait_s, purpose=purpose, emit=emit):
+        return run.unmeasured(
+            refusal, target, began, program_failed=target.available and not run.is_built(build)
+        )
+    canary = canary_for(session, task.target)
+    with sound_gpu(canary):
         try:
             bench, doubt = run.measure(build, target, deadline_s)
             if doubt is not None:
@@ -134,7 +137,10 @@ def benchmark_program(
                 run.absent.clear()
                 bench, _ = run.measure(build, target, deadline_s, again=True)
         except ContestantFailedError as failure:
-            return run.unmeasured(f"the program failed while it was timed: {failure.reason}", target, began)
+            if canary is not None:
+                canary.doubt()
+            reason = f"the program failed while it was timed: {failure.reason}"
+            return run.unmeasured(reason, target, began, program_failed=True)
     return bench.model_copy(update={"wall_s": time.monotonic() - began})
 
 
@@ -163,15 +169,27 @@ class _Run:
         """Why nothing can be timed, where that is known at once."""
         if not target.available:
             return f"this machine has no device for {self.task.target}: {target.device}"
-        if self.program.format == "native" and (build is None or not build.ok or build.artifact is None):
+        if not self.is_built(build):
             return "the program was not built"
         if self.facts.uses_rng and self.program.format == "native":
             return "the reference draws random numbers in forward, which native programs cannot repeat yet"
         return None
 
-    def unmeasured(self, reason: str, target: Target, began: float) -> Bench:
+    def is_built(self, build: Build | None) -> bool:
+        """Whether the program can be loaded; a Python program builds itself."""
+        built = build is not None and build.ok and build.artifact is not None
+        return built or self.program.format != "native"
+
+    def hold_device(self, target: Target) -> AbstractContextManager[None]:
+        """The device for ourselves: other controllers time before or after, and may compile meanwhile."""
+        key = target.gpu.uuid if target.gpu else "cpu"
+        purpose = f"timing {self.program.program_id[:12]}"
+        return device_lock(key, wait_s=self.options.lock_wait_s, purpose=purpose, emit=self.emit)
+
+    def unmeasured(self, reason: str, target: Target, began: float, *, program_failed: bool = False) -> Bench:
         """The Bench that says why there are no figures."""
         return Bench(
+            program_failed=program_failed,
             program_id=self.program.program_id,
             task_id=self.task.task_id,
             outcome="unmeasured",
@@ -206,6 +224,8 @@ class _Run:
             seats = [program]
             self._seat_graphed(seats, stack, place, build, weights, draws)
             self._seat_baselines(seats, stack, place)
+            # Not earlier: torch.compile takes minutes, in which others can time.
+            stack.enter_context(self.hold_device(target))
             before_s = cpu_seconds(program.pid)
             rounds = self._rounds(seats, deadline_s, watch)
             moved = moved_work(program.history)
@@ -431,6 +451,7 @@ class _Run:
             not_checked=seen.speeding.not_checked,
             sandbox=self.session.sandbox_level,
             message="; ".join(notes),
+            program_failed=against_it is not None,
         )
 
     def _ratio(self, baseline: str, contestant: str, rounds: Rounds) -> Ratio | None:
