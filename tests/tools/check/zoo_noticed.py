@@ -27,7 +27,14 @@ _EFFECTS = {
 
 def noticed(check: Check) -> tuple[str, ...]:
     """The probes that speak against the candidate, the first one first; () where nobody doubts it."""
-    found = [name for draw in check.draws if not draw.ok for name in _of_draw(draw)]
+    wrong = [draw for draw in check.draws if not draw.ok]
+    if check.status in _ENDS:
+        # The draw in which it ended had nothing to compare.
+        wrong = [draw for draw in wrong if draw.outputs]
+    found = [name for draw in wrong for name in _of_draw(draw)]
+    if found[:1] == ["equality"]:
+        # What is wrong at once is wrong in later draws, too.
+        found = found[:1]
     # A finding in a file is one of its text.
     if any(row.severity == "fatal" and row.file is not None for row in check.findings):
         found.append("static")
