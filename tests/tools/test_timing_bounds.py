@@ -26,7 +26,7 @@ CEILINGS = Ceilings(
     copy_bytes_per_s=10e9,
     write_bytes_per_s=8e9,
     read_bytes_per_s=12e9,
-    last_level_cache_bytes=32 * MEGABYTE,
+    last_level_cache_bytes=20 * MEGABYTE,
     flops_per_s={"fp32": 1e12},
     pointwise_flops_per_s=2e12,
     launch_us=1.0,
@@ -92,6 +92,12 @@ def test_reading_a_part_of_the_inputs_is_never_more_than_suspicious() -> None:
     rows = limits().bounds("program", history(MEGABYTE / 9e9))
     (finding,) = findings_of(rows, proven=True)
     assert (finding.rule, finding.severity) == ("inputs_not_read", "suspicious")
+
+
+def test_caches_that_the_system_does_not_tell_count_as_when_ceilings_were_measured() -> None:
+    silent = Limits(CEILINGS, FACTS, slots=SLOTS, caches=0)
+    (outputs, _) = silent.bounds("program", history(1e-6))
+    assert outputs.amount == 5 * 80 * MEGABYTE
 
 
 def test_several_memory_nodes_widen_the_bound() -> None:

@@ -86,7 +86,9 @@ class Limits:
         self, ceilings: Ceilings, facts: ReferenceFacts, *, slots: int, caches: int, nodes: int = 1
     ) -> None:
         """`slots` is the ring's length, `caches` the bytes of all caches, `nodes` how many memory nodes."""
-        self._ceilings, self._slots, self._caches = ceilings, slots, caches
+        self._ceilings, self._slots = ceilings, slots
+        # Not every machine tells all of its caches.
+        self._caches = max(caches, ceilings.last_level_cache_bytes)
         self._outputs = sum(spec.nbytes for spec in facts.outputs)
         self._inputs = distinct_bytes(facts.inputs)
         rates = (ceilings.write_bytes_per_s, ceilings.copy_bytes_per_s)

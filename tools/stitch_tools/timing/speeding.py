@@ -7,9 +7,7 @@ from stitch_tools.models import Finding, TimeBound
 from stitch_tools.timing.bounds import Limits, findings_of
 from stitch_tools.timing.seats import Seat
 
-NO_CEILINGS = (
-    "whether the times are possible: the device's ceilings were never measured (`stitch-mcp ceilings`)"
-)
+NO_CEILINGS = "whether the times are possible: no ceilings of this device are kept (`stitch-mcp ceilings`)"
 NO_GRAPH = "whether there was time for the reference's matrix products: its graph could not be captured"
 _NO_WRITER = "a program that only writes the outputs could not be timed beside this one"
 _LOW_CEILINGS = "bounds by this device's ceilings: a program that only writes the outputs beats them, too"
