@@ -1,4 +1,5 @@
-// y = 2 x + 1: a program whose time and honesty `variant.h` decides (REPEAT, SLEEP_MS, LAZY_AFTER, KEEPS, ...).
+// y = 2 x + 1: a program whose time and honesty `variant.h` decides (REPEAT, SLEEP_MS, LAZY_AFTER, KEEPS,
+// ...).
 #include <stitch/abi.h>
 
 #include <chrono>

@@ -1,7 +1,8 @@
-/* Stands for the driver's NVML on a machine without a GPU: the functions that nvml_query calls, built as a library.
+/* Stands for the driver's NVML on a machine without a GPU: the functions that nvml_query calls, built as a
+ * library.
  *
- * Clocks fall and reasons come with each reading, so that a test sees medians, extremes and unions. It is without
- * a power limit and knows one device.
+ * Clocks fall and reasons come with each reading, so that a test sees medians, extremes and unions. It is
+ * without a power limit and knows one device.
  */
 #include <string.h>
 #include <unistd.h>
