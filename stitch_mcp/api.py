@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from stitch_mcp.config import Settings
-from stitch_mcp.desk import Emit, configure, open_desk, refuse_forbidden
+from stitch_mcp.desk import Desk, Emit, configure, open_desk, refuse_forbidden
 from stitch_tools.models import Bench, Build, Ceilings, Check, Graph, ReferenceFacts, Task
 
 if TYPE_CHECKING:
@@ -173,17 +173,26 @@ def capture_reference(
         TaskError: the reference cannot be used.
         EnvironmentMissingError: no torch in the target interpreter.
     """
+    desk = open_desk(settings, emit)
+    return capture_task(desk, desk.task(reference, inputs, overrides, allow_relaxed))
+
+
+def capture_task(desk: Desk, task: Task) -> Captured:
+    """What one run of the task's reference shows: facts, graph, and the device's ceilings.
+
+    Raises:
+        TaskError: the reference cannot be used.
+        EnvironmentMissingError: no torch in the target interpreter.
+    """
     from stitch_tools.ceilings import measure_ceilings
     from stitch_tools.device import resolve_target
     from stitch_tools.graph import capture_graph
 
-    desk = open_desk(settings, emit)
-    task = desk.task(reference, inputs, overrides, allow_relaxed)
     with desk.session() as session:
         ceilings = None
         if resolve_target(task.target).available:
             ceilings = measure_ceilings(
-                task.target, cache_dir=desk.config.cache_dir, session=session, emit=emit
+                task.target, cache_dir=desk.config.cache_dir, session=session, emit=desk.emit
             )
         with desk.observed(session, task) as (server, facts):
             desk.say("capturing the graph")

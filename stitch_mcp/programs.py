@@ -28,10 +28,27 @@ def read_program(path: Path, store: Store, *, target: str, main: str | None = No
     """
     if path.is_file() and path.suffix == CERTIFICATE_SUFFIX:
         return _from_certificate(path, store)
-    files = {path.name: path.read_bytes()} if path.is_file() else _folder_files(path)
-    name = main or (path.name if path.is_file() else _find_main(path, files))
+    if path.is_file():
+        return program_of_files({path.name: path.read_bytes()}, store, target=target, main=main or path.name)
+    return program_of_files(_folder_files(path), store, target=target, main=main, where=str(path))
+
+
+def program_of_files(
+    files: Mapping[str, bytes],
+    store: Store,
+    *,
+    target: str,
+    main: str | None = None,
+    where: str = "the program",
+) -> Program:
+    """The program that consists of these files, which are put into the store; `where` names it in messages.
+
+    Raises:
+        UsageError: it is not clear which file is the program.
+    """
+    name = main or _find_main(where, files)
     if name not in files:
-        raise UsageError(f"{path} has no file {name}", hint="name one of its files with --main")
+        raise UsageError(f"{where} has no file {name}", hint="name one of its files with --main")
     return Program(
         format=_format(name), target=target, files=store.put_files(files), main=name, author="user"
     )
@@ -69,7 +86,7 @@ def _folder_files(folder: Path) -> dict[str, bytes]:
     return found
 
 
-def _find_main(folder: Path, files: Mapping[str, bytes]) -> str:
+def _find_main(folder: str, files: Mapping[str, bytes]) -> str:
     """The one file at the top of the folder that can be compiled, else the one Python file."""
     top = [name for name in files if "/" not in name]
     for suffixes in (_NATIVE, (".py",)):

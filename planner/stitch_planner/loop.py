@@ -166,16 +166,47 @@ def _begin(request: SolveRequest, workspace: Workspace, on_event: OnEvent) -> _O
         inputs=request.inputs,
     )
     interpreter = find_interpreter(request.python, workspace.root)
-    first = RunStarted(
-        task=workspace.store.put_fact(task),
-        task_id=task.task_id,
+    run = begin_run(
+        workspace,
+        task,
+        interpreter,
         coder="stitcher",
         quick=request.quick,
         min_speedup=request.min_speedup,
         threads=request.threads,
         require_sandbox=request.require_sandbox,
+        on_event=on_event,
+    )
+    return _Opened(run, task, target, interpreter)
+
+
+def begin_run(
+    workspace: Workspace,
+    task: Task,
+    interpreter: Interpreter,
+    *,
+    coder: str,
+    quick: bool = False,
+    min_speedup: float | None = None,
+    threads: int | None = None,
+    require_sandbox: SandboxLevel | None = None,
+    on_event: OnEvent = None,
+) -> Run:
+    """A new run with its first event, open for writing.
+
+    Raises:
+        StoreError: it cannot be written.
+    """
+    first = RunStarted(
+        task=workspace.store.put_fact(task),
+        task_id=task.task_id,
+        coder=coder,
+        quick=quick,
+        min_speedup=min_speedup,
+        threads=threads,
+        require_sandbox=require_sandbox,
         interpreter=str(interpreter.path),
-        environment=workspace.store.put_fact(describe_environment(interpreter, target)),
+        environment=workspace.store.put_fact(describe_environment(interpreter, resolve_target(task.target))),
     )
     run = Run(workspace.new_run_folder(task), workspace.store, on_event=on_event)
     try:
@@ -183,7 +214,7 @@ def _begin(request: SolveRequest, workspace: Workspace, on_event: OnEvent) -> _O
     except BaseException:  # handed on: the lock must not outlive the attempt
         run.close()
         raise
-    return _Opened(run, task, target, interpreter)
+    return run
 
 
 def _resume(request: SolveRequest, workspace: Workspace, on_event: OnEvent) -> _Opened:

@@ -18,7 +18,7 @@ class RunStarted(Fact):
     """Hash of the Task."""
     task_id: str
     coder: str
-    """stitcher."""
+    """`stitcher`, or `outside`: an agent that calls the steps itself."""
     quick: bool
     """Whether only eager and torch.compile's default mode are timed."""
     min_speedup: float | None = None

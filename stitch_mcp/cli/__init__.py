@@ -22,6 +22,8 @@ COMMANDS = {
     "task": "Write a task.toml for a reference.",
     "config": "Show the settings and where each came from.",
     "cache": "Show or clear cached builds and measurements.",
+    "serve": "Serve the instruments to an MCP client.",
+    "init": "Print or write an MCP client's configuration.",
     "index": "Search the CUDA documentation of this machine.",
     "demo": "Solve a packaged example from end to end.",
 }

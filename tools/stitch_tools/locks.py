@@ -84,6 +84,16 @@ class FileLock:
             os.close(self._handle)
             self._handle = None
 
+    def fileno(self) -> int:
+        """The held lock's descriptor: a child that inherits it holds the lock as long as it lives.
+
+        Raises:
+            ValueError: the lock is not held.
+        """
+        if self._handle is None:
+            raise ValueError("the lock is not held")
+        return self._handle
+
     @property
     def held(self) -> bool:
         """Whether this object holds the lock."""

@@ -1,0 +1,39 @@
+"""`stitch-mcp init`."""
+
+import click
+
+from stitch_mcp.cli.options import json_option, settings, workspace_option
+from stitch_mcp.cli.output import Output
+from stitch_mcp.report import Section
+
+
+@click.command("init")
+@click.argument("client")
+@click.option("--write", is_flag=True, help="Write it into the client's file; what stands there stays.")
+@click.option("--uvx", is_flag=True, help="Let uvx start the server instead of this Python.")
+@workspace_option
+@json_option
+def command(client: str, write: bool, uvx: bool, workspace: str | None, as_json: bool) -> int:
+    """Print the configuration with which CLIENT starts the MCP server, or write it.
+
+    CLIENT is claude-desktop, claude-code, cursor, vscode, codex or gemini.
+    """
+    from stitch_mcp import clients
+
+    output = Output("init", as_json=as_json)
+    folder = settings(workspace=workspace).workspace
+    found = clients.find_client(client)
+    start = clients.launch(folder, uvx=uvx)
+    path = clients.config_path(found, folder)
+    if write:
+        clients.write_config(found, start, path)
+        notes = (f"wrote {path}", f"start {found.title} again, and ask it to inspect the environment")
+    else:
+        notes = (f"for {path} (--write puts it there):", "", clients.config_text(found, start))
+    fields = {
+        "client": found.name,
+        "path": str(path),
+        "written": write,
+        "text": clients.config_text(found, start),
+    }
+    return output.finish(fields, [Section(notes=notes)])

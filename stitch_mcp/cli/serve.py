@@ -1,0 +1,57 @@
+"""`stitch-mcp serve`."""
+
+import os
+from typing import Unpack
+
+import click
+
+from stitch_mcp.cli.options import json_option, session_options
+from stitch_mcp.config import Settings
+
+
+@click.command("serve")
+@click.option("--http", is_flag=True, help="Serve over streamable HTTP instead of standard input and output.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="With --http: address to listen on.")
+@click.option("--port", default=8321, show_default=True, type=click.IntRange(0, 65535), help="With --http.")
+@click.option("--allow-host", multiple=True, metavar="NAME", help="With --http: another name of this server.")
+@click.option("--read-only", is_flag=True, help="Offer only tools that neither build nor run anything.")
+@click.option("--toolsets", metavar="NAMES", help="Of steps,solve (default: all).")
+@session_options
+@json_option
+def command(
+    http: bool,
+    host: str,
+    port: int,
+    allow_host: tuple[str, ...],
+    read_only: bool,
+    toolsets: str | None,
+    as_json: bool,
+    **given: Unpack[Settings],
+) -> int:
+    """Serve the instruments to an MCP client.
+
+    Over standard input and output, jobs end with the server and can be resumed. With --http they go on. The
+    token that HTTP clients must send comes from STITCH_MCP_TOKEN; without it one is made and printed once.
+    With --json a failure to start is one JSON object; a server that runs writes nothing but the protocol.
+    """
+    del as_json
+    from stitch_mcp.server.room import open_room, parse_toolsets
+
+    room = open_room(given, keep_jobs=http, read_only=read_only, toolsets=parse_toolsets(toolsets))
+    if not http:
+        import anyio
+
+        from stitch_mcp.server.stdio import serve_stdio
+
+        anyio.run(serve_stdio, room)
+        return 0
+    from stitch_mcp.server.http import HttpOptions, new_token, serve_http
+
+    # A job's process needs no token.
+    token = os.environ.pop("STITCH_MCP_TOKEN", "")
+    if not token:
+        token = new_token()
+        click.echo(f"token (STITCH_MCP_TOKEN): {token}", err=True)
+    click.echo(f"serving {room.config.workspace} at http://{host}:{port}/mcp", err=True)
+    serve_http(room, HttpOptions(host, port, token, allow_host))
+    return 0

@@ -1,0 +1,124 @@
+"""What runs inside a job's process: `python -m stitch_mcp.jobs.child FOLDER LOCK`.
+
+It holds the inherited lock, does the request's work and writes the state. It ends when it is asked (SIGTERM)
+or when its standard input ends, which is the far end of a pipe of the server that started it.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+
+from stitch_mcp.jobs.folder import JobFolder
+from stitch_mcp.jobs.state import JobState
+from stitch_mcp.jobs.tree import process_start
+from stitch_tools.errors import InterruptedRunError, StitchError
+from stitch_tools.worker import linux
+from stitch_tools.worker.proctree import kill_descendants
+
+_GRACE_S = 1.0
+_SAY_EVERY_S = 0.5
+
+
+@dataclass
+class Reporter:
+    """Writes the job's state, progress no more often than every half second."""
+
+    folder: JobFolder
+    state: JobState
+    _said_at: float = field(default=float("-inf"), init=False)
+
+    def say(self, sentence: str) -> None:
+        """Take a progress sentence."""
+        print(f"{datetime.now(UTC):%H:%M:%S} {sentence}", flush=True)
+        update = {"progress": sentence[:300], "sentences": self.state.sentences + 1}
+        self.state = self.state.model_copy(update=update)
+        if time.monotonic() - self._said_at >= _SAY_EVERY_S:
+            self._said_at = time.monotonic()
+            self.folder.write_state(self.state)
+
+    def joined(self, run_id: str) -> None:
+        """Name the run that the job works in."""
+        self.state = self.state.model_copy(update={"run_id": run_id})
+        self.folder.write_state(self.state)
+
+    def end(self, **update: object) -> None:
+        """Write the last state."""
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        self.state = self.state.model_copy(update={**update, "ended_at": now})
+        self.folder.write_state(self.state)
+
+
+def run(folder: JobFolder) -> None:
+    """Do the job's work and write how it ended. The process' outermost frame: nothing is raised."""
+    pid = os.getpid()
+    state = folder.state_as_written().model_copy(update={"pid": pid, "pid_started": process_start(pid)})
+    reporter = Reporter(folder, state)
+    folder.write_state(state)
+    try:
+        from stitch_mcp.server.work import do_work
+
+        result = do_work(folder.request(), state.run_id, reporter.say, reporter.joined)
+        reporter.end(status="completed", result=result, message="")
+    except (KeyboardInterrupt, InterruptedRunError):
+        reporter.end(status="interrupted", message=f"ended while {reporter.state.progress or 'starting'}")
+    except StitchError as error:
+        reporter.end(
+            status="failed", error_code=error.code, message=error.message[:2000], hint=error.hint[:1000]
+        )
+    except Exception as error:  # The process' outermost frame: whatever it was becomes the job's state.
+        traceback.print_exc()
+        message = f"{type(error).__name__}: {error}"[:1000]
+        hint = f"this is a fault of stitch-mcp; {folder.log} has the traceback"
+        reporter.end(status="failed", error_code="internal", message=message, hint=hint)
+
+
+def _end_on_request() -> None:
+    """Turn SIGTERM into KeyboardInterrupt, and end by force where that is not heard within a second."""
+
+    def force() -> None:
+        time.sleep(_GRACE_S)
+        kill_descendants(os.getpid())
+        os._exit(130)
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        threading.Thread(target=force, daemon=True).start()
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, handle)
+
+
+def _end_with_server() -> None:
+    """Ask this process to end when its standard input does; the null device means: go on."""
+    if os.path.samestat(os.fstat(0), Path(os.devnull).stat()):
+        return
+
+    def watch() -> None:
+        while os.read(0, 4096):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def main() -> None:
+    """Run the job that the arguments name."""
+    path, lock = Path(sys.argv[1]), int(sys.argv[2])
+    os.set_inheritable(lock, False)
+    if linux.is_supported():
+        linux.become_subreaper()
+    _end_on_request()
+    _end_with_server()
+    run(JobFolder(path.parent, path.name))
+    kill_descendants(os.getpid())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+"""The one supervisor of jobs: starts them, tells where they stand, and ends them.
+
+Everything that it knows lies on disk, so that any number of servers over one workspace agree. A job's lock is
+taken here and handed to its process, which holds it as long as it lives: of two that start the same request
+at once one wins, and the other attaches itself to the winner's job.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from stitch_mcp.jobs.folder import JobFolder, job_ids
+from stitch_mcp.jobs.state import JobRequest, JobState
+from stitch_mcp.jobs.tree import end_tree, process_start
+from stitch_tools.errors import LockedError, StoreError
+from stitch_tools.locks import FileLock
+
+_END_S = 10.0
+_PROBE_S = 0.3
+"""How long a look at a lock by somebody else may hold it."""
+
+
+class Supervisor:
+    """The jobs of one workspace. Methods block for milliseconds (`cancel`: up to 2 s)."""
+
+    def __init__(self, stitch_folder: Path, *, keep: bool = False) -> None:
+        """Nothing is touched.
+
+        Args:
+            stitch_folder: the workspace's `.stitch`.
+            keep: let jobs outlive this process; else they are ended with it, even by SIGKILL.
+        """
+        self.jobs = stitch_folder / "jobs"
+        self.keep = keep
+        self._lifelines: dict[str, int] = {}
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, request: JobRequest, *, rerun: bool = False) -> JobState:
+        """The state of the request's job: a finished or running one, else one that was started now.
+
+        Args:
+            request: the work. Equal requests are one job.
+            rerun: do finished work again.
+
+        Raises:
+            StoreError: the workspace cannot be written.
+        """
+        self.reap()
+        folder = JobFolder(self.jobs, request.job_id)
+        folder.write_request(request)
+        before = self.find(request.job_id)
+        if before is not None and (
+            before.status == "working" or (before.status == "completed" and not rerun)
+        ):
+            return before
+        lock = folder.lock()
+        try:
+            lock.acquire(wait_s=_PROBE_S)
+        except LockedError:
+            return self.view(request.job_id)
+        try:
+            attempt = before.attempt + 1 if before else 1
+            # A run that an unfinished attempt opened is gone on with; work done again opens its own.
+            begun = before.run_id if before and before.status != "completed" else None
+            return self._launch(folder, request, attempt, begun, lock)
+        finally:
+            lock.release()
+
+    def _launch(
+        self, folder: JobFolder, request: JobRequest, attempt: int, run_id: str | None, lock: FileLock
+    ) -> JobState:
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        state = JobState(
+            job_id=request.job_id,
+            tool=request.tool,
+            status="working",
+            attempt=attempt,
+            started_at=now,
+            progress="starting",
+            run_id=request.subject.run_id or run_id,
+        )
+        folder.write_state(state)
+        reading, writing = os.pipe()
+        if (earlier := self._processes.get(folder.job_id)) is not None:
+            # It gave its lock back, so it is at its very end.
+            earlier.wait(_END_S)
+            self.reap()
+        # -P: a file of the folder that we stand in must not stand in for a module of ours.
+        command = [sys.executable, "-P", "-m", "stitch_mcp.jobs.child", str(folder.path), str(lock.fileno())]
+        try:
+            with folder.log.open("ab") as log:
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL if self.keep else reading,
+                    stdout=log,
+                    stderr=log,
+                    pass_fds=(lock.fileno(),),
+                    start_new_session=True,
+                )
+        except OSError as error:
+            os.close(writing)
+            raise StoreError(f"no job can be started: {error}", hint="free memory or processes") from error
+        finally:
+            os.close(reading)
+        if self.keep:
+            os.close(writing)
+        else:
+            # The child reads nothing here: it sees the end of file when we are gone, however that happens.
+            self._lifelines[folder.job_id] = writing
+        self._processes[folder.job_id] = process
+        return state
+
+    def find(self, job_id: str) -> JobState | None:
+        """The state of a job, None where it never was started."""
+        folder = JobFolder(self.jobs, job_id)
+        return folder.state() if (folder.path / "state.json").exists() else None
+
+    def view(self, job_id: str) -> JobState:
+        """The state of a job.
+
+        Raises:
+            UsageError: there is none of that id.
+            StoreError: it cannot be read.
+        """
+        self.reap()
+        return JobFolder(self.jobs, job_id).state()
+
+    def wait(self, job_id: str, wait_s: float) -> JobState:
+        """The state of a job when it ends, or after `wait_s` seconds."""
+        deadline = time.monotonic() + wait_s
+        while True:
+            state = self.view(job_id)
+            if state.done or time.monotonic() >= deadline:
+                return state
+            time.sleep(min(0.05, max(0.0, deadline - time.monotonic())))
+
+    def cancel(self, job_id: str) -> JobState:
+        """The state of a job after it was ended with all its processes; one that is over stays as it is.
+
+        Raises:
+            UsageError: there is none of that id.
+            StoreError: it runs on another host, or its state cannot be written.
+        """
+        folder = JobFolder(self.jobs, job_id)
+        state = folder.state()
+        if state.done:
+            return state
+        self._end(folder)
+        lock = folder.lock()
+        try:
+            lock.acquire(wait_s=_PROBE_S)
+        except LockedError as error:
+            raise StoreError(
+                f"job {job_id} does not end: {error.message}", hint="end that process"
+            ) from error
+        try:
+            state = folder.state_as_written()
+            # It may have reached its end, or told its run of the interruption, while it was being asked.
+            if state.status != "completed":
+                now = datetime.now(UTC).isoformat(timespec="milliseconds")
+                state = state.model_copy(
+                    update={"status": "cancelled", "message": "cancelled", "hint": "", "ended_at": now}
+                )
+                folder.write_state(state)
+            return state
+        finally:
+            lock.release()
+
+    def _end(self, folder: JobFolder) -> None:
+        process = self._processes.get(folder.job_id)
+        if process is not None and process.poll() is None:
+            end_tree(process.pid, process_start(process.pid))
+            process.poll()
+            return
+        deadline = time.monotonic() + _PROBE_S
+        # Another server's job: its process writes its number as soon as it runs.
+        while (state := folder.state_as_written()).pid is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        if state.pid is not None:
+            end_tree(state.pid, state.pid_started)
+
+    def reap(self) -> None:
+        """Take note of processes that ended, so that none stays a zombie."""
+        for job_id, process in list(self._processes.items()):
+            if process.poll() is not None:
+                self._processes.pop(job_id, None)
+                if (lifeline := self._lifelines.pop(job_id, None)) is not None:
+                    os.close(lifeline)
+
+    def close(self) -> None:
+        """End the jobs of this process, unless they are kept; they can be resumed."""
+        if not self.keep:
+            for job_id in list(self._processes):
+                self._end(JobFolder(self.jobs, job_id))
+        self.reap()
+
+    def recent(self, limit: int = 20) -> list[str]:
+        """Ids of the jobs of this workspace, the newest first."""
+        return job_ids(self.jobs)[:limit]

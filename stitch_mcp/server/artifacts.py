@@ -1,0 +1,88 @@
+"""What lies in the store and in run folders, as text."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from stitch_mcp.server.room import Room
+from stitch_mcp.server.subjects import MIN_PREFIX
+from stitch_tools.errors import UsageError
+from stitch_tools.models import Program, SourceFile, Task
+
+_MAX_BYTES = 4 << 20
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A text, or a folder's files."""
+
+    kind: str
+    """fact, text, program, task or run."""
+    text: str | None = None
+    files: tuple[str, ...] = ()
+
+
+def find_artifact(room: Room, name: str, path: str = "") -> Artifact:
+    """The artifact behind an id: of a fact, program, task, blob or run; `path` is a file in it.
+
+    Raises:
+        UsageError: there is none, or it is no text.
+        StoreError: it is damaged.
+    """
+    runs = [run_id for run_id in room.workspace.run_ids() if run_id == name]
+    if runs:
+        return _of_run(room.workspace.runs_folder / runs[0], path)
+    data = room.workspace.store.get(_hash(room, name))
+    for kind, model in (("program", Program), ("task", Task)):
+        try:
+            files = model.from_json_bytes(data).files
+        except ValueError:
+            continue
+        return _of_files(room, kind, files, path)
+    text = _text(data, name)
+    try:
+        return Artifact("fact", json.dumps(json.loads(text), indent=1, ensure_ascii=False))
+    except ValueError:
+        return Artifact("text", text)
+
+
+def _hash(room: Room, name: str) -> str:
+    if len(name) < MIN_PREFIX or not set(name) <= set("0123456789abcdef"):
+        raise UsageError(f"{name[:60]!r} is no artifact here", hint="ids come from earlier results")
+    folder = room.workspace.store.root / name[:2]
+    found = [path.name for path in folder.glob(f"{name}*")] if folder.is_dir() else []
+    if len(found) != 1:
+        raise UsageError(f"{name[:16]} names no artifact here", hint="ids come from earlier results")
+    return found[0]
+
+
+def _of_files(room: Room, kind: str, files: tuple[SourceFile, ...], path: str) -> Artifact:
+    if not path:
+        return Artifact(kind, files=tuple(f"{file.path} ({file.size} bytes)" for file in files))
+    file = next((file for file in files if file.path == path), None)
+    if file is None:
+        known = ", ".join(file.path for file in files[:20])
+        raise UsageError(f"the {kind} has no file {path[:100]!r}", hint=f"its files: {known}")
+    return Artifact(kind, _text(room.workspace.store.get(file.sha256), path))
+
+
+def _of_run(folder: Path, path: str) -> Artifact:
+    root = folder.resolve()
+    if not path:
+        files = sorted(file for file in root.rglob("*") if file.is_file() and not file.name.endswith(".lock"))
+        listed = (f"{file.relative_to(root).as_posix()} ({file.stat().st_size} bytes)" for file in files)
+        return Artifact("run", files=tuple(listed))
+    wanted = (root / path).resolve() if "\0" not in path else root
+    if root not in wanted.parents or not wanted.is_file():
+        raise UsageError(f"the run has no file {path[:100]!r}", hint="leave `path` out to list its files")
+    if wanted.stat().st_size > _MAX_BYTES:
+        raise UsageError(f"{path} is larger than {_MAX_BYTES >> 20} MiB", hint=f"open it: {wanted}")
+    return Artifact("run", _text(wanted.read_bytes(), str(wanted)))
+
+
+def _text(data: bytes, name: str) -> str:
+    if len(data) > _MAX_BYTES or b"\0" in data:
+        raise UsageError(
+            f"{name} is no text that can be shown ({len(data)} bytes)", hint="open the file itself"
+        )
+    return data.decode("utf-8", "replace")

@@ -1,0 +1,78 @@
+"""What the lists of the protocol show: tools, resources, templates and prompts."""
+
+from collections.abc import Sequence
+
+import mcp_types as types
+
+from stitch_mcp.server.prompts import PROMPTS
+from stitch_mcp.server.resources import FIXED, TEMPLATES
+from stitch_mcp.server.room import Room
+from stitch_mcp.server.schema import tool_schema
+from stitch_mcp.server.tool import Tool
+from stitch_mcp.server.tools import TOOLS, find_tool
+
+
+def tool_definitions(room: Room) -> list[types.Tool]:
+    """The tools as `tools/list` shows them."""
+    return [definition(find_tool(name)) for name in offered(room)]
+
+
+def offered(room: Room) -> Sequence[str]:
+    """Names of the tools that this server offers."""
+    tools = [find_tool(name) for name in TOOLS]
+    return [
+        tool.name
+        for tool in tools
+        if (tool.read_only or not room.read_only)
+        and (tool.toolset in room.toolsets or tool.toolset == "read")
+    ]
+
+
+def definition(tool: Tool) -> types.Tool:
+    """A tool as `tools/list` shows it."""
+    return types.Tool(
+        name=tool.name,
+        title=tool.title,
+        description=tool.description,
+        input_schema=tool_schema(tool.request),
+        output_schema=tool_schema(tool.answer, output=True),
+        annotations=types.ToolAnnotations(
+            read_only_hint=tool.read_only,
+            # What is not said has a default: destructive and open to the world.
+            destructive_hint=None if tool.read_only else tool.destructive,
+            idempotent_hint=None if tool.read_only else True,
+            open_world_hint=False,
+        ),
+    )
+
+
+def resource_definitions() -> list[types.Resource]:
+    """The resources that every workspace has."""
+    return [
+        types.Resource(uri=item.uri, name=item.name, description=item.description, mime_type=item.mime_type)
+        for item in FIXED
+    ]
+
+
+def template_definitions() -> list[types.ResourceTemplate]:
+    """The resources of a workspace, by template."""
+    return [
+        types.ResourceTemplate(uri_template=item.uri, name=item.name, description=item.description)
+        for item in TEMPLATES
+    ]
+
+
+def prompt_definitions() -> list[types.Prompt]:
+    """The prompts with their arguments."""
+    return [
+        types.Prompt(
+            name=prompt.name,
+            title=prompt.title,
+            description=prompt.description,
+            arguments=[
+                types.PromptArgument(name=row.name, description=row.description, required=row.required)
+                for row in prompt.arguments
+            ],
+        )
+        for prompt in PROMPTS
+    ]

@@ -1,0 +1,114 @@
+"""The server over streamable HTTP: a bearer token, checked Host and Origin headers, bounded requests."""
+
+import hmac
+import ipaddress
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import uvicorn
+from mcp.server.transport_security import TransportSecuritySettings
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from stitch_mcp.server.app import build_server
+from stitch_mcp.server.room import Room
+from stitch_tools.errors import UsageError
+
+MAX_REQUEST_BYTES = 4 << 20
+_STOP_S = 3
+
+
+@dataclass(frozen=True)
+class HttpOptions:
+    """Where and for whom to serve."""
+
+    host: str = "127.0.0.1"
+    port: int = 8321
+    token: str = ""
+    """Bearer token that every request must carry."""
+    hosts: tuple[str, ...] = ()
+    """Further Host headers that are answered, where a proxy or another name is used."""
+
+
+def new_token() -> str:
+    """A token of 256 random bits."""
+    return secrets.token_urlsafe(32)
+
+
+def build_http(room: Room, options: HttpOptions) -> ASGIApp:
+    """The application for one workspace.
+
+    Raises:
+        UsageError: there is no token, or too short a one.
+    """
+    if len(options.token) < 16:
+        raise UsageError(
+            "a server over HTTP needs a token", hint="set STITCH_MCP_TOKEN to 16 characters or more"
+        )
+    names = _names(options)
+    security = TransportSecuritySettings(
+        enable_dns_rebinding_protection=True,
+        allowed_hosts=[form for name in names for form in (name, f"{name}:*")],
+        allowed_origins=[
+            f"{scheme}://{form}"
+            for name in names
+            for scheme in ("http", "https")
+            for form in (name, f"{name}:*")
+        ],
+    )
+    app: Starlette = build_server(room).streamable_http_app(
+        transport_security=security, host=options.host, max_request_body_size=MAX_REQUEST_BYTES
+    )
+    return _Guard(app, options.token)
+
+
+def serve_http(room: Room, options: HttpOptions) -> None:
+    """Serve until SIGTERM or Ctrl-C."""
+    config = uvicorn.Config(
+        build_http(room, options),
+        host=options.host,
+        port=options.port,
+        log_level="warning",
+        timeout_graceful_shutdown=_STOP_S,
+        # Requests carry a token in their headers: none of them is logged.
+        access_log=False,
+        server_header=False,
+    )
+    uvicorn.Server(config).run()
+
+
+def _names(options: HttpOptions) -> Sequence[str]:
+    """Host names that mean this server."""
+    local = ("127.0.0.1", "localhost", "[::1]")
+    try:
+        address = ipaddress.ip_address(options.host)
+    except ValueError:
+        return (*local, options.host, *options.hosts)
+    if address.is_unspecified:
+        return (*local, *options.hosts)
+    shown = f"[{address}]" if address.version == 6 else str(address)
+    return tuple(dict.fromkeys((*local, shown, *options.hosts)))
+
+
+class _Guard:
+    """Turns away what carries no token, before anything of it is read."""
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self._app = app
+        self._expected = f"Bearer {token}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        given = Headers(scope=scope).get("authorization", "").encode("utf-8", "replace")
+        if scope["type"] == "http" and hmac.compare_digest(given, self._expected):
+            await self._app(scope, receive, send)
+            return
+        refusal = JSONResponse(
+            {"error": "a bearer token is needed"}, status_code=401, headers={"WWW-Authenticate": "Bearer"}
+        )
+        await refusal(scope, receive, send)

@@ -1,0 +1,67 @@
+"""Job states as answers: a result, a sign of life, or a failure with what to do next."""
+
+from typing import Any
+
+from stitch_mcp.jobs.folder import JobFolder
+from stitch_mcp.jobs.state import JobState
+from stitch_mcp.server.room import Room
+from stitch_mcp.server.tool import Answer, NextStep
+from stitch_mcp.server.tools import find_tool
+from stitch_mcp.server.tools.get_job import JobAnswer
+
+
+def tool_answer(room: Room, state: JobState) -> Answer:
+    """The answer of the job's own tool; without a result only how the job stands."""
+    model = find_tool(state.tool).answer
+    if state.status == "completed" and state.result is not None:
+        found = model.model_validate(state.result)
+        return found.model_copy(update={"job_id": state.job_id})
+    return model(
+        status=state.status,
+        message=_message(state),
+        job_id=state.job_id,
+        run_id=state.run_id,
+        next_steps=_next(room, state),
+    )
+
+
+def job_answer(room: Room, state: JobState) -> JobAnswer:
+    """The job's state as get_job tells it."""
+    result: dict[str, Any] | None = None
+    steps = _next(room, state)
+    if state.status == "completed" and state.result is not None:
+        result = {name: value for name, value in state.result.items() if name not in ("status", "next_steps")}
+        steps = tool_answer(room, state).next_steps
+    return JobAnswer(
+        status=state.status,
+        message=_message(state),
+        job_id=state.job_id,
+        run_id=state.run_id,
+        tool=state.tool,
+        progress=state.progress if state.status == "working" else None,
+        result=result,
+        next_steps=steps,
+    )
+
+
+def _message(state: JobState) -> str:
+    if state.status == "working":
+        return f"{state.tool} goes on: {state.progress}"
+    if state.status == "completed":
+        return str((state.result or {}).get("message", "done"))
+    return f"{state.message}. {state.hint}".strip() if state.hint else state.message
+
+
+def _next(room: Room, state: JobState) -> tuple[NextStep, ...]:
+    if state.status == "working":
+        why = "wait for the result; cancel_job ends it"
+        return (NextStep(tool="get_job", arguments={"job_id": state.job_id}, why=why),)
+    if state.status in ("interrupted", "cancelled", "failed"):
+        request = JobFolder(room.supervisor.jobs, state.job_id).request()
+        words = {
+            "interrupted": "resume it",
+            "cancelled": "start it again",
+            "failed": "try it again once the cause is gone",
+        }
+        return (NextStep(tool=state.tool, arguments=request.arguments, why=words[state.status]),)
+    return ()

@@ -1,0 +1,57 @@
+"""What is published of the tools: a table in the README, and all definitions as a JSON file.
+
+`python -m stitch_mcp.server.published` writes both; a test compares them with the server.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from stitch_mcp.config import Config
+from stitch_mcp.server.definitions import tool_definitions
+from stitch_mcp.server.room import Room
+
+BEGIN = "<!-- tools: written by python -m stitch_mcp.server.published -->"
+END = "<!-- end of tools -->"
+
+
+def definitions() -> list[dict[str, Any]]:
+    """The tools of a server that offers all, as they cross the wire."""
+    room = Room(config=Config(workspace=Path()))
+    return [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in tool_definitions(room)]
+
+
+def tool_table() -> str:
+    """The table of the README."""
+    rows = [f"| `{tool['name']}` | {tool['description']} |" for tool in definitions()]
+    return "\n".join(["| tool | what it does |", "|---|---|", *rows])
+
+
+def sizes() -> dict[str, int]:
+    """Characters of what an agent is given: inputs alone, and the whole list."""
+    tools = definitions()
+    inputs = [{key: tool[key] for key in ("name", "description", "inputSchema")} for tool in tools]
+    return {"inputs": len(_compact(inputs)), "whole": len(_compact(tools))}
+
+
+def with_table(page: str) -> str:
+    """The page with the table between its two marks."""
+    head, _, rest = page.partition(BEGIN)
+    _, _, tail = rest.partition(END)
+    return f"{head}{BEGIN}\n{tool_table()}\n{END}{tail}"
+
+
+def snapshot() -> str:
+    """Text of the JSON file with all definitions."""
+    return json.dumps(definitions(), indent=1, ensure_ascii=False) + "\n"
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+if __name__ == "__main__":
+    readme = Path("README.md")
+    readme.write_text(with_table(readme.read_text(encoding="utf-8")), encoding="utf-8")
+    Path("docs/schemas/mcp-tools.json").write_text(snapshot(), encoding="utf-8")
+    print(sizes())

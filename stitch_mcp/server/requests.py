@@ -1,0 +1,60 @@
+"""Arguments that several tools share: how references and programs are named."""
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from stitch_mcp.server.tool import SlowRequest
+
+CALL_ONLY = frozenset({"wait_s", "rerun", "detail", "files", "main"})
+"""Arguments that say how to answer, or whose content is named by hash: they are no part of the work."""
+
+
+class InRun(SlowRequest):
+    """Arguments of a tool that works in a run."""
+
+    run_id: str
+    """Run from analyze_reference."""
+
+
+class NamesProgramOfRun(InRun):
+    """Arguments of a tool that works on a run's program."""
+
+    program: str = ""
+    """program_id; left out: the run's newest."""
+
+
+class NamesReference(SlowRequest):
+    """Arguments of a tool that needs a reference."""
+
+    run_id: str = ""
+    """Run from analyze_reference; the step then belongs to it."""
+    reference: str = ""
+    """Instead of run_id: path.py, path.py:Object, task.toml, or a task_id."""
+    detail: Literal["concise", "detailed"] = "concise"
+
+
+class NamesProgram(NamesReference):
+    """Arguments of a tool that needs a program and its reference."""
+
+    program: str = ""
+    """program_id, or path of a folder or source file. Left out: the run's newest."""
+    files: dict[str, str] = Field(default_factory=dict[str, str])
+    """Or the sources themselves, by relative path."""
+    main: str = ""
+    """File of several that is compiled."""
+
+
+class NamesContract(NamesReference):
+    """Arguments that describe a reference whose task does not exist yet."""
+
+    files: dict[str, str] = Field(default_factory=dict[str, str])
+    """Reference sources by relative path, where they are not in the workspace; `reference` names one."""
+    target: str = ""
+    """cpu, cuda or cuda:sm_90. Default: the server's, usually cpu."""
+    inputs: str = ""
+    """Function that makes the inputs; default get_inputs."""
+    contract: dict[str, Any] = Field(default_factory=dict[str, Any])
+    """Contract fields to set, e.g. {"rtol": 1e-4}; see stitch://contract."""
+    allow_relaxed: bool = False
+    """Let `contract` ask for less; marks every later result `relaxed`."""

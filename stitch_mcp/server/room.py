@@ -1,0 +1,101 @@
+"""The room that tools work in: the workspace, the settings of this server, and its jobs."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from stitch_mcp.config import Config, load_config
+from stitch_mcp.jobs.supervisor import Supervisor
+from stitch_mcp.server.tool import TOOLSETS, Toolset
+from stitch_planner.runs import Workspace
+from stitch_tools.errors import UsageError
+
+MAX_INLINE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Room:
+    """One server's workspace."""
+
+    config: Config
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """What `serve` was given by flag; a job's process reads all other sources again."""
+    keep_jobs: bool = False
+    read_only: bool = False
+    """Offer only what builds, runs and writes nothing but notes about itself."""
+    toolsets: tuple[Toolset, ...] = TOOLSETS
+
+    @cached_property
+    def workspace(self) -> Workspace:
+        """The `.stitch` folder."""
+        return Workspace(self.config.workspace)
+
+    @cached_property
+    def supervisor(self) -> Supervisor:
+        """The jobs of this workspace."""
+        return Supervisor(self.workspace.folder, keep=self.keep_jobs)
+
+    @cached_property
+    def root(self) -> Path:
+        """The workspace's folder, links followed."""
+        return self.config.workspace.resolve()
+
+    def inside(self, path: str, base: Path | None = None) -> Path:
+        """The absolute path of something in the workspace, links followed; it starts from `base` there.
+
+        Raises:
+            UsageError: it lies outside, or cannot be a path.
+        """
+        if "\0" in path or len(path) > 4096:
+            raise UsageError(f"{path[:60]!r} is no path", hint="name a file inside the workspace")
+        try:
+            found = ((base or self.root) / Path(path).expanduser()).resolve()
+        except (OSError, RuntimeError, ValueError) as error:
+            raise UsageError(
+                f"{path[:200]!r} is no path: {error}", hint="name a file inside the workspace"
+            ) from error
+        if found != self.root and self.root not in found.parents:
+            raise UsageError(
+                f"{path[:200]!r} lies outside the workspace {self.root}",
+                hint="copy it into the workspace, pass `files`, or start the server with --workspace",
+            )
+        return found
+
+
+def open_room(
+    settings: Mapping[str, Any],
+    *,
+    keep_jobs: bool = False,
+    read_only: bool = False,
+    toolsets: tuple[Toolset, ...] = TOOLSETS,
+) -> Room:
+    """The room for a server with these settings.
+
+    Raises:
+        UsageError: a setting is wrong.
+    """
+    given = {name: str(value) for name, value in settings.items() if value is not None}
+    config = load_config(given)
+    if config.lock_dir is not None:
+        os.environ["STITCH_LOCK_DIR"] = str(config.lock_dir)
+    # Jobs must find the same workspace from wherever their process stands.
+    given["workspace"] = str(config.workspace)
+    return Room(config=config, settings=given, keep_jobs=keep_jobs, read_only=read_only, toolsets=toolsets)
+
+
+def parse_toolsets(text: str | None) -> tuple[Toolset, ...]:
+    """The toolsets of a comma-separated list; None means all.
+
+    Raises:
+        UsageError: one of them is unknown.
+    """
+    if text is None:
+        return TOOLSETS
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name for name in names if name not in TOOLSETS]
+    if unknown or not names:
+        raise UsageError(f"there is no toolset {unknown[0] if unknown else text!r}", hint=", ".join(TOOLSETS))
+    return tuple(name for name in TOOLSETS if name in names)

@@ -1,0 +1,65 @@
+"""JSON schemas as small as they can be: no generated titles, no nulls, no defaults, no references."""
+
+from typing import Any
+
+from pydantic import BaseModel
+
+Schema = dict[str, Any]
+
+
+def tool_schema(model: type[BaseModel], *, output: bool = False) -> Schema:
+    """The schema of a tool's arguments or answer.
+
+    Args:
+        model: the pydantic model.
+        output: for an answer: nothing but `status` is required, since unknown fields are left out.
+    """
+    whole = model.model_json_schema(mode="validation")
+    definitions: Schema = whole.pop("$defs", {})
+    schema = _small(whole, definitions)
+    schema.pop("description", None)
+    if output:
+        schema["required"] = ["status"]
+        _open(schema)
+    return schema
+
+
+def _open(node: Any) -> None:
+    """Let answers say more than their schema: later versions will. What is in a list is told in words."""
+    if not isinstance(node, dict):
+        return
+    given: Schema = node  # pyright: ignore[reportUnknownVariableType] # JSON
+    if isinstance(given.get("additionalProperties"), bool):
+        del given["additionalProperties"]
+    if "properties" in given.get("items", {}):
+        given["items"] = {"type": "object"}
+    for value in given.values():
+        _open(value)
+
+
+def _small(node: Any, definitions: Schema) -> Any:
+    if isinstance(node, list):
+        return [_small(item, definitions) for item in node]  # pyright: ignore[reportUnknownVariableType]
+    if not isinstance(node, dict):
+        return node
+    given: Schema = dict(node)  # pyright: ignore[reportUnknownArgumentType] # JSON
+    if "$ref" in given:
+        target = _small(definitions[given.pop("$ref").rpartition("/")[2]], definitions)
+        target.pop("description", None)
+        return target | _small(given, definitions)
+    if "anyOf" in given:
+        others = [item for item in given["anyOf"] if item != {"type": "null"}]
+        if len(others) == 1:
+            del given["anyOf"]
+            given = others[0] | given
+            return _small(given, definitions)
+        given["anyOf"] = others
+    properties = given.pop("properties", None)
+    small = {
+        key: _small(value, definitions) for key, value in given.items() if key not in ("title", "default")
+    }
+    if properties is not None:
+        small["properties"] = {name: _small(value, definitions) for name, value in properties.items()}
+    if isinstance(small.get("description"), str):
+        small["description"] = " ".join(small["description"].split())
+    return small

@@ -1,0 +1,233 @@
+"""What a call is about: paths, inline files and ids turned into content in the store. Runs none of it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from stitch_mcp.desk import refuse_forbidden
+from stitch_mcp.jobs.state import JobRequest, Subject
+from stitch_mcp.programs import program_of_files, read_program
+from stitch_mcp.server.environment import fingerprint
+from stitch_mcp.server.requests import (
+    CALL_ONLY,
+    NamesContract,
+    NamesProgram,
+    NamesProgramOfRun,
+    NamesReference,
+)
+from stitch_mcp.server.room import MAX_INLINE_BYTES, Room
+from stitch_mcp.server.tool import Request, Tool
+from stitch_planner.runs import read_state, started
+from stitch_tools.errors import StoreError, TaskError, UsageError
+from stitch_tools.models import Fact, Program, Task, sha256_hex
+from stitch_tools.store import checked_path
+
+FactT = TypeVar("FactT", bound=Fact)
+MIN_PREFIX = 8
+
+
+def job_request(room: Room, tool: Tool, request: Request) -> JobRequest:
+    """The work that a call asks for, its files in the store.
+
+    Raises:
+        UsageError: something that it names is not there, or lies outside the workspace.
+        TaskError: the reference cannot be used.
+        StoreError: the workspace cannot be read or written.
+    """
+    room.workspace.prepare()
+    subject = _subject(room, request)
+    arguments = request.model_dump(mode="json", exclude_defaults=True)
+    kept = {name: value for name, value in arguments.items() if name not in CALL_ONLY}
+    # From here on everything is named by content, so that the same call can be made again from any place.
+    for name, value in (
+        ("reference", subject.task_id if not subject.run_id else None),
+        ("program", subject.program_id),
+        ("run_id", subject.run_id),
+    ):
+        kept.pop(name, None)
+        if value and name in type(request).model_fields:
+            kept[name] = value
+    return JobRequest(
+        tool=tool.name,
+        arguments=kept,
+        subject=subject,
+        settings=dict(room.settings),
+        environment=fingerprint(room.config),
+    )
+
+
+def _subject(room: Room, request: Request) -> Subject:
+    run_id = getattr(request, "run_id", "")
+    folder = room.workspace.run_folder(run_id) if run_id else None
+    state = read_state(folder) if folder else None
+    task_id = program_id = None
+    if state is not None:
+        task_id = started(state).task
+        program_id = state.program.program_id if state.program else None
+    elif isinstance(request, NamesReference) and (request.reference or isinstance(request, NamesContract)):
+        task_id = room.workspace.store.put_fact(_task(room, request))
+    if isinstance(request, NamesProgram | NamesProgramOfRun):
+        program = _program(room, request, task_id)
+        program_id = keep_program(room, program) if program else program_id
+        if program_id is not None:
+            _keep_program_of_run(room, program_id)
+    else:
+        program_id = None
+    return Subject(task_id=task_id, program_id=program_id, run_id=folder.name if folder else None)
+
+
+def keep_program(room: Room, program: Program) -> str:
+    """The program's id, its nameless form in the store under that very hash."""
+    return room.workspace.store.put_fact(program.model_copy(update={"author": "", "parent_id": None}))
+
+
+def _keep_program_of_run(room: Room, program_id: str) -> None:
+    """Keep the program of a run, which `solve` may have written, in its nameless form too.
+
+    Raises:
+        StoreError: no run has it.
+    """
+    if room.workspace.store.path(program_id).exists():
+        return
+    for run_id in room.workspace.run_ids():
+        state = read_state(room.workspace.runs_folder / run_id)
+        if state.program and state.program.program_id == program_id:
+            keep_program(room, room.workspace.store.get_fact(state.program.program, Program))
+            return
+    raise StoreError(f"program {program_id[:16]} is not in the store", hint="pass its files again")
+
+
+def _task(room: Room, request: NamesReference) -> Task:
+    if found := stored(room, request.reference, Task):
+        return found
+    from stitch_tools.device import resolve_target
+    from stitch_tools.references import load_task
+
+    contract = request if isinstance(request, NamesContract) else None
+    base, reference = room.root, request.reference
+    if contract and contract.files:
+        base = _unpacked(room, contract.files)
+        reference = reference or _only_python(contract.files)
+    elif not reference:
+        raise UsageError(
+            "no reference is named", hint="give `reference` (a path in the workspace) or `files`"
+        )
+    _refuse_outside(room, base, reference)
+    if contract and contract.allow_relaxed:
+        refuse_forbidden(room.config)
+    task = load_task(
+        reference,
+        workspace=base,
+        store=room.workspace.store,
+        target=resolve_target((contract.target if contract else "") or room.config.target).name,
+        overrides=contract.contract if contract else {},
+        allow_relaxed=contract.allow_relaxed if contract else False,
+        inputs=(contract.inputs if contract else "") or None,
+    )
+    if task.contract.relaxed:
+        refuse_forbidden(room.config)
+    for folder in task.search_path:
+        room.inside(folder)
+    return task
+
+
+def _refuse_outside(room: Room, base: Path, reference: str) -> None:
+    """Refuse a reference whose file, or a link where it may import from, leads out of the workspace."""
+    head, colon, tail = reference.rpartition(":")
+    plain = head if colon and tail.isidentifier() else reference
+    path = room.inside(plain, base)
+    folder = path if path.is_dir() else path.parent
+    for link in folder.glob("*"):
+        if link.is_symlink():
+            try:
+                room.inside(str(link))
+            except UsageError as error:
+                raise TaskError(
+                    f"{link.name} beside the reference is a link out of the workspace",
+                    hint="remove it, or copy its target",
+                ) from error
+
+
+def _program(room: Room, request: NamesProgram | NamesProgramOfRun, task_id: str | None) -> Program | None:
+    target = _target(room, task_id)
+    if isinstance(request, NamesProgramOfRun):
+        return stored(room, request.program, Program, needed=True) if request.program else None
+    if request.files:
+        return program_of_files(
+            _checked(request.files), room.workspace.store, target=target, main=request.main or None
+        )
+    if not request.program:
+        return None
+    if found := stored(room, request.program, Program):
+        return found
+    path = room.inside(request.program)
+    for file in path.rglob("*") if path.is_dir() else ():
+        if file.is_symlink():
+            room.inside(str(file))
+    return read_program(path, room.workspace.store, target=target, main=request.main or None)
+
+
+def _target(room: Room, task_id: str | None) -> str:
+    if task_id is not None:
+        return room.workspace.store.get_fact(task_id, Task).target
+    from stitch_tools.device import resolve_target
+
+    return resolve_target(room.config.target).name
+
+
+def stored(room: Room, name: str, kind: type[FactT], *, needed: bool = False) -> FactT | None:
+    """The fact in the store whose hash begins with `name`; None where `name` is no hash and not `needed`.
+
+    Raises:
+        UsageError: it is a hash, but of nothing here, of several things, or of another kind.
+    """
+    if len(name) < MIN_PREFIX or not set(name) <= set("0123456789abcdef"):
+        if needed:
+            word = kind.__name__.lower()
+            raise UsageError(f"{name[:40]!r} is no {word}_id", hint=f"{word}_id comes from earlier results")
+        return None
+    folder = room.workspace.store.root / name[:2]
+    found = [path.name for path in folder.glob(f"{name}*")] if folder.is_dir() else []
+    if not found and (room.root / name).exists():
+        return None
+    word = kind.__name__.lower()
+    if len(found) != 1:
+        what = "several things" if found else f"no {word}"
+        raise UsageError(
+            f"{name[:16]} names {what} in this workspace", hint=f"{word}_id comes from earlier results"
+        )
+    try:
+        return room.workspace.store.get_fact(found[0], kind)
+    except StoreError as error:
+        raise UsageError(
+            f"{name[:16]} is not a {word}", hint=f"{word}_id comes from earlier results"
+        ) from error
+
+
+def _checked(files: Mapping[str, str]) -> dict[str, bytes]:
+    found = {checked_path(name): text.encode("utf-8", "replace") for name, text in files.items()}
+    total = sum(len(data) for data in found.values())
+    if total > MAX_INLINE_BYTES or len(found) > 200:
+        raise UsageError(
+            f"{len(found)} inline files of {total} bytes are too much",
+            hint=f"at most 200 files of {MAX_INLINE_BYTES >> 20} MiB together; write them into the workspace",
+        )
+    return found
+
+
+def _unpacked(room: Room, files: Mapping[str, str]) -> Path:
+    """A folder of the workspace with the inline files, made again for equal files."""
+    data = _checked(files)
+    store = room.workspace.store
+    entries = store.put_files(data)
+    name = sha256_hex("\n".join(f"{entry.path} {entry.sha256}" for entry in entries).encode("utf-8"))[:16]
+    folder = room.root / ".stitch" / "inbox" / name
+    store.materialize(entries, folder)
+    return folder
+
+
+def _only_python(files: Mapping[str, str]) -> str:
+    names = [name for name in files if name.endswith((".py", ".toml"))]
+    if len(names) != 1:
+        raise UsageError("it is not clear which of `files` is the reference", hint="name it with `reference`")
+    return names[0]

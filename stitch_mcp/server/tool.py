@@ -1,0 +1,74 @@
+"""What a tool is: two typed models, words for an agent, and one function that does the work."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from pydantic import Field
+
+from stitch_mcp.jobs.state import JobStatus
+from stitch_tools.models import Fact
+
+if TYPE_CHECKING:
+    from stitch_mcp.server.room import Room
+    from stitch_mcp.server.work import Work
+
+MAX_WAIT_S = 45.0
+Toolset = Literal["steps", "solve", "read"]
+"""`steps`: one instrument a call; `solve`: the whole way; `read`: looking and waiting."""
+TOOLSETS: tuple[Toolset, ...] = get_args(Toolset)
+
+
+class NextStep(Fact):
+    """A call that is worth making now."""
+
+    tool: str
+    arguments: dict[str, Any] = Field(default_factory=dict[str, Any])
+    why: str
+
+
+class Request(Fact):
+    """Arguments of a tool. Unknown ones are refused."""
+
+
+class SlowRequest(Request):
+    """Arguments of a tool that runs as a job."""
+
+    wait_s: float = Field(default=30.0, ge=0, le=MAX_WAIT_S)
+    """Seconds to wait; then a job_id for get_job comes back."""
+    rerun: bool = False
+    """Do the work again although an equal call is done."""
+
+
+class Answer(Fact):
+    """Result of a tool, flat. What is not known is left out."""
+
+    status: JobStatus = "completed"
+    message: str = ""
+    job_id: str | None = None
+    run_id: str | None = None
+    artifact: str | None = None
+    """Id of the evidence in full."""
+    next_steps: tuple[NextStep, ...] = ()
+    """Best first: tool, arguments, why."""
+
+
+@dataclass(frozen=True)
+class Tool:
+    """One MCP tool. Exactly one of `work` (in a job's process) and `reply` (in the server) is given."""
+
+    name: str
+    title: str
+    description: str
+    request: type[Request]
+    answer: type[Answer]
+    work: "Callable[[Any, Work], Answer] | None" = None
+    """Does the work of a request in a job's process."""
+    reply: "Callable[[Any, Room], Answer] | None" = None
+    """Answers within milliseconds, in a thread of the server."""
+    read_only: bool = False
+    """Whether it changes nothing but our own `.stitch` folder."""
+    destructive: bool = False
+    reuse: bool = True
+    """Whether an equal call may be answered with the finished job's result."""
+    toolset: Toolset = "steps"

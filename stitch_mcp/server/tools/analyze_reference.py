@@ -1,0 +1,114 @@
+"""`analyze_reference`: opens a run for a PyTorch reference and shows what there is to make faster."""
+
+from typing import ClassVar
+
+from stitch_mcp.server.requests import NamesContract
+from stitch_mcp.server.tool import Answer, NextStep, Tool
+from stitch_mcp.server.work import Work
+from stitch_tools.models import Graph, TensorSpec
+
+_MOST_OPS = 12
+
+
+class AnalyzeReference(NamesContract):
+    """Arguments of analyze_reference."""
+
+
+class ReferenceAnswer(Answer):
+    """What the reference is."""
+
+    DETAILS: ClassVar[tuple[str, ...]] = ("parameters", "contract")
+
+    task_id: str | None = None
+    target: str | None = None
+    inputs: tuple[str, ...] = ()
+    """Tensor inputs in the order of the native ABI: name: type[shape]."""
+    outputs: tuple[str, ...] = ()
+    parameters: tuple[str, ...] = ()
+    """Parameters and buffers."""
+    contract: dict[str, object] | None = None
+    """What counts as equal."""
+    gflop: float | None = None
+    """Work of one forward."""
+    min_time_us: float | None = None
+    """Sum of the operations' lower bounds on this device; fusion can go below."""
+    operations: tuple[str, ...] = ()
+    """The costliest: operation at module: bound in us, share of all."""
+    warnings: tuple[str, ...] = ()
+    """Doubts about the reference."""
+
+
+def analyze(request: AnalyzeReference, work: Work) -> ReferenceAnswer:
+    """The captured reference, recorded in its run."""
+    from stitch_mcp.api import capture_task
+    from stitch_mcp.server.steps import open_run, record_capture
+
+    task = work.task
+    with open_run(work, task) as run:
+        captured = capture_task(work.desk, task)
+        hashes = record_capture(run, captured)
+        run_id = run.run_id
+    facts, graph = captured.facts, captured.graph
+    count = f"{len(graph.nodes)} operations" if graph.nodes else "no graph"
+    return ReferenceAnswer(
+        message=f"{task.name} for {task.target}: {count}, captured by {graph.source}",
+        run_id=run_id,
+        artifact=hashes["graph"],
+        task_id=task.task_id,
+        target=task.target,
+        inputs=_specs(facts.inputs),
+        outputs=_specs(facts.outputs),
+        parameters=_specs(facts.parameters),
+        contract=task.contract.model_dump(mode="json", exclude={"sources"}, exclude_none=True),
+        gflop=round(graph.flops / 1e9, 4),
+        min_time_us=_total(graph),
+        operations=_costliest(graph),
+        warnings=facts.warnings,
+        next_steps=_next(run_id),
+    )
+
+
+def _specs(specs: tuple[TensorSpec, ...]) -> tuple[str, ...]:
+    return tuple(f"{spec.name}: {spec.dtype}{list(spec.shape)}" for spec in specs)
+
+
+def _total(graph: Graph) -> float | None:
+    times = [node.min_time_us for node in graph.nodes]
+    known = [time for time in times if time is not None]
+    return round(sum(known), 2) if known and len(known) == len(times) else None
+
+
+def _costliest(graph: Graph) -> tuple[str, ...]:
+    total = _total(graph)
+    if not total:
+        return tuple(node.op for node in graph.nodes[:_MOST_OPS])
+    ordered = sorted(graph.nodes, key=lambda node: node.min_time_us or 0.0, reverse=True)
+    return tuple(
+        f"{node.op} at {node.module_path or 'the root'}: {node.min_time_us or 0:.2f}, "
+        f"{(node.min_time_us or 0) / total:.0%}"
+        for node in ordered[:_MOST_OPS]
+    )
+
+
+def _next(run_id: str) -> tuple[NextStep, ...]:
+    plan = NextStep(
+        tool="make_plan", arguments={"run_id": run_id}, why="see which operations belong into one kernel"
+    )
+    solve = NextStep(
+        tool="solve", arguments={"run_id": run_id}, why="let the stitcher write, check and time a program"
+    )
+    return (plan, solve)
+
+
+TOOL = Tool(
+    name="analyze_reference",
+    title="Analyze a PyTorch reference",
+    description=(
+        "Opens a run for a PyTorch module with example inputs: runs it once in a sandbox and shows shapes, "
+        "operations with lower-bound times, and warnings. Use it before anything else is done for a module. "
+        "Takes 5 to 20 s. Then make_plan, or solve to have it done."
+    ),
+    request=AnalyzeReference,
+    answer=ReferenceAnswer,
+    work=analyze,
+)

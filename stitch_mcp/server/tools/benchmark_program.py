@@ -1,0 +1,119 @@
+"""`benchmark_program`: how fast a program is beside eager PyTorch and torch.compile."""
+
+from typing import ClassVar
+
+from stitch_mcp.server.requests import NamesProgram
+from stitch_mcp.server.tool import Answer, NextStep, Tool
+from stitch_mcp.server.work import Work
+from stitch_tools.models import Bench, Timing
+
+
+class BenchmarkProgram(NamesProgram):
+    """Arguments of benchmark_program."""
+
+    quick: bool = True
+    """Fewest rounds, and of torch.compile the default mode alone; false takes minutes."""
+
+
+class BenchAnswer(Answer):
+    """Times side by side."""
+
+    DETAILS: ClassVar[tuple[str, ...]] = ("device", "threads")
+
+    program_id: str | None = None
+    outcome: str | None = None
+    """Against eager: faster, slower, inconclusive (within noise), unmeasured."""
+    speedup: float | None = None
+    """Median of eager time / program time."""
+    interval: tuple[float, ...] = ()
+    """95% interval of the speed-up: low, high."""
+    times_us: tuple[str, ...] = ()
+    """Each contestant: median of one call in us, with its spread."""
+    against: tuple[str, ...] = ()
+    """Speed-up over each baseline with its interval."""
+    device: str | None = None
+    threads: int | None = None
+
+
+def benchmark(request: BenchmarkProgram, work: Work) -> BenchAnswer:
+    """The timing of a program, recorded in its run."""
+    from stitch_planner.join import accepted_check, joined, record_bench
+
+    desk, task, program = work.desk, work.task, work.program
+    run_id = work.subject.run_id
+    if run_id:
+        with joined(desk.workspace, run_id) as run:
+            accepted_check(run, program)
+    with desk.trial(task, program) as trial:
+        bench = desk.benchmark(task, trial, quick=request.quick)
+    if run_id:
+        with joined(desk.workspace, run_id) as run:
+            record_bench(run, program, bench)
+    eager = bench.ratio("eager")
+    named = program.program_id[:16]
+    return BenchAnswer(
+        message=_message(bench),
+        run_id=run_id,
+        artifact=desk.workspace.store.put_fact(bench),
+        program_id=named,
+        outcome=bench.outcome,
+        speedup=round(eager.speedup, 3) if eager else None,
+        interval=(round(eager.low, 3), round(eager.high, 3)) if eager else (),
+        times_us=tuple(_time(row) for row in bench.timings),
+        against=tuple(
+            f"{row.contestant} over {row.baseline}: {row.speedup:.2f} ({row.low:.2f} to {row.high:.2f}), "
+            f"{row.outcome}"
+            for row in bench.ratios
+        ),
+        device=bench.device,
+        threads=bench.threads,
+        next_steps=_next(run_id, named, program.main, bench),
+    )
+
+
+def _message(bench: Bench) -> str:
+    eager = bench.ratio("eager")
+    if bench.rejected:
+        return f"rejected_cheat: {bench.message}"
+    if eager is None:
+        return f"{bench.outcome}: {bench.message}"
+    return f"{bench.outcome}: {eager.speedup:.2f}x eager, 95% interval {eager.low:.2f} to {eager.high:.2f}"
+
+
+def _time(row: Timing) -> str:
+    if row.latency_us is None:
+        return f"{row.name}: not measured; {row.note}"[:200]
+    spread = f" +- {row.latency_spread_us:.2f}" if row.latency_spread_us is not None else ""
+    return f"{row.name}: {row.latency_us:.2f}{spread}"
+
+
+def _next(run_id: str | None, named: str, main: str, bench: Bench) -> tuple[NextStep, ...]:
+    if not run_id:
+        return ()
+    certify = NextStep(
+        tool="certify_program",
+        arguments={"run_id": run_id, "program": named},
+        why="write the certificate of this result",
+    )
+    faster = NextStep(
+        tool="compile_program",
+        arguments={"run_id": run_id, "files": {main: "A FASTER SOURCE"}},
+        why="try another program; the accepted one stays in the run",
+    )
+    if bench.rejected:
+        return (faster,)
+    return (certify, faster) if bench.outcome == "faster" else (faster, certify)
+
+
+TOOL = Tool(
+    name="benchmark_program",
+    title="Time a program",
+    description=(
+        "Times an accepted program side by side with eager PyTorch and torch.compile, with a 95% interval. "
+        "Nothing else should run meanwhile. Quick: 10 to 40 s on a CPU. Then certify_program, or a better "
+        "program."
+    ),
+    request=BenchmarkProgram,
+    answer=BenchAnswer,
+    work=benchmark,
+)

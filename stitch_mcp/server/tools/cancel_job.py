@@ -1,0 +1,30 @@
+"""`cancel_job`: ends a job with all its processes."""
+
+from stitch_mcp.server.room import Room
+from stitch_mcp.server.tool import Request, Tool
+from stitch_mcp.server.tools.get_job import JobAnswer
+
+
+class CancelJob(Request):
+    """Arguments of cancel_job."""
+
+    job_id: str
+
+
+def reply(request: CancelJob, room: Room) -> JobAnswer:
+    """The job's state after its end."""
+    from stitch_mcp.server.outcome import job_answer
+
+    return job_answer(room, room.supervisor.cancel(request.job_id))
+
+
+TOOL = Tool(
+    name="cancel_job",
+    title="Cancel a job",
+    description="Ends a job with all its processes within 2 s. What its run has finished is kept.",
+    request=CancelJob,
+    answer=JobAnswer,
+    reply=reply,
+    destructive=True,
+    toolset="read",
+)

@@ -1,0 +1,67 @@
+"""`certify_program`: writes the archive that lets a stranger check an accepted result again."""
+
+from stitch_mcp.server.requests import NamesProgramOfRun
+from stitch_mcp.server.tool import Answer, NextStep, Tool
+from stitch_mcp.server.work import Work
+
+
+class CertifyProgram(NamesProgramOfRun):
+    """Arguments of certify_program."""
+
+
+class CertificateAnswer(Answer):
+    """Where the certificate lies, and what it says."""
+
+    program_id: str | None = None
+    certificate: str | None = None
+    """Path of the archive."""
+    verdict: str | None = None
+    outcome: str | None = None
+    speedup: float | None = None
+    claim: str | None = None
+    """What verifying it shows, and what not."""
+    not_checked: tuple[str, ...] = ()
+
+
+def certify(request: CertifyProgram, work: Work) -> CertificateAnswer:
+    """The certificate of a run's accepted program; the run is finished with it."""
+    from stitch_mcp.certificates import verify_certificate
+    from stitch_mcp.server.steps import captured_facts, stored_plan
+    from stitch_planner.join import certify_program, joined
+
+    program = work.program
+    with joined(work.desk.workspace, work.run_id) as run:
+        facts = captured_facts(run)
+        plan, _ = stored_plan(run, work.task, facts)
+        path = certify_program(run, work.task, program, plan)
+    seen = verify_certificate(path)
+    verify = f"stitch-mcp certify --verify --rerun {path.name}"
+    return CertificateAnswer(
+        message=f"certified: {seen.status}, {seen.outcome}; `{verify}` runs it again",
+        run_id=work.run_id,
+        program_id=program.program_id[:16],
+        certificate=str(path),
+        verdict=seen.status,
+        outcome=seen.outcome,
+        speedup=round(seen.speedup, 3) if seen.speedup is not None else None,
+        claim=seen.claim,
+        not_checked=seen.not_checked,
+        next_steps=(
+            NextStep(
+                tool="get_artifact", arguments={"id": work.run_id}, why="see what the run's folder holds now"
+            ),
+        ),
+    )
+
+
+TOOL = Tool(
+    name="certify_program",
+    title="Certify a result",
+    description=(
+        "Writes the certificate of a run's accepted program (evidence, sources, environment in one file) "
+        "and finishes the run. Call it after check_program and benchmark_program. About 2 s."
+    ),
+    request=CertifyProgram,
+    answer=CertificateAnswer,
+    work=certify,
+)

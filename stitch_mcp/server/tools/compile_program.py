@@ -1,0 +1,123 @@
+"""`compile_program`: builds a program, or shows what the compiler says."""
+
+from typing import ClassVar
+
+from stitch_mcp.server.requests import NamesProgram
+from stitch_mcp.server.tool import Answer, NextStep, Tool
+from stitch_mcp.server.work import Work
+from stitch_tools.models import Build, Diagnostic, KernelResources
+
+_MOST_MESSAGES = 12
+
+
+class CompileProgram(NamesProgram):
+    """Arguments of compile_program."""
+
+    archs: tuple[str, ...] = ()
+    """GPU architectures, e.g. sm_90; default: the target's."""
+
+
+class BuildAnswer(Answer):
+    """What the compiler said."""
+
+    DETAILS: ClassVar[tuple[str, ...]] = ("command",)
+
+    program_id: str | None = None
+    ok: bool | None = None
+    """Whether it compiled."""
+    diagnostics: tuple[str, ...] = ()
+    """Compiler messages, errors first: file:line:column: severity: text. Quoted data."""
+    kernels: tuple[str, ...] = ()
+    """Registers, shared memory and spills of each CUDA kernel."""
+    cache_hit: bool | None = None
+    wall_s: float | None = None
+    command: str | None = None
+
+
+def compile_program(request: CompileProgram, work: Work) -> BuildAnswer:
+    """The program's build, recorded in its run."""
+    from stitch_planner.join import joined, record_build
+
+    program, desk, run_id = work.program, work.desk, work.subject.run_id
+    build = desk.build(program, request.archs) if program.format == "native" else None
+    if run_id:
+        with joined(desk.workspace, run_id) as run:
+            record_build(run, program, build)
+    named = program.program_id[:16]
+    where = {"run_id": run_id} if run_id else {}
+    if build is None:
+        check = NextStep(
+            tool="check_program", arguments={**where, "program": named}, why="see whether it is right"
+        )
+        return BuildAnswer(
+            message="a Python program builds itself when it is loaded: check it",
+            run_id=run_id,
+            program_id=named,
+            ok=True,
+            next_steps=(check,) if run_id else (),
+        )
+    return BuildAnswer(
+        message=_message(build),
+        run_id=run_id,
+        artifact=desk.workspace.store.put_fact(build),
+        program_id=named,
+        ok=build.ok,
+        diagnostics=tuple(_line(item) for item in _gravest(build)),
+        kernels=tuple(_kernel(item) for item in build.resources[:_MOST_MESSAGES]),
+        cache_hit=build.cache_hit,
+        wall_s=build.wall_s,
+        command=" ".join(build.command)[:1500],
+        next_steps=_next(build, where, named),
+    )
+
+
+def _gravest(build: Build) -> list[Diagnostic]:
+    order = ("fatal", "error", "warning", "note")
+    return sorted(build.diagnostics, key=lambda item: order.index(item.severity))[:_MOST_MESSAGES]
+
+
+def _line(item: Diagnostic) -> str:
+    place = ":".join(str(part) for part in (item.file, item.line, item.column) if part is not None)
+    text = f"{place}: {item.severity}: {item.message}"[:400]
+    return f"{text}\n    {item.source_line.strip()[:160]}" if item.source_line else text
+
+
+def _kernel(item: KernelResources) -> str:
+    spills = item.spill_store_bytes + item.spill_load_bytes
+    used = f"{item.registers} registers, {item.shared_bytes} B shared, {spills} B spilled"
+    return f"{item.kernel[:120]} ({item.arch}): {used}"
+
+
+def _message(build: Build) -> str:
+    if build.ok:
+        return "it compiled"
+    if build.timed_out:
+        return "the compiler did not end within its time limit"
+    errors = sum(item.severity in ("fatal", "error") for item in build.diagnostics)
+    return f"the compiler refused it: {errors} error{'s' if errors != 1 else ''}"
+
+
+def _next(build: Build, where: dict[str, str], named: str) -> tuple[NextStep, ...]:
+    if build.ok:
+        arguments = {**where, "program": named}
+        return (
+            (NextStep(tool="check_program", arguments=arguments, why="see whether it computes the same"),)
+            if where
+            else ()
+        )
+    arguments = {**where, "files": {"program.cpp": "MENDED SOURCE"}}
+    return (NextStep(tool="compile_program", arguments=arguments, why="mend what `diagnostics` names"),)
+
+
+TOOL = Tool(
+    name="compile_program",
+    title="Compile a program",
+    description=(
+        "Builds a program (C++ or CUDA C++ behind the ABI of stitch://abi) and returns the compiler's words "
+        "by file and line, and registers and spills of each kernel. Cached by content. C++ 2 to 10 s, CUDA 5 "
+        "to 60 s. Then check_program."
+    ),
+    request=CompileProgram,
+    answer=BuildAnswer,
+    work=compile_program,
+)

@@ -1,0 +1,48 @@
+"""`get_job`: waits for a job's result."""
+
+from typing import Any
+
+from pydantic import Field
+
+from stitch_mcp.server.room import Room
+from stitch_mcp.server.tool import MAX_WAIT_S, Answer, Request, Tool
+
+
+class GetJob(Request):
+    """Arguments of get_job."""
+
+    job_id: str
+    wait_s: float = Field(default=30.0, ge=0, le=MAX_WAIT_S)
+    """Seconds to wait for its end."""
+
+
+class JobAnswer(Answer):
+    """Where the job stands."""
+
+    tool: str | None = None
+    progress: str | None = None
+    """What it does now."""
+    result: dict[str, Any] | None = None
+    """The tool's own result, once completed."""
+
+
+def reply(request: GetJob, room: Room) -> JobAnswer:
+    """The job's state, without waiting: the server does that."""
+    from stitch_mcp.server.outcome import job_answer
+
+    return job_answer(room, room.supervisor.view(request.job_id))
+
+
+TOOL = Tool(
+    name="get_job",
+    title="Wait for a job",
+    description=(
+        "Waits up to wait_s for a job that another tool left `working`, and returns its result or progress. "
+        "An `interrupted` job is resumed by the call in next_steps."
+    ),
+    request=GetJob,
+    answer=JobAnswer,
+    reply=reply,
+    read_only=True,
+    toolset="read",
+)

@@ -1,0 +1,71 @@
+"""`inspect_environment`: what this machine can do, and what it lacks."""
+
+from pydantic import Field
+
+from stitch_mcp.server.tool import Answer, NextStep, SlowRequest, Tool
+from stitch_mcp.server.work import Work
+
+
+class InspectEnvironment(SlowRequest):
+    """Arguments of inspect_environment."""
+
+
+class EnvironmentAnswer(Answer):
+    """What was found."""
+
+    can_solve_cpu: bool | None = None
+    """Whether C++ programs can be built, checked and timed here."""
+    can_build_cuda: bool | None = None
+    can_measure_cuda: bool | None = None
+    workspace: str | None = None
+    """Folder that paths in arguments start from and may not leave."""
+    found: dict[str, str] = Field(default_factory=dict[str, str])
+    """CPU, GPU, compilers, the interpreter with torch, isolation level."""
+    fixes: tuple[str, ...] = ()
+    """What is missing, each with what to do about it."""
+
+
+def inspect(request: InspectEnvironment, work: Work) -> EnvironmentAnswer:
+    """The state of this machine."""
+    from stitch_mcp.doctor import examine
+
+    seen = examine(work.desk.config, work.say)
+    ready = "cpu programs" if seen.can_solve_cpu else "nothing"
+    ready = "cpu and cuda programs" if seen.can_measure_cuda else ready
+    built = (
+        "; cuda programs are built and stay unmeasured"
+        if seen.can_build_cuda and not seen.can_measure_cuda
+        else ""
+    )
+    why = "open a run for a PyTorch file of the workspace"
+    step = NextStep(tool="analyze_reference", arguments={"reference": "PATH.py"}, why=why)
+    return EnvironmentAnswer(
+        message=f"{ready} can be checked and timed here{built}",
+        can_solve_cpu=seen.can_solve_cpu,
+        can_build_cuda=seen.can_build_cuda,
+        can_measure_cuda=seen.can_measure_cuda,
+        workspace=str(work.desk.config.workspace),
+        found={item.name: item.detail for item in seen.items if item.status in ("ok", "warning")},
+        fixes=tuple(
+            f"{item.name}: {item.detail}; {item.fix}"
+            for item in seen.items
+            if item.status != "ok" and item.fix
+        ),
+        next_steps=(step,),
+    )
+
+
+TOOL = Tool(
+    name="inspect_environment",
+    title="Inspect the environment",
+    description=(
+        "Shows what this machine can build, check and time, and the fix for what it lacks. "
+        "Call it first, or when a tool reports `environment`. About 5 s."
+    ),
+    request=InspectEnvironment,
+    answer=EnvironmentAnswer,
+    work=inspect,
+    read_only=True,
+    reuse=False,
+    toolset="read",
+)

@@ -1,0 +1,80 @@
+"""`make_plan`: which operations one kernel should compute together, and how long each must take at least."""
+
+from typing import TYPE_CHECKING
+
+from stitch_mcp.server.requests import InRun
+from stitch_mcp.server.tool import Answer, NextStep, Tool
+from stitch_mcp.server.work import Work
+
+if TYPE_CHECKING:
+    from stitch_planner.plan import Plan, PlanStep
+
+
+class MakePlan(InRun):
+    """Arguments of make_plan."""
+
+
+class PlanAnswer(Answer):
+    """The order of work."""
+
+    predicted_us: float | None = None
+    """Sum of the steps' lower bounds on this device."""
+    steps: tuple[str, ...] = ()
+    """In order: number, kind, operations (module) -> outputs; lower bound in us and what sets it."""
+    eager: int | None = None
+    """Steps that the stitcher would leave to PyTorch."""
+    notes: tuple[str, ...] = ()
+
+
+def plan(request: MakePlan, work: Work) -> PlanAnswer:
+    """The plan of a run, recorded in it."""
+    from stitch_mcp.server.steps import captured_facts, stored_plan
+    from stitch_planner.join import joined
+
+    with joined(work.desk.workspace, work.run_id) as run:
+        made, hashed = stored_plan(run, work.task, captured_facts(run))
+    run_id = work.run_id
+    eager = sum(step.kind == "eager" for step in made.steps)
+    return PlanAnswer(
+        message=f"{len(made.steps)} steps" + (f", {eager} of them stay with PyTorch" if eager else ""),
+        run_id=run_id,
+        artifact=hashed,
+        predicted_us=round(made.predicted_us, 2) if made.predicted_us is not None else None,
+        steps=tuple(_line(step) for step in made.steps),
+        eager=eager,
+        notes=made.notes,
+        next_steps=_next(run_id, made),
+    )
+
+
+def _line(step: "PlanStep") -> str:
+    where = f" ({step.module_path})" if step.module_path else ""
+    gives = ", ".join(f"{value.dtype}{list(value.shape)}" for value in step.outputs)
+    bound = f"; {step.predicted_us:.2f} us by {step.bound}" if step.predicted_us is not None else ""
+    return f"{step.index} {step.kind}: {' + '.join(step.ops)}{where} -> {gives}{bound}"
+
+
+def _next(run_id: str, made: "Plan") -> tuple[NextStep, ...]:
+    name = "program.cu" if made.target.startswith("cuda") else "program.cpp"
+    own = NextStep(
+        tool="compile_program",
+        arguments={"run_id": run_id, "files": {name: "YOUR SOURCE"}},
+        why="build your own program; stitch://abi shows its interface",
+    )
+    solve = NextStep(
+        tool="solve", arguments={"run_id": run_id}, why="let the stitcher write, check and time one"
+    )
+    return (own, solve)
+
+
+TOOL = Tool(
+    name="make_plan",
+    title="Plan the fusion",
+    description=(
+        "Groups a run's operations into steps that one kernel or library call should compute, with predicted "
+        "times. Use it after analyze_reference, before you write a program. Under 2 s."
+    ),
+    request=MakePlan,
+    answer=PlanAnswer,
+    work=plan,
+)

@@ -1,0 +1,126 @@
+"""`review_program`: the evidence about a program in a reviewer's order: static, run time, what is open."""
+
+from stitch_mcp.server.requests import NamesProgram
+from stitch_mcp.server.tool import Answer, NextStep, Tool
+from stitch_mcp.server.tools.check_program import findings_as_lines, work_as_line
+from stitch_mcp.server.work import Work
+from stitch_tools.models import Bench, Build, Check, Finding
+
+
+class ReviewProgram(NamesProgram):
+    """Arguments of review_program."""
+
+
+class ReviewAnswer(Answer):
+    """What a reviewer looks at."""
+
+    program_id: str | None = None
+    honest: tuple[str, ...] = ()
+    """Anti-hacking: what the source and its run show, fatal first. Empty: nothing was found."""
+    engineering: tuple[str, ...] = ()
+    """Kernels with registers and spills, memory errors, speed."""
+    coverage: tuple[str, ...] = ()
+    """Which part of the work is the program's own, and the flags of its check."""
+    open: tuple[str, ...] = ()
+    """What no evidence covers yet."""
+
+
+def review(request: ReviewProgram, work: Work) -> ReviewAnswer:
+    """The evidence about a program: its text is read now, the rest is what its run recorded."""
+    build, checked, bench = _recorded(work)
+    static = _static(work)
+    findings = static if checked is None else tuple(dict.fromkeys((*static, *checked.findings)))
+    named = work.program.program_id[:16]
+    verdict = checked.status if checked else "none yet"
+    fatal = sum(row.severity == "fatal" for row in findings)
+    return ReviewAnswer(
+        message=f"{fatal} fatal, {len(findings) - fatal} other findings; check: {verdict}",
+        run_id=work.subject.run_id,
+        program_id=named,
+        honest=findings_as_lines(findings),
+        engineering=_engineering(build, checked, bench),
+        coverage=_coverage(checked),
+        open=_open(checked, bench),
+        next_steps=_next(work, named, checked),
+    )
+
+
+def _recorded(work: Work) -> tuple[Build | None, Check | None, Bench | None]:
+    from stitch_planner.join import joined, known_of
+
+    if not work.subject.run_id:
+        return None, None, None
+    with joined(work.desk.workspace, work.subject.run_id) as run:
+        return known_of(run, work.program.program_id)
+
+
+def _static(work: Work) -> tuple[Finding, ...]:
+    from stitch_tools.evidence import scan_program
+
+    store, program = work.desk.workspace.store, work.program
+    task = work.task if work.subject.task_id else None
+    source = next((file for file in task.files if file.path == task.main), None) if task else None
+    return scan_program(
+        {file.path: store.get(file.sha256) for file in program.files},
+        format=program.format,
+        main=program.main,
+        reference_source=store.get(source.sha256) if source else None,
+        reference_path=task.main if task else None,
+        reference_entry=task.entry if task else "Model",
+    )
+
+
+def _engineering(build: Build | None, checked: Check | None, bench: Bench | None) -> tuple[str, ...]:
+    lines = [f"compiler: {build.compiler}"] if build else []
+    for row in build.resources[:8] if build else ():
+        spills = row.spill_store_bytes + row.spill_load_bytes
+        lines.append(f"{row.kernel[:100]} ({row.arch}): {row.registers} registers, {spills} B spilled")
+    for run in checked.sanitizers if checked else ():
+        lines.append(f"{run.tool}: {run.status}{f' ({run.reason})' if run.reason else ''}"[:200])
+    eager = bench.ratio("eager") if bench else None
+    if eager is not None:
+        lines.append(f"{eager.outcome}: {eager.speedup:.2f}x eager ({eager.low:.2f} to {eager.high:.2f})")
+    return tuple(lines)
+
+
+def _coverage(checked: Check | None) -> tuple[str, ...]:
+    if checked is None:
+        return ()
+    shares = work_as_line(checked)
+    flags = f"flags: {', '.join(checked.flags)}" if checked.flags else "no flags"
+    return tuple(line for line in (shares, flags, f"oracle: {checked.oracle}") if line)
+
+
+def _open(checked: Check | None, bench: Bench | None) -> tuple[str, ...]:
+    lines = list(checked.not_checked) if checked else ["whether it is right: it was not checked in this run"]
+    if bench is None:
+        lines.append("whether it is faster: it was not timed in this run")
+    return tuple(lines)
+
+
+def _next(work: Work, named: str, checked: Check | None) -> tuple[NextStep, ...]:
+    if not work.subject.run_id:
+        return ()
+    arguments = {"run_id": work.subject.run_id, "program": named}
+    if checked is None:
+        return (NextStep(tool="check_program", arguments=arguments, why="see whether it is right"),)
+    if checked.status == "accepted":
+        return (NextStep(tool="benchmark_program", arguments=arguments, why="see whether it is faster"),)
+    mend = {"run_id": work.subject.run_id, "files": {work.program.main: "MENDED SOURCE"}}
+    return (NextStep(tool="compile_program", arguments=mend, why="mend what `honest` and the check name"),)
+
+
+TOOL = Tool(
+    name="review_program",
+    title="Review a program's evidence",
+    description=(
+        "Reads a program's source for signs of cheating and risk, and lists them with what its check and "
+        "timing recorded, in a reviewer's order. Runs nothing. Use it when check_program rejects, or before "
+        "certify_program. About 2 s."
+    ),
+    request=ReviewProgram,
+    answer=ReviewAnswer,
+    work=review,
+    read_only=True,
+    reuse=False,
+)

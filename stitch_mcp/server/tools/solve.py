@@ -1,0 +1,94 @@
+"""`solve`: the whole way by the built-in stitcher, or the rest of a run that was begun step by step."""
+
+from pydantic import Field
+
+from stitch_mcp.server.requests import NamesContract
+from stitch_mcp.server.tool import Answer, NextStep, Tool
+from stitch_mcp.server.work import Work
+
+
+class Solve(NamesContract):
+    """Arguments of solve."""
+
+    quick: bool = False
+    """No sanitizers, fewest rounds. Not for a run that exists."""
+    min_speedup: float | None = Field(default=None, gt=0)
+    """Goal over eager."""
+
+
+class SolveAnswer(Answer):
+    """The end of the run."""
+
+    program_id: str | None = None
+    verdict: str | None = None
+    """CheckStatus, as check_program gives it."""
+    outcome: str | None = None
+    """faster, slower, inconclusive, unmeasured."""
+    speedup: float | None = None
+    certificate: str | None = None
+    """Path of the archive, where the program was accepted."""
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def solve(request: Solve, work: Work) -> SolveAnswer:
+    """The result of a run, after all steps that were open."""
+    from stitch_mcp.commands import resume_command
+    from stitch_mcp.server.steps import hand_over
+    from stitch_planner.loop import SolveRequest
+    from stitch_planner.loop import solve as run_to_end
+
+    config = work.desk.config
+    run_id = hand_over(work, quick=request.quick, min_speedup=request.min_speedup)
+    solved = run_to_end(
+        SolveRequest(
+            workspace=config.workspace,
+            resume=run_id,
+            python=config.python,
+            cache_dir=config.cache_dir,
+            time_limit_s=config.time_limit_s,
+            build_time_limit_s=config.build_time_limit_s,
+            resume_command=lambda name: resume_command(config.workspace, name),
+        ),
+        emit=work.say,
+    )
+    named = solved.program_id[:16] if solved.program_id else None
+    return SolveAnswer(
+        message=solved.message,
+        run_id=run_id,
+        program_id=named,
+        verdict=solved.status,
+        outcome=solved.outcome,
+        speedup=round(solved.speedup, 3) if solved.speedup is not None else None,
+        certificate=solved.certificate,
+        notes=solved.notes,
+        warnings=solved.warnings,
+        next_steps=_next(run_id, named),
+    )
+
+
+def _next(run_id: str, named: str | None) -> tuple[NextStep, ...]:
+    if named is None:
+        return ()
+    sources = NextStep(tool="get_artifact", arguments={"id": named}, why="read the program's sources")
+    own = NextStep(
+        tool="compile_program",
+        arguments={"run_id": run_id, "files": {"program.cpp": "YOUR SOURCE"}},
+        why="write a faster one; the run takes it up",
+    )
+    return (sources, own)
+
+
+TOOL = Tool(
+    name="solve",
+    title="Solve a reference",
+    description=(
+        "Does everything by itself with a deterministic stitcher, no model: captures, plans, writes, builds, "
+        "checks, times and certifies. Also finishes a run that other tools began. A job of 20 s to several "
+        "minutes."
+    ),
+    request=Solve,
+    answer=SolveAnswer,
+    work=solve,
+    toolset="solve",
+)

@@ -1,0 +1,173 @@
+"""Jobs: one process tree a request, its state on disk, resumable after anything."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from stitch_mcp.jobs.state import JobRequest, JobState
+from stitch_mcp.jobs.supervisor import Supervisor
+from stitch_mcp.server.room import Room
+from stitch_mcp.server.subjects import job_request
+from stitch_mcp.server.tools import find_tool
+from stitch_tools.errors import UsageError
+from stitch_tools.worker.proctree import descendants
+from tests.mcp.server.conftest import SLOW_TO_COMPILE, until
+
+BROKEN = "int broken = ;"
+
+
+def request_of(room: Room, source: str) -> JobRequest:
+    tool = find_tool("compile_program")
+    return job_request(room, tool, tool.request.model_validate({"files": {"program.cpp": source}}))
+
+
+def compiling(supervisor: Supervisor, job_id: str) -> list[int]:
+    """Numbers of the job's processes, once it has begun to compile."""
+    pid = 0
+
+    def begun() -> bool:
+        nonlocal pid
+        state = supervisor.view(job_id)
+        assert not state.done, state.message
+        pid = state.pid or 0
+        return pid > 0 and any("cc1plus" in command(child) for child in descendants(pid))
+
+    until(begun)
+    return [pid, *descendants(pid)]
+
+
+def command(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8", errors="replace")
+    return ""
+
+
+def running(pid: int) -> bool:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return text.rpartition(")")[2].split()[0] != "Z"
+
+
+def test_equal_requests_are_one_job_until_it_is_asked_for_again(room: Room) -> None:
+    request = request_of(room, BROKEN)
+    first = room.supervisor.start(request)
+    assert first.status == "working"
+    done = room.supervisor.wait(first.job_id, 60)
+    assert done.status == "completed", done.message
+    assert done.result is not None
+    assert done.result["ok"] is False
+    again = room.supervisor.start(request_of(room, BROKEN))
+    assert (again.job_id, again.status, again.attempt) == (first.job_id, "completed", 1)
+    assert room.supervisor.start(request_of(room, BROKEN + " ")).job_id != first.job_id
+    anew = room.supervisor.start(request, rerun=True)
+    assert (anew.job_id, anew.attempt) == (first.job_id, 2)
+    assert room.supervisor.wait(first.job_id, 60).status == "completed"
+
+
+def test_a_cancelled_job_leaves_no_process_after_two_seconds(room: Room) -> None:
+    job_id = room.supervisor.start(request_of(room, SLOW_TO_COMPILE)).job_id
+    tree = compiling(room.supervisor, job_id)
+    begin = time.monotonic()
+    state = room.supervisor.cancel(job_id)
+    assert state.status == "cancelled"
+    assert time.monotonic() - begin < 2.0
+    assert not [pid for pid in tree if running(pid)]
+    assert room.supervisor.cancel(job_id).status == "cancelled", "a second time changes nothing"
+
+
+def test_another_server_sees_and_cancels_the_job(room: Room) -> None:
+    job_id = room.supervisor.start(request_of(room, SLOW_TO_COMPILE)).job_id
+    tree = compiling(room.supervisor, job_id)
+    other = Supervisor(room.workspace.folder)
+    assert other.view(job_id).status == "working"
+    assert other.start(request_of(room, SLOW_TO_COMPILE)).attempt == 1, "it attaches itself"
+    assert other.cancel(job_id).status == "cancelled"
+    assert not [pid for pid in tree if running(pid)]
+    assert room.supervisor.view(job_id).status == "cancelled"
+
+
+def test_a_killed_job_is_interrupted_and_the_same_request_resumes_it(room: Room) -> None:
+    request = request_of(room, SLOW_TO_COMPILE)
+    job_id = room.supervisor.start(request).job_id
+    tree = compiling(room.supervisor, job_id)
+    os.kill(tree[0], signal.SIGKILL)
+    until(lambda: room.supervisor.view(job_id).status == "interrupted")
+    state = room.supervisor.start(request)
+    assert (state.job_id, state.status, state.attempt) == (job_id, "working", 2)
+    assert room.supervisor.cancel(job_id).status == "cancelled"
+    until(lambda: not [pid for pid in tree if running(pid)])
+
+
+HOST = """
+import sys
+from stitch_mcp.server.room import open_room
+from tests.mcp.server.conftest import SLOW_TO_COMPILE
+from tests.mcp.server.test_job_supervisor import request_of
+room = open_room({"workspace": sys.argv[1]}, keep_jobs=sys.argv[2] == "keep")
+print(room.supervisor.start(request_of(room, SLOW_TO_COMPILE)).job_id, flush=True)
+sys.stdin.read()
+"""
+
+
+def host(workspace: Path, keep: str) -> "tuple[subprocess.Popen[str], str]":
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOST, str(workspace), keep],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+    )
+    assert process.stdout is not None
+    return process, process.stdout.readline().strip()
+
+
+@pytest.mark.parametrize("keep", ["end", "keep"])
+def test_jobs_end_with_a_server_that_is_killed_unless_they_are_kept(
+    workspace: Path, room: Room, keep: str
+) -> None:
+    process, job_id = host(workspace, keep)
+    with process:
+        tree = compiling(room.supervisor, job_id)
+        process.kill()
+    if keep == "keep":
+        assert room.supervisor.view(job_id).status == "working"
+        assert room.supervisor.cancel(job_id).status == "cancelled"
+    else:
+        until(lambda: room.supervisor.view(job_id).status == "interrupted", within_s=5)
+    until(lambda: not [pid for pid in tree if running(pid)], within_s=5)
+
+
+def test_a_failure_of_ours_is_kept_with_its_hint_and_tried_again(workspace: Path) -> None:
+    settings = {"workspace": workspace, "cache_dir": workspace / "model.py" / "no-folder"}
+    request = JobRequest(
+        tool="compile_program", settings={name: str(value) for name, value in settings.items()}
+    )
+    with contextlib.closing(Supervisor(workspace / ".stitch")) as supervisor:
+        state = supervisor.wait(supervisor.start(request).job_id, 60)
+        assert (state.status, state.error_code) == ("failed", "usage")
+        assert state.hint
+        assert supervisor.start(request).attempt == 2
+
+
+def test_what_is_no_job_id_is_refused(workspace: Path) -> None:
+    supervisor = Supervisor(workspace / ".stitch")
+    for job_id in ("../../etc", "0" * 15, "", "0" * 16):
+        with pytest.raises(UsageError):
+            supervisor.view(job_id)
+
+
+def test_a_state_that_says_working_is_not_believed(room: Room) -> None:
+    state = room.supervisor.start(request_of(room, BROKEN))
+    room.supervisor.wait(state.job_id, 60)
+    folder = room.supervisor.jobs / state.job_id / "state.json"
+    lie = JobState(job_id=state.job_id, tool="compile_program", status="working", pid=os.getpid())
+    folder.write_bytes(lie.canonical_json())
+    until(lambda: room.supervisor.view(state.job_id).status == "interrupted")

@@ -1,0 +1,90 @@
+"""The server in the hands of a client in the same process, over both eras of the protocol."""
+
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp.client import Client
+from mcp.shared.exceptions import MCPError
+from mcp.types import CallToolResult
+
+from stitch_mcp.server.app import build_server
+from stitch_mcp.server.room import open_room
+
+pytestmark = pytest.mark.anyio
+BROKEN = {"program.cpp": "int broken = ;"}
+
+
+@asynccontextmanager
+async def connected(workspace: Path, mode: Any = "2026-07-28") -> AsyncGenerator[Client]:
+    room = open_room({"workspace": workspace})
+    try:
+        async with Client(build_server(room), mode=mode) as client:
+            yield client
+    finally:
+        room.supervisor.close()
+
+
+def fields(result: CallToolResult) -> dict[str, Any]:
+    """The structured answer, which is also there as text."""
+    first = result.content[0]
+    assert first.type == "text"
+    assert json.loads(first.text) == result.structured_content
+    return result.structured_content
+
+
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+async def test_a_compiler_error_comes_back_with_line_and_next_step(workspace: Path, mode: str) -> None:
+    async with connected(workspace, mode) as client:
+        result = await client.call_tool("compile_program", {"files": BROKEN})
+        answer = fields(result)
+    assert not result.is_error, "what a program does wrong is no error of the tool"
+    assert answer["ok"] is False
+    assert answer["diagnostics"][0].startswith("program.cpp:1:")
+    assert answer["next_steps"][0]["tool"] == "compile_program"
+    assert [block.type for block in result.content] == ["text", "resource_link"]
+
+
+async def test_unknown_arguments_are_refused_with_the_nearest_name(workspace: Path) -> None:
+    async with connected(workspace) as client:
+        result = await client.call_tool("compile_program", {"fils": BROKEN})
+    assert result.is_error
+    assert "did you mean `files`?" in fields(result)["message"]
+
+
+async def test_an_unknown_tool_is_told_with_those_that_there_are(workspace: Path) -> None:
+    async with connected(workspace) as client:
+        with pytest.raises(MCPError, match="compile_program"):
+            await client.call_tool("compile", {})
+
+
+@pytest.mark.parametrize(
+    "path", ["../outside.py", "/etc/passwd", "~/model.py", "link.py", "inside/../../x.py"]
+)
+async def test_no_path_leads_out_of_the_workspace(workspace: Path, path: str) -> None:
+    (workspace / "link.py").symlink_to("/etc/passwd")
+    async with connected(workspace) as client:
+        result = await client.call_tool("analyze_reference", {"reference": path})
+    assert result.is_error
+    assert "outside the workspace" in fields(result)["message"] or "out of" in fields(result)["message"]
+
+
+async def test_a_slow_call_answers_with_a_job_that_can_be_waited_for(workspace: Path) -> None:
+    async with connected(workspace) as client:
+        first = fields(await client.call_tool("compile_program", {"files": BROKEN, "wait_s": 0}))
+        assert first["status"] == "working"
+        step = first["next_steps"][0]
+        assert step["tool"] == "get_job"
+        seen: list[str] = []
+
+        async def told(progress: float, total: float | None, message: str | None) -> None:
+            del progress, total
+            seen.append(message or "")
+
+        answer = fields(await client.call_tool("get_job", step["arguments"], progress_callback=told))
+    assert answer["status"] == "completed"
+    assert answer["result"]["ok"] is False
+    assert answer["job_id"] == first["job_id"]

@@ -1,0 +1,115 @@
+"""What is offered: small schemas, honest annotations, published as they are."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from stitch_mcp.server.definitions import offered
+from stitch_mcp.server.prompts import PROMPTS, prompt_text
+from stitch_mcp.server.published import BEGIN, definitions, sizes, snapshot, with_table
+from stitch_mcp.server.resources import FIXED
+from stitch_mcp.server.room import open_room, parse_toolsets
+from stitch_mcp.server.tools import TOOLS, find_tool
+from stitch_tools.errors import UsageError
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_the_tool_list_stays_small() -> None:
+    found = sizes()
+    assert found["inputs"] < 12_000
+    assert found["whole"] < 24_000
+
+
+def test_published_definitions_are_those_of_the_server() -> None:
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert BEGIN in page
+    assert with_table(page) == page, "run: python -m stitch_mcp.server.published"
+    kept = (ROOT / "docs" / "schemas" / "mcp-tools.json").read_text(encoding="utf-8")
+    assert kept == snapshot(), "run: python -m stitch_mcp.server.published"
+
+
+@pytest.mark.parametrize("tool", definitions(), ids=lambda tool: tool["name"])
+def test_each_definition_is_complete_and_plain(tool: dict[str, Any]) -> None:
+    for schema in (tool["inputSchema"], tool["outputSchema"]):
+        jsonschema.Draft202012Validator.check_schema(schema)
+        text = json.dumps(schema)
+        assert '"$ref"' not in text
+        assert '"null"' not in text
+        assert '"default"' not in text
+    assert tool["inputSchema"]["additionalProperties"] is False
+    assert 40 < len(tool["description"]) < 300
+    assert len(tool["name"]) <= 40
+    assert tool["title"]
+    assert tool["annotations"]["openWorldHint"] is False
+    if not tool["annotations"]["readOnlyHint"]:
+        assert tool["annotations"]["destructiveHint"] is (tool["name"] == "cancel_job")
+
+
+def test_every_tool_is_a_module_of_its_name_with_one_way_to_answer() -> None:
+    for name in TOOLS:
+        tool = find_tool(name)
+        assert tool.name == name
+        assert (tool.work is None) != (tool.reply is None)
+
+
+def test_read_only_and_toolsets_leave_tools_out(tmp_path: Path) -> None:
+    settings = {"workspace": tmp_path}
+    assert offered(open_room(settings)) == list(TOOLS)
+    looking = ["inspect_environment", "review_program", "get_job", "get_artifact"]
+    assert offered(open_room(settings, read_only=True)) == looking
+    solving = offered(open_room(settings, toolsets=parse_toolsets("solve")))
+    assert solving == ["inspect_environment", "solve", "get_job", "cancel_job", "get_artifact"]
+    for wrong in ("", "solve,all"):
+        with pytest.raises(UsageError):
+            parse_toolsets(wrong)
+
+
+def test_server_json_has_what_the_registry_asks_of_a_package() -> None:
+    """The parts of the registry's schema that a package like ours touches, spelled out by hand."""
+    server = json.loads((ROOT / "server.json").read_text(encoding="utf-8"))
+    text = {"type": "string", "minLength": 1}
+    argument = {
+        "type": "object",
+        "required": ["type"],
+        "properties": {"type": {"enum": ["positional", "named"]}, "value": text},
+    }
+    variable = {"type": "object", "required": ["name"], "properties": {"name": text, "description": text}}
+    package = {
+        "type": "object",
+        "required": ["registryType", "identifier", "transport"],
+        "properties": {
+            "transport": {"type": "object", "required": ["type"]},
+            "packageArguments": {"type": "array", "items": argument},
+            "environmentVariables": {"type": "array", "items": variable},
+        },
+    }
+    schema = {
+        "type": "object",
+        "required": ["name", "description", "version"],
+        "properties": {
+            "name": {"type": "string", "pattern": r"^[a-zA-Z0-9.-]+/[a-zA-Z0-9._-]+$"},
+            "description": {"type": "string", "minLength": 1, "maxLength": 100},
+            "title": {"type": "string", "minLength": 1, "maxLength": 100},
+            "packages": {"type": "array", "items": package},
+        },
+    }
+    jsonschema.validate(server, schema)
+    (package,) = server["packages"]
+    assert [row["value"] for row in package["packageArguments"]] == ["serve"]
+
+
+def test_fixed_resources_and_prompts_come_from_the_package() -> None:
+    for resource in FIXED:
+        assert len(resource.read()) > 200, resource.uri
+    for prompt in PROMPTS:
+        given = {argument.name: "VALUE {x}" for argument in prompt.arguments}
+        _, text = prompt_text(prompt.name, given)
+        assert "VALUE {x}" in text
+    with pytest.raises(UsageError, match="missing reference"):
+        prompt_text("optimize_module", {})
+    with pytest.raises(UsageError, match="no prompt"):
+        prompt_text("../guide", {})

@@ -1,0 +1,97 @@
+"""Whatever a client sends, it gets an answer that it can act on, and the server goes on."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from mcp.client import Client
+from mcp.shared.exceptions import MCPError
+
+from stitch_mcp.server.app import build_server
+from stitch_mcp.server.render import MAX_CHARS, blot, render
+from stitch_mcp.server.room import open_room
+from stitch_mcp.server.tool import Answer, NextStep
+from stitch_mcp.server.tools import TOOLS, find_tool
+from stitch_mcp.server.tools.compile_program import BuildAnswer
+
+NAMES = sorted({name for tool in TOOLS for name in find_tool(tool).request.model_fields})
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**40), 2**40),
+    st.floats(allow_nan=False),
+    st.text(max_size=40),
+    st.sampled_from(["../x", "/etc/passwd", "0" * 16, "last", "model.py", "model.py:Model", "\0", "~root/x"]),
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+# `wait_s` stays 0, so that what happens to be a right call costs nobody any time.
+ARGUMENTS = st.dictionaries(st.one_of(st.sampled_from(NAMES), st.text(max_size=12)), VALUES, max_size=4)
+
+
+# Tools that start a process on right arguments get wrong ones only: an unknown argument is among them.
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(calls=st.lists(st.tuples(st.sampled_from(TOOLS), ARGUMENTS), min_size=1, max_size=5))
+def test_any_arguments_get_a_plain_answer(workspace: Path, calls: list[tuple[str, dict[str, Any]]]) -> None:
+    async def converse() -> None:
+        room = open_room({"workspace": workspace})
+        async with Client(build_server(room)) as client:
+            for tool, arguments in calls:
+                slow = find_tool(tool).work is not None
+                wrong = {**arguments, "no such argument": 1} if slow else arguments
+                result = await client.call_tool(tool, wrong)
+                text = json.dumps(result.structured_content)
+                assert len(text) < 8000
+                assert "Traceback" not in text
+                assert result.is_error or not slow
+            assert len((await client.list_tools()).tools) == len(TOOLS)
+
+    anyio.run(converse)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(names=st.lists(st.text(max_size=60), min_size=1, max_size=4))
+def test_any_address_of_a_resource_gets_a_plain_answer(workspace: Path, names: list[str]) -> None:
+    async def converse() -> None:
+        async with Client(build_server(open_room({"workspace": workspace}))) as client:
+            for name in names:
+                for uri in (f"stitch://run/{name}", f"stitch://artifact/{name}/../x", name):
+                    with pytest.raises((MCPError, ValueError)):
+                        await client.read_resource(uri)
+            assert (await client.read_resource("stitch://guide")).contents
+
+    anyio.run(converse)
+
+
+@given(
+    message=st.text(max_size=12_000),
+    lines=st.lists(st.text(max_size=3000), max_size=30),
+    command=st.text(max_size=9000),
+    steps=st.integers(0, 3),
+)
+def test_answers_of_any_length_are_cut_to_what_clients_show(
+    message: str, lines: list[str], command: str, steps: int
+) -> None:
+    step = NextStep(tool="get_job", arguments={"job_id": "0" * 16}, why="wait")
+    answer = BuildAnswer(
+        message=message, diagnostics=tuple(lines), command=command, next_steps=(step,) * steps
+    )
+    found = render(answer, detailed=True)
+    assert len(json.dumps(found, ensure_ascii=False)) <= MAX_CHARS
+    assert len(found.get("next_steps", [])) == steps, "what to do next is never cut"
+
+
+def test_secrets_of_the_environment_are_blotted_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_API_KEY", "abcdef-0123456789")
+    found = render(Answer(message="the key is abcdef-0123456789."), detailed=False)
+    assert found["message"] == "the key is <SOME_API_KEY>."
+    assert blot({"a": ["x secret y"]}, {"S": "secret"}) == {"a": ["x <S> y"]}

@@ -1,0 +1,189 @@
+"""The server as a process of its own, over standard input and output and over HTTP."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Generator
+from pathlib import Path
+
+import httpx2
+import pytest
+from mcp import StdioServerParameters
+from mcp.client import Client
+from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import streamable_http_client
+
+from stitch_mcp.server.room import Room
+from tests.mcp.server.conftest import SLOW_TO_COMPILE, until
+from tests.mcp.server.test_job_supervisor import compiling, running
+
+pytestmark = pytest.mark.anyio
+TOKEN = "a-token-of-the-tests-0123456789"
+BROKEN = {"program.cpp": "int broken = ;"}
+
+
+def serve(workspace: Path, *options: str) -> list[str]:
+    return [sys.executable, "-m", "stitch_mcp", "serve", "--workspace", str(workspace), *options]
+
+
+@contextlib.asynccontextmanager
+async def over_stdio(workspace: Path, mode: str = "auto") -> AsyncGenerator[Client]:
+    command, *arguments = serve(workspace)
+    async with Client(
+        stdio_client(StdioServerParameters(command=command, args=arguments)), mode=mode
+    ) as client:
+        yield client
+
+
+@contextlib.asynccontextmanager
+async def connected(url: str) -> AsyncGenerator[Client]:
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    async with (
+        httpx2.AsyncClient(headers=headers, timeout=60) as http,
+        Client(streamable_http_client(url, http_client=http)) as client,
+    ):
+        yield client
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@contextlib.contextmanager
+def over_http(workspace: Path) -> "Generator[tuple[subprocess.Popen[str], str]]":
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    process = subprocess.Popen(
+        serve(workspace, "--http", "--port", str(port)),
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        env={**os.environ, "STITCH_MCP_TOKEN": TOKEN},
+    )
+    assert process.stderr is not None
+    with process:
+        line = process.stderr.readline()
+        assert " at http://127.0.0.1:" in line, line
+        until(lambda: listens(port))
+        try:
+            yield process, line.rsplit(" ", 1)[1].strip()
+        finally:
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=5) is not None
+
+
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+async def test_a_client_over_stdio_gets_a_result(workspace: Path, mode: str) -> None:
+    async with over_stdio(workspace, mode) as client:
+        tools = {tool.name for tool in (await client.list_tools()).tools}
+        result = await client.call_tool("compile_program", {"files": BROKEN})
+    assert {"analyze_reference", "compile_program", "get_job"} <= tools
+    assert result.structured_content["ok"] is False
+
+
+def test_garbage_leaves_the_server_alive(workspace: Path) -> None:
+    lines = ["garbage", "{}", "[]", '{"jsonrpc": "2.0", "id": 1, "method": 7}', "\0\ud7ff", '{"id": []}']
+    hello = {
+        "jsonrpc": "2.0",
+        "id": 5,
+        "method": "initialize",
+        "params": {
+            "protocolVersion": "2025-06-18",
+            "capabilities": {},
+            "clientInfo": {"name": "test", "version": "1"},
+        },
+    }
+    text = "\n".join([*lines, json.dumps(hello)]) + "\n"
+    done = subprocess.run(
+        serve(workspace), input=text, capture_output=True, text=True, encoding="utf-8", timeout=60
+    )
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    (answer,) = [row for row in answers if row.get("id") == 5]
+    assert answer["result"]["serverInfo"]["name"] == "stitch-mcp"
+    assert done.returncode == 0
+
+
+async def test_jobs_of_a_stdio_server_end_with_it_and_are_resumed_by_the_next(
+    workspace: Path, room: Room
+) -> None:
+    async with over_stdio(workspace) as client:
+        result = await client.call_tool(
+            "compile_program", {"files": {"program.cpp": SLOW_TO_COMPILE}, "wait_s": 0}
+        )
+        job_id = result.structured_content["job_id"]
+        tree = compiling(room.supervisor, job_id)
+    until(lambda: not [pid for pid in tree if running(pid)], within_s=5)
+    async with over_stdio(workspace) as client:
+        found = (await client.call_tool("get_job", {"job_id": job_id})).structured_content
+        assert found["status"] == "interrupted"
+        (step,) = found["next_steps"]
+        resumed = await client.call_tool(step["tool"], {**step["arguments"], "wait_s": 0})
+        assert resumed.structured_content["status"] == "working"
+        assert resumed.structured_content["job_id"] == job_id
+        ended = await client.call_tool("cancel_job", {"job_id": job_id})
+    assert ended.structured_content["status"] == "cancelled"
+
+
+async def test_http_serves_whoever_has_the_token(workspace: Path) -> None:
+    with over_http(workspace) as (_, url):
+        async with connected(url) as client:
+            result = await client.call_tool("compile_program", {"files": BROKEN})
+            assert result.structured_content["ok"] is False
+        hello = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+        good = {"Authorization": f"Bearer {TOKEN}", "Accept": "application/json, text/event-stream"}
+        for headers, status in (
+            ({}, 401),
+            ({"Authorization": "Bearer wrong"}, 401),
+            ({**good, "Host": "evil.example"}, 421),
+            ({**good, "Origin": "http://evil.example"}, 403),
+        ):
+            async with httpx2.AsyncClient() as http:
+                assert (await http.post(url, json=hello, headers=headers)).status_code == status, headers
+        async with httpx2.AsyncClient() as http:
+            large = await http.post(url, content=b" " * (5 << 20), headers=good)
+            assert large.status_code == 413
+
+
+async def test_jobs_of_an_http_server_go_on_without_it(workspace: Path, room: Room) -> None:
+    with over_http(workspace) as (process, url):
+        async with connected(url) as client:
+            result = await client.call_tool(
+                "compile_program", {"files": {"program.cpp": SLOW_TO_COMPILE}, "wait_s": 0}
+            )
+        job_id = result.structured_content["job_id"]
+        compiling(room.supervisor, job_id)
+        process.kill()
+    assert room.supervisor.view(job_id).status == "working"
+    assert room.supervisor.cancel(job_id).status == "cancelled"
+
+
+def test_a_sigterm_ends_the_server_and_its_jobs_within_five_seconds(workspace: Path, room: Room) -> None:
+    process = subprocess.Popen(serve(workspace), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    call = {"name": "compile_program", "arguments": {"files": {"program.cpp": SLOW_TO_COMPILE}, "wait_s": 0}}
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+    messages = [
+        {"id": 1, "method": "initialize", "params": hello},
+        {"method": "notifications/initialized"},
+        {"id": 2, "method": "tools/call", "params": call},
+    ]
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process:
+        for message in messages:
+            process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+        process.stdin.flush()
+        answer: dict[str, object] = {}
+        while answer.get("id") != 2:
+            answer = json.loads(process.stdout.readline())
+        (job_id,) = room.supervisor.recent()
+        tree = compiling(room.supervisor, job_id)
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=5)
+    until(lambda: not [pid for pid in tree if running(pid)], within_s=3)
+    assert room.supervisor.view(job_id).status == "interrupted"

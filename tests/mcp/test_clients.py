@@ -1,0 +1,86 @@
+"""Configurations for MCP clients: what is written starts the server, and nothing else in the file is lost."""
+
+import json
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stitch_mcp.cli import main
+from stitch_mcp.clients import CLIENTS, NAME, config_path, config_text, find_client, launch
+from stitch_tools.errors import UsageError
+
+
+def entry_of(client: str, text: str) -> dict[str, Any]:
+    found = find_client(client)
+    whole = tomllib.loads(text) if found.file.endswith(".toml") else json.loads(text)
+    return whole[found.table][NAME]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home" / "settings"))
+    (tmp_path / "home").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize("client", [row.name for row in CLIENTS])
+def test_a_written_configuration_starts_the_server(home: Path, client: str) -> None:
+    workspace = home / "a workspace"
+    workspace.mkdir()
+    assert main(["init", client, "--write", "--workspace", str(workspace)]) == 0
+    path = config_path(find_client(client), workspace)
+    assert home in path.parents
+    entry = entry_of(client, path.read_text(encoding="utf-8"))
+    assert "serve" in entry["args"]
+    command = [entry["command"], *entry["args"], "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=60)
+    assert "MCP client" in done.stdout, done.stderr
+
+
+def test_other_servers_stay_and_ours_is_renewed(home: Path) -> None:
+    before = json.dumps(
+        {"theme": "dark", "mcpServers": {"other": {"command": "x"}, NAME: {"command": "old"}}}
+    )
+    text = config_text(find_client("cursor"), launch(home), before)
+    whole = json.loads(text)
+    assert whole["theme"] == "dark"
+    assert whole["mcpServers"]["other"] == {"command": "x"}
+    assert whole["mcpServers"][NAME]["command"] != "old"
+
+
+def test_a_toml_configuration_keeps_what_stands_there(home: Path) -> None:
+    codex = find_client("codex")
+    text = config_text(codex, launch(home, uvx=True), "# mine\nmodel = 'x'\n")
+    assert text.startswith("# mine\n")
+    assert tomllib.loads(text)["model"] == "x"
+    assert entry_of("codex", text)["command"] == "uvx"
+    with pytest.raises(UsageError, match="there already"):
+        config_text(codex, launch(home), text)
+
+
+@pytest.mark.parametrize(
+    ("client", "broken"), [("cursor", "{"), ("cursor", '{"mcpServers": 3}'), ("codex", "= 1")]
+)
+def test_a_file_that_cannot_be_read_is_not_overwritten(home: Path, client: str, broken: str) -> None:
+    path = config_path(find_client(client), home)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(broken, encoding="utf-8")
+    assert main(["init", client, "--write", "--workspace", str(home)]) == 2
+    assert path.read_text(encoding="utf-8") == broken
+
+
+def test_needed_variables_go_along(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_HOME", "/opt/cuda")
+    monkeypatch.setenv("SOME_API_KEY", "secret-0123456789")
+    text = config_text(find_client("vscode"), launch(home))
+    assert entry_of("vscode", text)["env"]["CUDA_HOME"] == "/opt/cuda"
+    assert "secret" not in text
+
+
+def test_an_unknown_client_is_told_with_those_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", "emacs", "--json"]) == 2
+    assert "claude-code" in json.loads(capsys.readouterr().out)["error"]["hint"]
