@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 
 from stitch_mcp.jobs.folder import JobFolder
+from stitch_mcp.jobs.places import place
 from stitch_mcp.jobs.state import JobState
 from stitch_mcp.jobs.tree import process_start
 from stitch_tools.errors import InterruptedRunError, StitchError
@@ -64,7 +65,8 @@ def run(folder: JobFolder) -> None:
     try:
         from stitch_mcp.server.work import do_work
 
-        result = do_work(folder.request(), state.run_id, reporter.say, reporter.joined)
+        with place(folder.path.parent, reporter.say):
+            result = do_work(folder.request(), state.run_id, reporter.say, reporter.joined)
         reporter.end(status="completed", result=result, message="")
     except (KeyboardInterrupt, InterruptedRunError):
         reporter.end(status="interrupted", message=f"ended while {reporter.state.progress or 'starting'}")

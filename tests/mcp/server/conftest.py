@@ -87,6 +87,8 @@ def anyio_backend() -> str:
 def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A workspace with a reference, that no setting of the machine overrules."""
     monkeypatch.delenv("STITCH_WORKSPACE", raising=False)
+    # Who else times something on this machine is not what these tests are about.
+    monkeypatch.setenv("STITCH_LOCK_DIR", str(tmp_path / "locks"))
     folder = tmp_path / "workspace"
     folder.mkdir()
     (folder / "model.py").write_text(REFERENCE, encoding="utf-8")

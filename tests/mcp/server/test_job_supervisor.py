@@ -5,11 +5,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
+from stitch_mcp.jobs.places import place
 from stitch_mcp.jobs.state import JobRequest, JobState
 from stitch_mcp.jobs.supervisor import Supervisor
 from stitch_mcp.server.room import Room
@@ -155,6 +157,24 @@ def test_a_failure_of_ours_is_kept_with_its_hint_and_tried_again(workspace: Path
         assert (state.status, state.error_code) == ("failed", "usage")
         assert state.hint
         assert supervisor.start(request).attempt == 2
+
+
+def test_who_finds_no_place_waits_for_one(tmp_path: Path) -> None:
+    said: list[str] = []
+    entered = threading.Event()
+
+    def second() -> None:
+        with place(tmp_path, said.append, 1):
+            entered.set()
+
+    thread = threading.Thread(target=second)
+    with place(tmp_path, said.append, 1):
+        thread.start()
+        until(lambda: len(said) == 1)
+        assert not entered.is_set()
+    thread.join(timeout=20)
+    assert entered.is_set()
+    assert "waiting" in said[0]
 
 
 def test_what_is_no_job_id_is_refused(workspace: Path) -> None:

@@ -89,6 +89,7 @@ async def test_a_client_that_follows_next_steps_reaches_a_certificate(workspace:
     assert [event.kind for event in view.events].count("program_written") == 3
 
 
+@pytest.mark.exhaustive
 async def test_a_run_goes_from_tools_to_solve_and_back(workspace: Path, room: Room) -> None:
     async with Client(build_server(room)) as client:
         script = Script(client, [])
