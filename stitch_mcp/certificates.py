@@ -112,6 +112,7 @@ def export_certificate(
     if sign is not None and output is None:
         # The run's own copy is named by hash in its log.
         raise UsageError("a signed copy needs a place", hint="name one with --output")
+    seen = verify_certificate(path)  # first: a damaged one is not copied
     if output is not None:
         target = Path(output).expanduser().absolute()
         if target.is_dir():
@@ -123,5 +124,5 @@ def export_certificate(
             write_atomically(target, data)
         else:
             write_certificate(signed(read_certificate(path), Path(sign).expanduser()), target)
-        path = target
-    return verify_certificate(path)
+        seen = verify_certificate(target)
+    return seen

@@ -247,7 +247,18 @@ def ceilings_sections(ceilings: Ceilings) -> list[Section]:
     if ceilings.pointwise_flops_per_s is not None:
         rows.append(("vector arithmetic", f"{ceilings.pointwise_flops_per_s / 1e9:.1f}", "GFLOP/s"))
     threads = f", {ceilings.threads} threads" if ceilings.threads else ""
-    return [Section(f"{ceilings.device}{threads}", ("ceiling", "measured", "unit"), tuple(rows))]
+    columns = ("ceiling", "measured", "unit")
+    return [Section(f"{ceilings.device}{threads}", columns, tuple(rows), disturbance(ceilings))]
+
+
+def disturbance(ceilings: Ceilings | None) -> tuple[str, ...]:
+    """What to say where others kept the device busy while it was measured."""
+    if ceilings is None or not ceilings.disturbed:
+        return ()
+    return (
+        "the machine was busy when its limits were measured: rates may be too low, and no time made from them"
+        " is a bound (`stitch-mcp ceilings --refresh` on a quiet machine)",
+    )
 
 
 def graph_sections(graph: Graph) -> list[Section]:

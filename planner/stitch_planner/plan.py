@@ -87,7 +87,7 @@ def make_plan(graph: Graph, facts: ReferenceFacts, task: Task, ceilings: Ceiling
         target=task.target,
         steps=tuple(planned),
         predicted_us=sum(known) if len(known) == len(times) else None,
-        notes=_notes(graph, facts, planned),
+        notes=_notes(graph, facts, task, planned),
     )
 
 
@@ -205,11 +205,12 @@ def _rate(step: Step, contract: Contract, ceilings: Ceilings) -> float | None:
     return ceilings.flops_per_s.get(allowed, ceilings.flops_per_s.get("fp32"))
 
 
-def _notes(graph: Graph, facts: ReferenceFacts, steps: list[PlanStep]) -> tuple[str, ...]:
+def _notes(graph: Graph, facts: ReferenceFacts, task: Task, steps: list[PlanStep]) -> tuple[str, ...]:
     notes: list[str] = []
     if graph.source != "export":
         notes.append(f"captured by {graph.source}: {graph.reason}")
     if facts.uses_rng:
         notes.append("the forward draws random numbers")
-    notes.extend(f"{step.name} stays with PyTorch: {step.note}" for step in steps if step.kind == "eager")
+    left = "stays with PyTorch" if task.target == "cpu" else "cannot be solved for a GPU yet"
+    notes.extend(f"{step.name} {left}: {step.note}" for step in steps if step.kind == "eager")
     return tuple(notes)

@@ -47,9 +47,8 @@ class Workspace:
             found = [run_id]
         if len(found) != 1:
             what = f"{len(found)} runs begin with" if found else "there is no run"
-            raise UsageError(
-                f"{what} {run_id!r} in {self.runs_folder}", hint="`stitch-mcp runs list` shows them"
-            )
+            hint = "`stitch-mcp runs list` shows them" if names else "start one with `stitch-mcp solve REF`"
+            raise UsageError(f"{what} {run_id!r} in {self.runs_folder}", hint=hint)
         return self.runs_folder / found[0]
 
     def run_ids(self) -> list[str]:

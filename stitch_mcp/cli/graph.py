@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from stitch_mcp.cli.capture import View, capture_command
 from stitch_mcp.report import Section
-from stitch_mcp.tables import graph_sections
+from stitch_mcp.tables import disturbance, graph_sections
 
 if TYPE_CHECKING:
     from stitch_mcp.api import Captured
@@ -17,7 +17,8 @@ def _view(seen: "Captured") -> View:
         "facts": seen.facts,
         "ceilings": seen.ceilings,
     }
-    warnings = Section(notes=tuple(f"warning: {text}" for text in seen.facts.warnings))
+    warned = [*seen.facts.warnings, *disturbance(seen.ceilings)]
+    warnings = Section(notes=tuple(f"warning: {text}" for text in warned))
     return fields, [*graph_sections(seen.graph), *([warnings] if warnings.notes else [])]
 
 

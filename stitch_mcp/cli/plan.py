@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING
 
 from stitch_mcp.cli.capture import View, capture_command
-from stitch_mcp.tables import plan_sections
+from stitch_mcp.report import Section
+from stitch_mcp.tables import disturbance, plan_sections
 
 if TYPE_CHECKING:
     from stitch_mcp.api import Captured
@@ -13,7 +14,9 @@ def _view(seen: "Captured") -> View:
     from stitch_mcp.api import plan_reference
 
     plan = plan_reference(seen)
-    return {"task_id": seen.task.task_id, "plan": plan}, plan_sections(plan)
+    fields = {"task_id": seen.task.task_id, "plan": plan, "ceilings": seen.ceilings}
+    warnings = tuple(f"warning: {text}" for text in disturbance(seen.ceilings))
+    return fields, [*plan_sections(plan), *([Section(notes=warnings)] if warnings else [])]
 
 
 command = capture_command("plan", "Show how REFERENCE would be fused, with predicted times.", _view)

@@ -24,12 +24,14 @@ def list_runs(workspace: str | None, as_json: bool) -> int:
     """List the runs of this workspace, oldest first."""
     from stitch_mcp.history import list_history
 
-    history = list_history(settings(workspace=workspace).workspace)
+    root = settings(workspace=workspace).workspace
+    history = list_history(root)
     rows = tuple(
         (row.run_id, row.task, row.target, row.status, row.outcome, one_line(row.message))
         for row in history.runs
     )
-    notes = history.problems or (() if rows else ("no runs yet; start one with: stitch-mcp solve REF",))
+    none = () if rows else (f"no runs yet in {root}; start one with: stitch-mcp solve REF",)
+    notes = history.problems or none
     section = Section(
         "", ("run", "task", "target", "status", "outcome", "how it ended") if rows else (), rows, notes
     )

@@ -1,6 +1,7 @@
 """Ceilings are plausible, cached, and measured again only when asked."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -25,17 +26,13 @@ def measured(cache_dir: Path) -> Ceilings:
     return measure_ceilings("cpu", cache_dir=cache_dir)
 
 
-def need_quiet(cache_dir: Path) -> None:
-    if not (cache_dir / "ceilings").exists():
-        pytest.skip("this machine was too busy: its figures were not kept")
-
-
 @pytest.mark.slow
 def test_figures_of_one_run_stand_in_a_plausible_order(measured: Ceilings) -> None:
     assert measured.cache_bytes_per_s is not None
     assert measured.pointwise_flops_per_s is not None
-    # Busy test machines blur them, never by this much.
-    assert measured.cache_bytes_per_s > 0.5 * measured.copy_bytes_per_s > 0.0
+    assert measured.copy_bytes_per_s > 0.0
+    if not measured.disturbed:
+        assert measured.cache_bytes_per_s > 0.5 * measured.copy_bytes_per_s
     assert measured.pointwise_flops_per_s > 0.0
     assert measured.launch_us > 0.0
     assert measured.flops_per_s == {"fp32": measured.pointwise_flops_per_s}
@@ -45,7 +42,6 @@ def test_figures_of_one_run_stand_in_a_plausible_order(measured: Ceilings) -> No
 
 @pytest.mark.slow
 def test_a_second_call_measures_nothing(measured: Ceilings, cache_dir: Path) -> None:
-    need_quiet(cache_dir)
     said: list[str] = []
     assert measure_ceilings("cpu", cache_dir=cache_dir, emit=said.append) == measured
     assert said == []
@@ -57,21 +53,39 @@ def test_a_session_adds_the_measured_rate_of_matrix_products(measured: Ceilings,
         better = measure_ceilings("cpu", cache_dir=cache_dir, session=session)
         again = measure_ceilings("cpu", cache_dir=cache_dir, session=session)
     assert better.flops_per_s["fp32"] > 0.0
-    need_quiet(cache_dir)
     assert again == better
     assert measure_ceilings("cpu", cache_dir=cache_dir) == better
 
 
 @pytest.mark.slow
 def test_a_damaged_cache_is_measured_anew(measured: Ceilings, cache_dir: Path) -> None:
-    need_quiet(cache_dir)
     (entry,) = (cache_dir / "ceilings").glob("*.json")
     entry.write_text("{", encoding="utf-8")
     said: list[str] = []
     measure_ceilings("cpu", cache_dir=cache_dir, emit=said.append)
-    if len(said) == 1:  # a second sentence says that the machine was busy
-        assert json.loads(entry.read_text(encoding="utf-8"))["schema"] == 2
     assert said
+    assert json.loads(entry.read_text(encoding="utf-8"))["schema"] == 2
+
+
+@pytest.mark.slow
+def test_disturbed_figures_serve_ten_minutes_and_are_then_measured_again(
+    measured: Ceilings, tmp_path: Path
+) -> None:
+    folder = tmp_path / "ceilings"
+    measure_ceilings("cpu", cache_dir=tmp_path)
+    (entry,) = folder.glob("*.json")
+    body = json.loads(entry.read_text(encoding="utf-8"))
+    body["ceilings"] |= {"disturbed": True, "copy_bytes_per_s": 1e15}
+    entry.write_text(json.dumps(body), encoding="utf-8")
+    said: list[str] = []
+    assert measure_ceilings("cpu", cache_dir=tmp_path, emit=said.append).disturbed
+    assert said == []
+    os.utime(entry, (0, 0))
+    again = measure_ceilings("cpu", cache_dir=tmp_path, emit=said.append)
+    assert said
+    # Still disturbed: what was the better figure stays. Else all of it is new.
+    assert (again.copy_bytes_per_s == 1e15) == again.disturbed
+    assert again == measure_ceilings("cpu", cache_dir=tmp_path)
 
 
 def test_a_gpu_that_is_not_here_is_an_error_with_the_next_step(tmp_path: Path) -> None:

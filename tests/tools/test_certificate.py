@@ -1,3 +1,6 @@
+import dataclasses
+import json
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +18,7 @@ from stitch_tools.certificate import (
     write_certificate,
 )
 from stitch_tools.errors import CertificateError, UsageError
-from stitch_tools.models import Bench, Check, Environment, Timing
+from stitch_tools.models import Bench, Check, Environment, Timing, canonical_json, sha256_hex
 
 
 @pytest.fixture
@@ -69,6 +72,36 @@ def test_a_shorter_or_longer_file_is_seen(
         read_certificate(path)
 
 
+def test_a_certificate_from_before_a_field_was_added_stays_whole(archive: Archive, tmp_path: Path) -> None:
+    spelled = json.loads(archive.manifest)
+    del spelled["check"]["sensitivity"], spelled["bench"]["message"]
+    spelled["certificate_id"] = ""
+    spelled["certificate_id"] = sha256_hex(canonical_json(spelled))
+    path = tmp_path / "old.zip"
+    write_certificate(dataclasses.replace(archive, manifest=canonical_json(spelled)), path)
+    read = read_certificate(path)
+    assert read.certificate.certificate_id == spelled["certificate_id"]
+    assert read.certificate.check == archive.certificate.check
+    write_certificate(read, tmp_path / "copy.zip")
+    assert (tmp_path / "copy.zip").read_bytes() == path.read_bytes()
+
+
+def test_a_manifest_that_is_spelled_in_another_way_is_refused(archive: Archive, tmp_path: Path) -> None:
+    spelled = json.dumps(json.loads(archive.manifest), sort_keys=True).encode()
+    write_certificate(dataclasses.replace(archive, manifest=spelled), tmp_path / "c.zip")
+    with pytest.raises(CertificateError, match="manifest"):
+        read_certificate(tmp_path / "c.zip")
+
+
+def test_a_file_may_be_read_by_whom_the_umask_allows(archive: Archive, tmp_path: Path) -> None:
+    old = os.umask(0o027)
+    try:
+        write_certificate(archive, tmp_path / "c.zip")
+    finally:
+        os.umask(old)
+    assert (tmp_path / "c.zip").stat().st_mode & 0o777 == 0o640
+
+
 def test_another_file_and_a_missing_one_are_plain_errors(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello", encoding="utf-8")
     for name, kind in (("text", CertificateError), ("absent", UsageError)):
@@ -112,7 +145,7 @@ def test_a_signature_over_another_certificate_is_refused(
 ) -> None:
     other = seal_certificate(archive.certificate, {"program/program.cpp": b"int y;\n"})
     path = tmp_path / "c.zip"
-    write_certificate(Archive(other.certificate, other.entries, signed(archive, key_file).signature), path)
+    write_certificate(dataclasses.replace(other, signature=signed(archive, key_file).signature), path)
     with pytest.raises(CertificateError, match="signature"):
         read_certificate(path)
 

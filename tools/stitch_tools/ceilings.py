@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import subprocess
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +32,9 @@ _LOCK_WAIT_S = 60.0
 _PROBE_REPETITIONS = 3
 _DEFAULT_CACHE_BYTES = 32 << 20
 _BUSY_SHARE = 0.25
-"""Above this share of waiting for a CPU the figures are low, and must not stay in the cache."""
+"""Above this share of waiting for a CPU the figures are low."""
+_DISTURBED_FOR_S = 600.0
+"""So long such figures stand in for better ones."""
 _SCHEMA = 2
 
 
@@ -45,7 +48,8 @@ def measure_ceilings(
 ) -> Ceilings:
     """The ceilings of `cpu` or `cuda:sm_90`, from the cache where they were measured before.
 
-    Figures of a CPU that others kept busy meanwhile are returned, but not cached.
+    Figures of a CPU that others kept busy meanwhile are marked `disturbed`, and measured again by the first
+    call after ten minutes; what is known stays where it is the better one.
 
     Args:
         target: the device; a GPU must be in this machine.
@@ -61,11 +65,11 @@ def measure_ceilings(
         LockedError: another process times on the device for longer than a minute.
     """
     place = _place(target, session.threads if session is not None else None, cache_dir)
-    known = None if refresh else _read(place.file, need_products=session is not None)
-    if known is not None:
+    known = _read(place.file, need_products=session is not None)
+    if known is not None and not refresh and not (known.disturbed and _is_old(place.file)):
         return known
     if emit is not None:
-        emit("measuring what this device can do (once per machine)")
+        emit("measuring what this device can do")
     lock_key = place.gpu.uuid if place.gpu else "cpu"
     with device_lock(lock_key, wait_s=_LOCK_WAIT_S, purpose="ceilings", emit=emit):
         before = snapshot()
@@ -73,10 +77,9 @@ def measure_ceilings(
         waited = waited_share(before, snapshot()) if place.gpu is None else None
     if waited is not None and waited > _BUSY_SHARE:
         if emit is not None:
-            emit(
-                f"others used this machine {waited:.0%} of that time: the figures are not kept for later runs"
-            )
-        return found
+            emit(f"others used this machine {waited:.0%} of that time: the figures may be too low")
+        widest = _wider(known or found, found)
+        found = widest.model_copy(update={"disturbed": known is None or known.disturbed})
     with contextlib.suppress(StitchError):  # a cache that cannot be written only costs the next run time
         write_atomically(place.file, _entry(found, products=session is not None))
     return found
@@ -99,7 +102,13 @@ def remeasured(known: Ceilings, session: TargetSession, *, cache_dir: Path | Non
         WorkerError: the measuring child failed.
     """
     place = _place(known.target, session.threads, cache_dir)
-    found = _measure(place, known.target, cache_dir, session)
+    widest = _wider(known, _measure(place, known.target, cache_dir, session))
+    with contextlib.suppress(StitchError):
+        write_atomically(place.file, _entry(widest, products=True))
+    return widest
+
+
+def _wider(known: Ceilings, found: Ceilings) -> Ceilings:
     rates = ("copy_bytes_per_s", "cache_bytes_per_s", "write_bytes_per_s", "read_bytes_per_s")
     wider: dict[str, object] = {
         name: max(getattr(known, name) or 0.0, getattr(found, name) or 0.0) or None for name in rates
@@ -109,10 +118,15 @@ def remeasured(known: Ceilings, session: TargetSession, *, cache_dir: Path | Non
         name: max(known.flops_per_s.get(name, 0.0), found.flops_per_s.get(name, 0.0))
         for name in {**known.flops_per_s, **found.flops_per_s}
     }
-    widest = known.model_copy(update=wider)
-    with contextlib.suppress(StitchError):
-        write_atomically(place.file, _entry(widest, products=True))
-    return widest
+    return known.model_copy(update=wider)
+
+
+def _is_old(file: Path) -> bool:
+    """Whether figures have stood in for better ones long enough."""
+    try:
+        return time.time() - file.stat().st_mtime > _DISTURBED_FOR_S
+    except OSError:
+        return True
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,15 @@ the manifest's id and with it every byte.
 """
 
 import io
+import json
 import struct
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stitch_tools.errors import CertificateError, StoreError, UsageError
-from stitch_tools.models import Bench, Check, Environment, Fact, SourceFile, sha256_hex
+from stitch_tools.models import Bench, Check, Environment, Fact, SourceFile, canonical_json, sha256_hex
 from stitch_tools.signature import Signature, sign_certificate, verify_signature
 from stitch_tools.store import checked_path, write_atomically
 
@@ -57,6 +58,8 @@ class Archive:
 
     certificate: Certificate
     entries: Mapping[str, bytes]
+    manifest: bytes
+    """The certificate as it is spelled in the archive: an older version knew fewer fields."""
     signature: Signature | None = None
 
     def folder(self, prefix: str) -> dict[str, bytes]:
@@ -73,7 +76,7 @@ def seal_certificate(draft: Certificate, entries: Mapping[str, bytes]) -> Archiv
     )
     unsigned = draft.model_copy(update={"files": files, "certificate_id": ""})
     sealed = unsigned.model_copy(update={"certificate_id": sha256_hex(unsigned.canonical_json())})
-    return Archive(sealed, dict(sorted(entries.items())))
+    return Archive(sealed, dict(sorted(entries.items())), sealed.canonical_json())
 
 
 def signed(archive: Archive, key_file: Path) -> Archive:
@@ -84,7 +87,7 @@ def signed(archive: Archive, key_file: Path) -> Archive:
         EnvironmentMissingError: the package `cryptography` is not installed.
     """
     signature = sign_certificate(archive.certificate.certificate_id, key_file)
-    return Archive(archive.certificate, archive.entries, signature)
+    return replace(archive, signature=signature)
 
 
 def write_certificate(archive: Archive, path: Path) -> None:
@@ -119,7 +122,7 @@ def read_certificate(path: Path) -> Archive:
     certificate = _parse_manifest(manifest, path)
     signature = _parse_signature(entries.pop(_SIGNATURE, None), path)
     _compare_files(certificate, entries, path)
-    archive = Archive(certificate, entries, signature)
+    archive = Archive(certificate, entries, manifest, signature)
     if _serialize(archive) != data:
         raise CertificateError(f"{path} is damaged: bytes outside its files were changed", hint=_DAMAGED_HINT)
     if signature is not None:
@@ -169,8 +172,10 @@ def _parse_manifest(manifest: bytes, path: Path) -> Certificate:
             f"the manifest of {path} does not fit schema {SCHEMA_VERSION}",
             hint="update stitch-mcp, or solve again",
         ) from error
-    unsigned = certificate.model_copy(update={"certificate_id": ""})
-    if sha256_hex(unsigned.canonical_json()) != certificate.certificate_id:
+    # The id is that of the manifest's own bytes, not of our model, which may have gained fields since.
+    spelled = json.loads(manifest)
+    unsigned = canonical_json({**spelled, "certificate_id": ""})
+    if canonical_json(spelled) != manifest or sha256_hex(unsigned) != certificate.certificate_id:
         raise CertificateError(f"{path} is damaged: its manifest does not fit its id", hint=_DAMAGED_HINT)
     return certificate
 
@@ -194,7 +199,7 @@ def _compare_files(certificate: Certificate, entries: Mapping[str, bytes], path:
 
 def _serialize(certified: Archive) -> bytes:
     buffer = io.BytesIO()
-    entries = [(_MANIFEST, certified.certificate.canonical_json()), *sorted(certified.entries.items())]
+    entries = [(_MANIFEST, certified.manifest), *sorted(certified.entries.items())]
     if certified.signature is not None:
         entries.append((_SIGNATURE, certified.signature.canonical_json()))
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:

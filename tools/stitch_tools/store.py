@@ -7,6 +7,7 @@ either nothing or the whole of it. Writing the same content twice is free.
 import contextlib
 import errno
 import os
+import secrets
 import tempfile
 from collections.abc import Generator, Iterable, Mapping
 from pathlib import Path, PurePosixPath
@@ -46,16 +47,18 @@ def write_atomically(path: Path, data: bytes) -> None:
     """
     with storing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".tmp-")
+        # Not mkstemp, which would keep the file from everybody else, whatever the umask says.
+        name = path.parent / f".tmp-{secrets.token_hex(8)}"
+        handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            Path(name).replace(path)
+            name.replace(path)
         except BaseException:  # handed on: no half-written file stays behind
             with contextlib.suppress(OSError):
-                Path(name).unlink()
+                name.unlink()
             raise
         sync_folder(path.parent)
 

@@ -88,6 +88,8 @@ def stitch(
             return Stitched(files, PARTIAL_MAIN, "kernelbench", plan.notes)
         program = lower_steps(task.name, task.target, simple, steps)
     except UnloweredError as error:
-        raise StitchFailedError(str(error), hint="The plan's notes name what has no template.") from error
+        own = "Write a program of your own, and judge it with `stitch-mcp check` (docs/program.md)."
+        hint = own if task.target == "cpu" else f"Solve it for `--target cpu`. {own}"
+        raise StitchFailedError(str(error), hint=hint) from error
     files, main = write_files(program, task.name, summary)
     return Stitched(files, main, "native", plan.notes)

@@ -3,10 +3,11 @@
 from stitch_planner.stitcher import emit_cpp
 from stitch_planner.stitcher.cuda import emit as emit_cu
 from stitch_planner.stitcher.cuda.templates import cuda_templates
+from stitch_planner.stitcher.index import GraphIndex
 from stitch_planner.stitcher.ir import KernelProgram
 from stitch_planner.stitcher.templates import TEMPLATES, Template
 from stitch_planner.stitcher.templates.batch_norm import BatchNorm
-from stitch_tools.models import ReferenceFacts, Task
+from stitch_tools.models import GraphNode, ReferenceFacts, Task
 
 
 def templates_for(task: Task, *, updates: bool = False) -> tuple[Template, ...]:
@@ -16,7 +17,16 @@ def templates_for(task: Task, *, updates: bool = False) -> tuple[Template, ...]:
     """
     if task.target.startswith("cuda"):
         return cuda_templates(task.contract)
-    return tuple(one for one in TEMPLATES if not (updates and isinstance(one, BatchNorm)))
+    return tuple(Updating() if updates and isinstance(one, BatchNorm) else one for one in TEMPLATES)
+
+
+class Updating(BatchNorm):
+    """batch_norm in training mode whose running statistics have to be written."""
+
+    def refuses(self, node: GraphNode, index: GraphIndex) -> str | None:
+        """Why PyTorch computes it; as the base class does where it is not batch_norm at all."""
+        refusal = super().refuses(node, index)
+        return refusal or "its running statistics have to be written (buffers = updated), which PyTorch does"
 
 
 def updates_buffers(task: Task, facts: ReferenceFacts) -> bool:

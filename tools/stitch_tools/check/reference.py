@@ -27,6 +27,11 @@ _HINTS = {
     "out_of_memory": "Make the task's inputs smaller, free memory, or use a machine with more.",
     "output": "Return tensors, numbers, or tuples, lists and dicts of them.",
 }
+_CONFINED = ("PermissionError", "Read-only file system", "Operation not permitted", "Network is unreachable")
+_CONFINED_HINT = (
+    "References run in a sandbox: they read their own folder and what task.toml lists, write only below the "
+    "temporary folder (TMPDIR), and reach no network."
+)
 _DEFAULT_HINT = "Run the file by hand in the target interpreter to see the full traceback."
 
 
@@ -342,6 +347,8 @@ def _fault(task: Task, error: dict[str, Any]) -> Exception:
             f"the reference server failed: {kind}: {error['message']}", hint=str(error["traceback"])
         )
     hint = error.get("hint") or _HINTS.get(kind, _DEFAULT_HINT)
+    if any(word in error["message"] for word in _CONFINED):
+        hint = _CONFINED_HINT
     return TaskError(f"{where}{error['message']}{text}", hint=hint)
 
 

@@ -1,6 +1,6 @@
 """Facts that instruments return and the store keeps. Import from the submodules' names here."""
 
-from stitch_tools.models.base import Fact, sha256_hex
+from stitch_tools.models.base import Fact, canonical_json, sha256_hex
 from stitch_tools.models.conditions import GpuConditions, TimeBound
 from stitch_tools.models.environment import Environment
 from stitch_tools.models.evidence import WorkEvidence, WorkItem, WorkOwner
@@ -102,5 +102,6 @@ __all__ = [
     "WorkEvidence",
     "WorkItem",
     "WorkOwner",
+    "canonical_json",
     "sha256_hex",
 ]

@@ -14,8 +14,7 @@ class Fact(BaseModel):
 
     def canonical_json(self) -> bytes:
         """The record as UTF-8 JSON with sorted keys and no spaces: equal records give equal bytes."""
-        data = self.model_dump(mode="json")
-        return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
+        return canonical_json(self.model_dump(mode="json"))
 
     @classmethod
     def from_json_bytes(cls, data: bytes) -> Self:
@@ -25,6 +24,11 @@ class Fact(BaseModel):
             pydantic.ValidationError: the bytes do not fit the schema.
         """
         return cls.model_validate_json(data)
+
+
+def canonical_json(data: object) -> bytes:
+    """Plain data as UTF-8 JSON with sorted keys and no spaces."""
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
 
 
 def sha256_hex(data: bytes) -> str:

@@ -114,3 +114,5 @@ class Ceilings(Fact):
     launch_us: float
     """Time of one empty kernel or parallel region."""
     threads: int | None = None
+    disturbed: bool = False
+    """Whether others kept the device busy meanwhile: rates may be too low, times made from them no bounds."""
