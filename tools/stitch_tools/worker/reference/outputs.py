@@ -13,6 +13,7 @@ from stitch_tools.worker.reference.state import ServerState
 from stitch_tools.worker.serving import Reply, Request
 from stitch_tools.worker.streams import pack_torch_state
 from stitch_tools.worker.tensors import map_pack
+from stitch_tools.worker.threads import threads_for
 from stitch_tools.worker.trees import flatten_inputs
 
 GUARD_BYTE = 0xA5
@@ -38,6 +39,12 @@ def prime(state: ServerState, request: Request) -> Reply:
 
 def compare(state: ServerState, request: Request) -> Reply:
     """Verdicts on the outputs in the pack; whether bytes beside them or the inputs were written to."""
+    elements = sum(math.prod(entry["shape"]) for entry in request.message["layout"])
+    with threads_for(elements):
+        return _compare(state, request)
+
+
+def _compare(state: ServerState, request: Request) -> Reply:
     manifest = request.message["layout"]
     tensors = [tensor.clone() for tensor in map_pack(request.fds[0], manifest)]
     outputs = [tensor for entry, tensor in zip(manifest, tensors, strict=True) if entry["name"] != GUARD]

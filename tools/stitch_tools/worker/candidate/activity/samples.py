@@ -10,8 +10,7 @@ import ctypes
 import mmap
 import re
 from collections import Counter
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -22,6 +21,7 @@ from stitch_tools.worker import memory
 from stitch_tools.worker.candidate.activity import objects
 from stitch_tools.worker.candidate.activity.objects import Belongings, Mapping
 from stitch_tools.worker.elf import SHT_DYNSYM, SHT_SYMTAB, ElfFile, open_elf
+from stitch_tools.worker.threads import one_thread
 
 SLOT_BYTES = 32 << 10
 SLOTS = 2048
@@ -190,21 +190,10 @@ class _ExportedFunctions:
         return None
 
 
-@contextmanager
-def _one_thread() -> Generator[None, None, None]:
-    """Without torch's other threads: on a busy machine each small operation would wait for them."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
 class Attribution:
     """Counts samples by owner and name."""
 
-    @_one_thread()
+    @one_thread()
     def __init__(self, belongings: Belongings) -> None:
         self._mappings = objects.executable_mappings()
         self._owner_list = [objects.owner_of(mapping.path, belongings) for mapping in self._mappings]
@@ -217,7 +206,7 @@ class Attribution:
         self._operators = _operators(self._mappings)
         self._own = _own_functions(self._mappings, belongings)
 
-    @_one_thread()
+    @one_thread()
     def count(self, samples: torch.Tensor) -> Counter[Work]:
         """Samples by owner and name.
 
