@@ -6,7 +6,7 @@ from stitch_tools.worker.reference.kinds import PROBES as SENSITIVITY_PROBES
 from tests.tools.check.zoo_runner import is_of_pattern
 
 _ENDS = {"crashed": "process", "timed_out": "process", "out_of_memory": "process", "build_failed": "build"}
-_FLAGS = {"partial": "work", "library_only": "work", "weak": "sensitivity"}
+_FLAGS = {"partial": "work", "library_only": "work"}
 _PREFIXES = (
     (f"{SECOND}/", "second_weights"),
     (f"{RELOADED}/", "reload_weights"),
@@ -41,6 +41,9 @@ def noticed(check: Check) -> tuple[str, ...]:
     if check.status in _ENDS:
         found.append(_ENDS[check.status])
     found += [_FLAGS[flag] for flag in check.flags if flag in _FLAGS]
+    if "weak" in check.flags:
+        # Without the probes one look at the reference still shows whether it depends on its inputs.
+        found.append("sensitivity" if check.sensitivity else "dependence")
     if not found and check.status != "accepted":
         found.append(check.status)
     return tuple(dict.fromkeys(found))
