@@ -106,7 +106,8 @@ def spin_threads(request: Request) -> Reply:
 
 
 def leave_grandchild(request: Request) -> Reply:
-    if not os.fork():
+    child = os.fork()
+    if not child:
         os.setsid()
         if not os.fork():
             signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
@@ -114,6 +115,7 @@ def leave_grandchild(request: Request) -> Reply:
             while True:
                 time.sleep(60)
         os._exit(0)
+    os.waitpid(child, 0)  # the grandchild is there now, and nobody's
     return Reply()
 
 

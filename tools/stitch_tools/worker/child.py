@@ -49,8 +49,9 @@ def _run_init(request: dict[str, Any], channel: int, control: int, go: int) -> N
     if os.read(go, 1) != b"g":
         os._exit(1)
     os.close(go)
-    linux.die_with_parent(signal.SIGKILL)
     own_namespace = request["level"] == "full"
+    # Without a pid namespace what the child left elsewhere would live on: we end it before we end.
+    linux.die_with_parent(signal.SIGKILL if own_namespace else signal.SIGTERM)
     watch = Channel(_socket(control))
     try:
         if own_namespace:

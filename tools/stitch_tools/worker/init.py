@@ -11,7 +11,7 @@ import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from stitch_tools.worker import proctree
 from stitch_tools.worker.wire import Channel, ChannelClosedError, ChannelTimeoutError, ProtocolError
@@ -84,6 +84,9 @@ class Init:
         for fd in (reader, writer):
             os.set_blocking(fd, False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        if not self._own_namespace:
+            # Our parent's death. Not for pid 1, which would then hear what its children send as well.
+            signal.signal(signal.SIGTERM, lambda number, frame: self._abandon())
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         poller = select.poll()
         for fd in (reader, self._control.fileno(), self._stdout.fd, self._stderr.fd):
@@ -114,7 +117,7 @@ class Init:
         try:
             asked = self._control.receive(timeout_s=1.0).message.get("op")
         except (ChannelClosedError, ChannelTimeoutError, ProtocolError):
-            os._exit(1)  # the controller is gone: at level full this ends everything inside
+            self._abandon()
         if asked == "kill":
             self._end("killed")
         elif asked == "pause":
@@ -126,6 +129,12 @@ class Init:
             self._signal_all(signal.SIGCONT)
             self._paused = False
             self._tell({"event": "resumed"})
+
+    def _abandon(self) -> NoReturn:
+        """End everything and ourselves: the controller is gone."""
+        if not self._own_namespace:  # else the kernel does it
+            proctree.kill_descendants(os.getpid())
+        os._exit(1)
 
     def _await_stop(self) -> None:
         deadline = time.monotonic() + _STOP_WAIT_S
