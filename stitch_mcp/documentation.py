@@ -13,15 +13,17 @@ from stitch_tools.errors import EnvironmentMissingError
 from stitch_tools.processes.interpreter import find_interpreter
 
 
-def open_reader(config: Config) -> Reader:
+def open_reader(config: Config, *, wait_for_vectors_s: float = 0.0) -> Reader:
     """A reader of this user's index. Nothing is opened before the first question."""
-    return Reader(config.cache_dir)
+    return Reader(config.cache_dir, wait_for_vectors_s=wait_for_vectors_s)
 
 
-def build(config: Config, *, anew: bool, progress: Progress) -> BuildReport:
+def build(config: Config, *, anew: bool, vectors: bool = False, progress: Progress) -> BuildReport:
     """What was built; errors as in `build_index`."""
     prefixes, target = _target(config)
-    return build_index(IndexPlace(config.cache_dir), prefixes, target=target, anew=anew, progress=progress)
+    return build_index(
+        IndexPlace(config.cache_dir), prefixes, target=target, anew=anew, vectors=vectors, progress=progress
+    )
 
 
 def add(config: Config, origin: str, progress: Progress) -> tuple[list[str], BuildReport]:

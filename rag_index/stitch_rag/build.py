@@ -10,6 +10,9 @@ from stitch_rag.inputs import Input, docstring_input, error_input, header_inputs
 from stitch_rag.place import IndexPlace
 from stitch_rag.sources import Root, find_roots
 from stitch_rag.store import SCHEMA, IndexStore
+from stitch_rag.vectors.client import VectorChild
+from stitch_rag.vectors.embed import follow, vector_id, worth_embedding
+from stitch_rag.vectors.model import HOW_TO_GET, find_model
 from stitch_tools.locks import FileLock
 from stitch_tools.models import Fact
 from stitch_tools.models.base import sha256_hex
@@ -43,6 +46,8 @@ class BuildReport(Fact):
     libraries: tuple[LibraryCount, ...]
     sources: tuple[str, ...]
     """Folders that headers came from."""
+    vectors: int | None = None
+    """Vectors that were made; None where none were asked for, or the model failed."""
     cpu_s: float
     wall_s: float
     notices: tuple[str, ...] = ()
@@ -94,6 +99,7 @@ def build_index(
     roots: Sequence[Root] | None = None,
     target: Target | None = None,
     anew: bool = False,
+    vectors: bool = False,
     progress: Progress = lambda sentence: None,
 ) -> BuildReport:
     """What was built. A second builder waits for the first and then finds everything up to date.
@@ -112,6 +118,7 @@ def build_index(
             read, removed = _fill(store, inputs, progress)
             progress("making it searchable")
             store.finish()
+            embedded = _embed(place, store, progress) if vectors or place.vectors.is_dir() else None
             fingerprint = _fingerprint(store.files())
             store.put_meta("fingerprint", fingerprint)
             store.put_meta("built_at", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
@@ -130,6 +137,7 @@ def build_index(
         sources=tuple(f"{root.source}: {root.folder}" for root in found),
         cpu_s=round(time.process_time() - cpu, 2),
         wall_s=round(time.monotonic() - started, 2),
+        vectors=embedded,
         notices=_notices(found),
     )
 
@@ -230,6 +238,23 @@ def _fill(store: IndexStore, inputs: Sequence[Input], progress: Progress) -> tup
             last = time.monotonic()
             progress(f"read {number + 1} of {len(todo)}")
     return len(todo), len(gone)
+
+
+def _embed(place: IndexPlace, store: IndexStore, progress: Progress) -> int | None:
+    """How many vectors were made in a child process; a fault of that costs the vectors, not the index."""
+    model = find_model()
+    if model is None:
+        progress(f"no vectors: {HOW_TO_GET}")
+        return None
+    child = VectorChild(model, place.vectors)
+    try:
+        made = follow(store, child, progress)
+    finally:
+        child.close()
+    store.put_vectors(
+        (vector_id(row.chunk), row.number) for row in store.rows() if worth_embedding(row.chunk)
+    )
+    return made
 
 
 def _swap(place: IndexPlace) -> None:

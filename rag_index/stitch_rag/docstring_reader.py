@@ -1,6 +1,7 @@
 """Prints the docstrings of the modules named on the command line, one JSON object a line.
 
-Runs in the target interpreter, on Python 3.10 and the standard library; what it documents is imported by name.
+Runs in the target interpreter, on Python 3.10 and the standard library; what it documents is imported by
+name.
 """
 
 import importlib

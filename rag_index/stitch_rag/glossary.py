@@ -22,6 +22,8 @@ class _Glossary:
     every: re.Pattern[str]
     """Any of the names: most symbols are dismissed by one match."""
     letters: Mapping[str, str]
+    words: Mapping[str, str]
+    """What a part of a name means: exp is the exponential."""
 
 
 def glossary_text() -> str:
@@ -41,7 +43,7 @@ def _explain(chunk: Chunk) -> Chunk:
     for entry in glossary.entries:
         match = entry.name.fullmatch(chunk.symbol)
         if match is not None:
-            says = _filled(entry.says, match, glossary.letters)
+            says = _filled(entry.says, match, glossary)
             if chunk.brief:
                 return replace(chunk, keywords=f"{chunk.keywords} {says}".strip())
             return replace(
@@ -50,11 +52,11 @@ def _explain(chunk: Chunk) -> Chunk:
     return chunk
 
 
-def _filled(says: str, match: re.Match[str], letters: Mapping[str, str]) -> str:
+def _filled(says: str, match: re.Match[str], glossary: _Glossary) -> str:
     named = match.groupdict().get("t")
-    text = says.replace("{type}", letters.get((named or "").upper(), "single precision"))
+    text = says.replace("{type}", glossary.letters.get((named or "").upper(), "single precision"))
     for number, group in enumerate(match.groups(), 1):
-        text = text.replace(f"{{{number}}}", group or "")
+        text = text.replace(f"{{{number}}}", glossary.words.get(group or "", group or ""))
     return text
 
 
@@ -63,4 +65,4 @@ def _glossary() -> _Glossary:
     content = tomllib.loads(glossary_text())
     entries = [_Entry(re.compile(row["name"]), row["says"]) for row in content["entry"]]
     every = "|".join(re.sub(r"\?P<t>", "?:", row["name"]) for row in content["entry"])
-    return _Glossary(entries, re.compile(f"(?:{every})"), content["letters"])
+    return _Glossary(entries, re.compile(f"(?:{every})"), content["letters"], content["words"])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from stitch_rag.question import Question, Word
 from stitch_rag.ranking import Weights
 from stitch_rag.store import Outline
-from stitch_rag.tokens import name_words
+from stitch_rag.tokens import symbol_stems
 
 _PREFIXES = frozenset(
     ("cuda", "cu", "cublas", "lt", "cudnn", "nccl", "attr", "nvtx", "cupti", "cusparse", "torch")
@@ -37,6 +37,8 @@ class Evidence:
     """Full-text relevance of names and first sentences by number."""
     full: Mapping[int, float]
     """... and of everything."""
+    dense: Mapping[int, float]
+    """Similarity of meaning by number, 0 to 1; empty without vectors."""
     exact: Sequence[int]
     """Numbers of entries that bear a name of the question, the best fit first."""
 
@@ -62,7 +64,7 @@ def features(evidence: Evidence, row: Outline, weights: Weights) -> dict[str, fl
     """What the score adds up, by name; `ranking.toml` says what each means."""
     question = evidence.question
     fit = _Fit(evidence, row, weights.synonym)
-    own = [stem for stem in name_words([row.symbol]).split() if stem not in _PREFIXES]
+    own = [stem for stem in symbol_stems(row.symbol) if stem not in _PREFIXES]
     hits = sum(stem in fit.matched for stem in own)
     alone = question.named_share >= weights.named_share
     place = evidence.exact.index(row.number) if row.number in evidence.exact else None
@@ -70,6 +72,7 @@ def features(evidence: Evidence, row: Outline, weights: Weights) -> dict[str, fl
     return {
         "short": _share(evidence.short, row.number),
         "full": _share(evidence.full, row.number),
+        "dense": evidence.dense.get(row.number, 0.0),
         "name": fit.in_name,
         "brief": fit.in_brief,
         "coverage": fit.covered,

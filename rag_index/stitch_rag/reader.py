@@ -1,5 +1,6 @@
 """Searches the newest index: one that a build swapped in is noticed, and without any the notes answer."""
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,15 +9,27 @@ from stitch_rag.place import IndexPlace
 from stitch_rag.results import Hit, SearchResult
 from stitch_rag.search import DEFAULT_TOKENS, Filters, entry, search
 from stitch_rag.store import IndexStore
+from stitch_rag.vectors.meaning import Meaning
 
 HOW_TO_BUILD = "only our notes were searched: `stitch-mcp index build` adds the CUDA headers of this machine"
 
 
 class Reader:
-    """Answers questions; holds one open SQLite file and nothing else. For one thread at a time."""
+    """Answers questions; holds one open SQLite file and nothing else. For one thread at a time.
 
-    def __init__(self, cache_dir: Path | None = None) -> None:
+    Where vectors were built, the first question that profits starts a child process that holds the embedding
+    model; until that is ready, answers are lexical. It ends when nothing is asked for a while.
+    """
+
+    def __init__(self, cache_dir: Path | None = None, *, wait_for_vectors_s: float = 0.0) -> None:
+        """Nothing is opened or started before the first question.
+
+        Args:
+            cache_dir: the cache folder; None is the user's.
+            wait_for_vectors_s: how long a question may wait for the embedding model to load.
+        """
         self._place = IndexPlace(cache_dir)
+        self._meaning = Meaning(self._place, wait_for_vectors_s)
         self._store: IndexStore | None = None
         self._stamp: tuple[int, int] | None = None
 
@@ -24,12 +37,20 @@ class Reader:
         self, query: str, *, count: int = 8, max_tokens: int = DEFAULT_TOKENS, filters: Filters | None = None
     ) -> SearchResult:
         """The best hits for `query`; arguments and errors as in `search.search`."""
+        started = time.perf_counter()
         store, indexed = self._open()
-        mode = "lexical" if indexed else "notes"
-        notices = () if indexed else (HOW_TO_BUILD,)
-        return search(
-            store, query, count=count, max_tokens=max_tokens, filters=filters, mode=mode, notices=notices
+        dense = self._meaning.similar(store, query) if indexed else {}
+        found = search(
+            store,
+            query,
+            count=count,
+            max_tokens=max_tokens,
+            filters=filters,
+            mode="fused" if dense else "lexical" if indexed else "notes",
+            dense=dense,
+            notices=() if indexed else (HOW_TO_BUILD,),
         )
+        return found.model_copy(update={"duration_ms": round((time.perf_counter() - started) * 1e3, 2)})
 
     def entry(self, chunk_id: str) -> Hit:
         """One entry in full.
@@ -47,7 +68,11 @@ class Reader:
         ]
 
     def close(self) -> None:
-        """Close the index; the next question opens it again."""
+        """Close the index and end the child process; the next question opens both again."""
+        self._meaning.close()
+        self._close_store()
+
+    def _close_store(self) -> None:
         if self._store is not None:
             self._store.close()
         self._store = self._stamp = None
@@ -56,7 +81,7 @@ class Reader:
         """The store, and whether it is an index rather than the notes alone."""
         stamp = self._stamp_of_file()
         if self._store is None or stamp != self._stamp:
-            self.close()
+            self._close_store()
             opened = IndexStore.open(self._place.index) if stamp else None
             self._store, self._stamp = opened or _notes_alone(), stamp if opened else None
             if stamp and opened is None:

@@ -2,7 +2,7 @@
 
 import difflib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from stitch_rag.chunks import KINDS, Chunk
@@ -50,6 +50,7 @@ def search(
     max_tokens: int = DEFAULT_TOKENS,
     filters: Filters | None = None,
     mode: SearchMode = "lexical",
+    dense: Mapping[int, float] | None = None,
     notices: Sequence[str] = (),
 ) -> SearchResult:
     """The best hits for `query` from an open index.
@@ -61,6 +62,7 @@ def search(
         max_tokens: bound on the hits' size, at about four characters a token.
         filters: what a hit must be.
         mode: how the store came about, for the result.
+        dense: similarity of meaning by chunk number, from vectors.
         notices: what the caller already knows the reader should know.
 
     Raises:
@@ -72,7 +74,7 @@ def search(
     weights = load_weights()
     question = read_question(query)
     exact = _named(store, question)
-    ranked = candidates(store, question, exact, weights)
+    ranked = candidates(store, question, exact, weights, dense or {})
     absent = _absent_version(store, filters, [row.outline for row in ranked])
     kept = [row for row in ranked if filters.admits(row.outline)]
     hits, left_out = shorten(_hits(store, _folded(kept)[:count]), max_tokens)
@@ -89,15 +91,25 @@ def search(
 
 
 def candidates(
-    store: IndexStore, question: Question, exact: Sequence[int], weights: Weights
+    store: IndexStore,
+    question: Question,
+    exact: Sequence[int],
+    weights: Weights,
+    dense: Mapping[int, float],
 ) -> list[Candidate]:
     """Everything that may answer the question, best first."""
-    found = evidence(store, question, exact, weights)
-    numbers = [*dict.fromkeys([*found.short, *found.full, *exact])]
+    found = evidence(store, question, exact, weights, dense)
+    numbers = [*dict.fromkeys([*found.short, *found.full, *exact, *dense])]
     return rank(found, store.outlines(numbers), weights)
 
 
-def evidence(store: IndexStore, question: Question, exact: Sequence[int], weights: Weights) -> Evidence:
+def evidence(
+    store: IndexStore,
+    question: Question,
+    exact: Sequence[int],
+    weights: Weights,
+    dense: Mapping[int, float],
+) -> Evidence:
     """What the index says of a question before candidates are compared."""
     short: dict[int, float] = {}
     full: dict[int, float] = {}
@@ -108,7 +120,7 @@ def evidence(store: IndexStore, question: Question, exact: Sequence[int], weight
         full = dict(store.match(question.expression, weights.columns, weights.candidates))
     total = store.count()
     idf = {word.stem: _rarity(store, word.stem, total) for word in question.words}
-    return Evidence(question, idf, short, full, exact)
+    return Evidence(question, idf, short, full, dense, exact)
 
 
 def _rarity(store: IndexStore, word: str, total: int) -> float:

@@ -13,7 +13,7 @@ from stitch_rag.chunks import Chunk
 from stitch_rag.tokens import index_words, name_words
 from stitch_tools.errors import StoreError
 
-SCHEMA = 1
+SCHEMA = 2
 """Raised when stored rows would be read or made differently; an index of another number is built anew."""
 
 _TABLES = """
@@ -34,6 +34,7 @@ CREATE INDEX names_by_chunk ON names(chunk);
 CREATE VIRTUAL TABLE fulltext USING fts5(
     name, parts, brief, body, context, tokenize="unicode61 remove_diacritics 2 tokenchars '_'"
 );
+CREATE TABLE vectors (name TEXT PRIMARY KEY, chunk INTEGER NOT NULL);
 CREATE VIRTUAL TABLE vocabulary USING fts5vocab('fulltext', 'row');
 """
 _FIELDS = (
@@ -228,6 +229,20 @@ class IndexStore:
     def names(self) -> list[str]:
         """All names in lower case, each once."""
         return [row[0] for row in self._db.execute("SELECT DISTINCT low FROM names")]
+
+    def put_vectors(self, rows: Iterable[tuple[str, int]]) -> None:
+        """Replace the table of vector ids and the chunks that they stand for."""
+        with _writing():
+            self._db.execute("BEGIN")
+            self._db.execute("DELETE FROM vectors")
+            self._db.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?)", rows)
+            self._db.execute("COMMIT")
+
+    def by_vector(self, names: Sequence[str]) -> dict[str, int]:
+        """Vector id to chunk number, for those that the index knows."""
+        marks = ", ".join("?" * len(names))
+        found = self._db.execute(f"SELECT name, chunk FROM vectors WHERE name IN ({marks})", tuple(names))
+        return {str(name): int(number) for name, number in found}
 
     def match(self, expression: str, weights: Sequence[float], limit: int) -> list[tuple[int, float]]:
         """Number and relevance (higher is better) of the best full-text matches."""

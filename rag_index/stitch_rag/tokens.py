@@ -62,6 +62,12 @@ def name_words(names: Iterable[str]) -> str:
 
 
 @lru_cache(maxsize=50_000)
+def symbol_stems(symbol: str) -> tuple[str, ...]:
+    """The stems of one name's parts, in order."""
+    return tuple(name_words([symbol]).split())
+
+
+@lru_cache(maxsize=50_000)
 def stem(word: str) -> str:
     """A lower-case word without its inflection, so that copies finds copy, and allocation finds allocate."""
     if len(word) < 4 or not word.isalpha():

@@ -34,16 +34,26 @@ def command() -> None:
 
 @command.command("build")
 @click.option("--anew", is_flag=True, help="Read everything again instead of what changed.")
+@click.option(
+    "--vectors", is_flag=True, help="Also make vectors for similarity of meaning (extra `rag`; minutes)."
+)
 @python_option
 @cache_option
 @json_option
-def build(cache_dir: str | None, python: str | None, workspace: str | None, anew: bool, as_json: bool) -> int:
+def build(
+    cache_dir: str | None,
+    python: str | None,
+    workspace: str | None,
+    anew: bool,
+    vectors: bool,
+    as_json: bool,
+) -> int:
     """Index the headers that are installed here, and our notes."""
     from stitch_mcp import documentation
 
     output = Output("index build", as_json=as_json)
     config = settings(cache_dir=cache_dir, python=python, workspace=workspace)
-    done = documentation.build(config, anew=anew, progress=output.progress)
+    done = documentation.build(config, anew=anew, vectors=vectors, progress=output.progress)
     rows = tuple((row.library, row.version or "-", str(row.chunks)) for row in done.libraries)
     notes = (
         f"{done.chunks} entries from {done.files} files ({done.read} read, {done.removed} gone) "
@@ -111,6 +121,7 @@ def status(cache_dir: str | None, python: str | None, workspace: str | None, as_
     help="Only this library (cudart, cublaslt, ...). May be repeated.",
 )
 @click.option("--arch", "architecture", default="", help="Leave out notes for other GPUs than this (sm_90).")
+@click.option("--meaning", is_flag=True, help="Wait for the embedding model, where vectors were built.")
 @click.option("--version", "version", default="", help="Only entries of this version (13, 13.0).")
 @cache_option
 @json_option
@@ -121,6 +132,7 @@ def search(
     kinds: tuple[str, ...],
     libraries: tuple[str, ...],
     architecture: str,
+    meaning: bool,
     version: str,
     cache_dir: str | None,
     as_json: bool,
@@ -129,7 +141,9 @@ def search(
     from stitch_mcp import documentation
     from stitch_rag.search import Filters
 
-    reader = documentation.open_reader(settings(cache_dir=cache_dir))
+    reader = documentation.open_reader(
+        settings(cache_dir=cache_dir), wait_for_vectors_s=30.0 if meaning else 0.0
+    )
     filters = Filters(kinds, libraries, architecture, version)
     found = reader.search(query, count=count, max_tokens=max_tokens, filters=filters)
     reader.close()

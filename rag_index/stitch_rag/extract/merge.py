@@ -14,7 +14,9 @@ _INTERNAL = re.compile(r"(?:^|::)(?:_*detail\w*|_*impl\w*|_+[a-z]\w*)(?:::|$)")
 _PLUMBING = re.compile(
     r"_H_*$|_H_INCLUDED|_HPP_*$|^_|_DECL__$|_SUPPRESS|_VISIBILITY|WINAPI$|^CUDART(?:API|_CB)$|(?:BEGIN|END)$"
 )
-_HIDDEN = re.compile(r"^__cuda|_pts[dz]$|^pnccl|DEPRECAT|_DECL__$|^cudaOcc|^__occ|TempStorage$|_helper$")
+_HIDDEN = re.compile(
+    r"^__cuda|_pts[dz]$|^pnccl|DEPRECAT|_DECL__$|^cudaOcc(?!upancy)|^__occ|TempStorage$|_helper$"
+)
 """Names that only other macros use."""
 _LANGUAGE = re.compile(r"__(?:location|annotate)__|__attribute__\(\(|__restrict$")
 _TEMPLATES = frozenset(("cute", "cutlass", "libcudacxx", "thrust", "cudnn_frontend"))

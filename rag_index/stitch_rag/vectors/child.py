@@ -1,0 +1,83 @@
+"""The child process: holds model and collection, answers one JSON line with one JSON line, ends when idle.
+
+`python -m stitch_rag.vectors.child MODEL FINGERPRINT FOLDER IDLE_S`. Requests: {"add": [[id, text], ...]},
+{"drop": [id, ...]}, {"ids": true}, {"query": text, "count": n}. The end of stdin, or no request for IDLE_S
+seconds, ends it.
+"""
+
+import importlib
+import json
+import os
+import select
+import sys
+from typing import Any
+
+_BATCH = 64
+
+
+class Vectors:
+    """The model and the collection of one folder."""
+
+    def __init__(self, model: str, fingerprint: str, folder: str) -> None:
+        os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", ANONYMIZED_TELEMETRY="False")
+        transformers: Any = importlib.import_module("sentence_transformers")
+        chromadb: Any = importlib.import_module("chromadb")
+        self._model = transformers.SentenceTransformer(model, device="cpu")
+        client = chromadb.PersistentClient(path=folder)
+        # Vectors of another model mean nothing to this one: each has a collection of its own.
+        self._collection = client.get_or_create_collection(
+            f"docs-{fingerprint[:24]}", embedding_function=None, metadata={"hnsw:space": "cosine"}
+        )
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """What one request asks for."""
+        if "add" in request:
+            self._add(request["add"])
+            return {"added": len(request["add"])}
+        if "drop" in request:
+            self._collection.delete(ids=request["drop"])
+            return {"dropped": len(request["drop"])}
+        if "ids" in request:
+            return {"ids": self._collection.get(include=[])["ids"]}
+        found = self._collection.query(
+            query_embeddings=self._embed([request["query"]]),
+            n_results=request["count"],
+            include=["distances"],
+        )
+        pairs = zip(found["ids"][0], found["distances"][0], strict=True)
+        return {"hits": [[name, 1.0 - float(distance)] for name, distance in pairs]}
+
+    def _add(self, rows: list[list[str]]) -> None:
+        for start in range(0, len(rows), _BATCH):
+            part = rows[start : start + _BATCH]
+            self._collection.upsert(
+                ids=[name for name, _ in part], embeddings=self._embed([text for _, text in part])
+            )
+
+    def _embed(self, texts: list[str]) -> list[list[float]]:
+        found: Any = self._model.encode(
+            texts, batch_size=_BATCH, normalize_embeddings=True, show_progress_bar=False
+        )
+        return found.tolist()
+
+
+def main() -> None:
+    """Serve until stdin ends or nothing was asked for a while."""
+    model, fingerprint, folder, idle_s = sys.argv[1:5]
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what libraries print must not come between the answers
+    vectors = Vectors(model, fingerprint, folder)
+    print(json.dumps({"ready": True}), file=answers, flush=True)
+    while select.select([sys.stdin], [], [], float(idle_s))[0]:
+        line = sys.stdin.readline()
+        if not line:
+            return
+        try:
+            answer = vectors.answer(json.loads(line))
+        except Exception as error:  # the outermost frame of a worker: the asker gets the failure as an answer
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

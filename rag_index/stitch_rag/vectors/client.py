@@ -1,0 +1,111 @@
+"""Our side of the child process: started without waiting, asked with a deadline, given up on a fault."""
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from stitch_rag.vectors.model import EmbeddingModel
+
+IDLE_S = 600.0
+"""The child ends by itself after this time without a question."""
+START_S = 120.0
+_QUERY_S = 10.0
+_ADD_S = 600.0
+
+
+class VectorChild:
+    """One child process. Every failure is an answer of None: the search goes on without vectors."""
+
+    def __init__(self, model: EmbeddingModel, folder: Path, *, idle_s: float = IDLE_S) -> None:
+        """Starts the process; it takes seconds to become ready, and nobody waits for it here."""
+        self._rest = b""
+        self._ready = False
+        command = [sys.executable, "-m", "stitch_rag.vectors.child", str(model.path), model.fingerprint]
+        folder.mkdir(parents=True, exist_ok=True)
+        self._process = subprocess.Popen(
+            [*command, str(folder), str(idle_s)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        )
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process is there."""
+        return self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def ready(self, *, wait_s: float = 0.0) -> bool:
+        """Whether it answers questions; waits at most `wait_s` seconds for that."""
+        if not self._ready and self.alive:
+            answer = self._read(wait_s)
+            self._ready = bool(answer and answer.get("ready"))
+        return self._ready and self.alive
+
+    def query(self, text: str, count: int) -> dict[str, float] | None:
+        """Similarity (up to 1) by id of the nearest texts; None where the child does not answer."""
+        answer = self._ask({"query": text, "count": count}, _QUERY_S)
+        return None if answer is None else {str(name): float(value) for name, value in answer["hits"]}
+
+    def ids(self) -> set[str] | None:
+        """The ids that are stored."""
+        answer = self._ask({"ids": True}, _ADD_S)
+        return None if answer is None else set(answer["ids"])
+
+    def add(self, rows: list[tuple[str, str]]) -> bool:
+        """Whether the texts were stored under their ids."""
+        return self._ask({"add": rows}, _ADD_S) is not None
+
+    def drop(self, names: list[str]) -> bool:
+        """Whether the texts with these ids were removed."""
+        return self._ask({"drop": names}, _ADD_S) is not None
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def _ask(self, request: dict[str, Any], limit_s: float) -> dict[str, Any] | None:
+        pipe = self._process.stdin
+        if pipe is None or not self.ready():
+            return None
+        try:
+            pipe.write(json.dumps(request).encode("utf-8") + b"\n")
+            pipe.flush()
+        except OSError:
+            return None
+        answer = self._read(limit_s)
+        if answer is None:
+            self._process.kill()  # late answers would be taken for those of the next question
+        return None if answer is None or "error" in answer else answer
+
+    def _read(self, limit_s: float) -> dict[str, Any] | None:
+        """The next line; None where none comes in time."""
+        pipe = self._process.stdout
+        if pipe is None:
+            return None
+        deadline = time.monotonic() + limit_s
+        while b"\n" not in self._rest:
+            left = max(0.0, deadline - time.monotonic())
+            if not select.select([pipe], [], [], left)[0]:
+                return None
+            data = os.read(pipe.fileno(), 1 << 20)
+            if not data:
+                return None
+            self._rest += data
+        line, _, self._rest = self._rest.partition(b"\n")
+        return json.loads(line)

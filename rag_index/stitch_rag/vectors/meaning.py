@@ -1,0 +1,53 @@
+"""Similarity of meaning for one reader: whether a question profits, and the child process that answers it."""
+
+from stitch_rag.place import IndexPlace
+from stitch_rag.question import read_question
+from stitch_rag.store import IndexStore
+from stitch_rag.vectors.client import VectorChild
+from stitch_rag.vectors.model import find_model
+
+NEAREST = 40
+"""Vectors that are looked at for a question."""
+FEWEST_WORDS = 3
+"""A shorter question, or one of names of code, is answered as well by its words."""
+
+
+class Meaning:
+    """The child process of one reader: started by the first question that profits, and again if it ended."""
+
+    def __init__(self, place: IndexPlace, wait_s: float) -> None:
+        self._place = place
+        self._wait_s = wait_s
+        self._child: VectorChild | None = None
+        self._absent = False
+
+    def similar(self, store: IndexStore, query: str) -> dict[int, float]:
+        """Similarity by chunk number; empty where there are no vectors, not yet, or nothing to gain."""
+        question = read_question(query)
+        if self._absent or len(question.words) < FEWEST_WORDS or question.named_share >= 0.5:
+            return {}
+        child = self._running()
+        if child is None or not child.ready(wait_s=self._wait_s):
+            return {}
+        found = child.query(question.text, NEAREST) or {}
+        numbers = store.by_vector(list(found))
+        return {numbers[name]: max(0.0, value) for name, value in found.items() if name in numbers}
+
+    def close(self) -> None:
+        """End the child process, if there is one."""
+        if self._child is not None:
+            self._child.close()
+        self._child = None
+
+    def _running(self) -> VectorChild | None:
+        if self._child is not None and self._child.alive:
+            return self._child
+        self.close()
+        if not self._place.vectors.is_dir():
+            return None
+        model = find_model()
+        if model is None:
+            self._absent = True  # looked for once: installing it needs a new process anyway
+            return None
+        self._child = VectorChild(model, self._place.vectors)
+        return self._child

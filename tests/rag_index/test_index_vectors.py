@@ -1,0 +1,97 @@
+"""Vectors live in a child process: it may be missing, fail or end, and the search goes on without it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stitch_rag.build import build_index
+from stitch_rag.chunks import Chunk
+from stitch_rag.place import IndexPlace
+from stitch_rag.reader import Reader
+from stitch_rag.sources import Root
+from stitch_rag.vectors.client import START_S, VectorChild
+from stitch_rag.vectors.embed import embedded_text, vector_id, worth_embedding
+from stitch_rag.vectors.model import EmbeddingModel, find_model
+
+QUESTION = "how do I get my parcels stored on the rack without waiting for them"
+
+
+def installed() -> EmbeddingModel:
+    model = find_model()
+    if model is None:
+        pytest.skip("chromadb, sentence-transformers or an offline model is not installed")
+    return model
+
+
+def test_a_model_is_found_by_folder_or_not_at_all(tmp_path: Path) -> None:
+    assert find_model({"STITCH_EMBEDDING_MODEL": str(tmp_path)}) is None
+
+
+def test_another_text_of_an_entry_has_another_vector() -> None:
+    chunk = Chunk("cudaStackBox", "function", "cudart", "1", brief="Stacks a box.")
+    other = Chunk("cudaStackBox", "function", "cudart", "1", brief="Stacks two boxes.")
+    assert embedded_text(chunk).startswith("cudaStackBox (cuda stack box). Stacks a box.")
+    assert vector_id(chunk) != vector_id(other)
+    assert worth_embedding(chunk)
+    assert not worth_embedding(Chunk("x", "macro", "cudart", "1"))
+
+
+def test_a_child_that_cannot_start_is_not_ready_and_answers_nothing(tmp_path: Path) -> None:
+    child = VectorChild(EmbeddingModel(tmp_path / "no-model", "0" * 64), tmp_path / "vectors")
+    assert not child.ready(wait_s=START_S)
+    assert child.query("box", 3) is None
+    assert child.ids() is None
+    assert not child.add([("a", "b")])
+    child.close()
+    assert not child.alive
+
+
+def test_a_search_goes_on_without_vectors_where_the_model_is_missing(
+    toolkit: Root, place: IndexPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_index(place, roots=[toolkit])
+    place.vectors.mkdir()
+    monkeypatch.setenv("STITCH_EMBEDDING_MODEL", str(place.folder / "nowhere"))
+    reader = Reader(place.folder.parent, wait_for_vectors_s=START_S)
+    assert reader.search(QUESTION).mode == "lexical"
+    reader.close()
+
+
+def test_searching_imports_neither_torch_nor_chromadb(place: IndexPlace) -> None:
+    code = (
+        "import sys; from pathlib import Path; from stitch_rag.reader import Reader\n"
+        "Reader(Path(sys.argv[1])).search('shared memory bank conflicts')\n"
+        "print([name for name in ('torch', 'chromadb', 'numpy') if name in sys.modules])"
+    )
+    command = [sys.executable, "-c", code, str(place.folder.parent)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "[]\n", done.stderr
+
+
+@pytest.mark.slow
+def test_meaning_finds_what_words_do_not_and_the_child_ends_with_its_reader(
+    toolkit: Root, place: IndexPlace
+) -> None:
+    installed()
+    report = build_index(place, roots=[toolkit], vectors=True)
+    assert report.vectors
+    assert build_index(place, roots=[toolkit]).vectors == 0, "nothing changed, nothing is embedded again"
+    reader = Reader(place.folder.parent, wait_for_vectors_s=START_S)
+    found = reader.search(QUESTION)
+    assert found.mode == "fused"
+    assert "shelfPutBoxAsync" in [hit.symbol for hit in found.hits[:5]]
+    assert reader.search("shelfPutBoxAsync").mode == "lexical"
+    reader.close()
+
+
+@pytest.mark.slow
+def test_a_child_that_nobody_asks_ends_by_itself(tmp_path: Path) -> None:
+    child = VectorChild(installed(), tmp_path / "vectors", idle_s=0.5)
+    assert child.ready(wait_s=START_S)
+    pid, status = os.waitpid(child.pid, 0)
+    assert (pid, status) == (child.pid, 0)
+    assert child.query("box", 1) is None
+    child.close()
