@@ -292,6 +292,8 @@ def eight() -> Table:
         slot_s = sum(end - begin for begin, end in row["slots"])
         cells = [row["status"], f"{row['check_s']:.1f} s", row["outcome"]]
         table.rows.append([str(number), *cells, f"{slot_s:.2f} s", f"{row['wall_s']:.1f} s"])
+        if not row["slots"]:
+            table.notes.append(f"judge {number} did not time: {row['message']}")
     slots = sorted(tuple(slot) for row in found for slot in row["slots"])
     overlaps = sum(following < end for (_, end), (following, _) in pairwise(slots))
     table.notes.append(f"all ended after {wall_s:.0f} s; timing slots: {len(slots)}, overlaps: {overlaps}")

@@ -80,6 +80,7 @@ def main() -> None:
                 "status": check.status,
                 "check_s": check.wall_s,
                 "outcome": bench.outcome,
+                "message": bench.message,
                 "slots": slots,
                 "wall_s": wall_s,
             }

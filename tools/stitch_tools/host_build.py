@@ -14,6 +14,7 @@ from stitch_tools.compile.headers import native_include
 from stitch_tools.compile.runner import compiler_environment, refuse_full_disk, run_compiler
 from stitch_tools.compile.toolchain import INSTALL_CPP, Compiler, find_cpp_compiler, native_architecture
 from stitch_tools.errors import EnvironmentMissingError
+from stitch_tools.locks import FileLock
 from stitch_tools.models import sha256_hex
 from stitch_tools.store import storing
 from stitch_tools.user_cache import user_cache_dir
@@ -94,9 +95,19 @@ def _build(source: str, output: str, flags: Sequence[str], cache_dir: Path | Non
         return built
     with storing(folder, "STITCH_CACHE_DIR"):
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".tmp-") as scratch:
-            _compile(command, Path(scratch), readable_paths([compiler], [_SOURCES, native_include()]))
-            (Path(scratch) / output).replace(built)
+    # A sandbox lets a worker read this very file: put in its place by another process, it could not.
+    lock = FileLock(folder / "lock", purpose=f"compiling {source}", option="STITCH_CACHE_DIR")
+    lock.acquire(wait_s=_BUILD_TIMEOUT_S)
+    try:
+        if not built.exists():
+            with (
+                storing(folder, "STITCH_CACHE_DIR"),
+                tempfile.TemporaryDirectory(dir=folder, prefix=".tmp-") as scratch,
+            ):
+                _compile(command, Path(scratch), readable_paths([compiler], [_SOURCES, native_include()]))
+                (Path(scratch) / output).replace(built)
+    finally:
+        lock.release()
     return built
 
 
