@@ -5,9 +5,11 @@ taken here and handed to its process, which holds it as long as it lives: of two
 at once one wins, and the other attaches itself to the winner's job.
 """
 
+import contextlib
 import os
 import subprocess
 import sys
+import threading
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,6 +39,8 @@ class Supervisor:
         self.keep = keep
         self._lifelines: dict[str, int] = {}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        # Calls come from many threads: what one starts another must not take for what has ended.
+        self._guard = threading.Lock()
 
     def start(self, request: JobRequest, *, rerun: bool = False) -> JobState:
         """The state of the request's job: a finished or running one, else one that was started now.
@@ -105,12 +109,13 @@ class Supervisor:
             raise StoreError(f"no job can be started: {error}", hint="free memory or processes") from error
         finally:
             os.close(reading)
+        with self._guard:
+            self._processes[folder.job_id] = process
+            if not self.keep:
+                # The child reads nothing here: it sees the end of file when we are gone, however that is.
+                self._lifelines[folder.job_id] = writing
         if self.keep:
             os.close(writing)
-        else:
-            # The child reads nothing here: it sees the end of file when we are gone, however that happens.
-            self._lifelines[folder.job_id] = writing
-        self._processes[folder.job_id] = process
         return state
 
     def find(self, job_id: str) -> JobState | None:
@@ -173,7 +178,8 @@ class Supervisor:
         process = self._processes.get(folder.job_id)
         if process is not None and process.poll() is None:
             end_tree(process.pid, process_start(process.pid))
-            process.poll()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_END_S)
             return
         deadline = time.monotonic() + _PROBE_S
         # Another server's job: its process writes its number as soon as it runs.
@@ -184,11 +190,12 @@ class Supervisor:
 
     def reap(self) -> None:
         """Take note of processes that ended, so that none stays a zombie."""
-        for job_id, process in list(self._processes.items()):
-            if process.poll() is not None:
-                self._processes.pop(job_id, None)
-                if (lifeline := self._lifelines.pop(job_id, None)) is not None:
-                    os.close(lifeline)
+        with self._guard:
+            for job_id, process in list(self._processes.items()):
+                if process.poll() is not None:
+                    del self._processes[job_id]
+                    if (lifeline := self._lifelines.pop(job_id, None)) is not None:
+                        os.close(lifeline)
 
     def close(self) -> None:
         """End the jobs of this process, unless they are kept; they can be resumed."""

@@ -101,3 +101,20 @@ async def test_a_run_goes_from_tools_to_solve_and_back(workspace: Path, room: Ro
         certified = await script.settled("certify_program", {"run_id": opened["run_id"]})
     assert certified["certificate"] == solved.certificate
     assert solved.certificate is not None
+
+
+@pytest.mark.exhaustive
+async def test_solve_replaces_a_rejected_program_of_the_run(workspace: Path, room: Room) -> None:
+    async with Client(build_server(room)) as client:
+        script = Script(client, [])
+        opened = await script.settled("analyze_reference", {"reference": "model.py"})
+        where = {"run_id": opened["run_id"]}
+        wrong = await script.settled("check_program", {**where, "files": {"program.cpp": DRAFTS[1]}})
+        assert wrong["verdict"] == "incorrect"
+        solved = await script.settled("solve", where)
+        assert (solved["run_id"], solved["verdict"]) == (opened["run_id"], "accepted")
+        assert solved["program_id"] != wrong["program_id"]
+        again = await script.settled("solve", {"reference": "model.py", "quick": True})
+    assert again["run_id"] != opened["run_id"]
+    assert again["verdict"] == "accepted"
+    assert [event.kind for event in show_run(workspace, opened["run_id"]).events][-1] == "run_finished"
