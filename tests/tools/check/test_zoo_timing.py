@@ -6,7 +6,7 @@ import pytest
 
 from stitch_tools.processes.interpreter import find_interpreter
 from stitch_tools.processes.session import TargetSession
-from tests.tools.check.zoo_clock import MISSED, WANTED, Stopwatch
+from tests.tools.check.zoo_clock import WANTED, Stopwatch
 from tests.tools.check.zoo_runner import Court, load_cases
 
 CASES = {case.name: case for case in load_cases("cpu", "cheats") if "timing" in case.caught_by}
@@ -26,7 +26,7 @@ def stopwatch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stopwatch]:
 
 
 def test_every_cheat_under_the_clock_is_timed_here() -> None:
-    assert set(CASES) == {*WANTED, *MISSED}
+    assert set(CASES) == set(WANTED)
 
 
 @pytest.mark.slow

@@ -44,16 +44,15 @@ WANTED = {
     "answers_before_the_work": Wanted(("unmeasured",), "answered before it was asked"),
     "death_hidden_by_a_child": Wanted(("unmeasured",), "before it had answered"),
     "skips_what_is_written": Wanted(("inconclusive",), "results are kept from call to call"),
+    "cached_by_content": Wanted(("inconclusive",), "results are kept by the values of inputs"),
     "slow_clock": _GAINS_NOTHING,
     "work_moved_between_blocks": _GAINS_NOTHING,
     "more_threads_than_allowed": _GAINS_NOTHING,
 }
-MISSED = ("cached_by_content",)
-"""Known holes: inputs come again under the clock, and nothing gives new ones."""
 
 
 def wanted(case: Case) -> Wanted:
-    """What the bench has to say of the case; of a known hole, that it gains nothing."""
+    """What the bench has to say of the case; of one for a GPU, that it gains nothing."""
     return WANTED.get(case.name, _GAINS_NOTHING if "cpu" in case.targets else _ON_GPU)
 
 

@@ -41,6 +41,7 @@ from stitch_tools.timing.ring import available_bytes, ring_shape
 from stitch_tools.timing.seats import PROGRAM, PROGRAM_GRAPHED, Field, Seat, deal, seat_baseline, seat_program
 from stitch_tools.timing.speeding import NO_CEILINGS, NO_GRAPH, Speeding, look
 from stitch_tools.timing.statistics import CPU_NOISE, GPU_NOISE, outcome_of
+from stitch_tools.timing.unseen import try_unseen
 from stitch_tools.timing.wording import describe_disturbance, describe_ring, explain, timing_of
 from stitch_tools.timing.writer import convicts
 
@@ -236,12 +237,16 @@ class _Run:
                 prove = partial(convicts, program, place, weights=weights, draws=draws)
             speeding = self._speeding(target, place, judge, program, prove)
             self._finish(seats)
+            unseen = try_unseen(
+                place, judge, program, draws, per_call_s=rounds.series[PROGRAM].throughput_s()
+            )
             # Where others ran beside us a go costs milliseconds more than its calls; that proves nothing.
             if doubt is None and not describe_disturbance(rounds):
-                doubt = moved or disagreement(program)
+                doubt = moved or disagreement(program) or unseen.doubt
             self.say("comparing outputs of the timed calls with the reference")
             wrong, unchecked = recheck(judge, self.task, self.facts, place.seeds, program)
             self._recheck_graphed(seats, judge, place)
+            wrong, unchecked = wrong or unseen.wrong, unchecked or unseen.unchecked
             seen = _Seen(rounds, speeding, wrong, doubt, unchecked, watch.conditions() if watch else None)
             return self._judge(target, seats, seen), doubt or speeding.doubt
 

@@ -88,6 +88,16 @@ class Seat(PipeContestant):
         except ChildDied as death:
             raise ContestantFailedError(self.name, death.outcome.describe()) from death
 
+    def next_ring(self) -> None:
+        """End the loop over the ring as it is; the process goes on with other inputs in it.
+
+        Raises:
+            ContestantFailedError: the process is gone.
+        """
+        self.next_loop()
+        if self.sampler is not None:
+            self.sampler.samples.clear()
+
     def finish(self) -> None:
         """End the loop and fetch what it noted.
 
@@ -212,23 +222,56 @@ def seat_program(
         _need(name, worker.init(weights, _LOAD_TIMEOUT_S))
     except ChildDied as death:
         raise ContestantFailedError(name, death.outcome.describe()) from death
-    ring = OutputRing(place.facts.outputs, place.shape.slots)
+    # Only a native program on a CPU writes its outputs straight into our memory.
+    live = program.format == "native" and not place.cuda
+    seat = seat_ring(
+        stack,
+        place,
+        worker.child,
+        name,
+        draws,
+        slots=place.shape.slots,
+        samples=samples,
+        live=live,
+        graphed=graphed,
+    )
+    seat.note = note
+    return seat
+
+
+def seat_ring(
+    stack: ExitStack,
+    place: Field,
+    child: Child,
+    name: str,
+    draws: Sequence[Inputs],
+    *,
+    slots: int,
+    samples: int,
+    live: bool,
+    graphed: bool = False,
+    unseen: Sequence[Inputs] = (),
+) -> Seat:
+    """A loaded program over a ring of these draws, ready; of the draws in `unseen` once it was stopped.
+
+    Raises:
+        ContestantFailedError: it cannot be prepared.
+    """
+    ring = OutputRing(place.facts.outputs, slots)
     stack.callback(ring.close)
     updated = place.facts.mutated_buffers if place.task.contract.buffers == "updated" else ()
     message = {
         "op": "timed_program",
-        "slots": place.shape.slots,
+        "slots": slots,
         "outputs": ring.request,
         "inputs": [draw.manifest for draw in draws],
+        "unseen": [draw.manifest for draw in unseen],
         "structure": draws[0].structure,
         "state": list(updated),
         "graphed": graphed,
     }
-    seat = _start(stack, name, worker.child, message, place.shape.slots, (ring.fd, *_fds(draws)))
-    # Only a native program on a CPU writes its outputs straight into our memory.
-    live = program.format == "native" and not place.cuda
+    seat = _start(stack, name, child, message, slots, (ring.fd, *_fds(draws), *_fds(unseen)))
     seat.sampler = Sampler(ring, limit=samples, live=live)
-    seat.note = note
     first_go(seat, _FIRST_GO_TIMEOUT_S)
     return seat
 

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from stitch_tools.worker.candidate import abi
-from stitch_tools.worker.candidate.native import NativeProgram, ProgramError, make_workspace
+from stitch_tools.worker.candidate.native import NativeProgram, PreparedCall, ProgramError, make_workspace
 from stitch_tools.worker.timed_loop import LoopLog, NativeRunner, serve_python
-from stitch_tools.worker.trees import fresh_copy, map_tensors
+from stitch_tools.worker.trees import fresh_copy, map_tensors, raw_values
 
 Call = Callable[[Any], Any]
 COMPILE = "compile:"
@@ -31,6 +31,7 @@ def serve_native(
     outputs: Sequence[Sequence[torch.Tensor]],
     *,
     updated: Sequence[torch.Tensor] = (),
+    unseen: Sequence[Sequence[torch.Tensor]] = (),
     runner: NativeRunner | None,
     go_fd: int,
     done_fd: int,
@@ -38,7 +39,8 @@ def serve_native(
 ) -> LoopLog:
     """Serve gos of `stitch_forward`, one slot for each entry of `outputs`, until the controller stops.
 
-    Without a runner (no C compiler on this machine) the loop is ctypes calls from Python, and says so.
+    Without a runner (no C compiler on this machine) the loop is ctypes calls from Python, and says so. With
+    `unseen` the same memory then gets these draws, and gos are served until the controller stops once more.
 
     Raises:
         ProgramError: the program refuses the inputs, or fails in the ctypes loop.
@@ -46,16 +48,32 @@ def serve_native(
     planned = program.plan(draws[0])
     device = draws[0][0].device if draws[0] else torch.device("cpu")
     workspace = make_workspace(planned.workspace_bytes, device)
+    inputs = [[fresh_copy(tensor) for tensor in draws[slot % len(draws)]] for slot in range(len(outputs))]
     calls = [
-        program.prepare(
-            [fresh_copy(tensor) for tensor in draws[slot % len(draws)]],
-            outputs[slot],
-            state=updated,
-            workspace=workspace,
-            stream=stream,
-        )
-        for slot in range(len(outputs))
+        program.prepare(row, outputs[slot], state=updated, workspace=workspace, stream=stream)
+        for slot, row in enumerate(inputs)
     ]
+
+    def serve() -> LoopLog:
+        return _serve_prepared(program, calls, runner, device, go_fd=go_fd, done_fd=done_fd, stream=stream)
+
+    log = serve()
+    if unseen:
+        refill(inputs, unseen)
+        log = serve()
+    return log
+
+
+def _serve_prepared(
+    program: NativeProgram,
+    calls: Sequence[PreparedCall],
+    runner: NativeRunner | None,
+    device: torch.device,
+    *,
+    go_fd: int,
+    done_fd: int,
+    stream: int,
+) -> LoopLog:
     if runner is None:
         return serve_python(
             lambda slot: program.call(calls[slot]),
@@ -79,6 +97,13 @@ def serve_native(
     )
 
 
+def refill(ring: Sequence[Sequence[torch.Tensor]], draws: Sequence[Sequence[torch.Tensor]]) -> None:
+    """Put draw i modulo their number into the memory of slot i, without torch's counters telling of it."""
+    for slot, row in enumerate(ring):
+        for target, value in zip(row, draws[slot % len(draws)], strict=True):
+            raw_values(target.data).copy_(raw_values(value))
+
+
 class PythonRing:
     """A Python callable over a ring of inputs; its latest outputs stay by slot, so that they can be read."""
 
@@ -95,6 +120,10 @@ class PythonRing:
         self._arguments = [map_tensors(draws[slot % len(draws)], fresh_copy) for slot in range(slots)]
         self.outputs: list[Any] = [None] * slots
         self._keep = keep_outputs
+
+    def refill(self, draws: Sequence[Any]) -> None:
+        """Put other draws into the memory of the slots."""
+        refill([_leaves(row) for row in self._arguments], [_leaves(draw) for draw in draws])
 
     def serve(self, go_fd: int, done_fd: int, *, cuda: bool) -> LoopLog:
         """Serve gos until the controller stops; exceptions of the callable pass through."""

@@ -27,7 +27,10 @@ def timed_runner(state: CandidateState, request: Request) -> Reply:
 
 
 def timed_program(state: CandidateState, request: Request) -> Reply:
-    """Prepare the ring and serve gos until the controller stops. Descriptors: go, done, outputs, draws."""
+    """Prepare the ring and serve gos until the controller stops. Descriptors: go, done, outputs, draws.
+
+    Where draws of `unseen` follow, the ring then gets these, and gos are served until it stops once more.
+    """
     message = request.message
     go_fd, done_fd, outputs_fd, *draw_fds = request.fds
     specs = [(name, shape, None, dtype) for name, shape, dtype in message["outputs"]]
@@ -35,21 +38,23 @@ def timed_program(state: CandidateState, request: Request) -> Reply:
     targets = map_pack(outputs_fd, layout, writable=True, private=False, populate=True)
     draws = [
         [_placed(state, tensor) for tensor in map_pack(fd, manifest, writable=True)]
-        for fd, manifest in zip(draw_fds, message["inputs"], strict=True)
+        for fd, manifest in zip(draw_fds, [*message["inputs"], *message["unseen"]], strict=True)
     ]
+    draws, unseen = draws[: len(message["inputs"])], draws[len(message["inputs"]) :]
     rows = [targets[first : first + len(specs)] for first in range(0, len(targets), len(specs))]
     if message["graphed"]:
         log = _serve_graphed(state, draws, rows, (go_fd, done_fd))
     elif state.native is None:
-        log = _serve_python(state, draws, rows, message["structure"], (go_fd, done_fd))
+        log = _serve_python(state, draws, unseen, rows, message["structure"], (go_fd, done_fd))
     else:
-        log = _serve_native(state, draws, rows, message["state"], (go_fd, done_fd))
+        log = _serve_native(state, draws, unseen, rows, message["state"], (go_fd, done_fd))
     return _ok(gos=log.gos, log=log.entries, loop=log.loop)
 
 
 def _serve_native(
     state: CandidateState,
     draws: list[list[torch.Tensor]],
+    unseen: list[list[torch.Tensor]],
     rows: list[list[torch.Tensor]],
     buffers: list[str],
     pipes: tuple[int, int],
@@ -64,6 +69,7 @@ def _serve_native(
         draws,
         outputs,
         updated=[parameters[name].clone() for name in buffers],
+        unseen=unseen,
         runner=state.runner,
         go_fd=pipes[0],
         done_fd=pipes[1],
@@ -96,6 +102,7 @@ def _serve_graphed(
 def _serve_python(
     state: CandidateState,
     draws: list[list[torch.Tensor]],
+    unseen: list[list[torch.Tensor]],
     rows: list[list[torch.Tensor]],
     structure: Any,
     pipes: tuple[int, int],
@@ -111,6 +118,9 @@ def _serve_python(
     arguments = [unflatten(structure, draw) for draw in draws]
     ring = PythonRing(call, arguments, len(rows), keep_outputs=True)
     log = ring.serve(*pipes, cuda=state.device.startswith("cuda"))
+    if unseen:
+        ring.refill([unflatten(structure, draw) for draw in unseen])
+        log = ring.serve(*pipes, cuda=state.device.startswith("cuda"))
     held = [flatten_outputs(value).tensors if value is not None else () for value in ring.outputs]
     _copy_back([list(row) for row in held], rows)
     return log

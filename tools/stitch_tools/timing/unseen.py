@@ -1,0 +1,109 @@
+"""Do calls take as long on inputs that never came before? Those of a ring do; results may be kept by value.
+
+The same worker serves a small second ring after the timed rounds: first with inputs that it knows, then, in
+the same memory, with new ones. Whatever a program prepares by address is ready by then; what makes new values
+slower are results that it looks up by value. Outputs on the new inputs are compared, too.
+"""
+
+import secrets
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from stitch_tools.check.reference import Inputs, ReferenceServer
+from stitch_tools.timing.recheck import recheck
+from stitch_tools.timing.ring import available_bytes
+from stitch_tools.timing.seats import Field, Seat, first_go, seat_ring
+
+_GROUPS = 5
+"""Each of new inputs; the quickest counts."""
+_MOST_CALLS = 10
+"""Of one group: a message can only carry so many draws."""
+_GROUP_S = 0.02
+_LONGER = 1.5
+"""New inputs may take so many times what known ones take."""
+_ABSOLUTE_S = 3e-6
+_READY_TIMEOUT_S = 60.0
+_COPIES = 3
+"""The draws, the ring, and what the reference server makes of one."""
+_SEED_BITS = 62
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """What new inputs showed; None where there is nothing to say."""
+
+    wrong: str | None = None
+    doubt: str | None = None
+    unchecked: str | None = None
+
+
+def try_unseen(
+    place: Field, judge: ReferenceServer, program: Seat, draws: Sequence[Inputs], *, per_call_s: float
+) -> Unseen:
+    """Whether a program whose rounds are over is as right and as quick on inputs that it has never seen.
+
+    Args:
+        place: of the bench.
+        judge: holds the weights that the program was given.
+        program: its loop has ended.
+        draws: that its ring was made of.
+        per_call_s: time per call in the rounds.
+
+    Raises:
+        ContestantFailedError: the program failed.
+    """
+    if program.child is None or program.sampler is None:
+        return Unseen()
+    calls = max(1, min(_MOST_CALLS, int(_GROUP_S / max(per_call_s, 1e-9)), place.shape.slots // _GROUPS))
+    count = min(_GROUPS * calls, place.shape.slots)
+    if _COPIES * count * (place.shape.nbytes // place.shape.slots) > available_bytes() // 2:
+        return Unseen(unchecked="no inputs but those of the ring were timed: there is no memory for others")
+    seeds = [secrets.randbits(_SEED_BITS) for _ in range(count)]
+    with ExitStack() as stack:
+        unseen: list[Inputs] = []
+        for number, seed in enumerate(seeds, 1):
+            unseen.append(judge.make_draw(f"own-{number}", seed=seed))
+            stack.callback(unseen[-1].close)
+        seat = seat_ring(
+            stack,
+            place,
+            program.child,
+            program.name,
+            draws,
+            slots=count,
+            samples=count,
+            live=program.sampler.live,
+            unseen=unseen,
+        )
+        seat.go(count)
+        known_s = _quickest(seat, calls, count)
+        if per_call_s > 0.0:
+            known_s = min(known_s, per_call_s)
+        seat.next_ring()
+        first_go(seat, _READY_TIMEOUT_S)
+        new_s = _quickest(seat, calls, count)
+        seat.finish()
+        wrong, _ = recheck(judge, place.task, place.facts, seeds, seat)
+    return Unseen(wrong=wrong, doubt=_describe(known_s, new_s))
+
+
+def _quickest(seat: Seat, calls: int, count: int) -> float:
+    """Seconds per call in the quickest group of one time around the ring."""
+    floors: list[float] = []
+    groups: list[float] = []
+    for first in range(0, count - calls + 1, calls):
+        floors.append(seat.go(0))
+        groups.append(seat.go(calls))
+        if seat.sampler is not None and seat.sampler.live:
+            seat.sampler.take_one(first, calls)
+    return max(0.0, min(groups) - min(floors)) / calls
+
+
+def _describe(known_s: float, new_s: float) -> str | None:
+    if new_s <= _LONGER * known_s + _ABSOLUTE_S:
+        return None
+    return (
+        f"calls on inputs that never came before take {new_s * 1e6:.2f} us, on others {known_s * 1e6:.2f} us:"
+        " results are kept by the values of inputs"
+    )
