@@ -109,7 +109,7 @@ def test_a_failure_says_what_happened_and_what_to_do(
 ) -> None:
     code, out, err = run(capsys, "runs", "show", "nothing", "--workspace", str(tmp_path))
     assert (code, out) == (2, "")
-    assert re.search(r"^error: .*\n  next: .*runs list", err)
+    assert re.search(r"^error: .*\n  next: .*stitch-mcp solve REF", err)
 
 
 @pytest.mark.parametrize(
