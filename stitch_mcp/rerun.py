@@ -118,6 +118,10 @@ def compare_speedups(then: Bench | None, now: Bench | None) -> tuple[SpeedupClai
     if (now.device, now.threads) != (then.device, then.threads):
         there, here = _place(then), _place(now)
         return "not_compared", f"correct again; {figures}, on another device ({here}, then {there})"
+    if now.doubt:
+        return "not_confirmed", f"correct again, and no gain: {now.doubt} ({figures})"
+    if old.outcome == "faster" and new.outcome == "inconclusive":
+        return "not_compared", f"correct again; too noisy to compare: {figures}"
     if new.high < old.low:
         return "not_confirmed", f"correct again, but slower than certified: {figures}"
     return "confirmed", f"correct again, and the speed-up was reached again: {figures}"

@@ -335,7 +335,8 @@ def explain(checked: Check, timed: Bench) -> str:
         return f"correct{flags}, not timed: {timed.message}"
     interval = f"{against.speedup:.2f}x eager, 95% interval {against.low:.2f} to {against.high:.2f}"
     words = {"faster": "faster", "slower": "correct but slower", "inconclusive": "correct, no clear gain"}
-    return f"{words.get(timed.outcome, timed.outcome)}{flags}: {interval}"
+    doubt = f"; {timed.doubt}" if timed.doubt else ""
+    return f"{words.get(timed.outcome, timed.outcome)}{flags}: {interval}{doubt}"
 
 
 def certify(work: Work) -> None:

@@ -86,15 +86,21 @@ def for_check(check: Check) -> ExitCode:
 
 
 def for_bench(bench: Bench, min_speedup: float | None) -> ExitCode:
-    """The code of a timing, measured against the goal over eager where there is one."""
+    """The code of a timing, measured against the goal over eager where there is one.
+
+    A goal above 1 is reached by what counts as faster only: neither by a median of mere noise, nor in doubt.
+    """
     if bench.rejected:
         return ExitCode.CHEAT
     if bench.outcome == "unmeasured":
         return ExitCode.NONE_CORRECT if bench.program_failed else ExitCode.UNMEASURED
     eager = bench.ratio("eager")
-    if min_speedup is not None and (eager is None or eager.speedup < min_speedup):
+    if min_speedup is None:
+        return ExitCode.DONE
+    if eager is None or eager.speedup < min_speedup or bench.doubt:
         return ExitCode.BELOW_GOAL
-    return ExitCode.DONE
+    is_gain = eager.outcome == "faster" or min_speedup <= 1.0
+    return ExitCode.DONE if is_gain else ExitCode.BELOW_GOAL
 
 
 def for_result(status: str, bench: Bench | None, min_speedup: float | None) -> ExitCode:

@@ -154,6 +154,11 @@ def test_correct_but_slower_is_done_and_below_the_goal_is_4() -> None:
     assert for_result("accepted", bench, 1.2) == 4
     assert for_result("incorrect", None, 1.2) == 3
     assert for_bench(Bench(program_id="p", task_id="t", outcome="unmeasured"), 1.2) == 9
+    noisy = ratio.model_copy(update={"speedup": 2.0, "high": 9.0, "outcome": "inconclusive"})
+    assert for_bench(bench.model_copy(update={"ratios": (noisy,)}), 1.5) == 4
+    sure = ratio.model_copy(update={"speedup": 2.0, "low": 1.8, "high": 2.2, "outcome": "faster"})
+    assert for_bench(bench.model_copy(update={"ratios": (sure,)}), 1.5) == 0
+    assert for_bench(bench.model_copy(update={"ratios": (sure,), "doubt": "results are kept"}), 0.5) == 4
     failed = Bench(program_id="p", task_id="t", outcome="unmeasured", program_failed=True)
     assert for_bench(failed, None) == 3
 

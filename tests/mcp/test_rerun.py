@@ -31,5 +31,19 @@ def test_a_speedup_is_confirmed_where_it_is_reached_on_the_same_device(now: Benc
     assert compare_speedups(bench(1.45, 1.55), now)[0] == claim
 
 
+def test_doubt_and_noise_confirm_nothing() -> None:
+    def sure(found: Bench) -> Bench:
+        rows = tuple(row.model_copy(update={"outcome": "faster"}) for row in found.ratios)
+        return found.model_copy(update={"ratios": rows})
+
+    then, now = sure(bench(1.45, 1.55)), bench(0.7, 9.5)
+    assert compare_speedups(then, now)[0] == "not_compared"
+    assert compare_speedups(then, sure(now))[0] == "confirmed"
+    doubted = sure(bench(3.0, 3.1)).model_copy(update={"doubt": "results are kept by the values of inputs"})
+    claim, sentence = compare_speedups(then, doubted)
+    assert claim == "not_confirmed"
+    assert "results are kept" in sentence
+
+
 def test_a_certificate_without_a_speedup_has_nothing_to_compare() -> None:
     assert compare_speedups(None, bench(1.4, 1.6))[0] == "not_compared"

@@ -59,7 +59,7 @@ def benchmark(request: BenchmarkProgram, work: Work) -> BenchAnswer:
         outcome=bench.outcome,
         speedup=round(eager.speedup, 3) if eager else None,
         interval=(round(eager.low, 3), round(eager.high, 3)) if eager else (),
-        times_us=tuple(_time(row) for row in bench.timings),
+        times_us=tuple(_time(row, bench) for row in bench.timings),
         against=tuple(
             f"{row.contestant} over {row.baseline}: {row.speedup:.2f} ({row.low:.2f} to {row.high:.2f}), "
             f"{row.outcome}"
@@ -77,14 +77,20 @@ def _message(bench: Bench) -> str:
         return f"rejected_cheat: {bench.message}"
     if eager is None:
         return f"{bench.outcome}: {bench.message}"
-    return f"{bench.outcome}: {eager.speedup:.2f}x eager, 95% interval {eager.low:.2f} to {eager.high:.2f}"
+    doubt = f"; {bench.doubt}" if bench.doubt else ""
+    interval = f"95% interval {eager.low:.2f} to {eager.high:.2f}"
+    return f"{bench.outcome}: {eager.speedup:.2f}x eager, {interval}{doubt}"
 
 
-def _time(row: Timing) -> str:
-    if row.latency_us is None:
+def _time(row: Timing, bench: Bench) -> str:
+    """The figure that the ratios were taken on."""
+    is_latency = bench.figure == "latency_us"
+    found = row.latency_us if is_latency else row.throughput_us
+    if found is None:
         return f"{row.name}: not measured; {row.note}"[:200]
-    spread = f" +- {row.latency_spread_us:.2f}" if row.latency_spread_us is not None else ""
-    return f"{row.name}: {row.latency_us:.2f}{spread}"
+    half = row.latency_spread_us if is_latency else row.throughput_spread_us
+    spread = f" +- {half:.2f}" if half is not None else ""
+    return f"{row.name}: {found:.2f}{spread} ({bench.figure.removesuffix('_us')})"
 
 
 def _next(run_id: str | None, named: str, main: str, bench: Bench) -> tuple[NextStep, ...]:

@@ -201,6 +201,9 @@ class Bench(Fact):
     sandbox: SandboxLevel | None = None
     message: str = ""
     """Why the outcome is unmeasured or inconclusive."""
+    doubt: str = ""
+    """Why no ratio counts as a gain, whatever its figure: results that are kept, work that is moved, more
+    CPUs than allowed; "" where nothing of that was seen."""
     program_failed: bool = False
     """Whether the program is why nothing was measured: not built or loadable, or wrong under the clock."""
     wall_s: float | None = None

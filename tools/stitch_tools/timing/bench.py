@@ -436,6 +436,7 @@ class _Run:
             outcome = against.outcome
         if seen.doubt is not None:
             outcome, message = "inconclusive", seen.doubt
+            ratios = [row.model_copy(update={"outcome": outcome}) for row in ratios]
         against_it = seen.wrong or seen.speeding.conviction
         if against_it is not None:
             outcome, message, ratios = "unmeasured", against_it, []
@@ -456,6 +457,7 @@ class _Run:
             not_checked=seen.speeding.not_checked,
             sandbox=self.session.sandbox_level,
             message="; ".join(notes),
+            doubt=seen.doubt or "",
             program_failed=against_it is not None,
         )
 

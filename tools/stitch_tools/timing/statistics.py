@@ -18,8 +18,9 @@ CONFIDENCE = 0.95
 CPU_NOISE = 0.07
 GPU_NOISE = 0.05
 """Ratios this close to 1 are never called a gain or a loss. Two processes that run the same program differ
-by their memory's placement, which no number of rounds averages out: by up to 6.5% on a CPU
-(docs/benchmarks/scatter.md), by up to 5% on an H200 (docs/decisions/0004-timing.md)."""
+by their memory's placement, which no number of rounds averages out: medians by up to 6.5% on a quiet CPU
+(docs/benchmarks/scatter.md). On an H200 eager differed from itself by up to 5% from allocation to allocation
+(docs/decisions/0004-timing.md); programs were not measured against themselves there yet."""
 TIGHT_HALF_WIDTH = 0.05
 """An interval within this share of its median is good enough to stop, and to enter a geomean."""
 MIN_ROUNDS = 10
