@@ -3,14 +3,17 @@
 import contextlib
 import re
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import ValidationError
 
 from stitch_mcp.jobs.state import JobRequest, JobState
 from stitch_tools.errors import LockedError, StoreError, UsageError
 from stitch_tools.locks import FileLock
+from stitch_tools.models import Fact
 from stitch_tools.store import write_atomically
 
+FactT = TypeVar("FactT", bound=Fact)
 _ID = re.compile(r"[0-9a-f]{16}")
 
 
@@ -66,12 +69,7 @@ class JobFolder:
             UsageError: there is no such job.
             StoreError: its file is damaged.
         """
-        try:
-            return JobRequest.from_json_bytes(self._read("request.json"))
-        except ValidationError as error:
-            raise StoreError(
-                f"the request of job {self.job_id} is damaged", hint="make the call again"
-            ) from error
+        return self._fact("request", JobRequest)
 
     def state(self) -> JobState:
         """The state as far as its process came; `interrupted` where that died before the end.
@@ -97,11 +95,14 @@ class JobFolder:
             UsageError: there is no such job.
             StoreError: its file is damaged.
         """
+        return self._fact("state", JobState)
+
+    def _fact(self, name: str, kind: type[FactT]) -> FactT:
         try:
-            return JobState.from_json_bytes(self._read("state.json"))
+            return kind.from_json_bytes(self._read(f"{name}.json"))
         except ValidationError as error:
             raise StoreError(
-                f"the state of job {self.job_id} is damaged", hint="make the call again"
+                f"the {name} of job {self.job_id} is damaged", hint="make the call again"
             ) from error
 
     def _read(self, name: str) -> bytes:
