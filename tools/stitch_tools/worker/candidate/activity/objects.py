@@ -14,6 +14,7 @@ NOBODY, OWN, TORCH, LIBRARY, PYTHON, BRIDGE, LIBC, HELPER, WAITING, UNNAMED = ra
 UNNAMED (generated code) belong to whoever called them; in WAITING (parallel runtimes) threads wait."""
 
 NAMED = (OWN, TORCH, LIBRARY, PYTHON, BRIDGE)
+CALLERS = (OWN, BRIDGE, PYTHON)
 _WAITING = ("libgomp", "libomp", "libiomp", "libpthread")
 _HELPERS = ("libm.so", "libm-", "libmvec", "libstdc++", "libgcc_s")
 _SYSTEM = ("/usr/", "/lib/", "/lib64/", "/opt/", "/nix/")

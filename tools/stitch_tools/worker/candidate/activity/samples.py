@@ -2,8 +2,8 @@
 
 A sample is a program counter and the stack above it. Code of the program's own binary is its own work. Code
 of a library, of the C library, or generated code belongs to whoever called it: the innermost return address
-on the stack that lies in the program, in PyTorch or in a library decides. Under PyTorch the innermost ATen
-operator that computes is named; what only makes or views tensors is no work.
+on the stack that lies in the program, in PyTorch or in a library decides. Under PyTorch the ATen operator
+that was called is named, not those that it calls; what only makes or views tensors is no work.
 """
 
 import ctypes
@@ -205,6 +205,7 @@ class Attribution:
         )
         self._operators = _operators(self._mappings)
         self._own = _own_functions(self._mappings, belongings)
+        self._pool_works_for = ""
 
     @one_thread()
     def count(self, samples: torch.Tensor) -> Counter[Work]:
@@ -269,7 +270,7 @@ class Attribution:
         if owner == objects.OWN or (owner == objects.BRIDGE and leaf != owner):
             return ("copy", "C library") if leaf == objects.LIBC else ("own", self._own_name(words[at]))
         if owner == objects.TORCH:
-            return self._torch_work(places[at], operators)
+            return self._torch_work(places[at], owners, operators)
         if owner == objects.LIBRARY:
             return library_caller(owners, operators), self._places.names[int(places[at])]
         return "other", "interpreter and the rest"
@@ -281,19 +282,24 @@ class Attribution:
         place = int(self._places.find(address.view(1))[0])
         return self._places.names[place] if place >= 0 else _GENERATED
 
-    def _torch_work(self, place: torch.Tensor, operators: torch.Tensor) -> Work:
-        """The innermost operator that computes; frames of ended calls below it must not hide it."""
-        found = operators[operators >= 0].tolist()
-        names = [self._operators.names[index] for index in found]
+    def _torch_work(self, place: torch.Tensor, owners: torch.Tensor, operators: torch.Tensor) -> Work:
+        """The outermost operator that computes.
+
+        Those inside it may have left their addresses in room that it does not use (oneDNN takes much), so the
+        innermost one may have ended long ago. A thread of PyTorch's pool has no caller on its stack: what the
+        sample before it was in is what the pool works for.
+        """
+        names = [self._operators.names[index] for index in operators[operators >= 0].tolist()]
         computing = [name for name in names if name.removesuffix(DIRECTLY) not in _free_operators()]
-        if computing:
-            # Dispatched operators call functions that could be called directly, too.
-            dispatched = next((name for name in computing if not name.endswith(DIRECTLY)), computing[0])
-            return "pytorch", f"aten::{dispatched}"
+        # Dispatched operators call functions that could be called directly, too.
+        dispatched = [name for name in computing if not name.endswith(DIRECTLY)]
+        if dispatched or (computing and _first(owners, objects.CALLERS) >= 0):
+            self._pool_works_for = f"aten::{(dispatched or computing)[-1]}"
+            return "pytorch", self._pool_works_for
         library = self._places.names[int(place)]
-        if names or library.startswith(("libtorch_python", "libc10")):
+        if (names and not computing) or library.startswith(("libtorch_python", "libc10")):
             return "other", "tensors made and viewed"
-        return "pytorch", library
+        return "pytorch", self._pool_works_for or library
 
 
 def library_caller(owners: torch.Tensor, operators: torch.Tensor) -> str:
@@ -302,7 +308,7 @@ def library_caller(owners: torch.Tensor, operators: torch.Tensor) -> str:
     PyTorch did only where one of its operators is on the stack. A thread of the pool that PyTorch and the
     program share has no caller there, and what earlier work left in unused room must not look like one.
     """
-    caller = _first(owners, (objects.OWN, objects.BRIDGE, objects.PYTHON))
+    caller = _first(owners, objects.CALLERS)
     operator = _first_true(operators >= 0)
     if operator >= 0 and (caller < 0 or operator < caller):
         return "pytorch"
