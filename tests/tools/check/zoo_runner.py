@@ -120,12 +120,12 @@ class Verdict:
 
 
 def load_cases(target: str, kind: str | None = None) -> tuple[Case, ...]:
-    """The cases for `cpu` or `cuda`, by name.
+    """The cases for `cpu` or `cuda`, honest ones first, by name.
 
     Raises:
         ValueError: a case.toml has an unknown key or probe.
     """
-    kinds = (kind,) if kind else ("cheats", "honest")
+    kinds = (kind,) if kind else ("honest", "cheats")
     cases = [_read(path, name) for name in kinds for path in sorted((ZOO / name).glob("*/case.toml"))]
     return tuple(case for case in cases if target.partition(":")[0] in case.targets)
 
