@@ -5,7 +5,7 @@ The public functions are imported when they are first used: `import stitch_mcp` 
 
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+from stitch_tools import __version__
 
 if TYPE_CHECKING:
     from stitch_mcp.api import benchmark_program, check_program, compile_program, load_task, solve

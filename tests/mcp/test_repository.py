@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -154,9 +155,8 @@ def test_every_listed_command_has_a_module_that_bears_its_name() -> None:
 
 def test_server_json_fits_the_registry() -> None:
     server = json.loads((ROOT / "server.json").read_text(encoding="utf-8"))
-    pyproject = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    version = re.search(r'^version = "(.+)"$', pyproject, re.MULTILINE)
-    assert version is not None
+    from stitch_mcp import __version__
+
     assert server["$schema"].endswith("/2025-12-11/server.schema.json")
     assert re.fullmatch(r"[a-zA-Z0-9.-]+/[a-zA-Z0-9._-]+", server["name"])
     assert 1 <= len(server["description"]) <= 100
@@ -164,15 +164,27 @@ def test_server_json_fits_the_registry() -> None:
     (package,) = server["packages"]
     assert (package["registryType"], package["runtimeHint"]) == ("pypi", "uvx")
     assert package["transport"] == {"type": "stdio"}
-    assert server["version"] == package["version"] == version.group(1)
+    assert package["version"] == __version__
+    # The registry sorts servers by semantic version, which spells a development version otherwise than PyPI.
+    assert server["version"] == re.sub(r"\.dev(\d+)$", r"-dev.\1", __version__)
     assert f"<!-- mcp-name: {server['name']} -->" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_version_is_the_same_everywhere() -> None:
+def test_a_released_version_has_its_changelog_and_a_development_version_only_unreleased_changes() -> None:
     from stitch_mcp import __version__
 
-    assert f'version = "{__version__}"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    assert f"## [{__version__}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert (f"## [{__version__.split('.dev')[0]}]" in changelog) is (".dev" not in __version__)
+    assert "## [Unreleased]" in changelog
+
+
+def test_the_packages_version_is_read_from_one_place() -> None:
+    from stitch_mcp import __version__
+
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert settings["project"]["dynamic"] == ["version"]
+    written = (ROOT / settings["tool"]["hatch"]["version"]["path"]).read_text(encoding="utf-8")
+    assert f'__version__ = "{__version__}"' in written
 
 
 def test_the_readme_lists_every_command() -> None:
@@ -209,7 +221,7 @@ def test_no_line_names_a_machine() -> None:
     pattern = re.compile(r"(?<![\w.])/(?:root|home/[a-z]\w*)/")
     for name in listing.decode("utf-8").split("\0"):
         path = ROOT / name
-        if name and path.is_file() and path.suffix in {".md", ".py", ".toml", ".json", ".yml", ".txt", ""}:
+        if name and path.is_file() and path.suffix not in {".svg", ".png"}:
             found = pattern.search(path.read_text(encoding="utf-8", errors="replace"))
             assert not found or name == "tests/mcp/test_repository.py", name
 

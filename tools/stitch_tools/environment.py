@@ -2,25 +2,17 @@
 
 import os
 import platform
-from importlib.metadata import PackageNotFoundError, version
 
+from stitch_tools import __version__
 from stitch_tools.device import Target, cpu_info, find_gpus
 from stitch_tools.models import Environment
 from stitch_tools.processes.interpreter import Interpreter
 
 
-def stitch_version() -> str:
-    """Our own version, "unknown" in a source tree that was never installed."""
-    try:
-        return version("stitch-mcp")
-    except PackageNotFoundError:
-        return "unknown"
-
-
 def describe_environment(interpreter: Interpreter, target: Target) -> Environment:
     """This machine with the target interpreter, as known before anything was built."""
     return Environment(
-        stitch_version=stitch_version(),
+        stitch_version=__version__,
         platform=f"{platform.system()} {platform.release()} {platform.machine()}",
         cpu=cpu_info().model,
         cpu_count=os.cpu_count(),
