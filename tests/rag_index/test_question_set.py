@@ -1,33 +1,69 @@
-"""The question set keeps the promises of its README."""
+"""The question sets keep the promises of their README."""
 
-import json
 import re
+from collections import Counter
 from pathlib import Path
 
-HALVES = [Path(__file__).parent / "questions" / f"half_{half}.jsonl" for half in "ab"]
-ROWS = [[json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] for path in HALVES]
+import pytest
+
+from stitch_rag.diagnostics import message_chunks
+from stitch_rag.evaluate import QuestionRow, read_questions
+from stitch_rag.notes import load_notes
+
+QUESTIONS = Path(__file__).parent / "questions"
+HALF_A, HALF_B, SET_C = (
+    read_questions(QUESTIONS / name) for name in ("half_a.jsonl", "half_b.jsonl", "set_c.jsonl")
+)
 
 
-def contains_its_answer(row: dict[str, object]) -> bool:
-    answers = [str(answer) for answer in row["answers"] if ":" not in str(answer)[:5]]  # type: ignore[attr-defined]
-    question = str(row["question"]).lower()
-    return any(re.sub(r".*(?:::|\.)", "", answer).lower() in question for answer in answers)
+def contains_its_answer(row: QuestionRow) -> bool:
+    answers = [answer for answer in row.answers if ":" not in answer[:5]]
+    return any(re.sub(r".*(?:::|\.)", "", answer).lower() in row.question.lower() for answer in answers)
+
+
+def questions_of(rows: list[QuestionRow]) -> set[str]:
+    return {row.question.lower() for row in rows}
 
 
 def test_there_are_enough_questions_and_the_halves_share_none() -> None:
-    first, second = ({str(row["question"]) for row in rows} for rows in ROWS)
+    first, second = questions_of(HALF_A), questions_of(HALF_B)
     assert len(first) + len(second) >= 240
     assert not first & second
     assert abs(len(first) - len(second)) <= 2
 
 
-def test_both_halves_ask_of_every_kind() -> None:
-    first, second = ({row["kind"] for row in rows} for rows in ROWS)
-    assert first == second
+def test_the_fresh_set_is_large_enough_and_repeats_no_question() -> None:
+    fresh = questions_of(SET_C)
+    assert len(fresh) == len(SET_C) >= 130
+    assert not fresh & (questions_of(HALF_A) | questions_of(HALF_B))
+
+
+def test_each_set_asks_of_every_kind() -> None:
+    first, second, fresh = ({row.kind for row in rows} for rows in (HALF_A, HALF_B, SET_C))
+    assert first == second == fresh
     assert len(first) >= 12
 
 
-def test_at_most_a_third_contains_the_answer_s_symbol() -> None:
-    rows = [row for half in ROWS for row in half]
+def test_the_fresh_set_asks_of_each_kind_as_often_as_the_halves_do() -> None:
+    halves = Counter(row.kind for row in HALF_A + HALF_B)
+    fresh = Counter(row.kind for row in SET_C)
+    for kind, count in halves.items():
+        assert abs(fresh[kind] / len(SET_C) - count / len(HALF_A + HALF_B)) < 0.03, kind
+
+
+@pytest.mark.parametrize("rows", [HALF_A + HALF_B, SET_C], ids=["halves", "fresh"])
+def test_at_most_a_third_contains_the_answer_s_symbol(rows: list[QuestionRow]) -> None:
     assert sum(map(contains_its_answer, rows)) * 3 <= len(rows)
-    assert all(row["answers"] and set(row) == {"kind", "question", "answers"} for row in rows)
+
+
+@pytest.mark.parametrize("rows", [HALF_A, HALF_B, SET_C], ids=["a", "b", "c"])
+def test_every_answer_is_a_name_and_notes_and_messages_among_them_exist(rows: list[QuestionRow]) -> None:
+    known = {f"note:{note.slug}" for note in load_notes()} | {
+        f"diag:{slug}" for chunk in message_chunks() for slug in chunk.aliases
+    }
+    for row in rows:
+        assert row.answers, row.question
+        assert len(set(row.answers)) == len(row.answers), row.question
+        for answer in row.answers:
+            assert re.fullmatch(r"(?:note|diag):[a-z0-9-]+|\w+(?:(?:::|\.)\w+)*", answer), answer
+            assert answer in known or not answer.startswith(("note:", "diag:")), answer
