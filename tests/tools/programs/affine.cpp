@@ -5,6 +5,8 @@
 #include <chrono>
 #include <cstring>
 #include <thread>
+#include <unordered_map>
+#include <vector>
 
 #include "variant.h"
 
@@ -14,7 +16,18 @@
 
 struct StitchHandle {
   int64_t calls = 0;
+  std::unordered_map<uint64_t, std::vector<float>> known;  // results by a hash of all inputs
 };
+
+static uint64_t hash_of(const float* x, int64_t count) {
+  uint64_t hash = 1469598103934665603u;
+  for (int64_t i = 0; i < count; ++i) {
+    uint32_t bits;
+    std::memcpy(&bits, x + i, sizeof bits);
+    hash = (hash ^ bits) * 1099511628211u;
+  }
+  return hash;
+}
 
 extern "C" {
 
@@ -42,6 +55,13 @@ STITCH_EXPORT int32_t stitch_forward(StitchHandle* self, const StitchForwardArgs
   const float* x = reinterpret_cast<const float*>(static_cast<const char*>(input.data) + input.byte_offset);
   float* y = reinterpret_cast<float*>(static_cast<char*>(output.data) + output.byte_offset);
   ++self->calls;
+#ifdef KEEPS_BY_VALUE
+  std::vector<float>& result = self->known[hash_of(x, count)];
+  if (!result.empty()) {
+    std::memcpy(y, result.data(), static_cast<size_t>(count) * sizeof(float));
+    return STITCH_OK;
+  }
+#endif
 #ifdef SLEEP_MS
   std::this_thread::sleep_for(std::chrono::milliseconds(SLEEP_MS));
 #endif
@@ -67,6 +87,9 @@ STITCH_EXPORT int32_t stitch_forward(StitchHandle* self, const StitchForwardArgs
   }
 #ifdef WRONG_AFTER
   if (self->calls > WRONG_AFTER) y[count / 2] += 1.0f;
+#endif
+#ifdef KEEPS_BY_VALUE
+  result.assign(y, y + count);
 #endif
   return STITCH_OK;
 }

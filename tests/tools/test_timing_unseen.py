@@ -1,0 +1,148 @@
+"""Programs that are quick only on inputs that came before are told from those that are quick.
+
+What takes time here are pauses of milliseconds, so that a busy machine changes little about the ratios.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import pytest
+
+from stitch_tools.check.reference import Comparison, Expectation, ReferenceServer
+from stitch_tools.models import Program
+from stitch_tools.processes.interpreter import find_interpreter
+from stitch_tools.processes.session import TargetSession
+from stitch_tools.store import Store
+from stitch_tools.timing.ring import RingShape
+from stitch_tools.timing.seats import Field, deal, seat_program
+from stitch_tools.timing.unseen import Unseen, try_unseen
+from tests.tools.check_support import PROGRAMS, build, make_program, make_task, model_new
+
+REFERENCE = """
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return x * 2.0 + 1.0
+
+def get_inputs():
+    return [torch.randn(16, 64)]
+
+def get_init_inputs():
+    return []
+"""
+HONEST = """
+import torch
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        return x * 2.0 + 1.0
+"""
+TABLE_BY_VALUE = """
+import time, torch
+
+class ModelNew(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.prepared = set()
+
+    def forward(self, x):
+        key = float(x.sum())
+        if key not in self.prepared:
+            time.sleep(0.01)
+            self.prepared.add(key)
+        return x * 2.0 + 1.0
+"""
+SEEDS = (11, 12)
+SLOTS = 64
+
+
+class CountingServer(ReferenceServer):
+    """A reference server that counts the outputs that it is given."""
+
+    compared = 0
+
+    def compare(self, outputs_fd: int, expectation: Expectation, generator_after: bytes = b"") -> Comparison:
+        self.compared += 1
+        return super().compare(outputs_fd, expectation, generator_after)
+
+
+@dataclass
+class Room:
+    """A warm session with one task."""
+
+    session: TargetSession
+    store: Store
+
+    def native(self, *variant: str) -> Program:
+        """`affine.cpp` with these definitions."""
+        header = "".join(f"#define {line}\n" for line in variant).encode()
+        source = (PROGRAMS / "affine.cpp").read_bytes()
+        return make_program(self.store, {"affine.cpp": source, "variant.h": header}, "affine.cpp")
+
+    def look(self, program: Program, per_call_s: float | None = None) -> tuple[Unseen, int]:
+        """What new inputs show, and how many outputs were compared.
+
+        The program is called two times around its ring, the second time as under the clock, unless
+        `per_call_s` says what it took there.
+        """
+        task = make_task(self.store, REFERENCE)
+        with ExitStack() as stack:
+            judge = stack.enter_context(CountingServer(self.session, task, self.store))
+            facts = judge.observe()
+            shape = RingShape(SLOTS, len(SEEDS), SLOTS * 8192)
+            place = Field(
+                self.session, task, self.store, facts, shape, SEEDS, self.store.root.parent / "cache"
+            )
+            weights, draws = deal(stack, judge, SEEDS)
+            built = build(program, self.store) if program.format == "native" else None
+            seat = seat_program(stack, place, program, built, weights=weights, draws=draws, samples=1)
+            seat.go(SLOTS)
+            timed_s = seat.go(SLOTS) / SLOTS
+            seat.finish()
+            claimed_s = timed_s if per_call_s is None else per_call_s
+            return try_unseen(place, judge, seat, draws, per_call_s=claimed_s), judge.compared
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
+    root = tmp_path_factory.mktemp("unseen")
+    with TargetSession(find_interpreter(None, root), threads=1) as session:
+        yield Room(session, Store(root / "store"))
+
+
+def test_a_program_that_keeps_its_results_by_value_is_slow_on_new_inputs(room: Room) -> None:
+    seen, _ = room.look(room.native("KEEPS_BY_VALUE", "SLEEP_MS 5"))
+    assert seen.wrong is None
+    assert seen.doubt is not None
+    assert "results are kept by the values of inputs" in seen.doubt
+
+
+def test_a_python_program_that_prepares_for_values_is_slow_on_new_inputs(room: Room) -> None:
+    seen, _ = room.look(model_new(room.store, TABLE_BY_VALUE))
+    assert seen.wrong is None
+    assert seen.doubt is not None
+
+
+@pytest.mark.parametrize("form", ["native", "python"])
+def test_an_honest_program_is_right_and_as_quick_on_new_inputs(room: Room, form: str) -> None:
+    paused = HONEST.replace("return", "import time; time.sleep(0.005); return")
+    program = room.native("SLEEP_MS 5") if form == "native" else model_new(room.store, paused)
+    seen, compared = room.look(program)
+    assert seen == Unseen()
+    assert compared >= 1
+
+
+def test_a_quick_program_on_many_new_inputs_has_few_of_its_outputs_compared(room: Room) -> None:
+    seen, compared = room.look(model_new(room.store, HONEST), per_call_s=1e-3)
+    assert seen.wrong is None
+    assert compared == 5
+
+
+@pytest.mark.parametrize("variant", ["LAZY_AFTER", "WRONG_AFTER"])
+def test_a_program_that_computes_known_inputs_only_is_wrong_on_new_ones(room: Room, variant: str) -> None:
+    """It works twice around the ring, and once around the small one, which has 20 slots for calls of 5 ms."""
+    seen, _ = room.look(room.native(f"{variant} {2 * SLOTS + 20}"), per_call_s=5e-3)
+    assert seen.wrong is not None
+    assert "another result than the check" in seen.wrong
