@@ -30,7 +30,8 @@ def job_answer(room: Room, state: JobState) -> JobAnswer:
     result: dict[str, Any] | None = None
     steps = _next(room, state)
     if state.status == "completed" and state.result is not None:
-        result = {name: value for name, value in state.result.items() if name not in ("status", "next_steps")}
+        hidden = ("status", "next_steps", *getattr(find_tool(state.tool).answer, "DETAILS", ()))
+        result = {name: value for name, value in state.result.items() if name not in hidden}
         steps = tool_answer(room, state).next_steps
     return JobAnswer(
         status=state.status,

@@ -62,17 +62,24 @@ def _shorten(fields: dict[str, Any]) -> bool:
     """Cut the largest list or text of the fields in half; whether there was one to cut."""
     name = max(fields, key=lambda key: len(_text(fields[key])))
     value = fields[name]
-    if isinstance(value, list) and len(value) > 1:  # pyright: ignore[reportUnknownArgumentType]
-        fields[name] = [*value[: len(value) // 2], _CUT]  # pyright: ignore[reportUnknownArgumentType]
-        if len(value) == 2:  # pyright: ignore[reportUnknownArgumentType]
-            fields[name] = [_CUT]
-        return True
-    if isinstance(value, dict) and value:
-        return _shorten(value)  # pyright: ignore[reportUnknownArgumentType]
-    if isinstance(value, list) and value and isinstance(value[0], str) and len(value[0]) > len(_CUT):
-        fields[name] = [value[0][: len(value[0]) // 2].removesuffix(_CUT) + _CUT]
-        return len(value[0]) > 2 * len(_CUT)  # pyright: ignore[reportUnknownArgumentType]
     if isinstance(value, str) and len(value) > 2 * len(_CUT):
         fields[name] = value[: len(value) // 2].removesuffix(_CUT) + _CUT
         return True
+    if isinstance(value, dict) and value:
+        return _shorten(value)  # pyright: ignore[reportUnknownArgumentType] # JSON
+    if isinstance(value, list) and value:
+        return _shorten_list(value)  # pyright: ignore[reportUnknownArgumentType] # JSON
     return False
+
+
+def _shorten_list(rows: list[Any]) -> bool:
+    """Drop the second half of a list, or cut its only member; whether there was something to cut."""
+    mark: Any = {"cut": _CUT} if isinstance(rows[0], dict) else _CUT
+    if len(rows) > 2 or (len(rows) == 2 and rows[1] != mark):
+        rows[(len(rows) + 1) // 2 :] = [mark]
+        return True
+    only: dict[str, Any] = {"": rows[0]}
+    if rows[0] == mark or not _shorten(only):
+        return False
+    rows[0] = only[""]
+    return True

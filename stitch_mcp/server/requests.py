@@ -4,13 +4,13 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from stitch_mcp.server.tool import SlowRequest
+from stitch_mcp.server.tool import RepeatableRequest, Request
 
 CALL_ONLY = frozenset({"wait_s", "rerun", "detail", "files", "main"})
 """Arguments that say how to answer, or whose content is named by hash: they are no part of the work."""
 
 
-class InRun(SlowRequest):
+class InRun(RepeatableRequest):
     """Arguments of a tool that works in a run."""
 
     run_id: str
@@ -24,19 +24,24 @@ class NamesProgramOfRun(InRun):
     """program_id; left out: the run's newest."""
 
 
-class NamesReference(SlowRequest):
+class Detailed(Request):
+    """Arguments of a tool whose answer has fields that are shown on demand."""
+
+    detail: Literal["concise", "detailed"] = "concise"
+
+
+class NamesReference(RepeatableRequest):
     """Arguments of a tool that needs a reference."""
 
-    run_id: str = ""
-    """Run from analyze_reference; the step then belongs to it."""
     reference: str = ""
-    """Instead of run_id: path.py, path.py:Object, task.toml, or a task_id."""
-    detail: Literal["concise", "detailed"] = "concise"
+    """path.py, path.py:Object, task.toml, or a task_id."""
 
 
 class NamesProgram(NamesReference):
     """Arguments of a tool that needs a program and its reference."""
 
+    run_id: str = ""
+    """Run from analyze_reference, in place of reference; the step is recorded in it."""
     program: str = ""
     """program_id, or path of a folder or source file. Left out: the run's newest."""
     files: dict[str, str] = Field(default_factory=dict[str, str])

@@ -9,6 +9,7 @@ from typing import Any
 
 from stitch_mcp.config import Config, load_config
 from stitch_mcp.jobs.supervisor import Supervisor
+from stitch_mcp.server.docs import Docs
 from stitch_mcp.server.tool import TOOLSETS, Toolset
 from stitch_planner.runs import Workspace
 from stitch_tools.errors import UsageError
@@ -37,6 +38,11 @@ class Room:
     def supervisor(self) -> Supervisor:
         """The jobs of this workspace."""
         return Supervisor(self.workspace.folder, keep=self.keep_jobs)
+
+    @cached_property
+    def docs(self) -> Docs:
+        """The documentation on this machine."""
+        return Docs(self.config)
 
     @cached_property
     def root(self) -> Path:

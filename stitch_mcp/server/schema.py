@@ -20,6 +20,8 @@ def tool_schema(model: type[BaseModel], *, output: bool = False) -> Schema:
     schema.pop("description", None)
     if output:
         schema["required"] = ["status"]
+        # The same in every tool; the guide tells what each means.
+        schema["properties"]["status"].pop("enum", None)
         _open(schema)
     return schema
 

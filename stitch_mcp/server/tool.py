@@ -35,9 +35,14 @@ class SlowRequest(Request):
     """Arguments of a tool that runs as a job."""
 
     wait_s: float = Field(default=30.0, ge=0, le=MAX_WAIT_S)
-    """Seconds to wait; then a job_id for get_job comes back."""
+    """Seconds until a job_id for get_job comes back."""
+
+
+class RepeatableRequest(SlowRequest):
+    """Arguments of a job whose result is given again to an equal call."""
+
     rerun: bool = False
-    """Do the work again although an equal call is done."""
+    """Do it again although an equal call is done."""
 
 
 class Answer(Fact):
@@ -48,9 +53,8 @@ class Answer(Fact):
     job_id: str | None = None
     run_id: str | None = None
     artifact: str | None = None
-    """Id of the evidence in full."""
+    """Evidence in full."""
     next_steps: tuple[NextStep, ...] = ()
-    """Best first: tool, arguments, why."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ TOOLS = (
     "inspect_environment",
     "analyze_reference",
     "make_plan",
+    "search_docs",
     "compile_program",
     "check_program",
     "benchmark_program",

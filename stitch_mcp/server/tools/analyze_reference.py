@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from stitch_mcp.server.requests import NamesContract
+from stitch_mcp.server.requests import Detailed, NamesContract
 from stitch_mcp.server.tool import Answer, NextStep, Tool
 from stitch_mcp.server.work import Work
 from stitch_tools.models import Graph, TensorSpec
@@ -10,7 +10,7 @@ from stitch_tools.models import Graph, TensorSpec
 _MOST_OPS = 12
 
 
-class AnalyzeReference(NamesContract):
+class AnalyzeReference(NamesContract, Detailed):
     """Arguments of analyze_reference."""
 
 

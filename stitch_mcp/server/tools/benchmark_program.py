@@ -2,13 +2,13 @@
 
 from typing import ClassVar
 
-from stitch_mcp.server.requests import NamesProgram
+from stitch_mcp.server.requests import Detailed, NamesProgram
 from stitch_mcp.server.tool import Answer, NextStep, Tool
 from stitch_mcp.server.work import Work
 from stitch_tools.models import Bench, Timing
 
 
-class BenchmarkProgram(NamesProgram):
+class BenchmarkProgram(NamesProgram, Detailed):
     """Arguments of benchmark_program."""
 
     quick: bool = True

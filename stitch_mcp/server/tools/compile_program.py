@@ -2,15 +2,15 @@
 
 from typing import ClassVar
 
-from stitch_mcp.server.requests import NamesProgram
+from stitch_mcp.server.requests import Detailed, NamesProgram
 from stitch_mcp.server.tool import Answer, NextStep, Tool
 from stitch_mcp.server.work import Work
-from stitch_tools.models import Build, Diagnostic, KernelResources
+from stitch_tools.models import Build, Diagnostic, KernelResources, Program
 
 _MOST_MESSAGES = 12
 
 
-class CompileProgram(NamesProgram):
+class CompileProgram(NamesProgram, Detailed):
     """Arguments of compile_program."""
 
     archs: tuple[str, ...] = ()
@@ -27,6 +27,8 @@ class BuildAnswer(Answer):
     """Whether it compiled."""
     diagnostics: tuple[str, ...] = ()
     """Compiler messages, errors first: file:line:column: severity: text. Quoted data."""
+    docs: tuple[str, ...] = ()
+    """What documentation says of the first errors."""
     kernels: tuple[str, ...] = ()
     """Registers, shared memory and spills of each CUDA kernel."""
     cache_hit: bool | None = None
@@ -36,6 +38,7 @@ class BuildAnswer(Answer):
 
 def compile_program(request: CompileProgram, work: Work) -> BuildAnswer:
     """The program's build, recorded in its run."""
+    from stitch_mcp.server.docs import advice
     from stitch_planner.join import joined, record_build
 
     program, desk, run_id = work.program, work.desk, work.subject.run_id
@@ -63,11 +66,12 @@ def compile_program(request: CompileProgram, work: Work) -> BuildAnswer:
         program_id=named,
         ok=build.ok,
         diagnostics=tuple(_line(item) for item in _gravest(build)),
+        docs=advice(desk.config, (item.doc_query for item in _gravest(build))) if not build.ok else (),
         kernels=tuple(_kernel(item) for item in build.resources[:_MOST_MESSAGES]),
         cache_hit=build.cache_hit,
         wall_s=build.wall_s,
         command=" ".join(build.command)[:1500],
-        next_steps=_next(build, where, named),
+        next_steps=_next(build, where, program),
     )
 
 
@@ -97,16 +101,20 @@ def _message(build: Build) -> str:
     return f"the compiler refused it: {errors} error{'s' if errors != 1 else ''}"
 
 
-def _next(build: Build, where: dict[str, str], named: str) -> tuple[NextStep, ...]:
+def _next(build: Build, where: dict[str, str], program: Program) -> tuple[NextStep, ...]:
     if build.ok:
-        arguments = {**where, "program": named}
-        return (
-            (NextStep(tool="check_program", arguments=arguments, why="see whether it computes the same"),)
-            if where
-            else ()
-        )
-    arguments = {**where, "files": {"program.cpp": "MENDED SOURCE"}}
-    return (NextStep(tool="compile_program", arguments=arguments, why="mend what `diagnostics` names"),)
+        place = where or {"reference": "PATH.py"}
+        arguments = {**place, "program": program.program_id[:16]}
+        return (NextStep(tool="check_program", arguments=arguments, why="see whether it computes the same"),)
+    arguments = {**where, "files": {program.main: "MENDED SOURCE"}}
+    mend = NextStep(tool="compile_program", arguments=arguments, why="mend what `diagnostics` names")
+    query = next((item.doc_query for item in _gravest(build) if item.doc_query), "")
+    if not query:
+        return (mend,)
+    look = NextStep(
+        tool="search_docs", arguments={"query": query}, why="look up what the first error is about"
+    )
+    return (mend, look)
 
 
 TOOL = Tool(

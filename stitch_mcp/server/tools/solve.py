@@ -10,6 +10,8 @@ from stitch_mcp.server.work import Work
 class Solve(NamesContract):
     """Arguments of solve."""
 
+    run_id: str = ""
+    """Run that other tools began, in place of reference."""
     quick: bool = False
     """No sanitizers, fewest rounds. Not for a run that exists."""
     min_speedup: float | None = Field(default=None, gt=0)

@@ -59,7 +59,7 @@ def test_every_tool_is_a_module_of_its_name_with_one_way_to_answer() -> None:
 def test_read_only_and_toolsets_leave_tools_out(tmp_path: Path) -> None:
     settings = {"workspace": tmp_path}
     assert offered(open_room(settings)) == list(TOOLS)
-    looking = ["inspect_environment", "review_program", "get_job", "get_artifact"]
+    looking = ["inspect_environment", "search_docs", "review_program", "get_job", "get_artifact"]
     assert offered(open_room(settings, read_only=True)) == looking
     solving = offered(open_room(settings, toolsets=parse_toolsets("solve")))
     assert solving == ["inspect_environment", "solve", "get_job", "cancel_job", "get_artifact"]

@@ -30,6 +30,11 @@ class SanitizerFinding(Fact):
     count: int = 1
     """How many reports fell together."""
 
+    @property
+    def doc_query(self) -> str:
+        """Plain words to search documentation with."""
+        return f"sanitizer {self.rule.replace('-', ' ')}"
+
 
 class SanitizerRun(Fact):
     """What one tool found, or why it was not applied."""

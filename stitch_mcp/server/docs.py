@@ -1,0 +1,83 @@
+"""The documentation as tools use it: one reader behind a lock, and the best words on a compiler's errors."""
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, TypeVar
+
+from stitch_mcp import __version__
+from stitch_mcp.config import Config
+
+if TYPE_CHECKING:
+    from stitch_rag.reader import Reader
+    from stitch_rag.results import Hit, SearchResult
+
+T = TypeVar("T")
+_MOST_QUERIES = 2
+_LINE_CHARS = 600
+_OWN = ("notes", "compiler")
+
+
+class Docs:
+    """This user's documentation. Questions come from many threads; one is answered at a time."""
+
+    def __init__(self, config: Config) -> None:
+        """Nothing is opened before the first question."""
+        self._config = config
+        self._guard = threading.Lock()
+        self._reader: Reader | None = None
+
+    def ask(self, question: "Callable[[Reader], T]") -> T:
+        """What the open reader answers; errors are the question's."""
+        from stitch_mcp.documentation import open_reader
+
+        with self._guard:
+            if self._reader is None:
+                self._reader = open_reader(self._config)
+            return question(self._reader)
+
+    def close(self) -> None:
+        """Close the index and end the process of the embedding model, if they were opened."""
+        with self._guard:
+            if self._reader is not None:
+                self._reader.close()
+            self._reader = None
+
+
+def version_of(hit: "Hit") -> str:
+    """The version of what a hit documents; our own notes have that of this package."""
+    return hit.version or (f"stitch-mcp {__version__}" if hit.source in _OWN else "unknown")
+
+
+def advice(config: Config, queries: Iterable[str]) -> tuple[str, ...]:
+    """A line for each of the first queries that the documentation has an answer to; never an error.
+
+    Args:
+        config: says where the index lies.
+        queries: the `doc_query` of diagnostics or findings, the gravest first.
+    """
+    wanted = list(dict.fromkeys(query for query in queries if query.strip()))[:_MOST_QUERIES]
+    if not wanted:
+        return ()
+    docs = Docs(config)
+    try:
+        found = docs.ask(lambda reader: reader.resolve(wanted, count=1, max_tokens=250))
+    finally:
+        docs.close()
+    lines = (_line(result) for result in found)
+    return tuple(dict.fromkeys(line for line in lines if line))
+
+
+def _line(result: "SearchResult") -> str:
+    # A doubtful hit is worth showing only where it is about messages themselves.
+    hits = [
+        hit
+        for hit in result.hits
+        if result.confidence in ("exact", "high") or hit.kind in ("diagnostic", "error")
+    ]
+    parts = [
+        f"{hit.symbol} ({hit.library}, {version_of(hit)}): {hit.summary} {hit.text}".strip()
+        for hit in hits[:1]
+    ]
+    if result.nearest:
+        parts.append(f"Names that exist: {', '.join(result.nearest)}.")
+    return " ".join(" ".join(parts).split())[:_LINE_CHARS]
