@@ -9,6 +9,8 @@ import pytest
 from stitch_rag.diagnostics import message_chunks
 from stitch_rag.evaluate import QuestionRow, read_questions
 from stitch_rag.notes import load_notes
+from stitch_tools.compile.toolchain import cuda_root, find_nvcc
+from stitch_tools.errors import EnvironmentMissingError
 
 QUESTIONS = Path(__file__).parent / "questions"
 HALF_A, HALF_B, SET_C = (
@@ -67,3 +69,29 @@ def test_every_answer_is_a_name_and_notes_and_messages_among_them_exist(rows: li
         for answer in row.answers:
             assert re.fullmatch(r"(?:note|diag):[a-z0-9-]+|\w+(?:(?:::|\.)\w+)*", answer), answer
             assert answer in known or not answer.startswith(("note:", "diag:")), answer
+
+
+@pytest.mark.nvcc
+def test_the_runtime_s_and_driver_s_names_of_the_fresh_set_stand_in_the_toolkit_s_headers() -> None:
+    try:
+        nvcc = find_nvcc()
+    except EnvironmentMissingError as error:
+        pytest.skip(error.message)
+    if nvcc.major < 13:
+        pytest.skip("the set was written for the names of CUDA 13")
+    include = cuda_root(nvcc) / "include"
+    headers = (
+        "cuda.h",
+        "cuda_runtime.h",
+        "cuda_runtime_api.h",
+        "driver_types.h",
+        "texture_types.h",
+        "library_types.h",
+    )
+    more = ("cuda_device_runtime_api.h", "cuda_occupancy.h", "driver_functions.h")
+    text = "".join((include / name).read_text(encoding="utf-8", errors="replace") for name in headers + more)
+    known = set(re.findall(r"\w+", text))
+    named = {answer for row in SET_C for answer in row.answers}
+    ours = {name for name in named if re.match(r"cuda|CUDA_|cu[A-Z]|CU[a-z_]", name) and "." not in name}
+    assert len(ours) > 150
+    assert not ours - known
