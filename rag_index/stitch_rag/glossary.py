@@ -1,4 +1,4 @@
-"""Sentences of our own for symbols that headers declare without a word."""
+"""Sentences of our own for symbols that headers declare without a word, and how people ask for a symbol."""
 
 import re
 import tomllib
@@ -31,9 +31,21 @@ def glossary_text() -> str:
     return (package_files("stitch_rag") / "glossary.toml").read_text(encoding="utf-8")
 
 
+def phrases_text() -> str:
+    """The packaged file of phrases."""
+    return (package_files("stitch_rag") / "phrases.toml").read_text(encoding="utf-8")
+
+
 def explained(chunks: Iterable[Chunk]) -> list[Chunk]:
     """The chunks; those that say nothing get our sentence, the others its words to be found by."""
-    return [_explain(chunk) for chunk in chunks]
+    return [_asked_for(_explain(chunk)) for chunk in chunks]
+
+
+def _asked_for(chunk: Chunk) -> Chunk:
+    """The chunk with the words by which people ask for it."""
+    phrases = _phrases()
+    said = [phrases[name] for name in (chunk.symbol, *chunk.aliases) if name in phrases]
+    return replace(chunk, keywords=" ".join((chunk.keywords, *said)).strip()) if said else chunk
 
 
 def _explain(chunk: Chunk) -> Chunk:
@@ -58,6 +70,12 @@ def _filled(says: str, match: re.Match[str], glossary: _Glossary) -> str:
     for number, group in enumerate(match.groups(), 1):
         text = text.replace(f"{{{number}}}", glossary.words.get(group or "", group or ""))
     return text
+
+
+@lru_cache(maxsize=1)
+def _phrases() -> Mapping[str, str]:
+    """Name to phrase."""
+    return {name: said for names, said in tomllib.loads(phrases_text()).items() for name in names.split()}
 
 
 @lru_cache(maxsize=1)

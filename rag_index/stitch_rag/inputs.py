@@ -65,7 +65,7 @@ def docstring_input(target: Target) -> Input | None:
     if target.torch_version is None:
         return None
     key = sha256_hex(repr((code_hash(), target)).encode("utf-8"))
-    return Input(f"docstrings:{target.python}", key, lambda: read_docstrings(target))
+    return Input(f"docstrings:{target.python}", key, lambda: explained(read_docstrings(target)))
 
 
 def error_input(roots: Iterable[Root]) -> Input | None:
@@ -77,7 +77,9 @@ def error_input(roots: Iterable[Root]) -> Input | None:
     version = next((row.version for row in find_headers(found) if row.library == "cudart"), None)
     stat = library.stat()
     key = repr((code_hash(), str(library), stat.st_size, stat.st_mtime_ns, version))
-    return Input(f"errors:{library}", sha256_hex(key.encode("utf-8")), lambda: read_errors(library, version))
+    return Input(
+        f"errors:{library}", sha256_hex(key.encode("utf-8")), lambda: explained(read_errors(library, version))
+    )
 
 
 def page_inputs(place: IndexPlace) -> list[Input]:
@@ -115,6 +117,7 @@ def code_hash() -> str:
         "runtime_errors.py",
         "docstring_reader.py",
         "glossary.toml",
+        "phrases.toml",
         "sources.py",
         "inputs.py",
         "pages.py",

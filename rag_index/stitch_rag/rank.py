@@ -76,6 +76,7 @@ def features(evidence: Evidence, row: Outline, weights: Weights) -> dict[str, fl
         "name": fit.in_name,
         "brief": fit.in_brief,
         "coverage": fit.covered,
+        "text": fit.in_all,
         "precision": hits / len(own) * math.sqrt(fit.in_name) if own else 0.0,
         "surplus": math.log1p(len(own) - hits),
         "order": _order(own, fit.matched),
@@ -95,7 +96,7 @@ class _Fit:
     def __init__(self, evidence: Evidence, row: Outline, synonym: float) -> None:
         words = evidence.question.words
         total = sum(evidence.idf.get(word.stem, 0.0) for word in words) or 1.0
-        self.in_name = self.in_brief = self.covered = 0.0
+        self.in_name = self.in_brief = self.covered = self.in_all = 0.0
         self.matched: list[str] = []
         for word in words:
             share = evidence.idf.get(word.stem, 0.0) / total
@@ -105,6 +106,7 @@ class _Fit:
             self.in_name += share * name
             self.in_brief += share * brief
             self.covered += share * max(name, brief)
+            self.in_all += share * max(name, brief, _match(word, row.text_stems, synonym)[0])
 
 
 def _share(relevance: Mapping[int, float], number: int) -> float:

@@ -42,6 +42,8 @@ _FIELDS = (
     "architectures, keywords"
 )
 _BUSY_MS = 2000
+_BEGINNING = 800
+"""Characters of a text, as it is indexed, that the ranking looks at word by word."""
 # No sync at each file: a power cut may cost a half-built index, which is then built anew; the index itself is
 # synced before it is swapped in.
 _FAST = "PRAGMA synchronous = OFF;"
@@ -63,6 +65,8 @@ class Outline:
     deprecated: bool
     name_stems: frozenset[str]
     brief_stems: frozenset[str]
+    text_stems: frozenset[str]
+    """Of the beginning of its text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,8 +201,8 @@ class IndexStore:
         marks = ", ".join("?" * len(numbers))
         found = self._db.execute(
             "SELECT c.id, chunk_id, symbol, kind, library, version, architectures, c.brief != '', "
-            "deprecated, f.parts, f.brief FROM chunks c JOIN fulltext f ON f.rowid = c.id "
-            f"WHERE c.id IN ({marks})",
+            f"deprecated, f.parts, f.brief, substr(f.body, 1, {_BEGINNING}) "
+            f"FROM chunks c JOIN fulltext f ON f.rowid = c.id WHERE c.id IN ({marks})",
             tuple(numbers),
         )
         return [_outline(row) for row in found]
@@ -312,9 +316,8 @@ def _row(chunk: Chunk) -> tuple[object, ...]:
 
 
 def _outline(row: Sequence[Any]) -> Outline:
-    number, chunk_id, symbol, kind, library, version, architectures, documented, deprecated, parts, brief = (
-        row
-    )
+    number, chunk_id, symbol, kind, library, version, architectures, *rest = row
+    documented, deprecated, parts, brief, text = rest
     return Outline(
         number,
         chunk_id,
@@ -327,6 +330,7 @@ def _outline(row: Sequence[Any]) -> Outline:
         bool(deprecated),
         frozenset(parts.split()),
         frozenset(brief.split()),
+        frozenset(text.split()),
     )
 
 

@@ -72,9 +72,7 @@ def stem(word: str) -> str:
     """A lower-case word without its inflection, so that copies finds copy, and allocation finds allocate."""
     if len(word) < 4 or not word.isalpha():
         return word
-    word = word.replace("isation", "ization").removesuffix("'s")
-    if word.endswith("ise"):
-        word = word[:-3] + "ize"
+    word = _BRITISH.sub(r"iz\1", word.removesuffix("'s"))
     for suffix, instead in _SUFFIXES:
         rest = word.removesuffix(suffix)
         if rest != word and len(rest) >= 3 and _VOWEL.search(rest):
@@ -91,6 +89,7 @@ def is_plain(identifier: str) -> bool:
 
 
 _VOWEL = re.compile(r"[aeiouy]")
+_BRITISH = re.compile(r"is(e|es|ed|er|ers|ing|ation|ations)$")
 _SUFFIXES = (
     ("izations", "iz"),
     ("ization", "iz"),

@@ -119,6 +119,16 @@ def test_a_header_of_macros_only_is_read() -> None:
     assert set(chunks) == {"LEFT", "RIGHT"}
 
 
+def test_a_comment_beside_a_parameter_is_not_the_function_s() -> None:
+    text = """/** Weighs a box. */
+int shelfWeigh(  //
+    int box,  ///< may be empty
+    int place);
+"""
+    found = header_chunks(declarations(text), Place("cudart", "1", "a.h", "test"))
+    assert [(row.symbol, row.brief) for row in found] == [("shelfWeigh", "Weighs a box.")]
+
+
 def test_markup_of_newer_comments_becomes_plain_text() -> None:
     comment = read_comment("//! Adds :cpp:func:`cub::Sum` to ``x``.\n//!\n//! @param[in] x the *other* term")
     assert comment.text == "Adds cub::Sum to `x`.\nParameter x: the *other* term"

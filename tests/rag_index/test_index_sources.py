@@ -2,12 +2,13 @@
 
 import json
 import sys
+import tomllib
 from pathlib import Path
 
 from stitch_rag.chunks import Chunk
 from stitch_rag.diagnostics import message_chunks
 from stitch_rag.docstrings import Target, docstring_chunks, read_docstrings
-from stitch_rag.glossary import explained
+from stitch_rag.glossary import explained, phrases_text
 from stitch_rag.inputs import docstring_input, error_input
 from stitch_rag.runtime_errors import find_runtime, read_errors
 from stitch_rag.sources import Root, find_roots
@@ -62,3 +63,15 @@ def test_an_undocumented_symbol_gets_our_sentence_and_a_documented_one_our_words
     assert documented.brief == "Header's own."
     assert "y = alpha x + y" in documented.keywords
     assert (other.brief, other.keywords) == ("", "")
+
+
+def test_how_people_ask_leads_to_a_symbol_and_is_never_shown() -> None:
+    chunk = Chunk("cudaMalloc", "function", "cudart", "13.0", brief="Allocate memory on the device")
+    found = explained([chunk])[0]
+    assert "buffer" in found.keywords
+    assert (found.brief, found.text) == (chunk.brief, chunk.text)
+
+
+def test_each_name_has_one_phrase() -> None:
+    names = [name for key in tomllib.loads(phrases_text()) for name in key.split()]
+    assert len(names) == len(set(names))

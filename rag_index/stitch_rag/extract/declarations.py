@@ -122,6 +122,10 @@ class _Reader:
         scope = self._scope
         if (scope is not None and scope.kind == "body") or token.start == self._ignored_line:
             return
+        if self._statement.count("(") > self._statement.count(")") and (
+            scope is None or scope.kind != "enum"
+        ):
+            return  # it speaks of one parameter, not of the function
         if scope is not None and scope.kind == "enum" and self._statement.strip():
             self._end_enumerator(scope, token.start)  # the last one of an enum has no comma
         trailing = re.match(r"/\*[*!]<|//[/!]<", token.text) is not None
