@@ -242,7 +242,7 @@ class _Run:
             )
             # Where others ran beside us a go costs milliseconds more than its calls; that proves nothing.
             if doubt is None and not describe_disturbance(rounds):
-                doubt = moved or disagreement(program) or unseen.doubt
+                doubt = moved or unseen.doubt or disagreement(program)
             self.say("comparing outputs of the timed calls with the reference")
             wrong, unchecked = recheck(judge, self.task, self.facts, place.seeds, program)
             self._recheck_graphed(seats, judge, place)
