@@ -44,8 +44,8 @@ class RunView(Fact):
 
     @property
     def event_rows(self) -> list[tuple[str, str, str]]:
-        """Time, kind and the words of each event; hashes are left out."""
-        return [(event.at, event.kind, _words(event)) for event in self.events]
+        """UTC time to the second, kind and the words of each event; hashes are left out."""
+        return [(event.at[:19].replace("T", " "), event.kind, _words(event)) for event in self.events]
 
 
 def list_history(root: Path) -> History:

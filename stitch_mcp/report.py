@@ -3,7 +3,10 @@
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """What could steer a terminal. Programs and compilers supply some of the text that is shown."""
@@ -20,6 +23,8 @@ class Section:
     columns: tuple[str, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
     notes: tuple[str, ...] = ()
+    cut: bool = False
+    """Whether a terminal that is too narrow cuts the last column instead of folding it."""
 
 
 def print_sections(sections: Sequence[Section], stream: TextIO) -> None:
@@ -42,9 +47,8 @@ def _printable(section: Section) -> Section:
     def clean(texts: Iterable[str]) -> tuple[str, ...]:
         return tuple(_CONTROL.sub("\N{REPLACEMENT CHARACTER}", text) for text in texts)
 
-    return Section(
-        section.title, section.columns, tuple(clean(row) for row in section.rows), clean(section.notes)
-    )
+    rows = tuple(clean(row) for row in section.rows)
+    return Section(section.title, section.columns, rows, clean(section.notes), section.cut)
 
 
 def render_text(section: Section) -> str:
@@ -74,9 +78,36 @@ def _is_figure(cell: str) -> bool:
     return cell in ("", "-") or _FIGURE.fullmatch(cell) is not None
 
 
+def _rich_table(section: Section, width: int) -> "Table":
+    """The section's table; names in its first column stay whole where they leave room for the others."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    # No borders: on a narrow terminal their width is worth more to the cells.
+    table = Table(
+        title=section.title or None,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
+    names = max((len(row[0]) for row in section.rows), default=0)
+    for index, (name, right) in enumerate(zip(section.columns, _numeric_columns(section), strict=True)):
+        whole = names <= 0.6 * width if index == 0 else section.cut and index < len(section.columns) - 1
+        table.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=whole)
+    for row in section.rows:
+        *cells, last = (Text(cell) for cell in row)
+        if section.cut:
+            last.no_wrap, last.overflow = True, "ellipsis"
+        table.add_row(*cells, last)
+    return table
+
+
 def _print_rich(sections: Iterable[Section], stream: TextIO) -> None:
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
     console = Console(file=stream, highlight=False)
@@ -84,12 +115,7 @@ def _print_rich(sections: Iterable[Section], stream: TextIO) -> None:
         if number:
             console.print()
         if section.columns:
-            table = Table(title=section.title or None, title_justify="left", title_style="bold")
-            for name, right in zip(section.columns, _numeric_columns(section), strict=True):
-                table.add_column(name, justify="right" if right else "left", overflow="fold")
-            for row in section.rows:
-                table.add_row(*(Text(cell) for cell in row))
-            console.print(table)
+            console.print(_rich_table(section, console.width))
         elif section.title:
             console.print(Text(section.title, style="bold"))
         for note in section.notes:

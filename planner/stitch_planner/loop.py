@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stitch_planner.run_events import RunFinished, RunResumed, RunStarted, RunStopped
+from stitch_planner.run_events import RunFinished, RunResumed, RunStarted, RunStopped, kind_of
 from stitch_planner.runs import Run, Workspace, started
 from stitch_planner.steps import STEPS, Work
 from stitch_tools.device import Target, resolve_target
@@ -303,8 +303,10 @@ class _Budget:
 def _advance(opened: _Opened, request: SolveRequest, emit: Emit, budget: _Budget) -> None:
     run = opened.run
     first = started(run.state)
-    if run.state.stopped is not None:
-        run.record(RunResumed(step=_open_step(run)))
+    resumed = RunResumed(step=_open_step(run))
+    # Once for any number of attempts that ended before their first step.
+    if request.resume is not None and run.log.events[-1].kind != kind_of(resumed):
+        run.record(resumed)
     with Work(
         run=run,
         task=opened.task,

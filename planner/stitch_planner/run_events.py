@@ -127,10 +127,10 @@ class RunStopped(Fact):
 
 
 class RunResumed(Fact):
-    """A stopped run goes on."""
+    """A run goes on after a stop or a kill, which leaves no event of its own."""
 
     step: str
-    """Step that is tried again."""
+    """Step that is tried next."""
 
 
 class RunFinished(Fact):

@@ -332,9 +332,10 @@ def explain(checked: Check, timed: Bench) -> str:
     against = timed.ratio("eager")
     flags = f" ({', '.join(checked.flags)})" if checked.flags else ""
     if against is None:
-        return f"correct{flags}, not timed: {timed.message}"
+        untimed = "not timed" if timed.outcome == "unmeasured" else timed.outcome
+        return f"correct{flags}, {untimed}: {timed.message}"
     interval = f"{against.speedup:.2f}x eager, 95% interval {against.low:.2f} to {against.high:.2f}"
-    words = {"faster": "faster", "slower": "correct but slower", "inconclusive": "correct, no clear gain"}
+    words = {"faster": "faster", "slower": "correct but slower", "inconclusive": "correct, inconclusive"}
     doubt = f"; {timed.doubt}" if timed.doubt else ""
     return f"{words.get(timed.outcome, timed.outcome)}{flags}: {interval}{doubt}"
 

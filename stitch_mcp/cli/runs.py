@@ -27,14 +27,19 @@ def list_runs(workspace: str | None, as_json: bool) -> int:
     root = settings(workspace=workspace).workspace
     history = list_history(root)
     rows = tuple(
-        (row.run_id, row.task, row.target, row.status, row.outcome, one_line(row.message))
+        (
+            row.run_id,
+            row.target,
+            row.status,
+            "-" if row.status == "open" else row.outcome,
+            one_line(row.message),
+        )
         for row in history.runs
     )
     none = () if rows else (f"no runs yet in {root}; start one with: stitch-mcp solve REF",)
     notes = history.problems or none
-    section = Section(
-        "", ("run", "task", "target", "status", "outcome", "how it ended") if rows else (), rows, notes
-    )
+    columns = ("run", "target", "status", "outcome", "how it ended") if rows else ()
+    section = Section("", columns, rows, notes, cut=True)
     return Output("runs list", as_json=as_json).finish(history.model_dump(mode="json"), [section])
 
 

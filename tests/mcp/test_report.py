@@ -1,6 +1,11 @@
 """What a person sees of a table whose texts come from compilers and programs."""
 
-from stitch_mcp.report import Section, one_line, render_text
+import io
+import re
+
+import pytest
+
+from stitch_mcp.report import Section, one_line, print_sections, render_text
 from stitch_mcp.tables import check_sections, demo_sections
 from stitch_planner.loop import SolveResult
 from stitch_tools.models import Check
@@ -17,6 +22,38 @@ def test_a_message_of_several_lines_is_one_row_of_a_table() -> None:
 def test_a_long_message_ends_in_dots_and_a_short_one_stays() -> None:
     assert one_line("ab " * 40) == "ab " * 25 + "ab..."
     assert one_line("x" * 80) == "x" * 80
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+RUN = "20261121T104221.397-gated_mlp-d7cc9a1d"
+
+
+def on_a_terminal(section: Section, columns: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    print_sections([section], stream)
+    return [re.sub(r"\x1b\[[0-9;]*m", "", line).rstrip() for line in stream.getvalue().splitlines()]
+
+
+def test_a_list_keeps_one_line_a_run_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = (RUN, "cuda", "accepted", "inconclusive", "correct, inconclusive: 1.00x eager " + "x" * 40)
+    columns = ("run", "target", "status", "outcome", "how it ended")
+    *_, line = on_a_terminal(Section("", columns, (row,), cut=True), 80, monkeypatch)
+    assert line.split()[:4] == list(row[:4])
+    assert line.endswith("\N{HORIZONTAL ELLIPSIS}")
+
+
+def test_a_long_name_is_folded_where_it_would_leave_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = RUN.replace("gated_mlp", "n" * 40)
+    lines = on_a_terminal(Section("", ("run", "status"), ((name, "accepted"),)), 60, monkeypatch)
+    assert all(len(line) <= 60 for line in lines)
+    assert "".join(line.split()[0] for line in lines[2:]) == name
+    assert lines[2].endswith("accepted")
 
 
 def test_what_was_not_checked_has_one_label() -> None:
