@@ -21,6 +21,7 @@ from stitch_tools.models import (
     Timing,
 )
 from stitch_tools.models.sanitizer import SanitizerRun
+from stitch_tools.processes.last_words import own_words
 
 if TYPE_CHECKING:
     from stitch_mcp.certificates import CertificateView
@@ -148,12 +149,12 @@ def _check_notes(check: Check) -> list[str]:
     notes = [f"status: {check.status}{flags}"]
     if check.message:
         notes.append(check.message)
+    if check.status != "accepted" and (printed := own_words(check.stderr_tail)):
+        notes.append(f"the program's last output:\n{printed}")
     notes.append(f"oracle: {check.oracle}; isolation: {check.sandbox or 'nothing ran'}")
     if check.repeats_bitwise is not None:
         notes.append(f"a second call on the same inputs gives {_same_bits(check.repeats_bitwise)}")
     notes += _not_checked(check.not_checked)
-    if check.stderr_tail and check.status != "accepted":
-        notes.append(f"the program's last output:\n{check.stderr_tail.rstrip()}")
     return notes
 
 

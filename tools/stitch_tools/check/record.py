@@ -18,6 +18,7 @@ from stitch_tools.models import (
     Severity,
 )
 from stitch_tools.models.evidence import WorkEvidence
+from stitch_tools.processes.last_words import without_modules
 from stitch_tools.processes.outcome import ChildDied
 
 TIME_OVER = "the time for the check was over"
@@ -135,7 +136,7 @@ def end_of_worker(death: ChildDied) -> End:
         status = "timed_out"
     elif outcome.kind == "out_of_memory":
         status = "out_of_memory"
-    return End(status, outcome.describe(), stderr_tail=outcome.stderr_tail[-4000:])
+    return End(status, outcome.describe(), stderr_tail=without_modules(outcome.stderr_tail)[-4000:])
 
 
 def end_of_load(answer: Answer) -> End:

@@ -11,6 +11,7 @@ from typing import Any, Self
 from stitch_tools.errors import EnvironmentMissingError, TaskError, WorkerError
 from stitch_tools.models import OutputError, ReferenceFacts, Sensitivity, Task
 from stitch_tools.processes.child import Child
+from stitch_tools.processes.last_words import own_words
 from stitch_tools.processes.outcome import ChildDied
 from stitch_tools.processes.session import TargetSession
 from stitch_tools.store import Store, make_scratch
@@ -355,5 +356,6 @@ def _fault(task: Task, error: dict[str, Any]) -> Exception:
 def _death_of_reference(death: ChildDied) -> TaskError:
     outcome = death.outcome
     hint = _HINTS["out_of_memory"] if outcome.kind == "out_of_memory" else _DEFAULT_HINT
-    tail = f"\n{outcome.stderr_tail.strip()[-1000:]}" if outcome.stderr_tail.strip() else ""
+    printed = own_words(outcome.stderr_tail)
+    tail = f"\n{printed[-1000:]}" if printed else ""
     return TaskError(f"the reference did not survive: {outcome.describe()}{tail}", hint=hint)

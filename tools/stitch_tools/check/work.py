@@ -25,6 +25,7 @@ from stitch_tools.check.traced import (
 from stitch_tools.errors import EnvironmentMissingError, TaskError
 from stitch_tools.models import CheckFlag, Finding, Severity
 from stitch_tools.models.evidence import WorkEvidence, WorkItem, WorkOwner
+from stitch_tools.processes.last_words import own_words
 from stitch_tools.processes.outcome import ChildDied
 
 _BLOCKS = (("own-1", 3), ("own-2", 5))
@@ -66,7 +67,7 @@ def trace_work(case: Case, reference: ReferenceServer, worker: Worker) -> Traced
     try:
         _watch(case, reference, worker, traced)
     except ChildDied as death:
-        last = death.outcome.stderr_tail.strip()[-_MOST_CHARS:]
+        last = own_words(death.outcome.stderr_tail)[-_MOST_CHARS:]
         message = f"right before, and under the tracer {death.outcome.describe()}"
         if death.outcome.kind in _OURS:
             traced.skipped.append(f"{_TOPIC}: {message}")

@@ -1,0 +1,35 @@
+"""What a process that died had printed, without what only concerns us."""
+
+import re
+from itertools import pairwise
+
+_FRAME = re.compile(r'\s*File "(?P<path>[^"]*)", line \d+')
+_OURS = "/stitch_tools/worker/"
+_HEADER = "(most recent call first):"
+_MODULES = "Extension modules: "
+"""What Python adds to the stack of a crash: one line that can be longer than all the rest."""
+
+
+def without_modules(text: str) -> str:
+    """The text without the list of modules that were loaded at a crash."""
+    return "".join(line for line in text.splitlines(keepends=True) if not line.startswith(_MODULES)).rstrip()
+
+
+def own_words(text: str) -> str:
+    """The text without the list of modules and the frames of our own worker in its stacks; may be empty."""
+    kept: list[str] = []
+    in_ours = False
+    for line in without_modules(text).splitlines():
+        frame = _FRAME.match(line)
+        if frame:
+            in_ours = _OURS in frame["path"]
+        elif not line.startswith("    "):  # else a frame's source line, which goes with it
+            in_ours = False
+        if not in_ours:
+            kept.append(line)
+    shown = [
+        line
+        for line, after in pairwise([*kept, ""])
+        if _HEADER not in line or _FRAME.match(after)  # else the header of an empty stack
+    ]
+    return "\n".join(shown).strip()
