@@ -7,6 +7,20 @@ from stitch_tools.models import Build, Check, Contract, Program, ProgramFormat, 
 from stitch_tools.store import Store
 
 PROGRAMS = Path(__file__).parent / "programs"
+AFFINE = """
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return x * 2.0 + 1.0
+
+def get_inputs():
+    return [torch.randn(64, 256)]
+
+def get_init_inputs():
+    return []
+"""
+"""The reference that `affine.cpp` solves, KernelBench-style."""
 
 
 def make_task(store: Store, source: str | bytes, **fields: object) -> Task:

@@ -19,21 +19,8 @@ from stitch_tools.timing.device_lock import device_lock
 from stitch_tools.timing.ring import ring_shape
 from stitch_tools.timing.seats import Field, Seat, deal, seat_program
 from stitch_tools.timing.statistics import outcome_of
-from tests.tools.check_support import PROGRAMS, build, make_program, make_task, model_new
+from tests.tools.check_support import AFFINE, PROGRAMS, build, make_program, make_task, model_new
 
-REFERENCE = """
-import torch
-
-class Model(torch.nn.Module):
-    def forward(self, x):
-        return x * 2.0 + 1.0
-
-def get_inputs():
-    return [torch.randn(64, 256)]
-
-def get_init_inputs():
-    return []
-"""
 RULES = Rules(min_rounds=10, max_rounds=10, blocks_per_visit=1, ignore_others=True)
 EAGER_ONLY = BenchOptions(baselines=("eager",), rules=RULES, budget_s=30.0)
 
@@ -43,7 +30,7 @@ class Room:
 
     def __init__(self, session: TargetSession, store: Store, cache_dir: Path) -> None:
         self.session, self.store, self.cache_dir = session, store, cache_dir
-        self.task = make_task(store, REFERENCE)
+        self.task = make_task(store, AFFINE)
         with ReferenceServer(session, self.task, store) as reference:
             self.facts = reference.observe()
 

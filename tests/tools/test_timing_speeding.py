@@ -20,22 +20,9 @@ from stitch_tools.timing import BenchOptions, benchmark_program
 from stitch_tools.timing.blocks import Rules
 from stitch_tools.timing.speeding import NO_CEILINGS
 from stitch_tools.timing.writer import SOURCE
-from tests.tools.check_support import PROGRAMS, build, make_program, make_task, model_new
+from tests.tools.check_support import AFFINE, PROGRAMS, build, make_program, make_task, model_new
 
-REFERENCE = """
-import torch
-
-class Model(torch.nn.Module):
-    def forward(self, x):
-        return x * 2.0 + 1.0
-
-def get_inputs():
-    return [torch.randn(64, 256)]
-
-def get_init_inputs():
-    return []
-"""
-VIEW = REFERENCE.replace("x * 2.0 + 1.0", "x.t()")
+VIEW = AFFINE.replace("x * 2.0 + 1.0", "x.t()")
 RULES = Rules(min_rounds=10, max_rounds=10, blocks_per_visit=1, ignore_others=True)
 OPTIONS = BenchOptions(baselines=("eager",), rules=RULES, budget_s=3.0)
 
@@ -72,7 +59,7 @@ class Room:
         files = {"affine.cpp": source, "variant.h": f"#define {variant}\n".encode()}
         return make_program(self.store, files, "affine.cpp")
 
-    def bench(self, program: Program, cache_dir: Path, reference: str = REFERENCE) -> Bench:
+    def bench(self, program: Program, cache_dir: Path, reference: str = AFFINE) -> Bench:
         task = make_task(self.store, reference)
         with ReferenceServer(self.session, task, self.store) as server:
             facts = server.observe()

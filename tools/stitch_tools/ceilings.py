@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stitch_tools.device import Gpu, cpu_info, find_gpus, resolve_target
+from stitch_tools.device import Gpu, cpu_info, find_gpus, resolve_target, usable_cpus
 from stitch_tools.errors import EnvironmentMissingError, StitchError, WorkerError
 from stitch_tools.host_build import build_probe
 from stitch_tools.models import Ceilings, sha256_hex
@@ -141,7 +141,7 @@ class _Place:
 
 def _place(target: str, threads: int | None, cache_dir: Path | None) -> _Place:
     gpu = _gpu_of(target)
-    count = threads or _usable_cpus()
+    count = threads or usable_cpus()
     key = _gpu_key(gpu) if gpu is not None else _cpu_key(count)
     file = (cache_dir or user_cache_dir()) / "ceilings" / f"{sha256_hex(key.encode())[:32]}.json"
     return _Place(key, gpu, count, file)
@@ -163,10 +163,6 @@ def _gpu_of(target: str) -> Gpu | None:
             hint="run this on a machine with such a GPU, or plan without ceilings",
         )
     return resolved.gpu
-
-
-def _usable_cpus() -> int:
-    return len(os.sched_getaffinity(0))
 
 
 def _cpu_key(threads: int) -> str:

@@ -167,6 +167,13 @@ def find_gpus() -> GpuSearch:
     return GpuSearch(listed, driver, None, None if listed else problem)
 
 
+def usable_cpus() -> int:
+    """How many CPUs this process may run on now; not cached, since a caller may confine it."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 @lru_cache(maxsize=1)
 def cpu_info() -> Cpu:
     """The processor of this machine; what the system does not tell is None or empty."""
@@ -183,7 +190,7 @@ def read_cpu(root: Path) -> Cpu:
     return Cpu(
         model=_model_name(first),
         cores=len(cores) or os.cpu_count() or 1,
-        usable=_usable_cpus(),
+        usable=usable_cpus(),
         l1d_bytes=caches.get("1 Data", (None, 0))[0],
         l2_bytes=caches.get("2 Unified", (None, 0))[0],
         l3_bytes=_total(caches.get("3 Unified")),
@@ -279,9 +286,3 @@ def _caches(folder: Path) -> dict[str, tuple[int, int]]:
 
 def _total(cache: tuple[int, int] | None) -> int | None:
     return None if cache is None else cache[0] * cache[1]
-
-
-def _usable_cpus() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Literal, Self
 
+from stitch_tools.device import usable_cpus
 from stitch_tools.errors import EnvironmentMissingError, SandboxError, WorkerError
 from stitch_tools.models.verdict import SandboxLevel
 from stitch_tools.processes.canary import GpuCanary
@@ -67,7 +68,7 @@ class TargetSession:
             gpu: how to ask whether the GPU works; default: by a computation in a fresh process.
         """
         self.interpreter = interpreter
-        self.threads = threads or len(os.sched_getaffinity(0))
+        self.threads = threads or usable_cpus()
         self.sandbox_level: SandboxLevel = "process"
         self.sandbox_reason = ""
         """Why the level is not a stronger one; "" for full."""
