@@ -41,6 +41,7 @@ from stitch_mcp.server.tasks import (
     TaskParams,
     UpdateParams,
     created,
+    need_tasks,
     takes_tasks,
     task_view,
 )
@@ -136,7 +137,8 @@ class _Served:
         try:
             mime, text = await anyio.to_thread.run_sync(read_resource, self._room, params.uri)
         except StitchError as error:
-            raise MCPError(types.INVALID_PARAMS, f"{error.message}. {error.hint}") from error
+            told = f"{error.message}. {error.hint}"
+            raise MCPError(types.INVALID_PARAMS, told, {"uri": params.uri}) from error
         contents = types.TextResourceContents(uri=params.uri, mime_type=mime, text=blot_text(text))
         return types.ReadResourceResult(contents=[contents])
 
@@ -166,20 +168,20 @@ class _Served:
         return types.CompleteResult(completion=shown)
 
     async def get_task(self, context: Context, params: TaskParams) -> dict[str, Any]:
-        del context
+        need_tasks(context)
         state = await self._job(params.task_id)
         told = state.status in ("completed", "failed")
         answer = await anyio.to_thread.run_sync(tool_answer, self._room, state) if told else None
         return task_view(state, result(answer) if answer else None)
 
     async def cancel_task(self, context: Context, params: TaskParams) -> types.EmptyResult:
-        del context
+        need_tasks(context)
         await self._job(params.task_id)
         await anyio.to_thread.run_sync(self._room.supervisor.cancel, params.task_id)
         return types.EmptyResult()
 
     async def update_task(self, context: Context, params: UpdateParams) -> types.EmptyResult:
-        del context
+        need_tasks(context)
         await self._job(params.task_id)
         return types.EmptyResult()
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import mcp_types as types
 from mcp.server.context import ServerRequestContext
+from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import Field
 
@@ -37,6 +38,23 @@ def takes_tasks(context: ServerRequestContext[Any, Any]) -> bool:
     declared = context.session.client_capabilities
     extensions = declared.extensions if declared else None
     return context.protocol_version in MODERN_PROTOCOL_VERSIONS and EXTENSION in (extensions or {})
+
+
+def need_tasks(context: ServerRequestContext[Any, Any]) -> None:
+    """Refuse a request about tasks from a client that did not declare the extension.
+
+    Raises:
+        MCPError: it did not.
+    """
+    if not takes_tasks(context):
+        needed = types.MissingRequiredClientCapabilityErrorData(
+            required_capabilities=types.ClientCapabilities(extensions={EXTENSION: {}})
+        )
+        raise MCPError(
+            types.MISSING_REQUIRED_CLIENT_CAPABILITY,
+            f"tasks/* are for clients that declare {EXTENSION}; get_job and cancel_job are for all",
+            needed.model_dump(mode="json", by_alias=True, exclude_none=True),
+        )
 
 
 def created(state: JobState) -> dict[str, Any]:

@@ -72,6 +72,16 @@ def test_any_address_of_a_resource_gets_a_plain_answer(workspace: Path, names: l
     anyio.run(converse)
 
 
+def test_a_resource_that_there_is_not_is_named_in_the_error(workspace: Path) -> None:
+    async def converse() -> None:
+        async with Client(build_server(open_room({"workspace": workspace}))) as client:
+            with pytest.raises(MCPError) as caught:
+                await client.read_resource("stitch://nothing")
+            assert caught.value.data == {"uri": "stitch://nothing"}
+
+    anyio.run(converse)
+
+
 @given(
     message=st.text(max_size=12_000),
     lines=st.lists(st.text(max_size=3000), max_size=30),

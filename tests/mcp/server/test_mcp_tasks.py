@@ -6,7 +6,13 @@ import pytest
 from mcp.client import Client
 from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
 from mcp.shared.exceptions import MCPError
-from mcp.types import CallToolResult, Request, RequestParams, Result
+from mcp.types import (
+    MISSING_REQUIRED_CLIENT_CAPABILITY,
+    CallToolResult,
+    Request,
+    RequestParams,
+    Result,
+)
 from pydantic import ConfigDict, Field
 
 from stitch_mcp.server.app import build_server
@@ -86,7 +92,18 @@ async def test_a_task_can_be_cancelled(room: Room) -> None:
 async def test_clients_without_the_extension_get_an_ordinary_result(room: Room) -> None:
     async with Client(build_server(room)) as client:
         result = await client.call_tool("compile_program", {"files": BROKEN, "wait_s": 0})
-        assert result.structured_content["status"] == "working"
+        answer = result.structured_content
+        assert answer["status"] == "working"
+        params = TaskRequestParams(taskId=answer["job_id"])
+        for request, model in ((GetTask(params=params), TaskView), (CancelTask(params=params), Result)):
+            with pytest.raises(MCPError, match="get_job") as caught:
+                await client.session.send_request(request, model)
+            assert caught.value.code == MISSING_REQUIRED_CLIENT_CAPABILITY
+            assert EXTENSION in caught.value.data["requiredCapabilities"]["extensions"]
+
+
+async def test_a_task_that_there_is_not_is_refused(room: Room) -> None:
+    async with Client(build_server(room), extensions=[Tasks()]) as client:
         params = TaskRequestParams(taskId="0" * 16)
         with pytest.raises(MCPError, match="job"):
             await client.session.send_request(GetTask(params=params), TaskView)
