@@ -33,9 +33,10 @@ def serve(workspace: Path, *options: str) -> list[str]:
 @contextlib.asynccontextmanager
 async def over_stdio(workspace: Path, mode: str = "auto") -> AsyncGenerator[Client]:
     command, *arguments = serve(workspace)
-    async with Client(
-        stdio_client(StdioServerParameters(command=command, args=arguments)), mode=mode
-    ) as client:
+    # As the entry that `init` writes does: the SDK hands on few variables by itself.
+    passed = {name: value for name, value in os.environ.items() if name.startswith("STITCH_")}
+    server = StdioServerParameters(command=command, args=arguments, env=passed)
+    async with Client(stdio_client(server), mode=mode) as client:
         yield client
 
 
