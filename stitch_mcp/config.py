@@ -7,14 +7,17 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypedDict, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 from stitch_tools.errors import UsageError
 from stitch_tools.models.verdict import SandboxLevel
 
 DEFAULT = "default"
+Confirm = Literal["ask", "allow", "deny"]
 _NEVER_IN_FILES = frozenset({"workspace"})
 """Settings that say where the files lie cannot themselves come from those files."""
+_NEVER_IN_WORKSPACE = frozenset({"confirm"})
+"""What the user consents to is not for a file to say that came with the code, or that an agent wrote."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,9 @@ class Config:
     build_time_limit_s: float = field(default=600.0, metadata={"help": "seconds for one compiler run"})
     min_speedup: float | None = field(default=None, metadata={"help": "goal over eager; below it: exit 4"})
     forbid_relaxed: bool = field(default=False, metadata={"help": "refuse every loosening of a contract"})
+    confirm: Confirm = field(
+        default="ask", metadata={"help": "serve, before a step without isolation: ask, allow or deny"}
+    )
     origins: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     """Where each setting came from; a setting that is not named has its default."""
 
@@ -58,6 +64,7 @@ class Settings(TypedDict, total=False):
     build_time_limit_s: float | str | None
     min_speedup: float | str | None
     forbid_relaxed: bool | str | None
+    confirm: str | None
 
 
 SETTINGS = {item.name: str(item.metadata["help"]) for item in fields(Config) if item.name != "origins"}
@@ -146,7 +153,7 @@ def _layers(
         name: environ[f"STITCH_{name.upper()}"] for name in settings if environ.get(f"STITCH_{name.upper()}")
     }
     return (
-        _Layer(_read(user), str(user), user.parent),
+        _Layer(_read(user, in_workspace=False), str(user), user.parent),
         _Layer(_read(project, table=("tool", "stitch")), f"{project} [tool.stitch]", workspace),
         _Layer(_read(own), str(own), workspace),
         _Layer(variables, "STITCH_{upper}", cwd),
@@ -154,7 +161,7 @@ def _layers(
     )
 
 
-def _read(path: Path, table: tuple[str, ...] = ()) -> dict[str, object]:
+def _read(path: Path, table: tuple[str, ...] = (), *, in_workspace: bool = True) -> dict[str, object]:
     """Settings of one file, refused when a key is unknown; {} when there is no such file or table."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -168,19 +175,20 @@ def _read(path: Path, table: tuple[str, ...] = ()) -> dict[str, object]:
         raise UsageError(f"{path} is not valid TOML: {error}", hint="mend the line it names") from error
     for name in table:
         data = data.get(name, {})
-    return {_setting(str(key), path): value for key, value in data.items()}
+    never = _NEVER_IN_FILES | _NEVER_IN_WORKSPACE if in_workspace else _NEVER_IN_FILES
+    return {_setting(str(key), path, never): value for key, value in data.items()}
 
 
-def _setting(key: str, path: Path) -> str:
+def _setting(key: str, path: Path, never: frozenset[str]) -> str:
     """The setting that a key of a file names; dashes and underscores are the same.
 
     Raises:
         UsageError: no such setting; the hint names the nearest one.
     """
     name = key.replace("-", "_")
-    if name in SETTINGS and name not in _NEVER_IN_FILES:
+    if name in SETTINGS and name not in never:
         return name
-    if name in _NEVER_IN_FILES:
+    if name in never:
         raise UsageError(
             f"{path}: `{key}` cannot be set in a file", hint=f"use --{key} or STITCH_{name.upper()}"
         )
@@ -277,6 +285,13 @@ def _sandbox(raw: object, base: Path) -> str:
     return text
 
 
+def _confirm(raw: object, base: Path) -> str:
+    text = _text(raw, base)
+    if text not in get_args(Confirm):
+        raise ValueError(f"it must be one of {', '.join(get_args(Confirm))}")
+    return text
+
+
 _PARSERS = {
     "python": _interpreter,
     "target": _target,
@@ -288,6 +303,7 @@ _PARSERS = {
     "build_time_limit_s": _positive,
     "min_speedup": _positive,
     "forbid_relaxed": _flag,
+    "confirm": _confirm,
 }
 
 

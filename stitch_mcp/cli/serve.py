@@ -16,6 +16,7 @@ from stitch_mcp.config import Settings
 @click.option("--allow-host", multiple=True, metavar="NAME", help="With --http: another name of this server.")
 @click.option("--read-only", is_flag=True, help="Offer only tools that neither build nor run anything.")
 @click.option("--toolsets", metavar="NAMES", help="Of steps,solve (default: all).")
+@click.option("--confirm", metavar="POLICY", help="Before steps without isolation: ask, allow or deny.")
 @session_options
 @json_option
 def command(

@@ -174,6 +174,10 @@ class Supervisor:
         finally:
             lock.release()
 
+    def started_here(self, job_id: str) -> bool:
+        """Whether this server began what works on the job now."""
+        return job_id in self._processes
+
     def _end(self, folder: JobFolder) -> None:
         process = self._processes.get(folder.job_id)
         if process is not None and process.poll() is None:

@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from stitch_mcp import __version__
 from stitch_mcp.jobs.state import JobState
 from stitch_mcp.server.completions import MOST, complete
+from stitch_mcp.server.confirmation import confirmed, question_of
 from stitch_mcp.server.definitions import (
     offered,
     prompt_definitions,
@@ -193,7 +194,7 @@ class _Served:
 
     async def call_tool(
         self, context: Context, params: types.CallToolRequestParams
-    ) -> types.CallToolResult | dict[str, Any]:
+    ) -> types.CallToolResult | types.InputRequiredResult | dict[str, Any]:
         if params.name not in offered(self._room):
             known = ", ".join(offered(self._room))
             raise MCPError(types.INVALID_PARAMS, f"there is no tool {params.name[:60]!r}; tools: {known}")
@@ -203,6 +204,9 @@ class _Served:
         except ValidationError as error:
             return refusal(tool, explain_arguments(tool, error))
         try:
+            question = await anyio.to_thread.run_sync(question_of, self._room, tool, request)
+            if question and (asked := await confirmed(context, params, self._room, question)):
+                return asked
             answer = await self._answer(context, tool, request)
         except StitchError as error:
             return refusal(tool, error)

@@ -12,7 +12,8 @@ from stitch_mcp.jobs.supervisor import Supervisor
 from stitch_mcp.server.docs import Docs
 from stitch_mcp.server.tool import TOOLSETS, Toolset
 from stitch_planner.runs import Workspace
-from stitch_tools.errors import UsageError
+from stitch_tools.errors import EnvironmentMissingError, UsageError
+from stitch_tools.models.verdict import SandboxLevel
 
 MAX_INLINE_BYTES = 1 << 20
 
@@ -28,6 +29,10 @@ class Room:
     read_only: bool = False
     """Offer only what builds, runs and writes nothing but notes about itself."""
     toolsets: tuple[Toolset, ...] = TOOLSETS
+    level: SandboxLevel | None = None
+    """Isolation of this machine; None: as a probe finds it."""
+    agreed: set[str] = field(default_factory=set[str])
+    """What the user confirmed for as long as this server runs."""
 
     @cached_property
     def workspace(self) -> Workspace:
@@ -38,6 +43,20 @@ class Room:
     def supervisor(self) -> Supervisor:
         """The jobs of this workspace."""
         return Supervisor(self.workspace.folder, keep=self.keep_jobs)
+
+    @cached_property
+    def unsandboxed(self) -> bool:
+        """Whether foreign code would run here with the user's own access to files and network."""
+        if self.config.require_sandbox not in (None, "process"):
+            return False  # It would not run at all.
+        if self.level is not None:
+            return self.level == "process"
+        from stitch_tools.processes.isolation import probe_isolation
+
+        try:
+            return probe_isolation().level == "process"
+        except EnvironmentMissingError:
+            return False  # Nothing of it can run here.
 
     @cached_property
     def docs(self) -> Docs:
@@ -89,6 +108,8 @@ def open_room(
         os.environ["STITCH_LOCK_DIR"] = str(config.lock_dir)
     # Jobs must find the same workspace from wherever their process stands.
     given["workspace"] = str(config.workspace)
+    # Who was asked what is no part of the work.
+    given.pop("confirm", None)
     return Room(config=config, settings=given, keep_jobs=keep_jobs, read_only=read_only, toolsets=toolsets)
 
 

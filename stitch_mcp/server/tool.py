@@ -72,6 +72,8 @@ class Tool:
     """Answers within milliseconds, in a thread of the server."""
     read_only: bool = False
     """Whether it changes nothing but our own `.stitch` folder."""
+    runs_code: bool = False
+    """Whether it runs a reference, a program, or a compiler over one."""
     destructive: bool = False
     reuse: bool = True
     """Whether an equal call may be answered with the finished job's result."""

@@ -111,4 +111,5 @@ TOOL = Tool(
     request=AnalyzeReference,
     answer=ReferenceAnswer,
     work=analyze,
+    runs_code=True,
 )

@@ -122,4 +122,5 @@ TOOL = Tool(
     request=BenchmarkProgram,
     answer=BenchAnswer,
     work=benchmark,
+    runs_code=True,
 )

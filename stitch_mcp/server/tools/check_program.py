@@ -6,6 +6,7 @@ from stitch_mcp.server.requests import Detailed, NamesProgram
 from stitch_mcp.server.tool import Answer, NextStep, Tool
 from stitch_mcp.server.work import Work
 from stitch_tools.models import Check, DrawResult, Finding
+from stitch_tools.processes.last_words import own_words
 
 _MOST = 8
 _OUTPUT_CHARS = 1200
@@ -67,7 +68,7 @@ def check(request: CheckProgram, work: Work) -> CheckAnswer:
         wrong=tuple(_wrong(draw) for draw in checked.draws if not draw.ok)[:_MOST],
         findings=findings_as_lines(checked.findings),
         docs=advice(desk.config, (row.doc_query for run in checked.sanitizers for row in run.findings)),
-        program_output=checked.stderr_tail[-_OUTPUT_CHARS:],
+        program_output=own_words(checked.stderr_tail)[-_OUTPUT_CHARS:],
         work=work_as_line(checked),
         not_checked=checked.not_checked,
         sandbox=checked.sandbox,
@@ -134,4 +135,5 @@ TOOL = Tool(
     request=CheckProgram,
     answer=CheckAnswer,
     work=check,
+    runs_code=True,
 )

@@ -128,4 +128,5 @@ TOOL = Tool(
     request=CompileProgram,
     answer=BuildAnswer,
     work=compile_program,
+    runs_code=True,
 )

@@ -92,5 +92,6 @@ TOOL = Tool(
     request=Solve,
     answer=SolveAnswer,
     work=solve,
+    runs_code=True,
     toolset="solve",
 )

@@ -1,0 +1,107 @@
+"""What the user is asked before it is done: running foreign code without isolation, ending another's job.
+
+Clients of protocol 2026-07-28 get the question in place of a result and make the call again with the answer;
+older ones are asked while the call waits. A client that cannot ask gets a refusal that says how to allow it.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import mcp_types as types
+from mcp.server.context import ServerRequestContext
+from mcp.shared.exceptions import NoBackChannelError
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from stitch_mcp.server.room import Room
+from stitch_mcp.server.tool import Request, Tool
+from stitch_mcp.server.tools.cancel_job import CancelJob
+from stitch_tools.errors import UsageError
+
+Context = ServerRequestContext[Any, Any]
+# Accepting is the answer: there is nothing to fill in.
+_FORM: dict[str, Any] = {"type": "object", "properties": {}}
+_HOW_TO_ALLOW = "the user can allow it: start the server with --confirm allow, or set STITCH_CONFIRM=allow"
+
+
+@dataclass(frozen=True)
+class Question:
+    """One thing to be confirmed."""
+
+    key: str
+    """Names the question in protocol and memory."""
+    what: str
+    """What would be done, as the start of a sentence."""
+    instead: str
+    """What else can be done, for whoever is refused."""
+    once: bool = False
+    """Whether one agreement holds as long as the server runs."""
+
+
+def question_of(room: Room, tool: Tool, request: Request) -> Question | None:
+    """What has to be confirmed before the call, None for nothing. Blocks for the time of a probe, once.
+
+    Raises:
+        UsageError: a job is named that does not exist.
+        StoreError: its files cannot be read.
+    """
+    if room.config.confirm == "allow":
+        return None
+    if tool.runs_code and room.unsandboxed and "unsandboxed" not in room.agreed:
+        what = (
+            f"{tool.name} runs code from the workspace or from a model, and this machine has no file and "
+            "network isolation for it: the code could read and change what this user can"
+        )
+        instead = "call inspect_environment for what isolation needs here"
+        return Question("unsandboxed", what, instead, once=True)
+    if isinstance(request, CancelJob):
+        state = room.supervisor.view(request.job_id)
+        if not state.done and not room.supervisor.started_here(request.job_id):
+            what = f"cancel_job ends {state.tool}, job {request.job_id}, which another server began"
+            return Question(f"cancel-{request.job_id}", what, "get_job waits for its result")
+    return None
+
+
+async def confirmed(
+    context: Context, params: types.CallToolRequestParams, room: Room, question: Question
+) -> types.InputRequiredResult | None:
+    """None where the user agrees; else what the client has to ask first.
+
+    Raises:
+        UsageError: it is forbidden, the user does not agree, or the client cannot ask.
+    """
+    if room.config.confirm == "deny":
+        origin = room.config.origin("confirm")
+        raise UsageError(f"{question.what}. That is forbidden here ({origin})", hint=question.instead)
+    if not _can_ask(context):
+        _cannot(question)
+    asked = types.ElicitRequestFormParams(message=f"{question.what}. Go on?", requested_schema=_FORM)
+    if context.protocol_version in MODERN_PROTOCOL_VERSIONS:
+        answer = (params.input_responses or {}).get(question.key)
+        if answer is None:
+            return types.InputRequiredResult(input_requests={question.key: types.ElicitRequest(params=asked)})
+    else:
+        try:
+            answer = await context.session.elicit_form(asked.message, _FORM, context.request_id)
+        except NoBackChannelError:
+            _cannot(question)
+    if not isinstance(answer, types.ElicitResult) or answer.action != "accept":
+        raise UsageError(
+            f"{question.what}. The user did not agree, nothing was done", hint=f"ask them; {question.instead}"
+        )
+    if question.once:
+        room.agreed.add(question.key)
+    return None
+
+
+def _cannot(question: Question) -> NoReturn:
+    raise UsageError(
+        f"{question.what}. It needs the user's consent, and this client cannot ask",
+        hint=f"{_HOW_TO_ALLOW}; or {question.instead}",
+    )
+
+
+def _can_ask(context: Context) -> bool:
+    declared = context.session.client_capabilities
+    found = declared.elicitation if declared else None
+    # An empty object is how clients declared forms before there was anything else.
+    return found is not None and (found.form is not None or found.url is None)
