@@ -16,6 +16,24 @@ def test_a_blob_comes_back_and_writing_it_twice_keeps_one_file(tmp_path: Path) -
     assert sum(path.is_file() for path in tmp_path.rglob("*")) == 1
 
 
+@pytest.mark.parametrize("damage", [b"", b"conTent", b"content and more"], ids=["empty", "changed", "longer"])
+def test_storing_the_content_of_a_damaged_blob_again_mends_it(tmp_path: Path, damage: bytes) -> None:
+    store = Store(tmp_path)
+    sha256 = store.put(b"content")
+    store.path(sha256).write_bytes(damage)
+    assert store.put(b"content") == sha256
+    assert store.get(sha256) == b"content"
+
+
+def test_an_undamaged_blob_is_not_written_again(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    path = store.path(store.put(b"content"))
+    before = path.stat()
+    store.put(b"content")
+    after = path.stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
 def test_a_damaged_blob_is_refused_with_the_way_out(tmp_path: Path) -> None:
     store = Store(tmp_path)
     sha256 = store.put(b"content")

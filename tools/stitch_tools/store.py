@@ -1,7 +1,7 @@
 """The content-addressed store: immutable blobs named by their SHA-256.
 
 A blob is written to a temporary file, synced and renamed before anybody can name it, so that a reader sees
-either nothing or the whole of it. Writing the same content twice is free.
+either nothing or the whole of it. Writing the same content again only reads it, and mends a damaged blob.
 """
 
 import contextlib
@@ -101,14 +101,14 @@ class Store:
         return self.root / sha256[:2] / sha256
 
     def put(self, data: bytes) -> str:
-        """Store `data` and return its hash.
+        """Store `data` and return its hash; a blob that is damaged is written anew.
 
         Raises:
             StoreError: the folder cannot be written.
         """
         sha256 = sha256_hex(data)
         path = self.path(sha256)
-        if not path.exists():
+        if not _holds(path, data):
             write_atomically(path, data)
         return sha256
 
@@ -176,6 +176,14 @@ class Store:
                     with contextlib.suppress(OSError):
                         target.unlink()
                     raise
+
+
+def _holds(path: Path, data: bytes) -> bool:
+    # Comparing bytes costs less than the hash that made the name.
+    try:
+        return path.stat().st_size == len(data) and path.read_bytes() == data
+    except OSError:
+        return False
 
 
 def checked_path(path: str) -> str:
