@@ -12,7 +12,7 @@ MOST_WORDS = 32
 _STOP = re.compile(
     r"a|an|the|of|in|on|at|by|for|to|from|with|without|into|is|are|was|be|been|being|do|does|did|how|what|which|who|"
     r"when|where|why|can|could|should|would|may|might|must|i|you|we|it|its|this|that|these|those|there|my|your|our|"
-    r"and|or|not|no|if|then|than|as|so|use|used|using|want|need|get|way|best|any|all|some|one|two|me|have|has|had|"
+    r"and|or|not|no|if|then|than|as|so|use|used|using|want|need|get|way|best|any|all|some|one|me|have|has|had|"
     r"will|between|about|over|only|also|via|per|each|them|they|their|such"
 )
 _QUALIFIED = re.compile(r"[A-Za-z_]\w*(?:(?:::|\.)[A-Za-z_]\w*)*")

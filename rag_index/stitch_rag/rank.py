@@ -1,7 +1,6 @@
 """Puts candidates in order: a weighted sum of how well text, name and first sentence fit, and of priors."""
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,7 +13,6 @@ _PREFIXES = frozenset(
     ("cuda", "cu", "cublas", "lt", "cudnn", "nccl", "attr", "nvtx", "cupti", "cusparse", "torch")
 )
 """Parts of names that every name of a library has."""
-_SUFFIXED = re.compile(r"_(?:v\d+|ptsz|ptds|64|32)$|V\d$|_MAX(?:_ENUM)?$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +39,8 @@ class Evidence:
     """Similarity of meaning by number, 0 to 1; empty without vectors."""
     exact: Sequence[int]
     """Numbers of entries that bear a name of the question, the best fit first."""
+    similar: Sequence[int] = ()
+    """... a name that is spelled like one of the question that does not exist, the nearest first."""
 
 
 def rank(evidence: Evidence, found: Sequence[Outline], weights: Weights) -> list[Candidate]:
@@ -77,14 +77,12 @@ def features(evidence: Evidence, row: Outline, weights: Weights) -> dict[str, fl
         "brief": fit.in_brief,
         "coverage": fit.covered,
         "text": fit.in_all,
-        "precision": hits / len(own) * math.sqrt(fit.in_name) if own else 0.0,
         "surplus": math.log1p(len(own) - hits),
         "order": _order(own, fit.matched),
         "exact": exact if alone else 0.0,
         "exact_in_part": 0.0 if alone else exact,
-        "undocumented": float(not row.documented),
+        "similar": float(row.number in evidence.similar),
         "deprecated": float(row.deprecated),
-        "suffixed": float(_SUFFIXED.search(row.symbol) is not None),
         "library": float(row.library in question.libraries),
         "intent": float(row.kind in question.kinds),
     }

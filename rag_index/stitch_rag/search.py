@@ -1,11 +1,11 @@
 """Answers a question from an open index: candidates by words and names, ranked, filtered, shortened."""
 
-import difflib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from stitch_rag.chunks import KINDS, Chunk
+from stitch_rag.nearest import Named, named, similar
 from stitch_rag.question import Question, read_question
 from stitch_rag.rank import Candidate, Evidence, rank, rarity
 from stitch_rag.ranking import Weights, load_weights
@@ -16,7 +16,6 @@ from stitch_tools.errors import UsageError
 
 MOST_HITS = 100
 DEFAULT_TOKENS = 4000
-_NEAREST = 5
 _LETTER_RARITY = 3.0
 
 
@@ -73,18 +72,18 @@ def search(
     _check(count, max_tokens, filters)
     weights = load_weights()
     question = read_question(query)
-    exact = _named(store, question)
-    ranked = candidates(store, question, exact, weights, dense or {})
+    names = named(store, question)
+    ranked = candidates(store, question, names, weights, dense or {})
     absent = _absent_version(store, filters, [row.outline for row in ranked])
     kept = [row for row in ranked if filters.admits(row.outline)]
     hits, left_out = shorten(_hits(store, _folded(kept)[:count]), max_tokens)
-    confidence = _confidence(question, kept, exact, weights)
+    confidence = _confidence(question, kept, names.exact, weights)
     return SearchResult(
         query=question.text,
         hits=tuple(hits),
         mode=mode,
         confidence=confidence,
-        nearest=tuple(_nearest(store, question, exact)),
+        nearest=names.nearest,
         notices=(*notices, *absent, *left_out),
         duration_ms=round((time.perf_counter() - started) * 1e3, 2),
     )
@@ -93,20 +92,20 @@ def search(
 def candidates(
     store: IndexStore,
     question: Question,
-    exact: Sequence[int],
+    names: Named,
     weights: Weights,
     dense: Mapping[int, float],
 ) -> list[Candidate]:
     """Everything that may answer the question, best first."""
-    found = evidence(store, question, exact, weights, dense)
-    numbers = [*dict.fromkeys([*found.short, *found.full, *exact, *dense])]
+    found = evidence(store, question, names, weights, dense)
+    numbers = [*dict.fromkeys([*found.short, *found.full, *names.exact, *names.similar, *dense])]
     return rank(found, store.outlines(numbers), weights)
 
 
 def evidence(
     store: IndexStore,
     question: Question,
-    exact: Sequence[int],
+    names: Named,
     weights: Weights,
     dense: Mapping[int, float],
 ) -> Evidence:
@@ -120,7 +119,7 @@ def evidence(
         full = dict(store.match(question.expression, weights.columns, weights.candidates))
     total = store.count()
     idf = {word.stem: _rarity(store, word.stem, total) for word in question.words}
-    return Evidence(question, idf, short, full, dense, exact)
+    return Evidence(question, idf, short, full, dense, names.exact, names.similar)
 
 
 def _rarity(store: IndexStore, word: str, total: int) -> float:
@@ -138,7 +137,7 @@ def entry(store: IndexStore, chunk_id: str) -> Hit:
         row for number in store.by_name(chunk_id)[:1] for row in _rows(store, number)
     ]
     if not rows:
-        near = _similar(store, chunk_id.split("/")[-1].split("@")[0])
+        near = [name for _, name in similar(store, chunk_id.split("/")[-1].split("@")[0])]
         hint = f"nearest names: {', '.join(near)}" if near else "search for it with words"
         raise UsageError(f"there is no entry {chunk_id[:120]!r}", hint=hint)
     return _hit(rows[0].chunk, [row.chunk.version for row in rows[1:]], 1.0)
@@ -156,11 +155,6 @@ def _check(count: int, max_tokens: int, filters: Filters) -> None:
     for kind in filters.kinds:
         if kind not in KINDS:
             raise UsageError(f"there is no kind {kind!r}", hint=f"kinds: {', '.join(KINDS)}")
-
-
-def _named(store: IndexStore, question: Question) -> list[int]:
-    """Chunks that bear a name of the question, in the order of the question."""
-    return list(dict.fromkeys(number for name in question.names for number in store.by_name(name)))
 
 
 def _folded(rows: Sequence[Candidate]) -> list[tuple[Candidate, list[str | None]]]:
@@ -223,33 +217,6 @@ def _absent_version(store: IndexStore, filters: Filters, found: Sequence[Outline
         if here and not any(_begins(version, filters.version) for version in here):
             said.append(f"{library} {filters.version} is not installed here; there is {', '.join(here)}")
     return said
-
-
-def _nearest(store: IndexStore, question: Question, exact: Sequence[int]) -> list[str]:
-    """Names like those of the question that do not exist."""
-    unknown = [name for name in question.names if len(name) > 3 and not store.by_name(name)]
-    if not unknown or (exact and len(question.names) == len(unknown)):
-        return []
-    return list(dict.fromkeys(near for name in unknown[:3] for near in _similar(store, name)))[:_NEAREST]
-
-
-def _similar(store: IndexStore, name: str) -> list[str]:
-    """Existing names that are spelled like `name`, nearest first."""
-    low = name.lower()[:80]
-    near = [
-        known
-        for known in store.names()
-        if abs(len(known) - len(low)) <= 4 and (known[:4] == low[:4] or known[-4:] == low[-4:])
-    ]
-    spelled = difflib.get_close_matches(low, near, n=_NEAREST, cutoff=0.75)
-    numbers = [number for known in spelled for number in store.by_name(known)[:1]]
-    chunks = store.get(numbers)
-    return list(dict.fromkeys(_spelling(chunks[number], spelled) for number in numbers))
-
-
-def _spelling(chunk: Chunk, spelled: Sequence[str]) -> str:
-    names = (chunk.symbol, *chunk.aliases)
-    return next((name for name in names if name.lower() in spelled), chunk.symbol)
 
 
 def _serves(architectures: Sequence[str], asked: str) -> bool:

@@ -61,7 +61,6 @@ class Outline:
     library: str
     version: str | None
     architectures: tuple[str, ...]
-    documented: bool
     deprecated: bool
     name_stems: frozenset[str]
     brief_stems: frozenset[str]
@@ -200,7 +199,7 @@ class IndexStore:
         """What the ranking has to know of the chunks with these numbers."""
         marks = ", ".join("?" * len(numbers))
         found = self._db.execute(
-            "SELECT c.id, chunk_id, symbol, kind, library, version, architectures, c.brief != '', "
+            "SELECT c.id, chunk_id, symbol, kind, library, version, architectures, "
             f"deprecated, f.parts, f.brief, substr(f.body, 1, {_BEGINNING}) "
             f"FROM chunks c JOIN fulltext f ON f.rowid = c.id WHERE c.id IN ({marks})",
             tuple(numbers),
@@ -317,7 +316,7 @@ def _row(chunk: Chunk) -> tuple[object, ...]:
 
 def _outline(row: Sequence[Any]) -> Outline:
     number, chunk_id, symbol, kind, library, version, architectures, *rest = row
-    documented, deprecated, parts, brief, text = rest
+    deprecated, parts, brief, text = rest
     return Outline(
         number,
         chunk_id,
@@ -326,7 +325,6 @@ def _outline(row: Sequence[Any]) -> Outline:
         library,
         version,
         tuple(json.loads(architectures)),
-        bool(documented),
         bool(deprecated),
         frozenset(parts.split()),
         frozenset(brief.split()),

@@ -1,0 +1,56 @@
+"""Names of a question that exist, and names that are spelled like one that does not."""
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stitch_rag.chunks import Chunk
+from stitch_rag.question import Question
+from stitch_rag.store import IndexStore
+
+MOST = 5
+_SHORTEST = 4
+_MOST_UNKNOWN = 3
+_LIKENESS = 0.75
+"""Of difflib's ratio: a slip or two in a name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What the names of a question lead to."""
+
+    exact: tuple[int, ...] = ()
+    """Numbers of chunks that bear one, in the order of the question."""
+    similar: tuple[int, ...] = ()
+    """... that bear a name like one that nothing bears, the nearest first."""
+    nearest: tuple[str, ...] = ()
+    """Those names."""
+
+
+def named(store: IndexStore, question: Question) -> Named:
+    """The chunks that the question names, or seems to."""
+    found = {name: store.by_name(name) for name in question.names}
+    exact = dict.fromkeys(number for numbers in found.values() for number in numbers)
+    unknown = [name for name, numbers in found.items() if not numbers and len(name) >= _SHORTEST]
+    near = [row for name in unknown[:_MOST_UNKNOWN] for row in similar(store, name)]
+    numbers, names = dict.fromkeys(row[0] for row in near), dict.fromkeys(row[1] for row in near)
+    return Named(tuple(exact), tuple(numbers), tuple(names)[:MOST])
+
+
+def similar(store: IndexStore, name: str) -> list[tuple[int, str]]:
+    """Number and spelling of existing names like `name`, nearest first."""
+    low = name.lower()[:80]
+    near = [
+        known
+        for known in store.names()
+        if abs(len(known) - len(low)) <= 4 and (known[:4] == low[:4] or known[-4:] == low[-4:])
+    ]
+    spelled = difflib.get_close_matches(low, near, n=MOST, cutoff=_LIKENESS)
+    numbers = [number for known in spelled for number in store.by_name(known)[:1]]
+    chunks = store.get(numbers)
+    return [(number, _spelling(chunks[number], spelled)) for number in numbers]
+
+
+def _spelling(chunk: Chunk, spelled: Sequence[str]) -> str:
+    names = (chunk.symbol, *chunk.aliases)
+    return next((name for name in names if name.lower() in spelled), chunk.symbol)
