@@ -14,7 +14,7 @@ from stitch_rag.reader import Reader
 from stitch_rag.sources import Root
 from stitch_rag.vectors.client import START_S, VectorChild
 from stitch_rag.vectors.embed import embedded_text, vector_id, worth_embedding
-from stitch_rag.vectors.model import EmbeddingModel, find_model
+from stitch_rag.vectors.model import EmbeddingModel, find_model, folder_fingerprint
 
 QUESTION = "how do I get my parcels stored on the rack without waiting for them"
 
@@ -30,6 +30,14 @@ def test_a_model_is_found_by_folder_or_not_at_all(tmp_path: Path) -> None:
     assert find_model({"STITCH_EMBEDDING_MODEL": str(tmp_path)}) is None
 
 
+def test_other_weights_have_another_fingerprint(tmp_path: Path) -> None:
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(bytes(200_000))
+    before = folder_fingerprint(tmp_path)
+    weights.write_bytes(bytes(199_999) + b"x")
+    assert folder_fingerprint(tmp_path) != before
+
+
 def test_another_text_of_an_entry_has_another_vector() -> None:
     chunk = Chunk("cudaStackBox", "function", "cudart", "1", brief="Stacks a box.")
     other = Chunk("cudaStackBox", "function", "cudart", "1", brief="Stacks two boxes.")
@@ -40,7 +48,8 @@ def test_another_text_of_an_entry_has_another_vector() -> None:
 
 
 def test_a_child_that_cannot_start_is_not_ready_and_answers_nothing(tmp_path: Path) -> None:
-    child = VectorChild(EmbeddingModel(tmp_path / "no-model", "0" * 64), tmp_path / "vectors")
+    model = EmbeddingModel("folder", str(tmp_path / "no-model"), "", "0" * 64)
+    child = VectorChild(model, tmp_path / "vectors")
     assert not child.ready(wait_s=START_S)
     assert child.query("box", 3) is None
     assert child.ids() is None

