@@ -81,6 +81,14 @@ def test_the_worker_parses_as_python_3_10() -> None:
         ast.parse(path.read_text(encoding="utf-8"), filename=str(path), feature_version=(3, 10))
 
 
+def test_the_worker_uses_nothing_of_the_standard_library_that_python_3_10_lacks() -> None:
+    pytest.importorskip("vermin")
+    vermin = Path(sys.executable).with_name("vermin")
+    command = [vermin, "--target=3.10-", "--violations", "--no-tips", WORKER]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout
+
+
 def test_importing_the_package_loads_nothing_heavy() -> None:
     code = "import stitch_mcp, sys; print([name for name in sys.argv[1:] if name in sys.modules])"
     assert run_python(code, *HEAVY, "pydantic", "click", "rich").stdout.strip() == "[]"
