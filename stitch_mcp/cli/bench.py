@@ -21,7 +21,9 @@ from stitch_mcp.tables import bench_sections
 @click.command("bench")
 @click.argument("reference")
 @click.argument("program")
-@click.option("--main", metavar="FILE", help="The file of a program's folder that is compiled.")
+@click.option(
+    "--main", metavar="FILE", help="Which file of PROGRAM's folder is compiled, where several could be meant."
+)
 @click.option("--quick", is_flag=True, help="Fewest rounds, and of torch.compile the default mode alone.")
 @speedup_option
 @reference_options
@@ -38,7 +40,10 @@ def command(
     as_json: bool,
     **given: Unpack[Settings],
 ) -> int:
-    """Time PROGRAM beside eager PyTorch and torch.compile; `check` says whether it is correct."""
+    """Time PROGRAM beside eager PyTorch and torch.compile of REFERENCE. Whether it is right, `check` says.
+
+    PROGRAM is a folder, a .cpp, .cu or .py file, a certificate, or a run's id.
+    """
     from stitch_mcp.api import benchmark_program
 
     output = Output("bench", as_json=as_json)

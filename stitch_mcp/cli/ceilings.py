@@ -11,11 +11,11 @@ from stitch_mcp.tables import ceilings_sections
 
 
 @click.command("ceilings")
-@click.option("--refresh", is_flag=True, help="Measure again instead of reading the cache.")
+@click.option("--refresh", is_flag=True, help="Measure again instead of taking the figures from the cache.")
 @session_options
 @json_option
 def command(refresh: bool, as_json: bool, **settings: Unpack[Settings]) -> int:
-    """Measure what the target device can do at most; kept in the cache."""
+    """Measure what the target device can do at most: its bandwidths and its arithmetic."""
     from stitch_mcp.api import measure_device
 
     output = Output("ceilings", as_json=as_json)

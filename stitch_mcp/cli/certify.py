@@ -15,8 +15,10 @@ from stitch_mcp.report import Section
 
 
 @click.command("certify")
-@click.argument("subject", metavar="RUN|FILE", default="last")
-@click.option("--verify", is_flag=True, help="Verify the certificate FILE, or that of RUN.")
+@click.argument("subject", metavar="[RUN|FILE]", default="last")
+@click.option(
+    "--verify", is_flag=True, help="Verify the certificate FILE, or that of RUN, instead of writing one."
+)
 @click.option("--rerun", is_flag=True, help="With --verify: build, check and time its program again, here.")
 @click.option(
     "--quick",
@@ -39,11 +41,14 @@ def command(
     as_json: bool,
     **settings: Unpack[Settings],
 ) -> int:
-    """Write the certificate of RUN (default: the last), or verify FILE.
+    """Write the certificate of a run, or verify one.
 
-    Verifying shows that nothing in the archive is damaged, and that is all it shows. Whether its figures are
-    true, only --rerun tells: it builds the program anew, draws fresh secret seeds, and compares the speed-ups
-    where the device model is the same.
+    RUN is a run's id, a unique beginning of it, or `last`, which is also the default. FILE is a certificate, and
+    goes with --verify.
+
+    --verify shows that nothing in the archive is damaged, and no more. Whether its figures are true, only
+    --verify --rerun tells: it builds the program anew, checks it with fresh secret inputs, times it, and compares
+    the speed-ups where the device is of the same model.
     """
     from stitch_mcp.certificates import export_certificate, verify_certificate
     from stitch_mcp.commands import program_name

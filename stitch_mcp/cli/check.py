@@ -16,8 +16,14 @@ from stitch_mcp.tables import check_sections
 @click.argument("reference")
 @click.argument("program")
 @click.option("--sanitize", is_flag=True, help="Also look for memory errors, races and undefined behavior.")
-@click.option("--ablation", is_flag=True, help="Also see what happens without its own launches (cuda).")
-@click.option("--main", metavar="FILE", help="The file of a program's folder that is compiled.")
+@click.option(
+    "--ablation",
+    is_flag=True,
+    help="Also show what is left of its outputs when its own kernels are not launched (cuda).",
+)
+@click.option(
+    "--main", metavar="FILE", help="Which file of PROGRAM's folder is compiled, where several could be meant."
+)
 @click.option(
     "--reference-tolerance", is_flag=True, help="Show the verdict of KernelBench's own rule beside ours."
 )
@@ -42,7 +48,10 @@ def command(
     as_json: bool,
     **settings: Unpack[Settings],
 ) -> int:
-    """Check PROGRAM (a folder, file, certificate or run) against REFERENCE."""
+    """Check that PROGRAM computes what REFERENCE does, on hidden inputs.
+
+    PROGRAM is a folder, a .cpp, .cu or .py file, a certificate, or a run's id.
+    """
     from stitch_mcp.api import check_program
 
     output = Output("check", as_json=as_json)

@@ -10,9 +10,19 @@ from stitch_mcp.tables import build_sections
 
 @click.command("compile")
 @click.argument("program")
-@click.option("--main", metavar="FILE", help="The file of a folder that is compiled.")
-@click.option("--arch", "archs", multiple=True, metavar="SM", help="GPU architecture; may be repeated.")
-@click.option("--build-time-limit-s", metavar="SECONDS", help="Stop the compiler after this time.")
+@click.option(
+    "--main", metavar="FILE", help="Which file of PROGRAM's folder is compiled, where several could be meant."
+)
+@click.option(
+    "--arch",
+    "archs",
+    multiple=True,
+    metavar="SM",
+    help="GPU architecture to compile for, such as sm_90. May be repeated.",
+)
+@click.option(
+    "--build-time-limit-s", metavar="SECONDS", help="Stop the compiler after this time (default: 600)."
+)
 @sandbox_option
 @target_option
 @workspace_option
@@ -27,7 +37,7 @@ def command(
     workspace: str | None,
     as_json: bool,
 ) -> int:
-    """Build PROGRAM: a folder, a .cpp or .cu file, a certificate, or a run."""
+    """Build PROGRAM (a folder, a .cpp or .cu file, a certificate, or a run's id) and show the diagnostics."""
     from stitch_mcp.api import compile_program
 
     output = Output("compile", as_json=as_json)

@@ -13,10 +13,10 @@ _KINDS = {"matmul": "matmul_precision", "conv": "conv_precision"}
 def contract_options(command: F) -> F:
     """The command with --contract, --atol, --rtol and --allow."""
     for name, metavar, text in (
-        ("--allow", "FORMAT", "Least precise format: fp16 for all, or matmul=tf32,conv=bf16."),
-        ("--rtol", "R", "Ceiling of an output's error, relative to its rms."),
-        ("--atol", "A", "Ceiling of an output's error, in its own unit."),
-        ("--contract", "FILE", "Take the [contract] of this task.toml."),
+        ("--allow", "FORMAT", "Least precise format of products: fp16 for all, or matmul=tf32,conv=bf16."),
+        ("--rtol", "R", "Largest error that an output may have, relative to its root mean square."),
+        ("--atol", "A", "Largest error that an output may have, absolute."),
+        ("--contract", "FILE", "Take the contract from this task.toml."),
     ):
         kind = float if name in ("--rtol", "--atol") else str
         command = click.option(name, metavar=metavar, type=kind, help=text)(command)

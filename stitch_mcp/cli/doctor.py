@@ -15,7 +15,10 @@ from stitch_mcp.report import Section
 @session_options
 @json_option
 def command(as_json: bool, **given: Unpack[Settings]) -> int:
-    """Look for what this machine lacks, each with its fix. Exits with 5 where --target cannot be solved."""
+    """Look for what this machine lacks, each with its fix.
+
+    Exits with 5 where something is missing that --target cannot do without.
+    """
     from stitch_mcp.doctor import examine
 
     config = settings(**given)

@@ -48,7 +48,7 @@ def build(
     vectors: bool,
     as_json: bool,
 ) -> int:
-    """Index the headers that are installed here, and our notes."""
+    """Index the CUDA headers that are installed here, torch's docstrings, and our notes."""
     from stitch_mcp import documentation
 
     output = Output("index build", as_json=as_json)
@@ -71,7 +71,10 @@ def build(
 @cache_option
 @json_option
 def add(origin: str, cache_dir: str | None, python: str | None, workspace: str | None, as_json: bool) -> int:
-    """Add ORIGIN to the index: an HTML, Markdown or text file, a folder of them, or an address."""
+    """Add pages of your own to the index.
+
+    ORIGIN is an HTML, Markdown or text file, a folder of them, or an address.
+    """
     from stitch_mcp import documentation
 
     output = Output("index add", as_json=as_json)
@@ -106,8 +109,17 @@ def status(cache_dir: str | None, python: str | None, workspace: str | None, as_
 
 @command.command("search")
 @click.argument("query")
-@click.option("-k", "count", type=int, default=8, show_default=True, help="Most hits.")
-@click.option("--max-tokens", type=int, default=4000, show_default=True, help="Bound on the hits' size.")
+@click.option(
+    "-k", "count", type=int, default=8, show_default=True, metavar="N", help="How many hits at most."
+)
+@click.option(
+    "--max-tokens",
+    type=int,
+    default=4000,
+    show_default=True,
+    metavar="N",
+    help="Length of all hits together at most.",
+)
 @click.option(
     "--kind",
     "kinds",

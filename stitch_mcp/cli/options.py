@@ -8,7 +8,7 @@ import click
 from stitch_mcp.config import Config, Settings, load_config
 
 F = TypeVar("F", bound=Callable[..., Any])
-_SANDBOX = "Refuse weaker isolation: full, fs+net or process."
+_SANDBOX = "Refuse isolation weaker than full, fs+net or process."
 
 
 def json_option(command: F) -> F:
@@ -24,12 +24,14 @@ def workspace_option(command: F) -> F:
 
 def target_option(command: F) -> F:
     """The command with --target."""
-    return click.option("--target", metavar="DEVICE", help="cpu (default) or cuda[:sm_90].")(command)
+    return click.option(
+        "--target", metavar="DEVICE", help="cpu (default), cuda, or cuda:sm_90 and the like."
+    )(command)
 
 
 def speedup_option(command: F) -> F:
     """The command with --min-speedup."""
-    text = "The goal over eager; a correct program below it exits with 4."
+    text = "Wanted speed-up over eager PyTorch; a correct program below it exits with 4."
     return click.option("--min-speedup", metavar="X", help=text)(command)
 
 
@@ -43,8 +45,12 @@ def run_options(command: F) -> F:
     for name, metavar, text in (
         ("--time-limit-s", "SECONDS", "Begin no further step, draw or round after this time."),
         ("--require-sandbox", "LEVEL", _SANDBOX),
-        ("--threads", "N", "CPU threads of program and baselines (default: all)."),
-        ("--python", "PATH", "Interpreter that has torch and runs the reference."),
+        ("--threads", "N", "CPU threads of program, reference and baselines (default: all CPUs)."),
+        (
+            "--python",
+            "PATH",
+            "Interpreter that has torch and runs the reference (default: found; see `doctor`).",
+        ),
     ):
         command = click.option(name, metavar=metavar, help=text)(command)
     return workspace_option(command)
@@ -59,7 +65,7 @@ def reference_options(command: F) -> F:
     """The command with the options that say what a reference is and what counts as equal."""
     relaxed = "Let --set loosen the contract; marks every later result `relaxed`."
     command = click.option("--allow-relaxed", is_flag=True, help=relaxed)(command)
-    text = "Set a contract field, for example rtol=1e-4. May be repeated."
+    text = "Set a field of the contract, for example rtol=1e-4. May be repeated."
     command = click.option("--set", "overrides", multiple=True, metavar="FIELD=VALUE", help=text)(command)
     maker = "Function that makes the inputs (default: get_inputs, or the task file's)."
     return click.option("--inputs", metavar="NAME", help=maker)(command)

@@ -48,7 +48,10 @@ def list_runs(workspace: str | None, as_json: bool) -> int:
 @workspace_option
 @json_option
 def show(run: str, workspace: str | None, as_json: bool) -> int:
-    """Show RUN (its id, a unique beginning of it, or `last`): events, evidence, certificate."""
+    """Show the events, evidence and certificate of one run.
+
+    RUN is its id, a unique beginning of it, or `last`, which is also the default.
+    """
     from stitch_mcp.commands import resume_command
     from stitch_mcp.history import show_run
     from stitch_mcp.tables import bench_sections, check_sections

@@ -12,10 +12,23 @@ from stitch_mcp.config import Settings
 @click.command("serve")
 @click.option("--http", is_flag=True, help="Serve over streamable HTTP instead of standard input and output.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="With --http: address to listen on.")
-@click.option("--port", default=8321, show_default=True, type=click.IntRange(0, 65535), help="With --http.")
-@click.option("--allow-host", multiple=True, metavar="NAME", help="With --http: another name of this server.")
+@click.option(
+    "--port",
+    default=8321,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="With --http: port to listen on.",
+)
+@click.option(
+    "--allow-host",
+    multiple=True,
+    metavar="NAME",
+    help="With --http: a further host name by which clients may call this server.",
+)
 @click.option("--read-only", is_flag=True, help="Offer only tools that neither build nor run anything.")
-@click.option("--toolsets", metavar="NAMES", help="Of steps,solve (default: all).")
+@click.option(
+    "--toolsets", metavar="NAMES", help="Offer only these sets of tools: steps, solve (default: both)."
+)
 @click.option("--confirm", metavar="POLICY", help="Before steps without isolation: ask, allow or deny.")
 @session_options
 @json_option

@@ -21,7 +21,11 @@ from stitch_mcp.tables import solve_sections
 
 @click.command("solve")
 @click.argument("reference", required=False)
-@click.option("--resume", metavar="RUN", help="Go on with a run: its id, a unique beginning, or `last`.")
+@click.option(
+    "--resume",
+    metavar="RUN",
+    help="In place of REFERENCE: go on with a run (its id, a unique beginning, or `last`).",
+)
 @click.option(
     "--quick", is_flag=True, help="No sanitizers, fewest rounds, torch.compile's default mode alone."
 )
@@ -39,7 +43,7 @@ def command(
     as_json: bool,
     **given: Unpack[Settings],
 ) -> int:
-    """Make REFERENCE faster: capture, plan, stitch, build, check, time, certify.
+    """Make REFERENCE faster: capture, plan, write native code, build, check, time, certify.
 
     REFERENCE is a KernelBench-style file, path.py:Object, or a task.toml.
     """
