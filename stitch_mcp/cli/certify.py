@@ -43,12 +43,12 @@ def command(
 ) -> int:
     """Write the certificate of a run, or verify one.
 
-    RUN is a run's id, a unique beginning of it, or `last`, which is also the default. FILE is a certificate, and
-    goes with --verify.
+    RUN is a run's id, a unique beginning of it, or `last`, which is also the default. FILE is a certificate,
+    and goes with --verify.
 
     --verify shows that nothing in the archive is damaged, and no more. Whether its figures are true, only
-    --verify --rerun tells: it builds the program anew, checks it with fresh secret inputs, times it, and compares
-    the speed-ups where the device is of the same model.
+    --verify --rerun tells: it builds the program anew, checks it with fresh secret inputs, times it, and
+    compares the speed-ups where the device is of the same model.
     """
     from stitch_mcp.certificates import export_certificate, verify_certificate
     from stitch_mcp.commands import program_name
