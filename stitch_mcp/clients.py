@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -72,6 +73,23 @@ def launch(workspace: Path, *, uvx: bool = False) -> Launch:
         return Launch("uvx", ("stitch-mcp", *serve), kept)
     # -P: clients start servers in the user's folder, whose files must not stand in for modules.
     return Launch(sys.executable, ("-P", "-m", "stitch_mcp", *serve), kept)
+
+
+def launch_over_ssh(place: str) -> Launch:
+    """How a client starts the server on another host, whose `stitch-mcp` is on the PATH there.
+
+    Args:
+        place: HOST:FOLDER, the folder being the workspace there.
+
+    Raises:
+        UsageError: it is not of that form.
+    """
+    host, _, folder = place.partition(":")
+    if not host or host.startswith("-") or not folder:
+        raise UsageError(f"{place!r} is not HOST:FOLDER", hint="for example gpu-host:/srv/project")
+    # No terminal is there to ask for a password. The far shell reads the arguments as one line.
+    remote = f"stitch-mcp serve --workspace {shlex.quote(folder)}"
+    return Launch("ssh", ("-T", "-o", "BatchMode=yes", host, remote), {})
 
 
 def config_path(client: Client, workspace: Path) -> Path:

@@ -11,9 +11,12 @@ from stitch_mcp.report import Section
 @click.argument("client")
 @click.option("--write", is_flag=True, help="Write it into the client's file; what stands there stays.")
 @click.option("--uvx", is_flag=True, help="Let uvx start the server instead of this Python.")
+@click.option("--ssh", metavar="HOST:FOLDER", help="Start it on another host, in that folder there.")
 @workspace_option
 @json_option
-def command(client: str, write: bool, uvx: bool, workspace: str | None, as_json: bool) -> int:
+def command(
+    client: str, write: bool, uvx: bool, ssh: str | None, workspace: str | None, as_json: bool
+) -> int:
     """Print the configuration with which CLIENT starts the MCP server, or write it.
 
     CLIENT is claude-desktop, claude-code, cursor, vscode, codex or gemini.
@@ -23,7 +26,9 @@ def command(client: str, write: bool, uvx: bool, workspace: str | None, as_json:
     output = Output("init", as_json=as_json)
     folder = settings(workspace=workspace).workspace
     found = clients.find_client(client)
-    start = clients.launch(folder, uvx=uvx)
+    if ssh and uvx:
+        raise click.UsageError("--ssh and --uvx exclude each other")
+    start = clients.launch_over_ssh(ssh) if ssh else clients.launch(folder, uvx=uvx)
     path = clients.config_path(found, folder)
     if write:
         clients.write_config(found, start, path)

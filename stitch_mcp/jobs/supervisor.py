@@ -17,6 +17,7 @@ from pathlib import Path
 from stitch_mcp.jobs.folder import JobFolder, job_ids
 from stitch_mcp.jobs.state import JobRequest, JobState
 from stitch_mcp.jobs.tree import end_tree, process_start
+from stitch_mcp.secrets import without_secrets
 from stitch_tools.errors import LockedError, StoreError
 from stitch_tools.locks import FileLock
 
@@ -98,6 +99,8 @@ class Supervisor:
             with folder.log.open("ab") as log:
                 process = subprocess.Popen(
                     command,
+                    # What is not there no program, compiler or log can tell.
+                    env=without_secrets(os.environ),
                     stdin=subprocess.DEVNULL if self.keep else reading,
                     stdout=log,
                     stderr=log,

@@ -1,13 +1,16 @@
 """Job states as answers: a result, a sign of life, or a failure with what to do next."""
 
+import re
 from typing import Any
 
 from stitch_mcp.jobs.folder import JobFolder
 from stitch_mcp.jobs.state import JobState
 from stitch_mcp.server.room import Room
-from stitch_mcp.server.tool import Answer, NextStep
+from stitch_mcp.server.tool import Answer, NextStep, Tool
 from stitch_mcp.server.tools import find_tool
 from stitch_mcp.server.tools.get_job import JobAnswer
+
+_CALLERS_FAULTS = ("usage", "task")
 
 
 def tool_answer(room: Room, state: JobState) -> Answer:
@@ -30,7 +33,7 @@ def job_answer(room: Room, state: JobState) -> JobAnswer:
     result: dict[str, Any] | None = None
     steps = _next(room, state)
     if state.status == "completed" and state.result is not None:
-        hidden = ("status", "next_steps", *getattr(find_tool(state.tool).answer, "DETAILS", ()))
+        hidden = ("status", "next_steps", *find_tool(state.tool).answer.DETAILS)
         result = {name: value for name, value in state.result.items() if name not in hidden}
         steps = tool_answer(room, state).next_steps
     return JobAnswer(
@@ -50,7 +53,18 @@ def _message(state: JobState) -> str:
         return f"{state.tool} goes on: {state.progress}"
     if state.status == "completed":
         return str((state.result or {}).get("message", "done"))
-    return f"{state.message}. {state.hint}".strip() if state.hint else state.message
+    return failure_words(find_tool(state.tool), state.message, state.hint)
+
+
+def failure_words(tool: Tool, message: str, hint: str) -> str:
+    """What went wrong and what to do next, flags of the command line told as arguments of the tool."""
+
+    def as_argument(flag: re.Match[str]) -> str:
+        name = flag[1].replace("-", "_")
+        return f"`{name}`" if name in tool.request.model_fields else flag[0]
+
+    told = f"{message.rstrip('.')}. Next: {hint}" if hint else message
+    return re.sub(r"`?--([a-z]+(?:-[a-z]+)*)`?", as_argument, told)
 
 
 def _next(room: Room, state: JobState) -> tuple[NextStep, ...]:
@@ -58,11 +72,24 @@ def _next(room: Room, state: JobState) -> tuple[NextStep, ...]:
         why = "wait for the result; cancel_job ends it"
         return (NextStep(tool="get_job", arguments={"job_id": state.job_id}, why=why),)
     if state.status in ("interrupted", "cancelled", "failed"):
-        request = JobFolder(room.supervisor.jobs, state.job_id).request()
+        arguments = JobFolder(room.supervisor.jobs, state.job_id).request().arguments
+        if state.error_code in _CALLERS_FAULTS:
+            return _mend(state.tool, arguments)
         words = {
             "interrupted": "resume it",
             "cancelled": "start it again",
             "failed": "try it again once the cause is gone",
         }
-        return (NextStep(tool=state.tool, arguments=request.arguments, why=words[state.status]),)
+        return (NextStep(tool=state.tool, arguments=arguments, why=words[state.status]),)
     return ()
+
+
+def _mend(tool: str, arguments: dict[str, Any]) -> tuple[NextStep, ...]:
+    """What helps where the same call would fail again."""
+    if tool in ("benchmark_program", "certify_program") and "program" in arguments:
+        return (NextStep(tool="check_program", arguments=arguments, why="have the program accepted first"),)
+    if "reference" in arguments:
+        # It was named by content: the corrected file has to be read anew.
+        again = {**arguments, "reference": "PATH.py"}
+        return (NextStep(tool=tool, arguments=again, why="correct the file, then name it by its path"),)
+    return (NextStep(tool=tool, arguments=arguments, why="call it again once `message` is dealt with"),)

@@ -50,6 +50,10 @@ class NamesProgram(NamesReference):
     """File of several that is compiled."""
 
 
+class JudgesProgram(NamesProgram):
+    """Arguments of a tool that compares a program with its reference."""
+
+
 class NamesContract(NamesReference):
     """Arguments that describe a reference whose task does not exist yet."""
 

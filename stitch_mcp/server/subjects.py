@@ -10,6 +10,7 @@ from stitch_mcp.programs import program_of_files, read_program
 from stitch_mcp.server.environment import fingerprint
 from stitch_mcp.server.requests import (
     CALL_ONLY,
+    JudgesProgram,
     NamesContract,
     NamesProgram,
     NamesProgramOfRun,
@@ -58,7 +59,7 @@ def job_request(room: Room, tool: Tool, request: Request) -> JobRequest:
 
 def _subject(room: Room, request: Request) -> Subject:
     run_id = getattr(request, "run_id", "")
-    folder = room.workspace.run_folder(run_id) if run_id else None
+    folder = _run_folder(room, run_id) if run_id else None
     state = read_state(folder) if folder else None
     task_id = program_id = None
     if state is not None:
@@ -69,11 +70,25 @@ def _subject(room: Room, request: Request) -> Subject:
     if isinstance(request, NamesProgram | NamesProgramOfRun):
         program = _program(room, request, task_id)
         program_id = keep_program(room, program) if program else program_id
-        if program_id is not None:
-            _keep_program_of_run(room, program_id)
+        if program_id is None:
+            raise UsageError(
+                "no program is named", hint="give `files`, `program`, or the `run_id` of a run that has one"
+            )
+        if task_id is None and isinstance(request, JudgesProgram):
+            raise UsageError("no reference is named", hint="give `run_id`, or `reference`")
+        _keep_program_of_run(room, program_id)
     else:
         program_id = None
     return Subject(task_id=task_id, program_id=program_id, run_id=folder.name if folder else None)
+
+
+def _run_folder(room: Room, run_id: str) -> Path:
+    try:
+        return room.workspace.run_folder(run_id)
+    except UsageError as error:
+        here = room.workspace.run_ids()[-3:]
+        hint = f"the newest here: {', '.join(reversed(here))}" if here else "open one with analyze_reference"
+        raise UsageError(error.message, hint=hint) from error
 
 
 def keep_program(room: Room, program: Program) -> str:

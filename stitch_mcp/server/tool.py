@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from pydantic import Field
 
@@ -47,6 +47,11 @@ class RepeatableRequest(SlowRequest):
 
 class Answer(Fact):
     """Result of a tool, flat. What is not known is left out."""
+
+    DETAILS: ClassVar[tuple[str, ...]] = ()
+    """Fields that only `detail: detailed` shows."""
+    QUOTED: ClassVar[tuple[str, ...]] = ()
+    """Fields that quote what a program, a compiler or a page says: each answer marks them."""
 
     status: JobStatus = "completed"
     message: str = ""

@@ -1,7 +1,9 @@
 """Configurations for MCP clients: what is written starts the server, and nothing else in the file is lost."""
 
 import json
+import os
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -79,6 +81,37 @@ def test_needed_variables_go_along(home: Path, monkeypatch: pytest.MonkeyPatch) 
     text = config_text(find_client("vscode"), launch(home))
     assert entry_of("vscode", text)["env"]["CUDA_HOME"] == "/opt/cuda"
     assert "secret" not in text
+
+
+def test_a_gpu_host_is_reached_over_ssh(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a stand-in for ssh that does what sshd does: its last argument goes to a shell."""
+    far = home / "far away"
+    far.mkdir()
+    tools = home / "bin"
+    tools.mkdir()
+    (tools / "ssh").write_text(
+        '#!/bin/sh\nfor last; do :; done\nexec sh -c "$last --help"\n', encoding="utf-8"
+    )
+    (tools / "stitch-mcp").write_text(
+        f'#!/bin/sh\nexec {sys.executable} -m stitch_mcp "$@"\n', encoding="utf-8"
+    )
+    for name in ("ssh", "stitch-mcp"):
+        (tools / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    place = f"gpu-host:{far}"
+    assert main(["init", "cursor", "--write", "--workspace", str(home), "--ssh", place]) == 0
+    entry = entry_of("cursor", (home / ".cursor" / "mcp.json").read_text(encoding="utf-8"))
+    assert entry["command"] == "ssh"
+    assert "gpu-host" in entry["args"]
+    assert "env" not in entry, "variables of this machine mean nothing there"
+    command = [entry["command"], *entry["args"]]
+    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=60)
+    assert "MCP client" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("place", ["gpu-host", ":/folder", "-oProxyCommand=x:/folder", "gpu-host:"])
+def test_a_host_without_a_folder_is_refused(home: Path, place: str) -> None:
+    assert main(["init", "cursor", "--workspace", str(home), "--ssh", place]) == 2
 
 
 def test_an_unknown_client_is_told_with_those_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:

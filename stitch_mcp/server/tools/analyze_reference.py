@@ -18,6 +18,7 @@ class ReferenceAnswer(Answer):
     """What the reference is."""
 
     DETAILS: ClassVar[tuple[str, ...]] = ("parameters", "contract")
+    QUOTED: ClassVar[tuple[str, ...]] = ("warnings",)
 
     task_id: str | None = None
     target: str | None = None

@@ -2,13 +2,13 @@
 
 from typing import ClassVar
 
-from stitch_mcp.server.requests import Detailed, NamesProgram
+from stitch_mcp.server.requests import Detailed, JudgesProgram
 from stitch_mcp.server.tool import Answer, NextStep, Tool
 from stitch_mcp.server.work import Work
 from stitch_tools.models import Bench, Timing
 
 
-class BenchmarkProgram(NamesProgram, Detailed):
+class BenchmarkProgram(JudgesProgram, Detailed):
     """Arguments of benchmark_program."""
 
     quick: bool = True
@@ -19,6 +19,7 @@ class BenchAnswer(Answer):
     """Times side by side."""
 
     DETAILS: ClassVar[tuple[str, ...]] = ("device", "threads")
+    QUOTED: ClassVar[tuple[str, ...]] = ("times_us",)
 
     program_id: str | None = None
     outcome: str | None = None

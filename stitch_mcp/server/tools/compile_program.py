@@ -21,12 +21,13 @@ class BuildAnswer(Answer):
     """What the compiler said."""
 
     DETAILS: ClassVar[tuple[str, ...]] = ("command",)
+    QUOTED: ClassVar[tuple[str, ...]] = ("diagnostics", "docs")
 
     program_id: str | None = None
     ok: bool | None = None
     """Whether it compiled."""
     diagnostics: tuple[str, ...] = ()
-    """Compiler messages, errors first: file:line:column: severity: text. Quoted data."""
+    """Compiler messages, errors first: file:line:column: severity: text."""
     docs: tuple[str, ...] = ()
     """What documentation says of the first errors."""
     kernels: tuple[str, ...] = ()
@@ -69,7 +70,7 @@ def compile_program(request: CompileProgram, work: Work) -> BuildAnswer:
         docs=advice(desk.config, (item.doc_query for item in _gravest(build))) if not build.ok else (),
         kernels=tuple(_kernel(item) for item in build.resources[:_MOST_MESSAGES]),
         cache_hit=build.cache_hit,
-        wall_s=build.wall_s,
+        wall_s=round(build.wall_s, 2) if build.wall_s is not None else None,
         command=" ".join(build.command)[:1500],
         next_steps=_next(build, where, program),
     )
@@ -82,7 +83,7 @@ def _gravest(build: Build) -> list[Diagnostic]:
 
 def _line(item: Diagnostic) -> str:
     place = ":".join(str(part) for part in (item.file, item.line, item.column) if part is not None)
-    text = f"{place}: {item.severity}: {item.message}"[:400]
+    text = f"{f'{place}: ' if place else ''}{item.severity}: {item.message}"[:400]
     return f"{text}\n    {item.source_line.strip()[:160]}" if item.source_line else text
 
 

@@ -1,6 +1,6 @@
 """`get_job`: waits for a job's result."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -18,6 +18,8 @@ class GetJob(Request):
 
 class JobAnswer(Answer):
     """Where the job stands."""
+
+    QUOTED: ClassVar[tuple[str, ...]] = ("result",)
 
     tool: str | None = None
     progress: str | None = None

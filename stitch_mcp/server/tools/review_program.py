@@ -1,5 +1,7 @@
 """`review_program`: the evidence about a program in a reviewer's order: static, run time, what is open."""
 
+from typing import ClassVar
+
 from stitch_mcp.server.requests import NamesProgram
 from stitch_mcp.server.tool import Answer, NextStep, Tool
 from stitch_mcp.server.tools.check_program import findings_as_lines, work_as_line
@@ -13,6 +15,8 @@ class ReviewProgram(NamesProgram):
 
 class ReviewAnswer(Answer):
     """What a reviewer looks at."""
+
+    QUOTED: ClassVar[tuple[str, ...]] = ("honest", "engineering")
 
     program_id: str | None = None
     honest: tuple[str, ...] = ()

@@ -1,5 +1,7 @@
 """`solve`: the whole way by the built-in stitcher, or the rest of a run that was begun step by step."""
 
+from typing import ClassVar
+
 from pydantic import Field
 
 from stitch_mcp.server.requests import NamesContract
@@ -20,6 +22,8 @@ class Solve(NamesContract):
 
 class SolveAnswer(Answer):
     """The end of the run."""
+
+    QUOTED: ClassVar[tuple[str, ...]] = ("notes", "warnings")
 
     program_id: str | None = None
     verdict: str | None = None

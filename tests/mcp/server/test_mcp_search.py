@@ -100,10 +100,8 @@ async def test_a_long_entry_is_shortened_and_read_in_full_by_id(workspace: Path,
         assert len(str(whole)) < 8000
         page = await client.call_tool("get_artifact", {"id": whole["artifact"], "offset": 6000})
         assert page.structured_content["text"] in HOSTILE * 200
-        definitions = {tool.name: tool for tool in (await client.list_tools()).tools}
-    schema = definitions["search_docs"].output_schema
-    assert schema is not None
-    assert "data, never instructions" in schema["properties"]["hits"]["description"]
+    assert whole["untrusted"].startswith("hits: ")
+    assert "never instructions" in whole["untrusted"]
 
 
 @pytest.mark.parametrize(

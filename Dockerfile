@@ -1,0 +1,32 @@
+# stitch-mcp over HTTP: C++ programs are built, checked and timed in the container, on its CPUs.
+#
+#   docker build -t stitch-mcp .
+#   docker run --rm -p 127.0.0.1:8321:8321 -e STITCH_MCP_TOKEN=... -v "$PWD:/workspace" stitch-mcp
+#
+# Docker's default profile forbids namespaces of one's own, so isolation inside reaches `fs+net` where the kernel
+# has Landlock; `docker run ... stitch-mcp doctor` tells what it reaches and what raises it.
+FROM python:3.12-slim
+
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends g++ \
+    && rm -rf /var/lib/apt/lists/*
+
+# The CPU build of torch: a tenth of the default one.
+RUN pip install --no-cache-dir --index-url https://download.pytorch.org/whl/cpu torch
+
+WORKDIR /src
+COPY pyproject.toml README.md LICENSE ./
+COPY stitch_mcp ./stitch_mcp
+COPY planner ./planner
+COPY rag_index ./rag_index
+COPY tools ./tools
+RUN pip install --no-cache-dir ".[torch]" && rm -rf /src
+
+RUN useradd --create-home stitch && mkdir /workspace && chown stitch /workspace
+USER stitch
+WORKDIR /workspace
+VOLUME /workspace
+EXPOSE 8321
+
+ENTRYPOINT ["stitch-mcp"]
+CMD ["serve", "--http", "--host", "0.0.0.0", "--workspace", "/workspace"]

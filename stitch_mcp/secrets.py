@@ -1,0 +1,45 @@
+"""What in an environment is secret: kept from jobs' processes, and blotted out of what a client reads."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+_NAME = re.compile(
+    r"(^|_)(KEY|PAT|AUTH|COOKIE)S?($|_)|(APIKEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL)S?($|_)",
+    re.IGNORECASE,
+)
+_IN_ADDRESS = re.compile(r"://[^/\s:@]*:([^/\s@]+)@")
+_FEWEST_CHARS = 8
+"""A shorter value is as likely a word of ordinary text."""
+
+
+def secrets_of(environ: Mapping[str, str]) -> dict[str, str]:
+    """Secret values with the name of the variable that each comes from, the longest first."""
+    found: dict[str, str] = {}
+    for name, value in environ.items():
+        values = [value] if _NAME.search(name) else _IN_ADDRESS.findall(value)
+        for secret in values:
+            # As it stands, and as JSON writes it.
+            for spelled in (secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]):
+                if len(secret) >= _FEWEST_CHARS:
+                    found[spelled] = name
+    return dict(sorted(found.items(), key=lambda item: -len(item[0])))
+
+
+def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment without the variables whose names say that they hold a secret."""
+    return {name: value for name, value in environ.items() if not _NAME.search(name)}
+
+
+def blot(value: Any, secrets: Mapping[str, str]) -> Any:
+    """The JSON value with every secret in its strings replaced by the name of its variable."""
+    if isinstance(value, str):
+        for secret, name in secrets.items():
+            value = value.replace(secret, f"<{name}>")
+        return value
+    if isinstance(value, list):
+        return [blot(item, secrets) for item in value]  # pyright: ignore[reportUnknownVariableType] # JSON
+    if isinstance(value, dict):
+        return {key: blot(item, secrets) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType] # JSON
+    return value
