@@ -293,13 +293,21 @@ class Attribution:
         computing = [name for name in names if name.removesuffix(DIRECTLY) not in _free_operators()]
         # Dispatched operators call functions that could be called directly, too.
         dispatched = [name for name in computing if not name.endswith(DIRECTLY)]
-        if dispatched or (computing and _first(owners, objects.CALLERS) >= 0):
+        has_caller = _first(owners, objects.CALLERS) >= 0
+        if dispatched or (computing and has_caller):
             self._pool_works_for = f"aten::{(dispatched or computing)[-1]}"
             return "pytorch", self._pool_works_for
         library = self._places.names[int(place)]
-        if (names and not computing) or library.startswith(("libtorch_python", "libc10")):
+        made = has_caller and _is_called_below(operators >= 0, owners)
+        if not computing and (made or library.startswith(("libtorch_python", "libc10"))):
             return "other", "tensors made and viewed"
         return "pytorch", self._pool_works_for or library
+
+
+def _is_called_below(operators: torch.Tensor, owners: torch.Tensor) -> bool:
+    """Whether an operator runs inside of the program's innermost frame; above it anything may lie."""
+    operator, own = _first_true(operators), _first(owners, (objects.OWN,))
+    return operator >= 0 and (own < 0 or operator < own)
 
 
 def library_caller(owners: torch.Tensor, operators: torch.Tensor) -> str:
