@@ -128,7 +128,7 @@ class Store:
         if sha256_hex(data) != sha256:
             raise StoreError(
                 f"blob {sha256[:12]} is damaged: its content does not fit its name",
-                hint=f"delete {path} and run the step that made it again",
+                hint=f"run the step that made it again, which writes {path} anew",
             )
         return data
 
