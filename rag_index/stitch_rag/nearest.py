@@ -11,6 +11,7 @@ from stitch_rag.store import IndexStore
 MOST = 5
 _SHORTEST = 4
 _MOST_UNKNOWN = 3
+_SLACK = 4
 _LIKENESS = 0.75
 """Of difflib's ratio: a slip or two in a name."""
 
@@ -40,11 +41,7 @@ def named(store: IndexStore, question: Question) -> Named:
 def similar(store: IndexStore, name: str) -> list[tuple[int, str]]:
     """Number and spelling of existing names like `name`, nearest first."""
     low = name.lower()[:80]
-    near = [
-        known
-        for known in store.names()
-        if abs(len(known) - len(low)) <= 4 and (known[:4] == low[:4] or known[-4:] == low[-4:])
-    ]
+    near = store.names_like(low, _SLACK)
     spelled = difflib.get_close_matches(low, near, n=MOST, cutoff=_LIKENESS)
     numbers = [number for known in spelled for number in store.by_name(known)[:1]]
     chunks = store.get(numbers)

@@ -42,10 +42,11 @@ class Question:
     """Share of its words that belong to names of code."""
 
     @property
-    def expression(self) -> str:
-        """The full-text query: any of the words; every word is quoted, so that no syntax gets through."""
-        every = dict.fromkeys(stem for word in self.words for stem in (word.stem, *sorted(word.alternatives)))
-        return " OR ".join(f'"{stem}"' for stem in every)
+    def stems(self) -> list[str]:
+        """Its words and their synonyms, each once."""
+        return list(
+            dict.fromkeys(stem for word in self.words for stem in (word.stem, *sorted(word.alternatives)))
+        )
 
 
 def read_question(text: str) -> Question:

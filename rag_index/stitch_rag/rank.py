@@ -36,7 +36,7 @@ class Evidence:
     full: Mapping[int, float]
     """... and of everything."""
     dense: Mapping[int, float]
-    """Similarity of meaning by number, 0 to 1; empty without vectors."""
+    """Similarity of meaning by number, the nearest first; empty without vectors."""
     exact: Sequence[int]
     """Numbers of entries that bear a name of the question, the best fit first."""
     similar: Sequence[int] = ()
@@ -72,7 +72,7 @@ def features(evidence: Evidence, row: Outline, weights: Weights) -> dict[str, fl
     return {
         "short": _share(evidence.short, row.number),
         "full": _share(evidence.full, row.number),
-        "dense": evidence.dense.get(row.number, 0.0),
+        "dense": _share(evidence.dense, row.number) ** 3,
         "name": fit.in_name,
         "brief": fit.in_brief,
         "coverage": fit.covered,
@@ -123,5 +123,6 @@ def _match(word: Word, stems: frozenset[str], synonym: float) -> tuple[float, li
     """How well a word fits, and the stems that it matched."""
     if word.stem in stems:
         return 1.0, [word.stem]
-    others = sorted(word.alternatives & stems)
-    return (synonym, others) if others else (0.0, [])
+    if word.alternatives.isdisjoint(stems):
+        return 0.0, []
+    return synonym, sorted(word.alternatives & stems)

@@ -21,9 +21,12 @@ class Weights(Fact):
 
     columns: tuple[float, ...]
     candidates: int
+    telling: float
     synonym: float
     named_share: float
     low_coverage: float
+    open_coverage: float
+    fewest_words: int
     score: Mapping[str, float]
     kind: Mapping[str, float]
     library: Mapping[str, float]

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from stitch_rag.inputs import own_inputs
@@ -39,15 +40,14 @@ class Reader:
         """The best hits for `query`; arguments and errors as in `search.search`."""
         started = time.perf_counter()
         store, indexed = self._open()
-        dense = self._meaning.similar(store, query) if indexed else {}
         found = search(
             store,
             query,
             count=count,
             max_tokens=max_tokens,
             filters=filters,
-            mode="fused" if dense else "lexical" if indexed else "notes",
-            dense=dense,
+            mode="lexical" if indexed else "notes",
+            similar_meaning=partial(self._meaning.similar, store, query) if indexed else None,
             notices=() if indexed else (HOW_TO_BUILD,),
         )
         return found.model_copy(update={"duration_ms": round((time.perf_counter() - started) * 1e3, 2)})

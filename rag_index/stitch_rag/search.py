@@ -1,7 +1,7 @@
 """Answers a question from an open index: candidates by words and names, ranked, filtered, shortened."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from stitch_rag.chunks import KINDS, Chunk
@@ -17,6 +17,8 @@ from stitch_tools.errors import UsageError
 MOST_HITS = 100
 DEFAULT_TOKENS = 4000
 _LETTER_RARITY = 3.0
+_FEW = 300
+"""Entries that are looked through in no time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ def search(
     max_tokens: int = DEFAULT_TOKENS,
     filters: Filters | None = None,
     mode: SearchMode = "lexical",
-    dense: Mapping[int, float] | None = None,
+    similar_meaning: Callable[[], Mapping[int, float]] | None = None,
     notices: Sequence[str] = (),
 ) -> SearchResult:
     """The best hits for `query` from an open index.
@@ -60,8 +62,9 @@ def search(
         count: most hits, 1 to 100.
         max_tokens: bound on the hits' size, at about four characters a token.
         filters: what a hit must be.
-        mode: how the store came about, for the result.
-        dense: similarity of meaning by chunk number, from vectors.
+        mode: how the store came about, for the result; `fused` where meaning was asked and answered.
+        similar_meaning: gives similarity of meaning by chunk number, from vectors; asked only where the
+            words of the best hit leave much of the question open.
         notices: what the caller already knows the reader should know.
 
     Raises:
@@ -73,7 +76,12 @@ def search(
     weights = load_weights()
     question = read_question(query)
     names = named(store, question)
-    ranked = candidates(store, question, names, weights, dense or {})
+    ranked = candidates(store, question, names, weights, filters=filters)
+    if similar_meaning is not None and _leaves_open(ranked, question, weights):
+        dense = similar_meaning()
+        if dense:
+            mode = "fused"
+            ranked = candidates(store, question, names, weights, dense, filters)
     absent = _absent_version(store, filters, [row.outline for row in ranked])
     kept = [row for row in ranked if filters.admits(row.outline)]
     hits, left_out = shorten(_hits(store, _folded(kept)[:count]), max_tokens)
@@ -89,16 +97,24 @@ def search(
     )
 
 
+def _leaves_open(ranked: Sequence[Candidate], question: Question, weights: Weights) -> bool:
+    """Whether meaning may find more: a question of several plain words, of which the best hit lacks some."""
+    if len(question.words) < weights.fewest_words or question.named_share >= weights.named_share:
+        return False
+    return not ranked or ranked[0].coverage < weights.open_coverage
+
+
 def candidates(
     store: IndexStore,
     question: Question,
     names: Named,
     weights: Weights,
-    dense: Mapping[int, float],
+    dense: Mapping[int, float] | None = None,
+    filters: Filters | None = None,
 ) -> list[Candidate]:
     """Everything that may answer the question, best first."""
-    found = evidence(store, question, names, weights, dense)
-    numbers = [*dict.fromkeys([*found.short, *found.full, *names.exact, *names.similar, *dense])]
+    found = evidence(store, question, names, weights, dense, filters)
+    numbers = [*dict.fromkeys([*found.short, *found.full, *names.exact, *names.similar, *found.dense])]
     return rank(found, store.outlines(numbers), weights)
 
 
@@ -107,24 +123,33 @@ def evidence(
     question: Question,
     names: Named,
     weights: Weights,
-    dense: Mapping[int, float],
+    dense: Mapping[int, float] | None = None,
+    filters: Filters | None = None,
 ) -> Evidence:
     """What the index says of a question before candidates are compared."""
+    filters = filters or Filters()
     short: dict[int, float] = {}
     full: dict[int, float] = {}
-    if question.words:
-        # Names and first sentences alone, too: long texts hold many of the words by chance.
-        expression = f"{{parts brief}} : ({question.expression})"
-        short = dict(store.match(expression, weights.columns, weights.candidates))
-        full = dict(store.match(question.expression, weights.columns, weights.candidates))
     total = store.count()
-    idf = {word.stem: _rarity(store, word.stem, total) for word in question.words}
-    return Evidence(question, idf, short, full, dense, names.exact, names.similar)
+    counts = {stem: store.frequency(stem) for stem in question.stems}
+    idf = {word.stem: _rarity(counts[word.stem], word.stem, total) for word in question.words}
+    # What every eighth entry says finds nothing, and takes most of the time.
+    most = max(_FEW, total * weights.telling)
+    telling = [stem for stem, count in counts.items() if 0 < count <= most]
+    if stems := telling or list(counts):
+        # Every word is quoted, so that no syntax gets through.
+        expression = " OR ".join(f'"{stem}"' for stem in stems)
+        # Names and first sentences alone, too: long texts hold many of the words by chance.
+        short_expression = f"{{parts brief}} : ({expression})"
+        limits = (weights.columns, weights.candidates, filters.kinds, filters.libraries)
+        short = dict(store.match(short_expression, *limits))
+        full = dict(store.match(expression, *limits))
+    return Evidence(question, idf, short, full, dense or {}, names.exact, names.similar)
 
 
-def _rarity(store: IndexStore, word: str, total: int) -> float:
+def _rarity(count: int, word: str, total: int) -> float:
     # A letter is an article in prose and the name of a matrix in a symbol.
-    return _LETTER_RARITY if len(word) == 1 else rarity(store.frequency(word), total)
+    return _LETTER_RARITY if len(word) == 1 else rarity(count, total)
 
 
 def entry(store: IndexStore, chunk_id: str) -> Hit:

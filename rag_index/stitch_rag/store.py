@@ -229,9 +229,14 @@ class IndexStore:
         )
         return list(dict.fromkeys(int(row[0]) for row in rows))
 
-    def names(self) -> list[str]:
-        """All names in lower case, each once."""
-        return [row[0] for row in self._db.execute("SELECT DISTINCT low FROM names")]
+    def names_like(self, name: str, slack: int) -> list[str]:
+        """Names in lower case that begin or end as `name` does, at most `slack` letters shorter or longer."""
+        rows = self._db.execute(
+            "SELECT DISTINCT low FROM names WHERE length(low) BETWEEN :length - :slack AND :length + :slack "
+            "AND (substr(low, 1, 4) = substr(:name, 1, 4) OR substr(low, -4) = substr(:name, -4))",
+            {"name": name, "length": len(name), "slack": slack},
+        )
+        return [row[0] for row in rows]
 
     def put_vectors(self, rows: Iterable[tuple[str, int]]) -> None:
         """Replace the table of vector ids and the chunks that they stand for."""
@@ -247,13 +252,25 @@ class IndexStore:
         found = self._db.execute(f"SELECT name, chunk FROM vectors WHERE name IN ({marks})", tuple(names))
         return {str(name): int(number) for name, number in found}
 
-    def match(self, expression: str, weights: Sequence[float], limit: int) -> list[tuple[int, float]]:
-        """Number and relevance (higher is better) of the best full-text matches."""
+    def match(
+        self,
+        expression: str,
+        weights: Sequence[float],
+        limit: int,
+        kinds: Sequence[str] = (),
+        libraries: Sequence[str] = (),
+    ) -> list[tuple[int, float]]:
+        """Number and relevance (higher is better) of the best full-text matches of these kinds, libraries."""
         listed = ", ".join(f"{weight:g}" for weight in weights)
+        only = "".join(
+            f" AND rowid IN (SELECT id FROM chunks WHERE {column} IN ({', '.join('?' * len(wanted))}))"
+            for column, wanted in (("kind", kinds), ("library", libraries))
+            if wanted
+        )
         rows = self._db.execute(
-            f"SELECT rowid, bm25(fulltext, {listed}) AS score FROM fulltext WHERE fulltext MATCH ? "
+            f"SELECT rowid, bm25(fulltext, {listed}) AS score FROM fulltext WHERE fulltext MATCH ?{only} "
             "ORDER BY score LIMIT ?",
-            (expression, limit),
+            (expression, *kinds, *libraries, limit),
         )
         return [(int(number), -float(score)) for number, score in rows]
 
@@ -324,7 +341,7 @@ def _outline(row: Sequence[Any]) -> Outline:
         kind,
         library,
         version,
-        tuple(json.loads(architectures)),
+        () if architectures == "[]" else tuple(json.loads(architectures)),
         bool(deprecated),
         frozenset(parts.split()),
         frozenset(brief.split()),

@@ -1,15 +1,13 @@
-"""Similarity of meaning for one reader: whether a question profits, and the child process that answers it."""
+"""Similarity of meaning for one reader, and the child process that knows it."""
 
 from stitch_rag.place import IndexPlace
-from stitch_rag.question import read_question
+from stitch_rag.question import LONGEST_QUESTION
 from stitch_rag.store import IndexStore
 from stitch_rag.vectors.client import VectorChild
 from stitch_rag.vectors.model import find_model
 
 NEAREST = 40
 """Vectors that are looked at for a question."""
-FEWEST_WORDS = 3
-"""A shorter question, or one of names of code, is answered as well by its words."""
 
 
 class Meaning:
@@ -22,14 +20,13 @@ class Meaning:
         self._absent = False
 
     def similar(self, store: IndexStore, query: str) -> dict[int, float]:
-        """Similarity by chunk number; empty where there are no vectors, not yet, or nothing to gain."""
-        question = read_question(query)
-        if self._absent or len(question.words) < FEWEST_WORDS or question.named_share >= 0.5:
+        """Similarity by chunk number, the nearest first; empty where there are no vectors, or not yet."""
+        if self._absent:
             return {}
         child = self._running()
         if child is None or not child.ready(wait_s=self._wait_s):
             return {}
-        found = child.query(question.text, NEAREST) or {}
+        found = child.query(query[:LONGEST_QUESTION], NEAREST) or {}
         numbers = store.by_vector(list(found))
         return {numbers[name]: max(0.0, value) for name, value in found.items() if name in numbers}
 
