@@ -27,11 +27,16 @@ def tool_table() -> str:
     return "\n".join(["| tool | what it does |", "|---|---|", *rows])
 
 
-def sizes() -> dict[str, int]:
-    """Characters of what an agent is given: inputs alone, and the whole list."""
+def listed_texts() -> dict[str, str]:
+    """What an agent is given, as compact JSON: `inputs` alone, and the `whole` list."""
     tools = definitions()
     inputs = [{key: tool[key] for key in ("name", "description", "inputSchema")} for tool in tools]
-    return {"inputs": len(_compact(inputs)), "whole": len(_compact(tools))}
+    return {"inputs": _compact(inputs), "whole": _compact(tools)}
+
+
+def sizes() -> dict[str, int]:
+    """Characters of what an agent is given: inputs alone, and the whole list."""
+    return {name: len(text) for name, text in listed_texts().items()}
 
 
 def with_table(page: str) -> str:

@@ -4,11 +4,18 @@ No id, path of a result or error line is known to it beforehand. It stands behin
 the transcript in docs/mcp-journey.md and the times in docs/benchmarks/mcp.md.
 """
 
+import os
 import re
+import sys
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from mcp import StdioServerParameters
+from mcp.client import Client
+from mcp.client.stdio import stdio_client
 
 Answer = Mapping[str, Any]
 Send = Callable[[str, dict[str, Any]], Awaitable[Answer]]
@@ -112,6 +119,27 @@ async def journey(agent: ScriptedAgent, send: Send, tools: Sequence[str]) -> lis
         turns.append(Turn(call, answer))
         call = agent.choose(answer)
     return turns
+
+
+async def timed_journey(workspace: Path, agent: ScriptedAgent) -> tuple[list[Turn], list[float]]:
+    """A journey over standard input and output, and the seconds of each turn."""
+    arguments = ["-P", "-m", "stitch_mcp", "serve", "--workspace", str(workspace)]
+    # The SDK hands on few variables by itself.
+    passed = {name: value for name, value in os.environ.items() if name.startswith(("STITCH_", "CUDA_"))}
+    parameters = StdioServerParameters(command=sys.executable, args=arguments, env=passed)
+    times: list[float] = []
+    async with Client(stdio_client(parameters)) as client:
+
+        async def send(tool: str, given: dict[str, Any]) -> Answer:
+            start = time.perf_counter()
+            result = await client.call_tool(tool, given)
+            times.append(time.perf_counter() - start)
+            answer: Answer = result.structured_content
+            print(f"  {tool}: {answer['status']}, {times[-1]:.1f} s", file=sys.stderr)
+            return answer
+
+        names = [tool.name for tool in (await client.list_tools()).tools]
+        return await journey(agent, send, names), times
 
 
 def steps_of(turns: Sequence[Turn]) -> list[str]:
