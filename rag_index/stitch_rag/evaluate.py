@@ -88,8 +88,8 @@ def evaluate(rows: Sequence[QuestionRow], ask: Callable[[str], SearchResult]) ->
     for row, rank in zip(rows, ranks, strict=True):
         by_kind.setdefault(row.kind, []).append(rank)
     return Evaluation(
-        scores=_scores(ranks, intervals=True),
-        kinds={kind: _scores(found) for kind, found in by_kind.items()},
+        scores=scores(ranks, intervals=True),
+        kinds={kind: scores(found) for kind, found in by_kind.items()},
         median_ms=round(statistics.median(times), 2),
         p95_ms=round(sorted(times)[int(0.95 * (len(times) - 1))], 2),
         misses=tuple(misses),
@@ -98,19 +98,24 @@ def evaluate(rows: Sequence[QuestionRow], ask: Callable[[str], SearchResult]) ->
 
 def rank_of(answers: Iterable[str], hits: Sequence[Hit]) -> int | None:
     """The place of the first hit that answers, from 1."""
+    return place_of(answers, [names_of(hit.kind, hit.symbol, hit.aliases) for hit in hits])
+
+
+def names_of(kind: str, symbol: str, aliases: Sequence[str]) -> set[str]:
+    """What an answer may call an entry."""
+    names = {symbol, *aliases[:20]}
+    mark = {"note": "note:", "diagnostic": "diag:"}.get(kind, "")
+    return {f"{mark}{name}" for name in names}
+
+
+def place_of(answers: Iterable[str], found: Sequence[set[str]]) -> int | None:
+    """The place of the first entry, given by its names, that answers, from 1."""
     wanted = set(answers)
-    for place, hit in enumerate(hits, 1):
-        names = {hit.symbol, *hit.aliases}
-        if hit.kind == "note":
-            names = {f"note:{name}" for name in names}
-        elif hit.kind == "diagnostic":
-            names = {f"diag:{name}" for name in names}
-        if names & wanted:
-            return place
-    return None
+    return next((place for place, names in enumerate(found, 1) if names & wanted), None)
 
 
-def _scores(ranks: Sequence[int | None], *, intervals: bool = False) -> Scores:
+def scores(ranks: Sequence[int | None], *, intervals: bool = False) -> Scores:
+    """Recall and reciprocal rank of the places where answers were found, with 95 % intervals on request."""
     first = [float(rank == 1) for rank in ranks]
     five = [float(rank is not None and rank <= 5) for rank in ranks]
     reciprocal = [1 / rank if rank else 0.0 for rank in ranks]

@@ -16,7 +16,7 @@ from stitch_rag.vectors.client import START_S, VectorChild
 from stitch_rag.vectors.embed import embedded_text, vector_id, worth_embedding
 from stitch_rag.vectors.model import EmbeddingModel, find_model, folder_fingerprint
 
-QUESTION = "how do I get my parcels stored on the rack without waiting for them"
+QUESTION = "stow crates and cartons on a rack"
 
 
 def installed() -> EmbeddingModel:
@@ -88,12 +88,20 @@ def test_meaning_finds_what_words_do_not_and_the_child_ends_with_its_reader(
     report = build_index(place, roots=[toolkit], vectors=True)
     assert report.vectors
     assert build_index(place, roots=[toolkit]).vectors == 0, "nothing changed, nothing is embedded again"
+    reader = Reader(place.folder.parent)
+    try:
+        assert reader.search(QUESTION).hits == (), (
+            "no word of it is in the index, and the model is not there yet"
+        )
+    finally:
+        reader.close()
     reader = Reader(place.folder.parent, wait_for_vectors_s=START_S)
-    found = reader.search(QUESTION)
-    assert found.mode == "fused"
+    try:
+        found, named = reader.search(QUESTION), reader.search("shelfPutBoxAsync")
+    finally:
+        reader.close()
+    assert (found.mode, named.mode) == ("fused", "lexical")
     assert "shelfPutBoxAsync" in [hit.symbol for hit in found.hits[:5]]
-    assert reader.search("shelfPutBoxAsync").mode == "lexical"
-    reader.close()
 
 
 @pytest.mark.slow
