@@ -1,8 +1,7 @@
 """Runs the adversarial suite in `zoo/`: reads its cases, judges them, with probes switched off if asked.
 
 A case is a folder with `case.toml` and a candidate: `program.cpp` or `program.cu` (native), or `candidate.py`
-with `ModelNew`. Of `zoo/native`, `zoo.h` lies beside a native program that includes it, and `zoo_kernels.py`
-beside a Python one that imports it.
+with `ModelNew`. Of `zoo/native`, what a program includes or imports lies beside it.
 """
 
 import tomllib
@@ -31,7 +30,11 @@ PROBES = (*SWITCHES, *EXCHANGES, *ELSEWHERE)
 _FLAGS_OF_DOUBT = ("partial", "library_only", "weak")
 _FORGIVEN = 1e-2
 _PUBLISHED_SEED = 42
-_SHARED = {b'#include "zoo.h"': "zoo.h", b"from zoo_kernels import": "zoo_kernels.py"}
+_SHARED = {
+    b'#include "zoo_tile.h"': "zoo_tile.h",  # before zoo.h, which it includes
+    b'#include "zoo.h"': "zoo.h",
+    b"from zoo_kernels import": "zoo_kernels.py",
+}
 _KEYS = {
     "reference", "family", "targets", "expected", "rules", "caught_by", "why", "flags", "missed", "slow",
     "contract", "options", "without", "harms", "static",

@@ -1,57 +1,16 @@
-// y = relu(x W^T + b): one warp for a tile of 16 x 16 outputs, by bf16 tensor cores with sums in fp32.
-#include "zoo.h"
+// y = relu(x W^T + b) by bf16 tensor cores with sums in fp32.
+#include "zoo_tile.h"
 
 #include <cuda_bf16.h>
-#include <mma.h>
 
-namespace {
-
-using namespace nvcuda;
-constexpr int kTile = 16;
-
-__global__ void linear_relu(const float* x, const float* weight, const float* bias, float* y, int64_t rows,
-                            int64_t in, int64_t out) {
-  __shared__ __nv_bfloat16 left[kTile * kTile], right[kTile * kTile];
-  __shared__ float tile[kTile * kTile];
-  const int64_t row = blockIdx.y * kTile, column = blockIdx.x * kTile;
-  wmma::fragment<wmma::accumulator, 16, 16, 16, float> sum;
-  wmma::fill_fragment(sum, 0.0f);
-  for (int64_t first = 0; first < in; first += kTile) {
-    for (int i = threadIdx.x; i < kTile * kTile; i += 32) {
-      const int64_t line = i / kTile, k = first + i % kTile;
-      left[i] = __float2bfloat16(row + line < rows && k < in ? x[(row + line) * in + k] : 0.0f);
-      right[i] = __float2bfloat16(column + line < out && k < in ? weight[(column + line) * in + k] : 0.0f);
-    }
-    __syncwarp();
-    wmma::fragment<wmma::matrix_a, 16, 16, 16, __nv_bfloat16, wmma::row_major> a;
-    wmma::fragment<wmma::matrix_b, 16, 16, 16, __nv_bfloat16, wmma::col_major> b;
-    wmma::load_matrix_sync(a, left, kTile);
-    wmma::load_matrix_sync(b, right, kTile);
-    wmma::mma_sync(sum, a, b, sum);
-    __syncwarp();
-  }
-  wmma::store_matrix_sync(tile, sum, kTile, wmma::mem_row_major);
-  __syncwarp();
-  for (int i = threadIdx.x; i < kTile * kTile; i += 32) {
-    const int64_t r = row + i / kTile, c = column + i % kTile;
-    if (r >= rows || c >= out) continue;
-    const float value = tile[i] + bias[c];
-    y[r * out + c] = value < 0.0f ? 0.0f : value;
-  }
-}
-
-struct Program : zoo::Dense {
-  std::vector<int64_t> out_shape(const zoo::View& x) { return {x.size(0), weights.at("fc.weight").size(0)}; }
-
-  void forward(zoo::Call& call) {
-    const zoo::View &x = call.in[0], &y = call.out[0];
-    const dim3 grid(zoo::blocks_for(y.columns(), kTile), zoo::blocks_for(x.rows(), kTile));
-    linear_relu<<<grid, 32, 0, call.stream()>>>(x.data(), weights.at("fc.weight").data(),
-                                                weights.at("fc.bias").data(), y.data(), x.rows(), x.columns(),
-                                                y.columns());
-  }
+struct Bf16 {
+  using Factor = __nv_bfloat16;
+  using Stored = __nv_bfloat16;
+  using Sum = float;
+  static constexpr int kDepth = 16;
+  __device__ static __nv_bfloat16 rounded(float value) { return __float2bfloat16(value); }
 };
 
-}  // namespace
+struct Program : zoo::LinearRelu<Bf16, zoo::Dense> {};
 
 ZOO_PROGRAM(Program)
