@@ -292,14 +292,14 @@ def _shapes(outputs: Sequence[TensorSpec]) -> str:
 
 def certificate_sections(seen: "CertificateView") -> list[Section]:
     """A verified certificate."""
-    speedup = "-" if seen.speedup is None else f"{seen.speedup:.2f}x eager"
+    speedup = "" if seen.speedup is None else f", {seen.speedup:.2f}x eager"
     rows = (
         ("certificate", seen.certificate_id[:16]),
         ("made", seen.created_at),
         ("program", seen.program_id[:16]),
         ("target", f"{seen.target} on {seen.device}"),
         ("status", seen.status + (f" ({', '.join(seen.flags)})" if seen.flags else "")),
-        ("outcome", f"{seen.outcome}, {speedup}"),
+        ("outcome", f"{seen.outcome}{speedup}"),
         ("files", f"{seen.files}, every hash fits"),
     )
     signed = f"signed by the ed25519 key {seen.signer}" if seen.signer else "not signed"
