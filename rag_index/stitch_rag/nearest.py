@@ -32,7 +32,12 @@ def named(store: IndexStore, question: Question) -> Named:
     """The chunks that the question names, or seems to."""
     found = {name: store.by_name(name) for name in question.names}
     exact = dict.fromkeys(number for numbers in found.values() for number in numbers)
-    unknown = [name for name, numbers in found.items() if not numbers and len(name) >= _SHORTEST]
+    # A word that entries use, such as a library's name, is no slip.
+    unknown = [
+        name
+        for name, numbers in found.items()
+        if not numbers and len(name) >= _SHORTEST and not store.frequency(name.lower())
+    ]
     near = [row for name in unknown[:_MOST_UNKNOWN] for row in similar(store, name)]
     numbers, names = dict.fromkeys(row[0] for row in near), dict.fromkeys(row[1] for row in near)
     return Named(tuple(exact), tuple(numbers), tuple(names)[:MOST])
