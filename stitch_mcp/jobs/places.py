@@ -1,11 +1,11 @@
 """How many jobs of a workspace work at once: as many as there are places, one a core."""
 
 import contextlib
-import os
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 
+from stitch_tools.device import usable_cpus
 from stitch_tools.errors import LockedError
 from stitch_tools.locks import FileLock
 
@@ -20,9 +20,9 @@ def place(jobs: Path, say: Callable[[str], None], count: int | None = None) -> G
     Args:
         jobs: the folder of the workspace's jobs.
         say: takes a progress sentence.
-        count: how many places there are; None: one a core, at least two.
+        count: how many places there are; None: one a CPU that this process may use, at least two.
     """
-    number = count or max(_FEWEST, os.cpu_count() or 1)
+    number = count or max(_FEWEST, usable_cpus())
     locks = [FileLock(jobs / "places" / str(index), purpose="runs a job") for index in range(number)]
     held = _free(locks)
     if held is None:

@@ -74,7 +74,7 @@ def _next(room: Room, state: JobState) -> tuple[NextStep, ...]:
     if state.status in ("interrupted", "cancelled", "failed"):
         arguments = JobFolder(room.supervisor.jobs, state.job_id).request().arguments
         if state.error_code in _CALLERS_FAULTS:
-            return _mend(state.tool, arguments)
+            return _mend(state.tool, arguments, at_reference=state.error_code == "task")
         words = {
             "interrupted": "resume it",
             "cancelled": "start it again",
@@ -84,12 +84,15 @@ def _next(room: Room, state: JobState) -> tuple[NextStep, ...]:
     return ()
 
 
-def _mend(tool: str, arguments: dict[str, Any]) -> tuple[NextStep, ...]:
+def _mend(tool: str, arguments: dict[str, Any], *, at_reference: bool) -> tuple[NextStep, ...]:
     """What helps where the same call would fail again."""
-    if tool in ("benchmark_program", "certify_program") and "program" in arguments:
-        return (NextStep(tool="check_program", arguments=arguments, why="have the program accepted first"),)
     if "reference" in arguments:
         # It was named by content: the corrected file has to be read anew.
         again = {**arguments, "reference": "PATH.py"}
         return (NextStep(tool=tool, arguments=again, why="correct the file, then name it by its path"),)
+    if at_reference or tool == "make_plan":
+        why = "correct the reference if needed; analyzing it opens another run"
+        return (NextStep(tool="analyze_reference", arguments={"reference": "PATH.py"}, why=why),)
+    if tool in ("benchmark_program", "certify_program") and "program" in arguments:
+        return (NextStep(tool="check_program", arguments=arguments, why="have the program accepted first"),)
     return (NextStep(tool=tool, arguments=arguments, why="call it again once `message` is dealt with"),)

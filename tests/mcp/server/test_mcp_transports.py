@@ -110,6 +110,25 @@ def test_garbage_leaves_the_server_alive(workspace: Path) -> None:
     assert done.returncode == 0
 
 
+def test_a_client_that_does_not_read_its_answer_is_no_fault_of_ours(workspace: Path) -> None:
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+    first = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
+    process = subprocess.Popen(
+        serve(workspace), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    process.stdin.write(json.dumps(first).encode() + b"\n")
+    process.stdin.close()
+    with process.stderr as stderr:
+        said = stderr.read().decode()
+    assert process.wait(timeout=30) == 0
+    assert "the client is gone" in said
+    assert "Traceback" not in said
+
+
 async def test_jobs_of_a_stdio_server_end_with_it_and_are_resumed_by_the_next(
     workspace: Path, room: Room
 ) -> None:
@@ -149,6 +168,18 @@ async def test_http_serves_whoever_has_the_token(workspace: Path) -> None:
         async with httpx2.AsyncClient() as http:
             large = await http.post(url, content=b" " * (5 << 20), headers=good)
             assert large.status_code == 413
+
+        async def without_end() -> AsyncGenerator[bytes]:
+            for _ in range(64):
+                yield b" " * (1 << 20)
+
+        # Nobody said how long it is: it is refused as soon as it is too long.
+        async with httpx2.AsyncClient() as http:
+            with contextlib.suppress(httpx2.WriteError, httpx2.ReadError):
+                unsaid = await http.post(url, content=without_end(), headers=good)
+                assert unsaid.status_code == 413
+        async with connected(url) as client:
+            assert (await client.list_tools()).tools
 
 
 async def test_jobs_of_an_http_server_go_on_without_it(workspace: Path, room: Room) -> None:
