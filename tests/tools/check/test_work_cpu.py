@@ -140,6 +140,20 @@ def test_a_model_new_of_own_code_and_torch_operators_shows_both(room: Room) -> N
     assert "product" not in names(work, "own")
 
 
+def test_work_in_threads_that_are_made_anew_is_nobody_s_and_said_to_be_unwatched(room: Room) -> None:
+    in_threads = """
+        for _ in range(40):  # far more than what is computed in the thread that is watched
+            thread = threading.Thread(target=torch.mm, args=(x, x), kwargs={"out": y})
+            thread.start()
+            thread.join()
+"""
+    source = "import threading\n" + WITH_CTYPES.replace("BODY", in_threads)
+    check, work = room.check(model_new(room.store, source))
+    assert "threads that are made anew" in names(work, "other")
+    assert check.flags == ()
+    assert any("threads made anew" in reason for reason in check.not_checked)
+
+
 def test_a_native_program_of_own_loops_is_its_own_work_on_all_threads(room: Room) -> None:
     check, work = room.check(room.native("OWN"))
     assert check.flags == ()

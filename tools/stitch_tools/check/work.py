@@ -27,6 +27,7 @@ from stitch_tools.models import CheckFlag, Finding, Severity
 from stitch_tools.models.evidence import WorkEvidence, WorkItem, WorkOwner
 from stitch_tools.processes.last_words import own_words
 from stitch_tools.processes.outcome import ChildDied
+from stitch_tools.worker.candidate.activity import UNWATCHED
 
 _BLOCKS = (("own-1", 3), ("own-2", 5))
 """Draws with the calls that count on a GPU: another number each, so that launches per call could differ."""
@@ -213,6 +214,12 @@ def _judge(case: Case, traced: Traced, evidence: WorkEvidence) -> None:
     if evidence.never_launched:
         names = ", ".join(evidence.never_launched[:_MOST_NAMED])
         traced.find("never_launched", f"kernels that are defined and never ran: {names}", "note")
+    unwatched = sum(item.share for item in evidence.items if item.name == UNWATCHED)
+    allowed = case.task.contract.pytorch_share * (unwatched + evidence.work)
+    if unwatched > evidence.work and evidence.pytorch <= allowed:
+        # What these threads do could be anybody's work, so the little that was seen tells no shares.
+        traced.skipped.append(f"{_TOPIC}: {unwatched:.0%} of the time went to threads made anew in each call")
+        return
     fewest = 1 if case.cuda else _FEWEST_OBSERVATIONS
     if evidence.observations * evidence.work < fewest:
         traced.skipped.append(f"{_TOPIC}: only {evidence.observations} observations, hardly any of work")

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from stitch_tools.worker.candidate.activity import kernels
+from stitch_tools.worker.candidate.activity import UNWATCHED, kernels
 from stitch_tools.worker.candidate.activity.gates import Gates
 from stitch_tools.worker.candidate.activity.objects import Belongings
 from stitch_tools.worker.candidate.activity.samples import Attribution, Sampler, Work
@@ -74,7 +74,7 @@ class Tracer:
             for first, last in self._ranges:
                 found += attribution.count(samples[first:last])
             found["other", "waiting threads"] = self._sampler.waiting
-            found["other", "threads that are made anew"] = self._sampler.unfollowed
+            found["other", UNWATCHED] = self._sampler.unfollowed
             found = +found
         rows = [_row(work, None, number) for work, number in found.most_common()]
         return {"rows": rows[:_MAX_ROWS], "samples": sum(found.values()), "blocks": []}
