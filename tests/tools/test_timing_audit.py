@@ -6,36 +6,36 @@ import threading
 import pytest
 
 from stitch_tools.timing.audit import cpu_seconds, moved_work, too_many_cpus
+from stitch_tools.timing.blocks import Visit
 
-CALL_S, GO_S, CALLS = 20e-6, 60e-6, 300
+CALL_S = 20e-6
 
 
-def history(put_off: float, blocks: int = 20) -> list[tuple[int, float]]:
-    """Gos of blocks of which a share of k calls is put off from the long part into the next short one."""
-    rows: list[tuple[int, float]] = []
-    for block in range(blocks):
-        carried = put_off if block else 0.0
-        rows += [(0, GO_S), (1, GO_S + CALL_S)]
-        rows += [
-            (CALLS, GO_S + CALLS * CALL_S * (1.0 + carried)),
-            (2 * CALLS, GO_S + CALLS * CALL_S * (2.0 - put_off)),
-        ]
-    return rows
+def visits(put_off: float, blocks: int = 20, *, clean: bool = True) -> list[Visit]:
+    """Visits of one block each: of the k calls between its gos a share is put off into the next short go."""
+    slope_s, whole_s = CALL_S * (1.0 - 2.0 * put_off), CALL_S
+    return [Visit((slope_s,), (whole_s,), (1.0,), (1.0,), clean=clean) for _ in range(blocks)]
 
 
 def test_a_slope_that_agrees_with_the_whole_time_is_no_doubt() -> None:
-    assert moved_work(history(0.0)) is None
+    assert moved_work(visits(0.0)) is None
+    assert moved_work(visits(0.09)) is None
 
 
-@pytest.mark.parametrize("put_off", [0.2, 0.3, 0.45])
+@pytest.mark.parametrize("put_off", [0.11, 0.2, 0.45])
 def test_work_that_is_put_off_until_the_next_block_shows_in_the_whole_time(put_off: float) -> None:
-    doubt = moved_work(history(put_off))
+    doubt = moved_work(visits(put_off))
     assert doubt is not None
     assert "their whole time 20" in doubt
 
 
+def test_visits_that_were_disturbed_neither_make_nor_hide_the_doubt() -> None:
+    assert moved_work(visits(0.45, clean=False)) is None
+    assert moved_work([*visits(0.0, 60, clean=False), *visits(0.2)]) is not None
+
+
 def test_a_few_blocks_prove_nothing() -> None:
-    assert moved_work(history(0.45, blocks=4)) is None
+    assert moved_work(visits(0.45, blocks=4)) is None
     assert moved_work([]) is None
 
 

@@ -2,17 +2,17 @@
 
 import os
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
+from stitch_tools.timing.blocks import Visit
 from stitch_tools.timing.seats import Seat
 
 _ATTEMPTS = 3
 _BLOCK_S = 0.05
-_LONGER = 2.0
+_LONGER = 1.5
 """Calls into wiped outputs may take so many times what timed calls take; no honest program comes near."""
-_SHORTER = 0.7
+_SHORTER = 0.8
 """The slope of a block may be this share of its whole time per call at least."""
 _FEWEST_BLOCKS = 5
 _BUSIER = 1.2
@@ -49,22 +49,18 @@ def kept_results(seat: Seat, per_call_s: float) -> str | None:
     )
 
 
-def moved_work(history: Sequence[tuple[int, float]]) -> str | None:
+def moved_work(visits: Sequence[Visit]) -> str | None:
     """A sentence where the slope between k and 2k calls is far below the time of both; None where it is not.
 
-    Work that is put off from each long go to the next short one leaves the slope, and not the sum.
+    Work that is put off from each long go to the next short one leaves the slope, and not the sum. Only
+    visits that nobody disturbed are looked at, as for the figures: a program could disturb the others itself.
     """
-    floor = min((seconds for calls, seconds in history if not calls), default=0.0)
-    slopes: list[float] = []
-    means: list[float] = []
-    for (short, first_s), (long, second_s) in pairwise(history):
-        if short and long == 2 * short:
-            slopes.append((second_s - first_s) / short)
-            means.append((first_s + second_s - 2 * floor) / (3 * short))
-    if len(slopes) < _FEWEST_BLOCKS or median(slopes) >= _SHORTER * median(means):
+    slopes = [slope for visit in visits if visit.clean for slope in visit.slopes_s]
+    wholes = [whole for visit in visits if visit.clean for whole in visit.wholes_s]
+    if len(slopes) < _FEWEST_BLOCKS or median(slopes) >= _SHORTER * median(wholes):
         return None
-    slope, mean = median(slopes) * 1e6, median(means) * 1e6
-    return f"the slope of blocks says {slope:.2f} us per call, their whole time {mean:.2f} us"
+    slope, whole = median(slopes) * 1e6, median(wholes) * 1e6
+    return f"the slope of blocks says {slope:.2f} us per call, their whole time {whole:.2f} us"
 
 
 def cpu_seconds(pid: int) -> float | None:

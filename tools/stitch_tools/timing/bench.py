@@ -42,7 +42,13 @@ from stitch_tools.timing.seats import PROGRAM, PROGRAM_GRAPHED, Field, Seat, dea
 from stitch_tools.timing.speeding import NO_CEILINGS, NO_GRAPH, Speeding, look
 from stitch_tools.timing.statistics import CPU_NOISE, GPU_NOISE, outcome_of
 from stitch_tools.timing.unseen import try_unseen
-from stitch_tools.timing.wording import describe_disturbance, describe_ring, explain, timing_of
+from stitch_tools.timing.wording import (
+    describe_disturbance,
+    describe_ring,
+    explain,
+    others_disturb,
+    timing_of,
+)
 from stitch_tools.timing.writer import convicts
 
 Emit = Callable[[str], None]
@@ -229,7 +235,7 @@ class _Run:
             stack.enter_context(self.hold_device(target))
             before_s = cpu_seconds(program.pid)
             rounds = self._rounds(seats, deadline_s, watch)
-            moved = moved_work(program.history)
+            moved = moved_work(rounds.series[PROGRAM].visits)
             crowd = self._crowd(program, before_s)
             doubt = crowd or kept_results(program, rounds.series[PROGRAM].throughput_s())
             prove = None
@@ -240,9 +246,10 @@ class _Run:
             unseen = try_unseen(
                 place, judge, program, draws, per_call_s=rounds.series[PROGRAM].throughput_s()
             )
+            doubt = doubt or moved
             # Where others ran beside us a go costs milliseconds more than its calls; that proves nothing.
-            if doubt is None and not describe_disturbance(rounds):
-                doubt = moved or unseen.doubt or disagreement(program)
+            if doubt is None and not others_disturb(rounds, PROGRAM):
+                doubt = unseen.doubt or disagreement(program)
             self.say("comparing outputs of the timed calls with the reference")
             wrong, unchecked = recheck(judge, self.task, self.facts, place.seeds, program)
             self._recheck_graphed(seats, judge, place)

@@ -88,11 +88,22 @@ class Rules:
 
 
 @dataclass(frozen=True)
+class Block:
+    """What one block measured, in seconds per call."""
+
+    slope_s: float
+    whole_s: float
+    """Of both gos together, with what a go costs by itself; the slope again where one go has no calls."""
+
+
+@dataclass(frozen=True)
 class Visit:
     """What one visit measured, in seconds."""
 
     slopes_s: tuple[float, ...]
     """Time per call, one per undisturbed block; of all blocks where none was undisturbed."""
+    wholes_s: tuple[float, ...]
+    """Of the same blocks: the time of both gos by their calls, less what gos cost by themselves."""
     latencies_s: tuple[float, ...]
     """Go 1, one call on an idle device."""
     floors_s: tuple[float, ...]
@@ -190,13 +201,15 @@ def measure_singles(contestant: Contestant, pace: Pace) -> list[tuple[float, flo
     return [(contestant.go(0), contestant.go(1)) for _ in range(pace.latency_samples)]
 
 
-def measure_block(contestant: Contestant, pace: Pace) -> float:
-    """Seconds per call: the slope between the two gos of one block."""
+def measure_block(contestant: Contestant, pace: Pace) -> Block:
+    """The slope between the two gos of one block, and their whole time."""
     if pace.from_zero:
         floor = contestant.go(0)
-        return (contestant.go(pace.calls) - floor) / pace.calls
+        slope_s = (contestant.go(pace.calls) - floor) / pace.calls
+        return Block(slope_s, slope_s)
     short = contestant.go(pace.calls)
-    return (contestant.go(2 * pace.calls) - short) / pace.calls
+    long = contestant.go(2 * pace.calls)
+    return Block((long - short) / pace.calls, (short + long) / (3 * pace.calls))
 
 
 def visit(contestant: Contestant, pace: Pace, rules: Rules, watch: Watch = snapshot) -> Visit:
@@ -208,7 +221,7 @@ def visit(contestant: Contestant, pace: Pace, rules: Rules, watch: Watch = snaps
         singles, singles_clean = attempts.undisturbed(lambda: measure_singles(contestant, pace))
         if pace.from_zero and pace.calls == 1:
             # A block would be the same measurement again, and such calls are long.
-            blocks = [(one - floor, singles_clean) for floor, one in singles]
+            blocks = [(Block(one - floor, one - floor), singles_clean) for floor, one in singles]
         else:
             blocks = [
                 attempts.undisturbed(lambda: measure_block(contestant, pace))
@@ -217,9 +230,12 @@ def visit(contestant: Contestant, pace: Pace, rules: Rules, watch: Watch = snaps
     finally:
         contestant.pause()
     floors, latencies = zip(*singles, strict=True)
-    clean = [slope for slope, is_clean in blocks if is_clean]
+    clean = [block for block, is_clean in blocks if is_clean]
+    counted = clean or [block for block, _ in blocks]
+    gos_s = 0.0 if pace.from_zero else 2.0 * min(floors) / (3 * pace.calls)
     return Visit(
-        slopes_s=tuple(clean or [slope for slope, _ in blocks]),
+        slopes_s=tuple(block.slope_s for block in counted),
+        wholes_s=tuple(block.whole_s - gos_s for block in counted),
         latencies_s=latencies,
         floors_s=floors,
         repeats=attempts.repeats,

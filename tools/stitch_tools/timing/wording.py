@@ -1,5 +1,7 @@
 """What rounds amount to, as rows and sentences."""
 
+from collections.abc import Iterable
+
 from stitch_tools.models import Ratio, Timing
 from stitch_tools.timing.blocks import Rounds, Series
 from stitch_tools.timing.ring import RingShape
@@ -43,14 +45,24 @@ def explain(against: Ratio) -> str:
 
 def describe_disturbance(rounds: Rounds) -> str:
     """How many visits others disturbed; "" where they were few."""
-    visits = [visit for series in rounds.series.values() for visit in series.visits]
-    dirty = sum(not visit.clean for visit in visits)
-    if dirty <= _DISTURBED * len(visits):
+    dirty, count = _disturbed(rounds.series.values())
+    if dirty <= _DISTURBED * count:
         return ""
     return (
-        f"{dirty} of {len(visits)} visits were left out since something waited for a CPU or lost it:"
+        f"{dirty} of {count} visits were left out since something waited for a CPU or lost it:"
         " other processes, or more threads than cores"
     )
+
+
+def others_disturb(rounds: Rounds, program: str) -> bool:
+    """Whether others than the program disturbed: it stands still while the baselines are visited."""
+    dirty, count = _disturbed(series for name, series in rounds.series.items() if name != program)
+    return dirty > _DISTURBED * count
+
+
+def _disturbed(contestants: Iterable[Series]) -> tuple[int, int]:
+    visits = [visit for series in contestants for visit in series.visits]
+    return sum(not visit.clean for visit in visits), len(visits)
 
 
 def describe_ring(shape: RingShape) -> str:
