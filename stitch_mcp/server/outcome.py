@@ -17,7 +17,9 @@ def tool_answer(room: Room, state: JobState) -> Answer:
     """The answer of the job's own tool; without a result only how the job stands."""
     model = find_tool(state.tool).answer
     if state.status == "completed" and state.result is not None:
-        found = model.model_validate(state.result)
+        # A server of another version may have more to say.
+        known = {name: value for name, value in state.result.items() if name in model.model_fields}
+        found = model.model_validate(known)
         return found.model_copy(update={"job_id": state.job_id})
     return model(
         status=state.status,

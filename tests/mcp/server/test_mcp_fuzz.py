@@ -10,14 +10,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mcp.client import Client
 from mcp.shared.exceptions import MCPError
+from pydantic import ValidationError
 
 from stitch_mcp.server.app import build_server
+from stitch_mcp.server.refusals import explain_arguments
 from stitch_mcp.server.render import MAX_CHARS, render
-from stitch_mcp.server.room import open_room
+from stitch_mcp.server.room import Room, open_room
+from stitch_mcp.server.subjects import job_request
 from stitch_mcp.server.tool import Answer, NextStep
 from stitch_mcp.server.tools import TOOLS, find_tool
 from stitch_mcp.server.tools.compile_program import BuildAnswer
+from stitch_tools.errors import StitchError
 
+BROKEN = "int broken = ;"
 NAMES = sorted({name for tool in TOOLS for name in find_tool(tool).request.model_fields})
 SCALARS = st.one_of(
     st.none(),
@@ -53,6 +58,83 @@ def test_any_arguments_get_a_plain_answer(workspace: Path, calls: list[tuple[str
                 assert len(text) < 8000
                 assert "Traceback" not in text
                 assert result.is_error or not slow
+            assert len((await client.list_tools()).tools) == len(TOOLS)
+
+    anyio.run(converse)
+
+
+# Each field of a tool gets what is right for it, what is nearly right, or anything.
+PLAUSIBLE: dict[str, st.SearchStrategy[Any]] = {
+    "reference": st.sampled_from(
+        ["model.py", "model.py:Model", "model.py:Nobody", "../model.py", ".", "no.py"]
+    ),
+    "run_id": st.sampled_from(["", "last", "0" * 16, "..", "2026"]),
+    "program": st.sampled_from(["", "model.py", "0" * 16, "0" * 64, "../x", ".", "\0"]),
+    "files": st.dictionaries(
+        st.one_of(
+            st.text(max_size=8), st.sampled_from(["a.cpp", "m.py", "../a.cpp", "a/b.cu", "/a.cpp", ""])
+        ),
+        st.one_of(st.text(max_size=40), st.sampled_from([BROKEN, "import torch"])),
+        max_size=3,
+    ),
+    "main": st.sampled_from(["", "a.cpp", "../a.cpp", "b"]),
+    "target": st.sampled_from(["", "cpu", "cuda", "cuda:sm_90", "tpu", "cuda:sm_0"]),
+    "contract": st.dictionaries(st.sampled_from(["rtol", "mode", "x", "shapes"]), SCALARS, max_size=2),
+    "archs": st.lists(st.sampled_from(["sm_90", "sm_1", "x;y", "-o/x"]), max_size=2),
+}
+
+
+def own_arguments(name: str) -> st.SearchStrategy[tuple[str, dict[str, Any]]]:
+    fields = find_tool(name).request.model_fields
+    values = {field: st.one_of(PLAUSIBLE.get(field, VALUES), VALUES) for field in fields}
+    given = st.fixed_dictionaries({}, optional=values)
+    # Plausible values alone get further than the mixture does.
+    plausible = {field: PLAUSIBLE[field] for field in fields if field in PLAUSIBLE}
+    right = st.fixed_dictionaries({}, optional=plausible)
+    return st.one_of(right, given).map(lambda arguments: (name, arguments))
+
+
+SLOW = [name for name in TOOLS if find_tool(name).work is not None]
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(call=st.sampled_from(SLOW).flatmap(own_arguments))
+def test_what_a_call_is_about_is_found_or_refused_with_a_hint(
+    room: Room, call: tuple[str, dict[str, Any]]
+) -> None:
+    """All that a slow tool's call goes through before its process is started."""
+    tool = find_tool(call[0])
+    refused: StitchError | None = None
+    try:
+        request = tool.request.model_validate(call[1])
+        found = job_request(room, tool, request)
+        assert found.job_id == job_request(room, tool, request).job_id, "an equal call is an equal job"
+    except ValidationError as error:
+        refused = explain_arguments(tool, error)
+    except StitchError as error:
+        refused = error
+    assert refused is None or refused.message
+
+
+@pytest.mark.exhaustive
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(calls=st.lists(st.sampled_from(TOOLS).flatmap(own_arguments), min_size=1, max_size=6))
+def test_any_mixture_of_calls_leaves_the_server_alive(
+    workspace: Path, calls: list[tuple[str, dict[str, Any]]]
+) -> None:
+    """Right calls start their jobs, which end with the server."""
+
+    async def converse() -> None:
+        room = open_room({"workspace": workspace})
+        async with Client(build_server(room)) as client:
+            for tool, arguments in calls:
+                if "wait_s" in find_tool(tool).request.model_fields:
+                    arguments = {**arguments, "wait_s": 0}
+                result = await client.call_tool(tool, arguments)
+                text = json.dumps(result.structured_content)
+                assert len(text) < 8000
+                assert "Traceback" not in text
+                assert "fault of stitch-mcp" not in text
             assert len((await client.list_tools()).tools) == len(TOOLS)
 
     anyio.run(converse)
