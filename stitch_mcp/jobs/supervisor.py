@@ -62,9 +62,7 @@ class Supervisor:
         ):
             return before
         lock = folder.lock()
-        try:
-            lock.acquire(wait_s=_PROBE_S)
-        except LockedError:
+        if not self._taken(folder, lock):
             return self.view(request.job_id)
         try:
             attempt = before.attempt + 1 if before else 1
@@ -73,6 +71,23 @@ class Supervisor:
             return self._launch(folder, request, attempt, begun, lock)
         finally:
             lock.release()
+
+    def _taken(self, folder: JobFolder, lock: FileLock) -> bool:
+        """Whether the lock could be taken; not where somebody else works under it.
+
+        Whose last state is written already gives it back within moments: that is waited for.
+        """
+        deadline = time.monotonic() + _END_S
+        while time.monotonic() < deadline:
+            try:
+                lock.acquire(wait_s=_PROBE_S)
+            except LockedError:
+                state = self.find(folder.job_id)
+                if state is not None and state.status == "working":
+                    return False
+            else:
+                return True
+        return False
 
     def _launch(
         self, folder: JobFolder, request: JobRequest, attempt: int, run_id: str | None, lock: FileLock

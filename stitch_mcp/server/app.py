@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from stitch_mcp import __version__
 from stitch_mcp.jobs.state import JobState
 from stitch_mcp.server.completions import MOST, complete
-from stitch_mcp.server.confirmation import confirmed, question_of
+from stitch_mcp.server.confirmation import confirmed, needs_consent, question_of
 from stitch_mcp.server.definitions import (
     offered,
     prompt_definitions,
@@ -177,7 +177,10 @@ class _Served:
 
     async def cancel_task(self, context: Context, params: TaskParams) -> types.EmptyResult:
         need_tasks(context)
-        await self._job(params.task_id)
+        state = await self._job(params.task_id)
+        if needs_consent(self._room, state):
+            told = f"job {params.task_id} was begun by another server; cancel_job asks the user about it"
+            raise MCPError(types.INVALID_PARAMS, told)
         await anyio.to_thread.run_sync(self._room.supervisor.cancel, params.task_id)
         return types.EmptyResult()
 

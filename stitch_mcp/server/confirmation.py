@@ -12,6 +12,7 @@ from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import NoBackChannelError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from stitch_mcp.jobs.state import JobState
 from stitch_mcp.server.room import Room
 from stitch_mcp.server.tool import Request, Tool
 from stitch_mcp.server.tools.cancel_job import CancelJob
@@ -55,10 +56,17 @@ def question_of(room: Room, tool: Tool, request: Request) -> Question | None:
         return Question("unsandboxed", what, instead, once=True)
     if isinstance(request, CancelJob):
         state = room.supervisor.view(request.job_id)
-        if not state.done and not room.supervisor.started_here(request.job_id):
+        if needs_consent(room, state):
             what = f"cancel_job ends {state.tool}, job {request.job_id}, which another server began"
             return Question(f"cancel-{request.job_id}", what, "get_job waits for its result")
     return None
+
+
+def needs_consent(room: Room, state: JobState) -> bool:
+    """Whether ending the job is the user's to decide: another server began it, and it works."""
+    if room.config.confirm == "allow" or state.done:
+        return False
+    return not room.supervisor.started_here(state.job_id)
 
 
 async def confirmed(

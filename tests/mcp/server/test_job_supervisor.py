@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from stitch_mcp.jobs.folder import JobFolder
 from stitch_mcp.jobs.places import place
 from stitch_mcp.jobs.state import JobRequest, JobState
 from stitch_mcp.jobs.supervisor import Supervisor
@@ -157,6 +158,12 @@ def test_a_failure_of_ours_is_kept_with_its_hint_and_tried_again(workspace: Path
         assert (state.status, state.error_code) == ("failed", "usage")
         assert state.hint
         assert supervisor.start(request).attempt == 2
+        # A process that has told its end, and takes its time to leave, is waited for.
+        supervisor.wait(request.job_id, 60)
+        lock = JobFolder(supervisor.jobs, request.job_id).lock()
+        lock.acquire(wait_s=60)
+        threading.Timer(1.0, lock.release).start()
+        assert supervisor.start(request).attempt == 3
 
 
 def test_who_finds_no_place_waits_for_one(tmp_path: Path) -> None:

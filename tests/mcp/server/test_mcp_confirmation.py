@@ -8,13 +8,15 @@ from typing import Any, Literal
 
 import pytest
 from mcp.client import Client
-from mcp.types import ElicitRequestParams, ElicitResult
+from mcp.shared.exceptions import MCPError
+from mcp.types import ElicitRequestParams, ElicitResult, Result
 
 from stitch_mcp.server.app import build_server
 from stitch_mcp.server.room import Room, open_room
 from stitch_tools.errors import UsageError
 from tests.mcp.server.conftest import SLOW_TO_COMPILE
 from tests.mcp.server.test_job_supervisor import compiling
+from tests.mcp.server.test_mcp_tasks import CancelTask, TaskRequestParams, Tasks
 
 pytestmark = pytest.mark.anyio
 BROKEN = {"program.cpp": "int broken = ;"}
@@ -116,6 +118,10 @@ async def test_ending_the_job_of_another_server_is_asked_and_ones_own_is_not(roo
             refused = await client.call_tool("cancel_job", {"job_id": job_id})
         assert refused.is_error
         assert job_id in asked[0]
+        request = CancelTask(params=TaskRequestParams(taskId=job_id))
+        async with Client(build_server(rooms()), mode="2026-07-28", extensions=[Tasks()]) as tasker:
+            with pytest.raises(MCPError, match="another server"):
+                await tasker.session.send_request(request, Result)
         assert other.supervisor.view(job_id).status == "working"
         ended = await owner.call_tool("cancel_job", {"job_id": job_id})
         assert ended.structured_content["status"] == "cancelled"
