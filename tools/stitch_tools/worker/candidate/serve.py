@@ -11,6 +11,7 @@ from stitch_tools.worker.candidate.activity.run import (
     activity_run,
 )
 from stitch_tools.worker.candidate.native import ProgramError
+from stitch_tools.worker.candidate.plain import copy_plainly
 from stitch_tools.worker.candidate.state import CandidateState
 from stitch_tools.worker.candidate.timing import timed_program, timed_runner
 from stitch_tools.worker.layout import BUFFER
@@ -115,9 +116,7 @@ def _run(state: CandidateState, request: Request) -> Reply:
     else:
         end = state.run_python(state.structure, outputs, request.blob, message["output_structure"])
     if message["shared"]:
-        for target, value in zip(mapped, state.inputs, strict=True):
-            if target is not value:
-                target.copy_(value)
+        copy_plainly(mapped, state.inputs)
     changed = state.changed_buffers()
     if planned is None:
         return _done(end, held=state.held, changed=changed)

@@ -8,6 +8,7 @@ import torch
 
 from stitch_tools.worker.candidate.kept import changed, digests
 from stitch_tools.worker.candidate.native import NativeProgram, Planned, ProgramError, make_workspace
+from stitch_tools.worker.candidate.plain import copy_plainly
 from stitch_tools.worker.candidate.python_program import PythonProgram, arranged
 from stitch_tools.worker.layout import BUFFER, GUARD
 from stitch_tools.worker.memory import PackEntry
@@ -39,11 +40,7 @@ class Outputs:
 
     def copy_back(self) -> None:
         """Bring what was computed on a device into the pack."""
-        for target, value in zip(
-            (*self.targets, *self.state_targets), (*self.outputs, *self.state), strict=True
-        ):
-            if target is not value:
-                target.copy_(value)
+        copy_plainly((*self.targets, *self.state_targets), (*self.outputs, *self.state))
 
 
 class CandidateState:
@@ -216,12 +213,11 @@ class CandidateState:
         _match(tuple((tuple(tensor.shape), tensor.dtype) for tensor in flat.tensors), outputs.outputs)
         if any(str(tensor.device).split(":")[0] != self.device.split(":")[0] for tensor in flat.tensors):
             raise ProgramError("other_outputs", "forward", f"an output is not on {self.device}")
-        for target, value in zip(outputs.targets, flat.tensors, strict=True):
-            target.copy_(value)
+        copy_plainly(outputs.targets, flat.tensors)
         buffers = dict(self.python.module.named_buffers()) if self.python.module is not None else {}
         for target, name in zip(outputs.state_targets, self.buffer_names, strict=False):
             if name in buffers:
-                target.copy_(buffers[name])
+                copy_plainly([target], [buffers[name]])
         places = places_of([*self.inputs, *flat.tensors])[len(self.inputs) :]
         self.held = [
             name for name, place in zip(flat.names, places, strict=True) if place.root < len(self.inputs)

@@ -6,6 +6,7 @@ import torch
 
 from stitch_tools.worker import memory
 from stitch_tools.worker.candidate.native import ProgramError
+from stitch_tools.worker.candidate.plain import copy_plainly
 from stitch_tools.worker.candidate.state import CandidateState
 from stitch_tools.worker.serving import Reply, Request
 from stitch_tools.worker.tensors import map_pack
@@ -129,9 +130,8 @@ def _serve_python(
 def _copy_back(values: list[list[torch.Tensor]], targets: list[list[torch.Tensor]]) -> None:
     with torch.inference_mode():
         for row, target_row in zip(values, targets, strict=True):
-            for value, target in zip(row, target_row, strict=False):
-                if value is not target and value.shape == target.shape:
-                    target.copy_(value)
+            pairs = [pair for pair in zip(row, target_row, strict=False) if pair[0].shape == pair[1].shape]
+            copy_plainly([target for _, target in pairs], [value for value, _ in pairs])
 
 
 def _placed(state: CandidateState, tensor: torch.Tensor) -> torch.Tensor:
