@@ -153,7 +153,8 @@ def _refuse_outside(room: Room, base: Path, reference: str) -> None:
     path = room.inside(plain, base)
     folder = path if path.is_dir() else path.parent
     for link in folder.glob("*"):
-        if link.is_symlink():
+        # No import reaches a hidden name, and a linked .venv is common.
+        if link.is_symlink() and not link.name.startswith("."):
             try:
                 room.inside(str(link))
             except UsageError as error:

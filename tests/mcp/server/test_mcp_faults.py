@@ -17,6 +17,9 @@ from mcp.client import Client
 from stitch_mcp.history import show_run
 from stitch_mcp.server.app import build_server
 from stitch_mcp.server.room import MAX_INLINE_BYTES, Room
+from stitch_mcp.server.subjects import job_request
+from stitch_mcp.server.tools import find_tool
+from stitch_tools.errors import TaskError
 from stitch_tools.worker.proctree import descendants
 from tests.mcp.server.conftest import PROGRAM, SLOW_TO_COMPILE, until
 from tests.mcp.server.test_job_supervisor import compiling, running
@@ -90,6 +93,16 @@ def test_a_source_that_is_too_large_is_refused_and_the_server_goes_on(workspace:
             if levels < 150:
                 assert wire.answer(number)["isError"]
         assert wire.answer(wire.send("tools/list", {}))["tools"]
+
+
+def test_a_link_beside_a_reference_may_lead_out_where_no_import_goes(workspace: Path, room: Room) -> None:
+    tool = find_tool("analyze_reference")
+    request = tool.request.model_validate({"reference": "model.py"})
+    (workspace / ".venv").symlink_to("/usr")
+    assert job_request(room, tool, request).subject.task_id
+    (workspace / "helper.py").symlink_to("/etc/passwd")
+    with pytest.raises(TaskError, match=r"helper\.py"):
+        job_request(room, tool, request)
 
 
 async def test_two_servers_over_one_workspace_share_a_job(workspace: Path) -> None:
