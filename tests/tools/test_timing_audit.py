@@ -6,7 +6,9 @@ import threading
 import pytest
 
 from stitch_tools.timing.audit import cpu_seconds, moved_work, too_many_cpus
-from stitch_tools.timing.blocks import Visit
+from stitch_tools.timing.blocks import Rounds, Series, Visit
+from stitch_tools.timing.interference import snapshot
+from stitch_tools.timing.wording import others_disturb
 
 CALL_S = 20e-6
 
@@ -32,6 +34,16 @@ def test_work_that_is_put_off_until_the_next_block_shows_in_the_whole_time(put_o
 def test_visits_that_were_disturbed_neither_make_nor_hide_the_doubt() -> None:
     assert moved_work(visits(0.45, clean=False)) is None
     assert moved_work([*visits(0.0, 60, clean=False), *visits(0.2)]) is not None
+
+
+@pytest.mark.parametrize(
+    ("dirty", "others"), [("program", False), ("program:cudagraph", False), ("eager", True)]
+)
+def test_only_disturbance_beside_a_baseline_is_that_of_others(dirty: str, others: bool) -> None:
+    names = ("program", "program:cudagraph", "eager", "compile:default")
+    series = {name: Series(visits(0.0, clean=name != dirty)) for name in names}
+    rounds = Rounds(series, snapshot(), snapshot())
+    assert others_disturb(rounds, "program") == others
 
 
 def test_a_few_blocks_prove_nothing() -> None:

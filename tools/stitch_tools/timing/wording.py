@@ -56,7 +56,9 @@ def describe_disturbance(rounds: Rounds) -> str:
 
 def others_disturb(rounds: Rounds, program: str) -> bool:
     """Whether others than the program disturbed: it stands still while the baselines are visited."""
-    dirty, count = _disturbed(series for name, series in rounds.series.items() if name != program)
+    # The program's graph is the program, too.
+    baselines = (series for name, series in rounds.series.items() if not name.startswith(program))
+    dirty, count = _disturbed(baselines)
     return dirty > _DISTURBED * count
 
 
