@@ -246,7 +246,7 @@ def _embed(place: IndexPlace, store: IndexStore, progress: Progress) -> int | No
     if model is None:
         progress(f"no vectors: {HOW_TO_GET}")
         return None
-    child = VectorChild(model, place.vectors)
+    child = VectorChild(model, place.vectors, threads=len(os.sched_getaffinity(0)))
     try:
         made = follow(store, child, progress)
     finally:

@@ -1,8 +1,9 @@
 """Answers a question from an open index: candidates by words and names, ranked, filtered, shortened."""
 
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stitch_rag.chunks import KINDS, Chunk
 from stitch_rag.nearest import Named, named, similar
@@ -76,12 +77,13 @@ def search(
     weights = load_weights()
     question = read_question(query)
     names = named(store, question)
-    ranked = candidates(store, question, names, weights, filters=filters)
+    found = evidence(store, question, names, weights, filters=filters)
+    ranked = _ranked(store, found, weights)
     if similar_meaning is not None and _leaves_open(ranked, question, weights):
         dense = similar_meaning()
         if dense:
             mode = "fused"
-            ranked = candidates(store, question, names, weights, dense, filters)
+            ranked = _ranked(store, replace(found, dense=dense), weights)
     absent = _absent_version(store, filters, [row.outline for row in ranked])
     kept = [row for row in ranked if filters.admits(row.outline)]
     hits, left_out = shorten(_hits(store, _folded(kept)[:count]), max_tokens)
@@ -113,9 +115,12 @@ def candidates(
     filters: Filters | None = None,
 ) -> list[Candidate]:
     """Everything that may answer the question, best first."""
-    found = evidence(store, question, names, weights, dense, filters)
-    numbers = [*dict.fromkeys([*found.short, *found.full, *names.exact, *names.similar, *found.dense])]
-    return rank(found, store.outlines(numbers), weights)
+    return _ranked(store, evidence(store, question, names, weights, dense, filters), weights)
+
+
+def _ranked(store: IndexStore, found: Evidence, weights: Weights) -> list[Candidate]:
+    every = (found.short, found.full, found.exact, found.similar, found.dense)
+    return rank(found, store.outlines([*dict.fromkeys(itertools.chain(*every))]), weights)
 
 
 def evidence(
