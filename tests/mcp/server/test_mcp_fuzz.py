@@ -117,7 +117,7 @@ def test_what_a_call_is_about_is_found_or_refused_with_a_hint(
 
 
 @pytest.mark.exhaustive
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(calls=st.lists(st.sampled_from(TOOLS).flatmap(own_arguments), min_size=1, max_size=6))
 def test_any_mixture_of_calls_leaves_the_server_alive(
     workspace: Path, calls: list[tuple[str, dict[str, Any]]]
