@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #define WIPED_BYTES (256 << 10)
+#define CALLER_BYTES (2 << 10) /* of the frames above the start, enough to show that an interpreter calls */
 #define MOST_THREADS 256
 #define HANDLER_STACK_BYTES (64 << 10)
 #define MOST_WAITS 16
@@ -39,6 +40,10 @@ static uint32_t period_us;
 static atomic_uint_fast64_t next_slot, unfollowed, waiting;
 static atomic_int running;
 static pthread_t sampler;
+
+/* Frames that were there before the start hold what ran before them: addresses of operators, too. */
+static long starting_thread;
+static uint64_t starting_stack_end;
 
 /* Generated code may keep its data where others keep their stack (oneDNN's sgemm does), and a signal would
  * overwrite it. So each thread gets a stack for the handler before the work begins, while it waits. */
@@ -67,6 +72,13 @@ static int is_waiting(uint64_t address) {
   return 0;
 }
 
+/* How much of a stack, from its pointer upwards, may belong to the work. */
+static size_t stack_bytes(long thread, uint64_t pointer) {
+  const size_t most = slot_bytes - sizeof(Sample);
+  if (thread != starting_thread || pointer >= starting_stack_end) return most;
+  return starting_stack_end - pointer < most ? starting_stack_end - pointer : most;
+}
+
 /* Copies through the kernel: a stack that ends before the slot is full gives a short write, not a fault. */
 static void take_sample(int signal_number, siginfo_t* info, void* context) {
   (void)signal_number, (void)info;
@@ -86,11 +98,12 @@ static void take_sample(int signal_number, siginfo_t* info, void* context) {
   const uint64_t slot = atomic_fetch_add(&next_slot, 1);
   if (slot >= slot_count) return;
   const int saved = errno;
+  const long thread = syscall(SYS_gettid);
+  const uint64_t pointer = (uint64_t)registers[REG_RSP];
   const off_t start = (off_t)(slot * slot_bytes);
-  const ssize_t copied = pwrite(memory_fd, (const void*)registers[REG_RSP], slot_bytes - sizeof(Sample),
+  const ssize_t copied = pwrite(memory_fd, (const void*)pointer, stack_bytes(thread, pointer),
                                 start + (off_t)sizeof(Sample));
-  const Sample sample = {(uint64_t)registers[REG_RIP], (uint64_t)syscall(SYS_gettid),
-                         copied > 0 ? (uint64_t)copied : 0};
+  const Sample sample = {(uint64_t)registers[REG_RIP], (uint64_t)thread, copied > 0 ? (uint64_t)copied : 0};
   (void)!pwrite(memory_fd, &sample, sizeof sample, start);
   errno = saved;
 }
@@ -183,6 +196,8 @@ EXPORT int32_t stitch_sampler_start(int32_t fd, uint64_t bytes_per_slot, uint64_
                                     uint32_t microseconds) {
   if (atomic_load(&running)) return EBUSY;
   memory_fd = fd, slot_bytes = bytes_per_slot, slot_count = slots, period_us = microseconds;
+  starting_thread = syscall(SYS_gettid);
+  starting_stack_end = ((uint64_t)__builtin_frame_address(0) & ~7ull) + CALLER_BYTES;
   struct sigaction action;
   memset(&action, 0, sizeof action);
   action.sa_sigaction = take_sample;
