@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from stitch_mcp.commands import resume_command
 from stitch_planner.runs import Workspace, read_state
 from stitch_tools.certificate import Archive, read_certificate, signed, write_certificate
 from stitch_tools.errors import CertificateError, UsageError
@@ -106,7 +107,7 @@ def export_certificate(
     state = read_state(folder)
     if state.certificate is None:
         status = state.finished.status if state.finished else "not finished"
-        hint = "only accepted programs are certified" if state.finished else f"solve --resume {folder.name}"
+        hint = "only accepted programs are certified" if state.finished else resume_command(root, folder.name)
         raise UsageError(f"run {folder.name} has no certificate: it is {status}", hint=hint)
     path = folder / state.certificate.file
     if sign is not None and output is None:

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stitch_mcp.commands import resume_command
 from stitch_mcp.config import Config, Settings, load_config
 from stitch_mcp.programs import read_program
 from stitch_planner.runs import Workspace, read_state
@@ -89,7 +90,9 @@ class Desk:
             if run_id == "last" or any(name.startswith(run_id) for name in self.workspace.run_ids()):
                 state = read_state(self.workspace.run_folder(run_id))
                 if state.program is None:
-                    raise UsageError(f"run {run_id} has no program yet", hint=f"solve --resume {run_id}")
+                    raise UsageError(
+                        f"run {run_id} has no program yet", hint=resume_command(self.config.workspace, run_id)
+                    )
                 return self.workspace.store.get_fact(state.program.program, Program)
         return read_program(path, self.workspace.store, target=target, main=main)
 

@@ -14,7 +14,7 @@ from stitch_mcp.config import Config, unknown_environment
 from stitch_tools.errors import EnvironmentMissingError, StitchError
 from stitch_tools.models import Fact
 
-Status = Literal["ok", "warning", "missing", "failed"]
+Status = Literal["ok", "warning", "optional", "missing", "failed"]
 _LITTLE_DISK_BYTES = 2 << 30
 
 
@@ -23,7 +23,8 @@ class Item(Fact):
 
     name: str
     status: Status
-    """`missing`: something optional is not there; `failed`: nothing can be checked or timed without it."""
+    """What is not there: `optional` nobody has to have, `missing` is for a target or some programs; `failed`:
+    nothing can be checked or timed without it."""
     detail: str
     """What was found."""
     fix: str = ""
@@ -118,16 +119,17 @@ def _compiler_items() -> list[Item]:
 
 
 def _library_items() -> list[Item]:
-    from stitch_tools.compile.headers import find_cublas, find_onednn
+    from stitch_tools.compile.headers import Library, find_cublas, find_onednn
 
     items: list[Item] = []
-    for library, use in (
-        (find_onednn(), "needed for matrix products and convolutions of cpu programs"),
-        (find_cublas(), "optional, for programs of your own that include its header"),
-    ):
+    lacking: tuple[tuple[Library, Status, str], ...] = (
+        (find_onednn(), "missing", "needed for matrix products and convolutions of cpu programs"),
+        (find_cublas(), "optional", "for programs of your own that include its header"),
+    )
+    for library, status, use in lacking:
         if library.include is None:
             detail = f"not found; {use}"
-            items.append(Item(name=library.name, status="missing", detail=detail, fix=library.hint))
+            items.append(Item(name=library.name, status=status, detail=detail, fix=library.hint))
             continue
         where = f"headers in {library.include}"
         where += f", library {library.shared_object}" if library.shared_object else ", library from torch"
@@ -224,7 +226,7 @@ def _profiler_items() -> list[Item]:
     if ncu:
         found = Item(name="ncu", status="ok", detail=ncu)
     else:
-        found = Item(name="ncu", status="missing", detail="not found", fix=fix)
+        found = Item(name="ncu", status="optional", detail="not found", fix=fix)
     nsys = shutil.which("nsys") or _bundled_nsys(ncu)
     return [found, nsys_item(nsys, has_libdw=ctypes.util.find_library("dw") is not None)]
 
@@ -236,7 +238,7 @@ def nsys_item(nsys: str | None, *, has_libdw: bool) -> Item:
     """
     if nsys is None:
         fix = "install Nsight Systems; only profiling needs it"
-        return Item(name="nsys", status="missing", detail="not found", fix=fix)
+        return Item(name="nsys", status="optional", detail="not found", fix=fix)
     if not has_libdw:
         detail = f"{nsys}, but libdw.so.1 is missing: it would leave a .qdstrm and no report"
         fix = "install libdw1 and libelf1 (Debian, Ubuntu) or elfutils-libs (Fedora)"

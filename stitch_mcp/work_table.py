@@ -9,24 +9,20 @@ _OWNERS = {
     "library": "a library",
     "pytorch": "PyTorch",
     "copy": "copies",
-    "other": "no work",
 }
 _ABLATIONS = {"broke": "break", "survived": "stay RIGHT", "not_applicable": "not applicable"}
 
 
 def work_sections(work: WorkEvidence | None) -> list[Section]:
-    """The largest parts of the traced time with their owners, and the shares; empty without a trace."""
+    """The largest parts of the working time with their owners, and the shares; empty without a trace."""
     if work is None:
         return []
-    rows = tuple(_row(item) for item in work.items[:_MOST_ROWS])
-    shares = (
-        f"own {work.own:.0%}, libraries {work.library:.0%}, PyTorch {work.pytorch:.0%}, "
-        f"copies {work.copies:.0%}, no work {work.other:.0%}"
-    )
-    what = "samples of running threads" if work.method == "samples" else "device activities"
-    notes = [f"{shares}, by {work.observations} {what}"]
-    if len(work.items) > _MOST_ROWS:
-        notes.append(f"{len(work.items) - _MOST_ROWS} smaller parts are left out")
+    done = [item for item in work.items if item.owner != "other"]
+    at_work = 1.0 - work.other
+    rows = tuple(_row(item, at_work) for item in done[:_MOST_ROWS])
+    notes = [*_shares(work)]
+    if len(done) > _MOST_ROWS:
+        notes.append(f"{len(done) - _MOST_ROWS} smaller parts are left out")
     if work.counts_match is not None:
         same = "the same" if work.counts_match else "NOT the same"
         launches = f"launches per forward: {work.launches or 0:g}"
@@ -38,6 +34,26 @@ def work_sections(work: WorkEvidence | None) -> list[Section]:
     return [Section("who did the work", ("share", "by", "calls", "what"), rows, tuple(notes))]
 
 
-def _row(item: WorkItem) -> tuple[str, ...]:
+def _shares(work: WorkEvidence) -> list[str]:
+    """Who did how much of the working time; what was no work, as a threads' wait, is a remark."""
+    what = "samples of running threads" if work.method == "samples" else "device activities"
+    at_work = 1.0 - work.other
+    if at_work <= 0.0:
+        return [f"no work was seen in {work.observations} {what}"]
+    parts = (
+        ("own", work.own),
+        ("libraries", work.library),
+        ("PyTorch", work.pytorch),
+        ("copies", work.copies),
+    )
+    shares = ", ".join(f"{name} {share / at_work:.0%}" for name, share in parts)
+    notes = [f"of the working time: {shares}; by {work.observations} {what}"]
+    if work.other >= 0.005:
+        idle = ", ".join(item.name for item in work.items if item.owner == "other")
+        notes.append(f"beside it {work.other:.0%} of them were no work{f' ({idle})' if idle else ''}")
+    return notes
+
+
+def _row(item: WorkItem, at_work: float) -> tuple[str, ...]:
     calls = "-" if item.calls is None else f"{item.calls:g}"
-    return (f"{item.share:.1%}", _OWNERS[item.owner], calls, item.name)
+    return (f"{item.share / at_work:.1%}" if at_work > 0.0 else "-", _OWNERS[item.owner], calls, item.name)

@@ -20,10 +20,10 @@ def show(cache_dir: str | None, as_json: bool) -> int:
     from stitch_mcp.caches import describe_cache
 
     found = describe_cache(settings(cache_dir=cache_dir).cache_dir)
-    rows = tuple((row.meaning, str(row.entries), _megabytes(row.size_bytes)) for row in found.kinds)
-    cap = f"built programs, and compiled baselines, are kept up to {_megabytes(found.cap_bytes)} MB each"
+    rows = tuple((row.meaning, str(row.entries), _size(row.size_bytes)) for row in found.kinds)
+    cap = f"built programs, and compiled baselines, are kept up to {_size(found.cap_bytes)} each"
     notes = (f"folder: {found.folder}", cap)
-    section = Section("", ("kind", "entries", "MB"), rows, notes)
+    section = Section("", ("kind", "entries", "size"), rows, notes)
     return Output("cache show", as_json=as_json).finish(dict(found), [section])
 
 
@@ -36,10 +36,12 @@ def clear(cache_dir: str | None, as_json: bool) -> int:
 
     gone = clear_cache(settings(cache_dir=cache_dir).cache_dir)
     entries = sum(row.entries for row in gone.kinds)
-    size = _megabytes(sum(row.size_bytes for row in gone.kinds))
-    section = Section(notes=(f"removed {entries} entries ({size} MB) from {gone.folder}",))
+    size = _size(sum(row.size_bytes for row in gone.kinds))
+    section = Section(notes=(f"removed {entries} entries ({size}) from {gone.folder}",))
     return Output("cache clear", as_json=as_json).finish({"removed": gone}, [section])
 
 
-def _megabytes(size_bytes: int) -> str:
-    return f"{size_bytes / 1e6:.1f}"
+def _size(size_bytes: int) -> str:
+    """In MiB, from a GiB on in GiB, without a zero behind the point."""
+    value, unit = (size_bytes / 2**30, "GiB") if size_bytes >= 2**30 else (size_bytes / 2**20, "MiB")
+    return f"{value:.1f}".removesuffix(".0") + f" {unit}"

@@ -35,7 +35,7 @@ def command(as_json: bool, **given: Unpack[Settings]) -> int:
         Section("", ("status", "what", "found"), rows),
         *([Section("what would help", notes=fixes)] if fixes else []),
         Section(
-            "this machine can", ("task", ""), tuple((name, "yes" if can else "no") for name, can in able)
+            "this machine can", ("what", "able"), tuple((name, "yes" if can else "no") for name, can in able)
         ),
     ]
     enough = seen.can_solve_cpu if config.target == "cpu" else seen.can_build_cuda

@@ -32,11 +32,39 @@ share  by           calls  what
 75.0%  the program      1  rows(float*)
 20.0%  a library        1  sm90_xmma_gemm
  5.0%  copies         0.5  Memset (Device)
-own 75%, libraries 20%, PyTorch 0%, copies 5%, no work 0%, by 24 device activities
+of the working time: own 75%, libraries 20%, PyTorch 0%, copies 5%; by 24 device activities
 launches per forward: 2.5, NOT the same in traced and untraced runs
 never launched: spare(float*)
 without the program's own launches the outputs: stay RIGHT"""
     ]
+
+
+def test_shares_are_of_the_working_time_and_waiting_is_a_remark() -> None:
+    work = WorkEvidence(
+        method="samples",
+        own=0.15,
+        library=0.05,
+        pytorch=0.0,
+        copies=0.0,
+        other=0.8,
+        observations=1000,
+        items=(
+            WorkItem(name="waiting threads", owner="other", calls=None, share=0.8),
+            WorkItem(name="stitch_forward", owner="own", calls=None, share=0.15),
+            WorkItem(name="libdnnl.so", owner="library", calls=None, share=0.05),
+        ),
+        outputs_right=True,
+    )
+    (section,) = work_sections(work)
+    assert section.rows == (
+        ("75.0%", "the program", "-", "stitch_forward"),
+        ("25.0%", "a library", "-", "libdnnl.so"),
+    )
+    assert section.notes == (
+        "of the working time: own 75%, libraries 25%, PyTorch 0%, copies 0%; "
+        "by 1000 samples of running threads",
+        "beside it 80% of them were no work (waiting threads)",
+    )
 
 
 def test_a_program_that_was_not_traced_has_no_table() -> None:

@@ -150,7 +150,10 @@ def _compare_floating(actual: torch.Tensor, expected: Expected, rule: Rule) -> V
     largest, bound = float(errors.distance[index]) / size, float(allowed[index]) / size
     problem = None
     if largest > bound:
-        problem = f"largest error {largest:.3g}, over the rms or the value, is above the bound {bound:.3g}"
+        problem = (
+            f"largest relative error {largest:.3g} (relative to the larger of the output's rms and the value)"
+            f" is above the bound {bound:.3g}"
+        )
     elif rms > rule.atol:
         problem = _spread_problem(errors, own, floor)
     return Verdict(
@@ -171,10 +174,11 @@ def _spread_problem(errors: _Errors, own: _Errors, floor: float) -> str | None:
     """What is wrong with errors that are small beside the largest values, or each by itself."""
     limit = max(OWN_ERROR_FACTOR * own.rms, floor)
     if errors.rms > limit:
-        return f"rms error {errors.rms:.3g} of the rms is above the bound {limit:.3g}"
+        return f"rms error {errors.rms:.3g}, relative to the output's rms, is above the bound {limit:.3g}"
     limit = max(OWN_ERROR_FACTOR * own.sliced, floor)
     if errors.sliced > limit:
-        return f"error {errors.sliced:.3g} of one last-axis slice's rms is above the bound {limit:.3g}"
+        slice_error = f"error {errors.sliced:.3g}, relative to one last-axis slice's rms"
+        return f"{slice_error}, is above the bound {limit:.3g}"
     return None
 
 

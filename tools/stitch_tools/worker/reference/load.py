@@ -115,7 +115,9 @@ class Reference:
         if not isinstance(module, torch.nn.Module):
             if not callable(module):
                 raise ReferenceFault(
-                    "constructor", f"{self.source.entry}(...) is neither a module nor callable"
+                    "constructor",
+                    f"{self.source.entry}(...) is neither a module nor callable:"
+                    " derive it from torch.nn.Module",
                 )
             module = _Function(module)
         return self._finish(module), state
