@@ -101,8 +101,8 @@ static void take_sample(int signal_number, siginfo_t* info, void* context) {
   const long thread = syscall(SYS_gettid);
   const uint64_t pointer = (uint64_t)registers[REG_RSP];
   const off_t start = (off_t)(slot * slot_bytes);
-  const ssize_t copied = pwrite(memory_fd, (const void*)pointer, stack_bytes(thread, pointer),
-                                start + (off_t)sizeof(Sample));
+  const ssize_t copied =
+      pwrite(memory_fd, (const void*)pointer, stack_bytes(thread, pointer), start + (off_t)sizeof(Sample));
   const Sample sample = {(uint64_t)registers[REG_RIP], (uint64_t)thread, copied > 0 ? (uint64_t)copied : 0};
   (void)!pwrite(memory_fd, &sample, sizeof sample, start);
   errno = saved;
