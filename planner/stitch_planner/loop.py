@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stitch_planner.run_events import RunFinished, RunResumed, RunStarted, RunStopped, kind_of
-from stitch_planner.runs import Run, Workspace, started
+from stitch_planner.runs import Run, Workspace, lost_step, started
 from stitch_planner.steps import STEPS, Work
 from stitch_tools.device import Target, resolve_target
 from stitch_tools.environment import describe_environment
@@ -30,6 +30,7 @@ from stitch_tools.models import Bench, Check, Environment, Fact, SandboxLevel, T
 from stitch_tools.processes.interpreter import Interpreter, find_interpreter
 from stitch_tools.references import load_task
 
+_RESUMED = kind_of(RunResumed(step=""))
 Emit = Callable[[str], None]
 OnEvent = Callable[[Event], None] | None
 
@@ -117,7 +118,8 @@ def solve(
     Args:
         request: what to solve.
         emit: receives one sentence per step.
-        stop: when set, the loop ends after the step in flight.
+        stop: when set, the loop ends after the step in flight; one that waits for the device, or times on it,
+            is given up.
         on_event: sees each event once it is durable.
 
     Raises:
@@ -225,7 +227,7 @@ def _resume(request: SolveRequest, workspace: Workspace, on_event: OnEvent) -> _
     run = Run(workspace.run_folder(request.resume or ""), workspace.store, on_event=on_event)
     try:
         first = started(run.state)
-        task = workspace.store.get_fact(first.task, Task)
+        task = _begun_task(run, first, request)
         interpreter = find_interpreter(request.python or first.interpreter, workspace.root)
         target = resolve_target(task.target)
         _refuse_other_request(request, first, target)
@@ -234,6 +236,23 @@ def _resume(request: SolveRequest, workspace: Workspace, on_event: OnEvent) -> _
         run.close()
         raise
     return _Opened(run, task, target, interpreter)
+
+
+def _begun_task(run: Run, first: RunStarted, request: SolveRequest) -> Task:
+    """The task of a run, once all that was stored when the run began is known to be whole.
+
+    Raises:
+        StoreError: some of it is missing or damaged; no step makes it, but solving anew stores the same.
+    """
+    try:
+        run.store.get(first.environment)
+        task = run.store.get_fact(first.task, Task)
+        for file in task.files:
+            run.store.get(file.sha256)
+    except StoreError as error:
+        error.hint = f"`stitch-mcp solve REFERENCE` stores it again; then {_how_to_go_on(run, request)}"
+        raise
+    return task
 
 
 def _refuse_other_request(request: SolveRequest, first: RunStarted, target: Target) -> None:
@@ -303,10 +322,8 @@ class _Budget:
 def _advance(opened: _Opened, request: SolveRequest, emit: Emit, budget: _Budget) -> None:
     run = opened.run
     first = started(run.state)
-    resumed = RunResumed(step=_open_step(run))
-    # Once for any number of attempts that ended before their first step.
-    if request.resume is not None and run.log.events[-1].kind != kind_of(resumed):
-        run.record(resumed)
+    if request.resume is not None:
+        _record_resumption(run, emit)
     with Work(
         run=run,
         task=opened.task,
@@ -317,6 +334,7 @@ def _advance(opened: _Opened, request: SolveRequest, emit: Emit, budget: _Budget
         threads=first.threads,
         cache_dir=request.cache_dir,
         build_time_limit_s=request.build_time_limit_s,
+        stop=budget.stop,
     ) as work:
         for name, step in STEPS:
             if getattr(run.state, name) is not None:
@@ -331,6 +349,17 @@ def _advance(opened: _Opened, request: SolveRequest, emit: Emit, budget: _Budget
                 if isinstance(error, EnvironmentMissingError | StoreError):
                     error.hint = f"{error.hint.rstrip('.')}; then {_how_to_go_on(run, request)}"
                 raise
+
+
+def _record_resumption(run: Run, emit: Emit) -> None:
+    """Record where the run goes on: at the first step whose result is damaged, else at the open one."""
+    lost = lost_step(run)
+    if lost is not None:
+        emit(f"the store lacks what the step '{lost}' had found, or holds it damaged: done again from there")
+    # Once for any number of attempts that ended before their first step.
+    elif run.log.events[-1].kind == _RESUMED:
+        return
+    run.record(RunResumed(step=lost or _open_step(run)))
 
 
 def _how_to_go_on(run: Run, request: SolveRequest) -> str:

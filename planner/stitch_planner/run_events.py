@@ -47,7 +47,7 @@ class GraphCaptured(Fact):
     graph: str
     """Hash of the Graph."""
     ceilings: str | None
-    """Hash of the Ceilings; None where the device is not here."""
+    """Hash of the Ceilings; None where the device is not here, or was never measured."""
     source: str
     """export, fx or opaque."""
 
@@ -130,7 +130,7 @@ class RunResumed(Fact):
     """A run goes on after a stop or a kill, which leaves no event of its own."""
 
     step: str
-    """Step that is tried next."""
+    """Step that is tried next; what it and later ones had found before counts no more."""
 
 
 class RunFinished(Fact):

@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from stitch_planner.run_events import RunEvent, RunStarted, kind_of
+from stitch_planner.run_events import ProgramWritten, RunEvent, RunStarted, kind_of
 from stitch_planner.state import State, replay
 from stitch_tools.errors import StoreError, UsageError
 from stitch_tools.events import Event, EventLog, read_events
-from stitch_tools.models import Fact, Task
+from stitch_tools.models import Fact, Program, Task
 from stitch_tools.store import Store, write_atomically
 
 
@@ -119,6 +119,34 @@ class Run:
     def close(self) -> None:
         """Release the run."""
         self.log.close()
+
+
+_BLOBS = {
+    "reference": ("facts",),
+    "graph": ("graph", "ceilings"),
+    "plan": ("plan",),
+    "program": ("program",),
+    "build": ("build",),
+    "check": ("check",),
+    "bench": ("bench",),
+}
+"""Steps, and the fields of their events that name a blob."""
+
+
+def lost_step(run: Run) -> str | None:
+    """Name of the first done step whose result the store lacks or holds damaged; None where all is whole."""
+    for step, fields in _BLOBS.items():
+        event = getattr(run.state, step)
+        named = [getattr(event, name) for name in fields] if event else []
+        try:
+            for sha256 in filter(None, named):
+                run.store.get(sha256)
+            if isinstance(event, ProgramWritten):
+                for file in run.store.get_fact(event.program, Program).files:
+                    run.store.get(file.sha256)
+        except StoreError:
+            return step
+    return None
 
 
 def read_state(folder: Path) -> State:

@@ -47,11 +47,17 @@ class State(Fact):
     """How many events were replayed, unknown kinds included."""
 
     def after(self, event: RunEvent) -> "State":
-        """The state that follows when `event` happens; a new program clears what was known of the old one."""
+        """The state that follows when `event` happens.
+
+        A new program clears what was known of the old one. A run that is resumed at a step loses what that
+        step and later ones had found: the store no longer had it whole.
+        """
         update: dict[str, RunEvent | int | None] = {"stopped": None, "events": self.events + 1}
         update[_FIELDS[type(event)]] = event
         if isinstance(event, ProgramWritten):
             update |= dict.fromkeys(("build", "check", "bench", "decision", "certificate", "finished"))
+        if isinstance(event, RunResumed) and event.step in FOUND:
+            update |= dict.fromkeys(FOUND[FOUND.index(event.step) :])
         return self.model_copy(update=update)
 
     @property
@@ -68,6 +74,20 @@ class State(Fact):
             return self.finished.message
         return self.stopped.message if self.stopped else ""
 
+
+FOUND = (
+    "reference",
+    "graph",
+    "plan",
+    "program",
+    "build",
+    "check",
+    "bench",
+    "decision",
+    "certificate",
+    "finished",
+)
+"""The fields that the steps fill, in their order."""
 
 _NO_FAULT = ("interrupted", "budget")
 """Codes of a stop that nothing has to be mended for."""

@@ -110,6 +110,26 @@ def test_a_resumed_run_s_steps_get_the_options_that_it_was_begun_with(
     assert seen == [(1, "process")]
 
 
+def test_a_run_whose_beginning_is_damaged_goes_on_after_solving_the_reference_again(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(MODEL, encoding="utf-8")
+    stopped = threading.Event()
+    stopped.set()
+    anew = SolveRequest(workspace=tmp_path, reference=str(tmp_path / "model.py:model"))
+    with pytest.raises(InterruptedRunError):
+        solve(anew, stop=stopped)
+    workspace = Workspace(tmp_path)
+    (run_id,) = workspace.run_ids()
+    for blob in workspace.store.root.glob("??/*"):
+        blob.write_bytes(b"#" + blob.read_bytes()[1:])
+    with pytest.raises(StoreError, match="damaged") as caught:
+        solve(SolveRequest(workspace=tmp_path, resume="last"))
+    assert "`stitch-mcp solve REFERENCE` stores it again" in caught.value.hint
+    assert f"stitch-mcp solve --resume {run_id}" in caught.value.hint
+    for request in (anew, SolveRequest(workspace=tmp_path, resume=run_id)):
+        with pytest.raises(InterruptedRunError, match="before the step 'reference'"):
+            solve(request, stop=stopped)
+
+
 def test_a_refused_run_is_free_for_the_next_process(begun: Workspace) -> None:
     with pytest.raises(UsageError):
         solve(SolveRequest(workspace=begun.root, resume="last"))

@@ -2,9 +2,20 @@ from pathlib import Path
 
 import pytest
 
-from stitch_planner.run_events import KINDS, BuildFinished, DecisionMade, ProgramWritten, kind_of
-from stitch_planner.runs import Run, Workspace, read_state, summarize
-from stitch_planner.state import State, replay
+from stitch_planner.run_events import (
+    KINDS,
+    BuildFinished,
+    DecisionMade,
+    GraphCaptured,
+    PlanMade,
+    ProgramWritten,
+    ReferenceObserved,
+    RunResumed,
+    kind_of,
+)
+from stitch_planner.runs import Run, Workspace, lost_step, read_state, summarize
+from stitch_planner.state import FOUND, State, replay
+from stitch_planner.steps import STEPS
 from stitch_tools.errors import LockedError, StoreError, UsageError
 from stitch_tools.events import Event
 from stitch_tools.models import Task
@@ -37,6 +48,31 @@ def test_a_new_program_forgets_what_was_known_of_the_old_one() -> None:
     state = State().after(PROGRAM).after(BUILD)
     assert state.build == BUILD
     assert state.after(PROGRAM).build is None
+
+
+@pytest.mark.parametrize("damage", [b"#", None], ids=["damaged", "missing"])
+def test_a_step_whose_result_the_store_lost_is_open_again_with_all_that_follows(
+    tmp_path: Path, damage: bytes | None
+) -> None:
+    store = Store(tmp_path / "s")
+    run = Run(tmp_path / "r", store)
+    reference = ReferenceObserved(facts=store.put(b"facts"))
+    graph = GraphCaptured(graph=store.put(b"graph"), ceilings=store.put(b"ceilings"), source="export")
+    for event in (reference, graph, PlanMade(plan=store.put(b"plan"), steps=1)):
+        run.record(event)
+    assert lost_step(run) is None
+    blob = store.path(graph.ceilings or "")
+    blob.unlink() if damage is None else blob.write_bytes(damage)
+    step = lost_step(run)
+    assert step == "graph"
+    run.record(RunResumed(step=step))
+    run.close()
+    state = read_state(tmp_path / "r")
+    assert (state.reference, state.graph, state.plan) == (reference, None, None)
+
+
+def test_the_fields_that_are_open_again_are_those_of_the_steps() -> None:
+    assert tuple(name for name, _ in STEPS) == FOUND
 
 
 def test_unknown_kinds_are_counted_and_ignored_and_wrong_payloads_refused() -> None:

@@ -40,7 +40,7 @@ def test_a_damaged_blob_is_refused_with_the_way_out(tmp_path: Path) -> None:
     store.path(sha256).write_bytes(b"contenX")
     with pytest.raises(StoreError, match="damaged") as caught:
         store.get(sha256)
-    assert "run the step that made it again" in caught.value.hint
+    assert "repeat what stored it" in caught.value.hint
     store.put(b"content")
     assert store.get(sha256) == b"content"
 

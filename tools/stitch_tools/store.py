@@ -121,14 +121,19 @@ class Store:
         path = self.path(sha256)
         try:
             data = path.read_bytes()
+        except FileNotFoundError as error:
+            raise StoreError(
+                f"the store has no blob {sha256[:12]}",
+                hint=f"a run and its store must stay together; otherwise {_MEND}",
+            ) from error
         except OSError as error:
             raise StoreError(
-                f"the store has no blob {sha256[:12]}", hint="the run folder and its store must stay together"
+                f"cannot read {path}: {error.strerror or error}", hint="check the store's permissions"
             ) from error
         if sha256_hex(data) != sha256:
             raise StoreError(
                 f"blob {sha256[:12]} is damaged: its content does not fit its name",
-                hint=f"run the step that made it again, which writes {path} anew",
+                hint=_MEND,
             )
         return data
 
@@ -176,6 +181,10 @@ class Store:
                     with contextlib.suppress(OSError):
                         target.unlink()
                     raise
+
+
+_MEND = "repeat what stored it: `stitch-mcp solve REFERENCE` for a run, the same call for anything else"
+"""Storing the same content again mends a blob."""
 
 
 def _holds(path: Path, data: bytes) -> bool:
