@@ -37,10 +37,15 @@ def print_sections(sections: Sequence[Section], stream: TextIO) -> None:
     stream.flush()
 
 
-def one_line(message: str) -> str:
-    """The first line of a message, cut to what a row of a table can hold."""
+def one_line(message: str, characters: int = _CELL_CHARACTERS) -> str:
+    """The first line of a message, cut behind a word to what a row of a table can hold."""
     first = message.strip().partition("\n")[0]
-    return first if len(first) <= _CELL_CHARACTERS else f"{first[: _CELL_CHARACTERS - 3].rstrip()}..."
+    if len(first) <= characters:
+        return first
+    kept = first[: characters - 3]
+    if not first[characters - 3].isspace():
+        kept = kept.rpartition(" ")[0] or kept
+    return f"{kept.rstrip()}..."
 
 
 def _printable(section: Section) -> Section:

@@ -30,6 +30,13 @@ if TYPE_CHECKING:
     from stitch_planner.plan import Plan
 
 
+_UNCHECKED = {
+    "certified without ": ("memory and races ({})", "memory and races ({})"),
+    "draw ": ("draw {}", "draws {}"),
+}
+"""How entries of `not_checked` begin, and how one or several of them with the same reason are named."""
+
+
 def microseconds(value: float | None) -> str:
     """A time with three significant digits, "-" where it was not measured."""
     if value is None:
@@ -98,7 +105,7 @@ def check_sections(check: Check, *, reference_tolerance: bool = False) -> list[S
             for row in check.findings
         )
         sections.append(Section("findings", ("severity", "rule", "where", "message"), rows))
-    if check.sanitizers:
+    if any(run.status != "not_checked" for run in check.sanitizers):
         rows = tuple(_sanitizer_row(run) for run in check.sanitizers)
         columns = ("sanitizer", "result", "own findings", "in libraries", "inputs", "seconds")
         sections.append(Section("memory and races", columns, rows))
@@ -151,6 +158,7 @@ def _check_notes(check: Check) -> list[str]:
         notes.append(check.message)
     if check.status != "accepted" and (printed := own_words(check.stderr_tail)):
         notes.append(f"the program's last output:\n{printed}")
+    notes += _next_step(check)
     notes.append(f"oracle: {check.oracle}; isolation: {check.sandbox or 'nothing ran'}")
     if check.repeats_bitwise is not None:
         notes.append(f"a second call on the same inputs gives {_same_bits(check.repeats_bitwise)}")
@@ -158,9 +166,33 @@ def _check_notes(check: Check) -> list[str]:
     return notes
 
 
+def _next_step(check: Check) -> list[str]:
+    """What to do about a program that crashed or is wrong."""
+    if check.status == "crashed" and not check.sanitizers:
+        return [
+            "next: the same check with --sanitize, which names file and line of a memory error (C++, CUDA)"
+        ]
+    if check.status == "incorrect":
+        return [
+            "next: mend what the message names; the same check with --json shows each draw's worst element,"
+            " --reference-tolerance KernelBench's own verdict"
+        ]
+    return []
+
+
 def _not_checked(texts: Sequence[str]) -> list[str]:
-    # A certificate says "certified without <tool>: <reason>"; one label is enough here.
-    return [f"not checked: {text.removeprefix('certified without ')}" for text in texts]
+    """One line a reason, which names all that it holds for."""
+    by_reason: dict[tuple[str, str], list[str]] = {}
+    for text in texts:
+        kind = next((kind for kind in _UNCHECKED if text.startswith(kind)), "")
+        name, _, reason = text.removeprefix(kind).partition(": ")
+        by_reason.setdefault((kind, reason), []).append(name)
+    lines: list[str] = []
+    for (kind, reason), names in by_reason.items():
+        one, several = _UNCHECKED.get(kind, ("{}", "{}"))
+        what = (one if len(names) == 1 else several).format(", ".join(names))
+        lines.append(f"not checked: {what}: {reason}" if reason else f"not checked: {what}")
+    return lines
 
 
 def _same_bits(same: bool) -> str:

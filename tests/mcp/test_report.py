@@ -8,7 +8,7 @@ import pytest
 from stitch_mcp.report import Section, one_line, print_sections, render_text
 from stitch_mcp.tables import check_sections, demo_sections
 from stitch_planner.loop import SolveResult
-from stitch_tools.models import Check
+from stitch_tools.models import Check, CheckStatus
 from stitch_tools.sanitize import apply_sanitizers, skipped_sanitizers
 
 
@@ -22,6 +22,11 @@ def test_a_message_of_several_lines_is_one_row_of_a_table() -> None:
 def test_a_long_message_ends_in_dots_and_a_short_one_stays() -> None:
     assert one_line("ab " * 40) == "ab " * 25 + "ab..."
     assert one_line("x" * 80) == "x" * 80
+    assert one_line("x" * 90) == "x" * 77 + "..."
+
+
+def test_a_long_message_is_cut_behind_a_word() -> None:
+    assert one_line("matrix multiplication of tiles", 20) == "matrix..."
 
 
 class Terminal(io.StringIO):
@@ -59,7 +64,32 @@ def test_a_long_name_is_folded_where_it_would_leave_no_room(monkeypatch: pytest.
 def test_what_was_not_checked_has_one_label() -> None:
     check = Check(program_id="a" * 64, task_id="b" * 64, status="accepted")
     check = apply_sanitizers(check, skipped_sanitizers("cpu", "a quick run"))
-    assert "not checked: asan: a quick run" in check_sections(check)[-1].notes
+    sections = check_sections(check)
+    assert "not checked: memory and races (asan, ubsan, init, tsan): a quick run" in sections[-1].notes
+    assert [section.title for section in sections] == [""]
+
+
+def test_what_was_not_checked_for_the_same_reason_stands_in_one_line() -> None:
+    reasons = (
+        "draw spikes: it is too large",
+        "draw peaks: it is too large",
+        "draw zeros: it is flat",
+        "gradients",
+    )
+    check = Check(program_id="a" * 64, task_id="b" * 64, status="accepted", not_checked=reasons)
+    notes = check_sections(check)[-1].notes
+    assert [note for note in notes if note.startswith("not checked")] == [
+        "not checked: draws spikes, peaks: it is too large",
+        "not checked: draw zeros: it is flat",
+        "not checked: gradients",
+    ]
+
+
+@pytest.mark.parametrize(("status", "words"), [("crashed", "--sanitize"), ("incorrect", "--json")])
+def test_a_program_that_failed_gets_a_next_step(status: CheckStatus, words: str) -> None:
+    check = Check(program_id="a" * 64, task_id="b" * 64, status=status)
+    (note,) = [note for note in check_sections(check)[-1].notes if note.startswith("next: ")]
+    assert words in note
 
 
 def test_a_demonstration_says_that_it_was_a_quick_run() -> None:

@@ -1,5 +1,6 @@
 """Checks over many kinds of references: ModelNew files, random numbers, buffers, odd inputs, faults."""
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -125,6 +126,7 @@ def test_a_program_that_draws_alike_and_computes_otherwise_is_incorrect(room: Ro
         ("def oops(:", "build_failed", "SyntaxError"),
         ("import no_such_module", "build_failed", "no_such_module"),
         ("class Other: ...", "build_failed", "defines no ModelNew"),
+        ("class Model: ...", "build_failed", "it defines Model; rename to ModelNew"),
         ("class ModelNew(nn.Module):\n    def __init__(self, a): ...", "crashed", "constructor"),
         ("class ModelNew(nn.Module):\n    def forward(self, x):\n        return x.nope", "crashed", "nope"),
         (
@@ -272,7 +274,7 @@ def test_weights_that_are_prepacked_in_the_constructor_are_a_note(room: Room) ->
 def test_the_reference_s_own_faults_are_errors_with_the_line(room: Room) -> None:
     with pytest.raises(TaskError, match=r"reference\.py:7: AttributeError") as caught:
         room.observe(room.task(DROPOUT.replace("F.dropout", "F.dropuot")))
-    assert caught.value.hint
+    assert "m['Model'](*m['get_init_inputs']())(*m['get_inputs']())" in shlex.split(caught.value.hint)[-1]
     with pytest.raises(TaskError, match="did not survive: the process crashed with SIGSEGV"):
         room.observe(room.task("import ctypes\nctypes.string_at(0)\n" + DROPOUT))
     with pytest.raises(TaskError, match=r"needed more memory|allocate"):

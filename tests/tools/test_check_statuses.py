@@ -114,7 +114,7 @@ def test_stale_results_and_wrong_ones_at_another_size_are_fatal(
 @pytest.mark.parametrize(
     ("fault", "status", "words"),
     [
-        ("CRASH", "crashed", "SIGSEGV"),
+        ("CRASH", "crashed", "SIGSEGV, in draw own-1, inside stitch_forward"),
         ("ABORT", "crashed", "SIGABRT"),
         ("EXIT", "crashed", "code 0 before it had answered"),
         ("FLOODS", "crashed", "printed more than it may"),

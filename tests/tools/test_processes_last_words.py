@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from stitch_tools import worker
-from stitch_tools.processes.last_words import own_words, without_modules
+from stitch_tools.processes.last_words import native_call, own_words, without_modules
 
 OURS = Path(worker.__file__).parent / "candidate" / "serve.py"
 CRASH = f"""\
@@ -34,6 +34,15 @@ def test_of_a_crash_in_python_only_the_programs_frames_are_left() -> None:
 def test_of_a_crash_in_native_code_only_the_cause_is_left() -> None:
     native = "".join(line for line in CRASH.splitlines(keepends=True) if "/scratch/" not in line)
     assert own_words(native).splitlines() == ["now dividing", "Fatal Python error: Segmentation fault"]
+
+
+def test_the_call_in_which_a_native_program_crashed_is_read_from_the_stack() -> None:
+    native = OURS.with_name("native.py")
+    assert (
+        native_call(f'  File "{native}", line 121 in plan\n  File "{OURS}", line 52 in answer\n')
+        == "stitch_plan"
+    )
+    assert native_call(CRASH) is None
 
 
 def test_of_a_traceback_our_frames_go_with_their_source_lines() -> None:

@@ -46,6 +46,9 @@ from stitch_tools.worker.reference.kinds import ALTERED
 
 Emit = Callable[[str], None] | None
 
+_COUNT_EVERY_S = 5.0
+"""Seconds between two sentences that count right draws."""
+
 _ALWAYS_UNCHECKED = (
     "writes further than 256 bytes beyond an output",
     "gradients: programs are forward only",
@@ -120,6 +123,9 @@ class _Judge:
         self.updated = facts.mutated_buffers if task.contract.buffers == "updated" else ()
         self.ran = False
         self.rounds: list[Round] = []
+        self.told_s = time.monotonic()
+        self.at = ""
+        """What the program's process is asked for now."""
 
     def refuse_early(self) -> End | None:
         """The end where nothing has to run to know it."""
@@ -179,13 +185,15 @@ class _Judge:
                 trial = stack.enter_context(Trial(reference, worker, self.options, self.updated))
                 return self._load_and_draw(trial)
             except ChildDied as death:
-                return end_of_worker(death)
+                return end_of_worker(death, self.at)
 
     def _load_and_draw(self, trial: Trial) -> End | None:
         if self.emit is not None and self.program.format == "kernelbench":
             self.emit("loading the program (it may compile an extension)")
+        self.at = "while it was loaded"
         answer = trial.worker.load(self.options.init_timeout_s)
         if not answer.ok:
+            self.record.drop_what_loading_says()
             return end_of_load(answer)
         self.rounds = ordinary_rounds(self.options, self.task.contract, self.program.format)
         while self.record.failures < self.options.max_failures:
@@ -220,6 +228,7 @@ class _Judge:
         except DrawUnavailable as reason:
             self.record.skipped.append(f"weights of order 1: {reason}")
             return None
+        self.at = "while it got its weights"
         try:
             if round_.label == RELOADED:
                 return self._reloaded(trial, round_, weights)
@@ -297,6 +306,7 @@ class _Judge:
             self.record.skipped.append(f"who did the work: {TIME_OVER}")
             return
         case = Case(self.session, self.task, self.program, self.build, self.store, self.options, self.updated)
+        self.at = "while its work was traced"
         traced = trace_work(case, trial.reference, trial.worker)
         self.record.work = traced.evidence
         self.record.findings += traced.findings
@@ -349,6 +359,7 @@ class _Judge:
         self.record.skipped.extend(f"draw {draw.name}: {TIME_OVER}" for draw in draws)
 
     def _draw(self, trial: Trial, draw: Draw) -> End | None:
+        self.at = f"in draw {draw.name}"
         seen = trial.observe(draw)
         self.record.note_oracle(seen.expectation)
         if seen.comparison is None:
@@ -402,9 +413,18 @@ class _Judge:
             self.record.agreements.append(comparison.agreement)
         if not result.ok:
             self._convict(draw, seen, result)
-        if self.emit is not None:
-            self.emit(f"check: {describe_draw(result)}")
+        self._tell(result)
         return None
+
+    def _tell(self, result: DrawResult) -> None:
+        """Say what is wrong at once; right draws are counted, every few seconds."""
+        if self.emit is None:
+            return
+        if not result.ok:
+            self.emit(f"check: {describe_draw(result)}")
+        elif time.monotonic() - self.told_s > _COUNT_EVERY_S:
+            self.told_s = time.monotonic()
+            self.emit(f"check: {len(self.record.draws) - self.record.failures} draws right so far")
 
     def _side_effects(self, draw: Draw, seen: Observed, comparison: Comparison) -> str | None:
         """What the program did beside its outputs, as far as it makes the draw wrong."""

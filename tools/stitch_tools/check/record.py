@@ -18,7 +18,7 @@ from stitch_tools.models import (
     Severity,
 )
 from stitch_tools.models.evidence import WorkEvidence
-from stitch_tools.processes.last_words import without_modules
+from stitch_tools.processes.last_words import native_call, without_modules
 from stitch_tools.processes.outcome import ChildDied
 
 TIME_OVER = "the time for the check was over"
@@ -103,6 +103,10 @@ class Record:
             largest_difference=max(known) if len(known) == len(gaps) else None,
         )
 
+    def drop_what_loading_says(self) -> None:
+        """Forget that the text shows no ModelNew: why the file cannot be loaded says more."""
+        self.findings = [row for row in self.findings if row.rule != "entry_not_found"]
+
     def end(self, end: End | None) -> End:
         """The end that all of this amounts to: a fatal finding first, then what stopped the draws."""
         fatal = next((row for row in self.findings if row.severity == "fatal"), None)
@@ -128,15 +132,17 @@ def _oracle_kind(name: str) -> OracleKind:
     return "none"
 
 
-def end_of_worker(death: ChildDied) -> End:
-    """The end of a program whose process did not survive."""
+def end_of_worker(death: ChildDied, at: str = "") -> End:
+    """The end of a program whose process did not survive; `at` says what it was asked for."""
     outcome = death.outcome
     status: CheckStatus = "crashed"
     if outcome.kind == "timed_out":
         status = "timed_out"
     elif outcome.kind == "out_of_memory":
         status = "out_of_memory"
-    return End(status, outcome.describe(), stderr_tail=without_modules(outcome.stderr_tail)[-4000:])
+    call = native_call(outcome.stderr_tail) if outcome.kind == "crashed" else None
+    message = ", ".join(filter(None, (outcome.describe(), at, call and f"inside {call}")))
+    return End(status, message, stderr_tail=without_modules(outcome.stderr_tail)[-4000:])
 
 
 def end_of_load(answer: Answer) -> End:

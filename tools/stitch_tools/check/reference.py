@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -33,7 +34,6 @@ _CONFINED_HINT = (
     "References run in a sandbox: they read their own folder and what task.toml lists, write only below the "
     "temporary folder (TMPDIR), and reach no network."
 )
-_DEFAULT_HINT = "Run the file by hand in the target interpreter to see the full traceback."
 
 
 class NoDeviceError(EnvironmentMissingError):
@@ -317,10 +317,18 @@ class ReferenceServer:
         try:
             answer = child.request(message, blob, fds, self._timeout_s)
         except ChildDied as death:
-            raise _death_of_reference(death) from death
+            raise _death_of_reference(death, self._by_hand()) from death
         if not answer.message["ok"]:
-            raise _fault(self.task, answer.message["error"])
+            raise _fault(self.task, answer.message["error"], self._by_hand())
         return answer
+
+    def _by_hand(self) -> str:
+        """What to do about a fault that says no more itself: the command that shows its whole traceback."""
+        task, run = self.task, f"from runpy import run_path; m = run_path({self.task.main!r})"
+        if task.init_inputs is not None and "." not in task.entry:
+            run += f"; m[{task.entry!r}](*m[{task.init_inputs!r}]())(*m[{task.inputs!r}]())"
+        command = f"{self._session.interpreter.path} -c {shlex.quote(run)}"
+        return f"Its whole traceback, in the folder that {task.main} is named from: {command}"
 
 
 def _seed() -> int:
@@ -333,7 +341,7 @@ def _refuse_unavailable(answer: Frame) -> None:
         raise DrawUnavailable(reason)
 
 
-def _fault(task: Task, error: dict[str, Any]) -> Exception:
+def _fault(task: Task, error: dict[str, Any], by_hand: str) -> Exception:
     kind, file, line = str(error["kind"]), error.get("file"), error.get("line")
     if kind == "no_device":
         return NoDeviceError(
@@ -347,15 +355,15 @@ def _fault(task: Task, error: dict[str, Any]) -> Exception:
         return WorkerError(
             f"the reference server failed: {kind}: {error['message']}", hint=str(error["traceback"])
         )
-    hint = error.get("hint") or _HINTS.get(kind, _DEFAULT_HINT)
+    hint = error.get("hint") or _HINTS.get(kind, by_hand)
     if any(word in error["message"] for word in _CONFINED):
         hint = _CONFINED_HINT
     return TaskError(f"{where}{error['message']}{text}", hint=hint)
 
 
-def _death_of_reference(death: ChildDied) -> TaskError:
+def _death_of_reference(death: ChildDied, by_hand: str) -> TaskError:
     outcome = death.outcome
-    hint = _HINTS["out_of_memory"] if outcome.kind == "out_of_memory" else _DEFAULT_HINT
+    hint = _HINTS["out_of_memory"] if outcome.kind == "out_of_memory" else by_hand
     printed = own_words(outcome.stderr_tail)
     tail = f"\n{printed[-1000:]}" if printed else ""
     return TaskError(f"the reference did not survive: {outcome.describe()}{tail}", hint=hint)

@@ -5,6 +5,8 @@ from itertools import pairwise
 
 _FRAME = re.compile(r'\s*File "(?P<path>[^"]*)", line \d+')
 _OURS = "/stitch_tools/worker/"
+_NATIVE_CALL = re.compile(r'/candidate/native\.py", line \d+ in (init|plan|call)\n')
+_FUNCTIONS = {"init": "stitch_init", "plan": "stitch_plan", "call": "stitch_forward"}
 _HEADER = "(most recent call first):"
 _MODULES = "Extension modules: "
 """What Python adds to the stack of a crash: one line that can be longer than all the rest."""
@@ -13,6 +15,12 @@ _MODULES = "Extension modules: "
 def without_modules(text: str) -> str:
     """The text without the list of modules that were loaded at a crash."""
     return "".join(line for line in text.splitlines(keepends=True) if not line.startswith(_MODULES)).rstrip()
+
+
+def native_call(text: str) -> str | None:
+    """The function of a native program in which a process crashed, by Python's stack; else None."""
+    found = _NATIVE_CALL.search(text)
+    return _FUNCTIONS[found[1]] if found else None
 
 
 def own_words(text: str) -> str:

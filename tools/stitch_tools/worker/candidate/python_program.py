@@ -16,6 +16,7 @@ from stitch_tools.worker.streams import pack_torch_state, unpack_torch_state
 from stitch_tools.worker.trees import Flat, TreeError, describe_structure, flatten_outputs, leaf_names
 
 ENTRY = "ModelNew"
+REFERENCE_ENTRY = "Model"
 
 
 class PythonProgram:
@@ -41,7 +42,12 @@ class PythonProgram:
             raise ProgramError("not_loadable", "load", _short(error)) from error
         entry = getattr(namespace, ENTRY, None)
         if entry is None:
-            raise ProgramError("not_loadable", "load", f"{main} defines no {ENTRY}")
+            hint = (
+                f": it defines {REFERENCE_ENTRY}; rename to {ENTRY}"
+                if hasattr(namespace, REFERENCE_ENTRY)
+                else ""
+            )
+            raise ProgramError("not_loadable", "load", f"{main} defines no {ENTRY}{hint}")
         self._entry: Any = entry
         self.module: torch.nn.Module | None = None
 
