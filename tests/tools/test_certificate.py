@@ -59,6 +59,23 @@ def test_every_changed_byte_is_seen(archive: Archive, tmp_path: Path) -> None:
             read_certificate(path)
 
 
+def test_every_value_that_names_another_kind_of_entry_is_seen(archive: Archive, tmp_path: Path) -> None:
+    """Compression methods (8, 12, 14 and later ones) and flags, in every byte that is no entry's content."""
+    path = tmp_path / "c.zip"
+    write_certificate(archive, path)
+    data = path.read_bytes()
+    headers = data
+    for content in (archive.manifest, *archive.entries.values()):
+        headers = headers.replace(content, b"\xff" * len(content))
+    places = [index for index, byte in enumerate(headers) if byte != 0xFF]
+    assert len(places) < 600
+    for index in places:
+        for value in {0, 1, 8, 9, 12, 14, 32, 64, 93, 99} - {data[index]}:
+            path.write_bytes(data[:index] + bytes([value]) + data[index + 1 :])
+            with pytest.raises(CertificateError):
+                read_certificate(path)
+
+
 @pytest.mark.parametrize(
     "change", [lambda data: data[:-1], lambda data: data + b"x", lambda data: b"x" + data]
 )

@@ -140,9 +140,10 @@ def _read_entries(data: bytes, path: Path) -> dict[str, bytes]:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             names = archive.namelist()
-            if len(set(names)) != len(names) or sum(info.file_size for info in archive.infolist()) > len(
-                data
-            ):
+            infos = archive.infolist()
+            is_stored = all(info.compress_type == zipfile.ZIP_STORED for info in infos)
+            size = sum(info.file_size for info in infos)
+            if len(set(names)) != len(names) or not is_stored or size > len(data):
                 raise CertificateError(f"{path} is damaged: its directory is wrong", hint=_DAMAGED_HINT)
             return {checked_path(name): archive.read(name) for name in names}
     except StoreError as error:
