@@ -11,6 +11,8 @@ from typing import Any, Literal, TypedDict, get_args
 
 from stitch_tools.errors import UsageError
 from stitch_tools.models.verdict import SandboxLevel
+from stitch_tools.small_file import read_small
+from stitch_tools.store import can_write
 
 DEFAULT = "default"
 Confirm = Literal["ask", "allow", "deny"]
@@ -103,7 +105,7 @@ def find_workspace(flag: object, environ: Mapping[str, str], cwd: Path) -> tuple
     if environ.get("STITCH_WORKSPACE"):
         return _folder(environ["STITCH_WORKSPACE"], "STITCH_WORKSPACE", cwd), "STITCH_WORKSPACE"
     home = Path(environ["HOME"]) if environ.get("HOME") else Path.home()
-    if cwd != Path(cwd.anchor) and cwd != home and os.access(cwd, os.W_OK):
+    if cwd != Path(cwd.anchor) and cwd != home and can_write(cwd):
         return cwd, "current folder"
     import platformdirs
 
@@ -164,19 +166,35 @@ def _layers(
 def _read(path: Path, table: tuple[str, ...] = (), *, in_workspace: bool = True) -> dict[str, object]:
     """Settings of one file, refused when a key is unknown; {} when there is no such file or table."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_small(path).decode("utf-8")
     except (FileNotFoundError, NotADirectoryError):
         return {}
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read {path}: {error}", hint="mend the file or its permissions") from error
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is no text: {error}", hint="save it as UTF-8") from error
     try:
         data: Any = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{path} is not valid TOML: {error}", hint="mend the line it names") from error
+    except RecursionError as error:
+        raise UsageError(f"{path} is nested too deeply", hint="a setting is one plain value") from error
     for name in table:
         data = data.get(name, {})
     never = _NEVER_IN_FILES | _NEVER_IN_WORKSPACE if in_workspace else _NEVER_IN_FILES
     return {_setting(str(key), path, never): value for key, value in data.items()}
+
+
+def _unreadable(path: Path, error: OSError) -> UsageError:
+    """What to say of a file that is there but cannot be read, or that lies in a folder that hides it."""
+    try:
+        path.lstat()
+    except PermissionError:
+        hint = "choose another folder with --workspace, or mend its permissions"
+        return UsageError(f"the folder {path.parent} cannot be read: {error.strerror}", hint=hint)
+    except OSError:
+        pass  # gone or unreachable meanwhile: the first error says it
+    return UsageError(f"cannot read {path}: {error.strerror}", hint="mend the file or its permissions")
 
 
 def _setting(key: str, path: Path, never: frozenset[str]) -> str:
@@ -205,7 +223,7 @@ def _parse(name: str, raw: object, origin: str, workspace: Path) -> object:
     """
     try:
         return _PARSERS[name](raw, workspace)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OSError, RuntimeError) as error:
         # Flags and variables carry the setting's name already, files do not.
         setting = origin if origin.startswith(("--", "STITCH_")) else f"{origin}: `{name}`"
         message = f"{setting} cannot be {raw!r}: {error}"
@@ -309,7 +327,12 @@ _PARSERS = {
 
 def _folder(text: str, origin: str, cwd: Path) -> Path:
     """An absolute folder that need not exist yet."""
-    path = (cwd / Path(text).expanduser()).absolute()
-    if path.exists() and not path.is_dir():
+    try:
+        path = (cwd / Path(text).expanduser()).absolute()
+        is_file = path.exists() and not path.is_dir()
+    except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: no such user in `~user`
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"{origin} cannot be {text[:300]}: {reason}", hint="name another folder") from error
+    if is_file:
         raise UsageError(f"{origin} names a file: {path}", hint="name a folder")
     return path

@@ -1,13 +1,15 @@
 """Settings: which source wins, where a value came from, and what is refused."""
 
 import contextlib
+import os
+import tempfile
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stitch_mcp.config import SETTINGS, Config, Settings, load_config, unknown_environment
+from stitch_mcp.config import SETTINGS, Config, Settings, find_workspace, load_config, unknown_environment
 from stitch_tools.errors import UsageError
 
 
@@ -142,3 +144,54 @@ def test_a_value_that_does_not_fit_names_its_source_once_and_what_would_fit(tmp_
         with pytest.raises(UsageError) as caught:
             load_config(flags, environ={}, cwd=tmp_path, user_file=tmp_path / "none.toml")
         assert message in caught.value.message
+
+
+def test_a_settings_file_that_never_ends_or_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    own = tmp_path / "stitch.toml"
+    own.symlink_to("/dev/zero")
+    with pytest.raises(UsageError, match="no regular file"):
+        load(tmp_path)
+    own.unlink()
+    os.mkfifo(own)
+    with pytest.raises(UsageError, match="no regular file"):
+        load(tmp_path)
+    own.unlink()
+    own.write_text(f"x={'[' * 20000}", encoding="utf-8")
+    with pytest.raises(UsageError, match="nested too deeply"):
+        load(tmp_path)
+
+
+def test_a_folder_without_permission_is_what_the_message_names() -> None:
+    before = os.geteuid()
+    # Not below tmp_path, whose own folders nobody else may enter.
+    with tempfile.TemporaryDirectory() as name:
+        closed = Path(name)
+        closed.chmod(0)
+        if before == 0:  # root reads everything
+            os.seteuid(65534)
+        try:
+            with pytest.raises(UsageError) as caught:
+                load_config({"workspace": name}, environ={}, cwd=Path("/"), user_file=Path("/none"))
+            with pytest.raises(UsageError) as below:
+                load_config({"workspace": f"{name}/below"}, environ={}, cwd=Path("/"))
+        finally:
+            os.seteuid(before)
+            closed.chmod(0o700)
+    assert caught.value.message == f"the folder {closed} cannot be read: Permission denied"
+    assert "--workspace" in caught.value.hint
+    assert below.value.message == f"--workspace cannot be {closed}/below: Permission denied"
+
+
+@pytest.mark.parametrize("name", ["~no-such-user/x", "x" * 5000])
+def test_a_folder_that_cannot_be_is_refused(tmp_path: Path, name: str) -> None:
+    for setting in ("workspace", "cache_dir"):
+        with pytest.raises(UsageError) as caught:
+            load_config({"workspace": str(tmp_path), setting: name}, environ={}, cwd=tmp_path)
+        assert caught.value.hint
+
+
+def test_a_current_folder_that_takes_no_files_is_no_workspace(tmp_path: Path) -> None:
+    found, origin = find_workspace(None, {}, Path("/proc"))
+    assert (found.name, origin) == ("stitch-mcp", "user data folder")
+    assert find_workspace(None, {}, tmp_path) == (tmp_path, "current folder")
+    assert list(tmp_path.iterdir()) == []

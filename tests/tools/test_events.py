@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +26,19 @@ def test_events_come_back_in_order(tmp_path: Path) -> None:
         (0, "kind_0", {"a": 1}),
         (1, "kind_1", {"b": "ü\n"}),
     ]
+
+
+def test_a_line_that_is_nested_too_deeply_is_a_damaged_one(tmp_path: Path) -> None:
+    path = tmp_path / "e.jsonl"
+    path.write_bytes(b"[" * 20000 + b"\n" + write_log(tmp_path / "whole.jsonl", [{}]))
+    with pytest.raises(StoreError, match="event 0 is damaged"):
+        read_events(path)
+
+
+def test_a_log_that_is_a_pipe_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "e.jsonl")
+    with pytest.raises(StoreError, match="no regular file"):
+        read_events(tmp_path / "e.jsonl")
 
 
 def test_a_log_cut_at_any_byte_replays_its_whole_events_and_goes_on(tmp_path: Path) -> None:

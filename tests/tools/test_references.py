@@ -1,7 +1,9 @@
 """Loading a task is static: nothing of the user's runs, and what is wrong is said with its place."""
 
 import contextlib
+import os
 import re
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 from stitch_tools.errors import StitchError, TaskError, UsageError
 from stitch_tools.models import Contract, Task
+from stitch_tools.python_source import read_python
 from stitch_tools.references import load_task, render_task_toml
 from stitch_tools.store import Store
 from stitch_tools.task_file import CONTRACT_KEYS, TASK_KEYS, contract_values, read_task_file
@@ -442,3 +445,54 @@ class TestDocumentation:
             line = next(line for line in rows if f"`{row.name}`" in line)
             assert shown.get(row.name, f"`{getattr(default, row.name, '')}`") in line
             assert all(f"`{choice}`" in self.TEXT for choice in row.choices)
+
+
+@pytest.mark.parametrize("name", ["task.toml", "net.task.toml"])
+def test_a_task_file_that_is_nested_too_deeply_or_a_pipe_is_refused(
+    tmp_path: Path, store: Store, name: str
+) -> None:
+    write(tmp_path, {"net.py": MODEL, name: f"x={'[' * 20000}"})
+    with pytest.raises(TaskError, match="nested too deeply"):
+        load(tmp_path, name, store)
+    os.mkfifo(tmp_path / "pipe.toml")
+    with pytest.raises(TaskError, match="no regular file"):
+        load(tmp_path, "pipe.toml", store)
+
+
+def test_a_reference_that_cannot_be_a_file_is_refused_with_its_reason(tmp_path: Path, store: Store) -> None:
+    (tmp_path / "one.py").symlink_to("two.py")
+    (tmp_path / "two.py").symlink_to("one.py")
+    os.mkfifo(tmp_path / "pipe.py")
+    (tmp_path / os.fsdecode(b"n\xe4\xff.py")).write_text(MODEL, encoding="utf-8")
+    for reference, reason in (
+        ("one.py", "loop|symbolic links"),
+        ("pipe.py", "no regular file"),
+        (os.fsdecode(b"n\xe4\xff.py"), "not UTF-8"),
+        ("x" * 5000 + ".py", "File name too long"),
+        ("~no-such-user/net.py", "home directory"),
+        ("net\0.py", "null"),
+    ):
+        with pytest.raises(TaskError, match=reason) as caught:
+            load(tmp_path, reference, store)
+        assert caught.value.hint
+        assert len(caught.value.message.encode("utf-8")) < 600
+
+
+def test_a_reference_without_permission_is_not_offered_again(tmp_path: Path) -> None:
+    write(tmp_path, {"net.py": MODEL})
+    (tmp_path / "net.py").chmod(0)
+    with as_nobody(), pytest.raises(TaskError, match="Permission denied") as caught:
+        read_python(tmp_path / "net.py")
+    assert caught.value.hint == "check its permissions"
+
+
+@contextlib.contextmanager
+def as_nobody() -> Generator[None]:
+    """Without root's right to read everything."""
+    before = os.geteuid()
+    if before == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(before)

@@ -6,7 +6,7 @@ import pytest
 
 from stitch_tools.errors import StoreError
 from stitch_tools.models import SourceFile, Tolerance
-from stitch_tools.store import Store, write_atomically
+from stitch_tools.store import Store, storing, write_atomically
 
 
 def test_a_blob_comes_back_and_writing_it_twice_keeps_one_file(tmp_path: Path) -> None:
@@ -104,3 +104,12 @@ def test_a_read_only_file_system_is_a_plain_error(tiny_disk: Path) -> None:
     with pytest.raises(StoreError, match="Read-only") as caught:
         Store(tiny_disk / "store").put(b"x")
     assert "--workspace" in caught.value.hint
+
+
+def test_a_place_that_takes_no_folder_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    (tmp_path / "loop").symlink_to("loop")
+    for place in (tmp_path / "file", tmp_path / "loop", Path("/proc/1")):
+        with pytest.raises(StoreError) as caught, storing(place, "STITCH_CACHE_DIR"):
+            (place / "cache").mkdir(parents=True)
+        assert "with STITCH_CACHE_DIR" in caught.value.hint

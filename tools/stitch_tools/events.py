@@ -17,9 +17,12 @@ from pydantic import Field
 from stitch_tools.errors import StoreError
 from stitch_tools.locks import FileLock
 from stitch_tools.models import Fact
+from stitch_tools.small_file import read_small
 from stitch_tools.store import storing, sync_folder
 
 SCHEMA_VERSION = 1
+LARGEST_BYTES = 256 << 20
+"""Of a whole log. A run leaves some ten kilobytes; one that an agent drives, more with each call."""
 
 
 class Event(Fact):
@@ -61,7 +64,7 @@ def parse_events(data: bytes) -> tuple[list[Event], int]:
 def _parse_line(line: bytes) -> Event | None:
     try:
         raw = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(raw, dict):
         return None
@@ -84,7 +87,7 @@ def read_events(path: Path) -> list[Event]:
         StoreError: damaged in the middle, newer schema, or unreadable.
     """
     try:
-        data = path.read_bytes()
+        data = read_small(path, LARGEST_BYTES)
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -119,7 +122,7 @@ class EventLog:
         if not self.path.exists():
             return []
         with storing(self.path):
-            data = self.path.read_bytes()
+            data = read_small(self.path, LARGEST_BYTES)
         events, used = parse_events(data)
         if used < len(data):
             with storing(self.path):

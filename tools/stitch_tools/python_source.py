@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stitch_tools.errors import TaskError
+from stitch_tools.small_file import read_small
 
 _MAX_MODULES = 500
 
@@ -46,9 +47,13 @@ def read_python(path: Path) -> PythonSource:
         TaskError: it cannot be read, is not text, or has a syntax error (with line, column and the text).
     """
     try:
-        data = path.read_bytes()
-    except OSError as error:
+        data = read_small(path)
+    except FileNotFoundError as error:
         hint = _similar_files(path) or "give the path of a Python file or a task.toml"
+        raise TaskError(f"cannot read {path}: {error.strerror}", hint=hint) from error
+    except OSError as error:
+        is_refused = isinstance(error, PermissionError)
+        hint = "check its permissions" if is_refused else "give the path of a Python file or a task.toml"
         raise TaskError(f"cannot read {path}: {error.strerror or error}", hint=hint) from error
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)

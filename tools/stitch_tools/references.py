@@ -21,6 +21,7 @@ from stitch_tools.python_source import (
     read_python,
     require_definition,
 )
+from stitch_tools.small_file import read_small
 from stitch_tools.store import Store
 from stitch_tools.task_file import (
     TaskFile,
@@ -143,7 +144,7 @@ def _locate(reference: str, workspace: Path) -> _Pointer:
         problem = "is neither a Python file nor a task file" if path.exists() else "does not exist"
         raise TaskError(
             f"{reference!r} {problem}",
-            hint="give path.py, path.py:Object, a .toml file or a folder with a task.toml",
+            hint=_REFERENCE_HINT,
         )
     if path.suffix != ".toml":
         contract = path.with_name(f"{path.stem}.task.toml")
@@ -160,12 +161,40 @@ def _locate(reference: str, workspace: Path) -> _Pointer:
 
 
 def _split(reference: str, base: Path) -> tuple[Path, str | None]:
-    """Path and object of `path.py:Object`; a colon inside the path itself is left alone."""
+    """Path and object of `path.py:Object`; a colon inside the path itself is left alone.
+
+    Raises:
+        TaskError: there can be no such path, or one that cannot be sent on.
+    """
     head, colon, tail = reference.rpartition(":")
-    whole = base / Path(reference).expanduser()
-    if colon and not whole.exists() and re.fullmatch(r"[A-Za-z_]\w*", tail):
-        return (base / Path(head).expanduser()).resolve(), tail
-    return whole.resolve(), None
+    try:
+        whole = base / Path(reference).expanduser()
+        if colon and not whole.exists() and re.fullmatch(r"[A-Za-z_]\w*", tail):
+            path, entry = (base / Path(head).expanduser()).resolve(), tail
+        else:
+            path, entry = whole.resolve(), None
+        path.exists()
+        str(path).encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise TaskError(
+            f"the path {_shown(reference)} is not UTF-8", hint="rename the file or folder"
+        ) from error
+    # A loop of links is a RuntimeError before Python 3.13, as an unknown user in `~user` still is.
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise TaskError(
+            f"{_shown(reference)} cannot be found: {_shown(reason or '')}", hint=_REFERENCE_HINT
+        ) from error
+    return path, entry
+
+
+_REFERENCE_HINT = "give path.py, path.py:Object, a .toml file or a folder with a task.toml"
+
+
+def _shown(text: str) -> str:
+    """The text so that it can be printed, cut where it is longer than any path."""
+    plain = text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return plain if len(plain) < 300 else f"{plain[:300]}..."
 
 
 def _find_makers(source: PythonSource, pointer: _Pointer, said: TaskFile, inputs: str | None) -> _Makers:
@@ -214,7 +243,7 @@ def _extra_files(said: TaskFile, root: Path) -> dict[str, bytes]:
                     f"{path} is larger than {_MAX_FILE_BYTES >> 20} MiB",
                     hint="list its folder as search_path instead: it is then read where it lies",
                 )
-            found[_relative(path, root)] = path.read_bytes()
+            found[_relative(path, root)] = read_small(path, _MAX_FILE_BYTES)
         except OSError as error:
             raise TaskError(
                 f"{said.path}: files names {name!r}, which cannot be read: {error.strerror or error}",

@@ -26,7 +26,11 @@ _HINTS = {
     errno.EROFS: "the file system is read-only: choose a writable folder with {option}",
     errno.EACCES: "the folder is not writable for you: choose another with {option}",
     errno.EPERM: "the folder is not writable for you: choose another with {option}",
+    errno.ELOOP: "its links lead in a circle: choose another folder with {option}",
+    errno.ENAMETOOLONG: "choose a folder with a shorter path: {option}",
 }
+# ENOENT, ENOTDIR, EEXIST: a file lies where a folder should, or a file system like /proc makes no folders.
+_HINT = "no such folder can be made there, or it cannot be used: choose another with {option}"
 
 
 @contextlib.contextmanager
@@ -35,7 +39,7 @@ def storing(path: Path, option: PlaceOption = "--workspace") -> Generator[None]:
     try:
         yield
     except OSError as error:
-        hint = _HINTS.get(error.errno or 0, "check the folder and try again").format(option=option)
+        hint = _HINTS.get(error.errno or 0, _HINT).format(option=option)
         raise StoreError(f"cannot write {path}: {error.strerror or error}", hint=hint) from error
 
 
@@ -61,6 +65,15 @@ def write_atomically(path: Path, data: bytes) -> None:
                 name.unlink()
             raise
         sync_folder(path.parent)
+
+
+def can_write(folder: Path) -> bool:
+    """Whether files can be made in `folder`, room aside; its permissions alone do not tell that of /proc."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError as error:
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def make_scratch(prefix: str) -> Path:

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from stitch_tools.errors import TaskError, UsageError
 from stitch_tools.models import Contract, FieldSource, Tolerance
+from stitch_tools.small_file import read_small
 
 Value = str | int | float | tuple[str, ...] | None
 Looser = Callable[[Value, Value], bool]
@@ -137,7 +138,7 @@ def read_task_file(path: Path) -> TaskFile:
         TaskError: not readable, not TOML, an unknown key (the nearest is named) or a value of a wrong kind.
     """
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        data = tomllib.loads(read_small(path).decode("utf-8"))
     except OSError as error:
         raise TaskError(
             f"cannot read {path}: {error.strerror or error}", hint="check the path and its permissions"
@@ -146,6 +147,8 @@ def read_task_file(path: Path) -> TaskFile:
         raise TaskError(
             f"{path} is not valid TOML: {error}", hint="correct the line; see docs/task-file.md"
         ) from error
+    except RecursionError as error:
+        raise TaskError(f"{path} is nested too deeply", hint="see docs/task-file.md for its keys") from error
     for key in data:
         _known(key, tuple(TASK_KEYS), str(path), TaskError)
     contract = data.get("contract", {})
