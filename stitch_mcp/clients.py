@@ -114,8 +114,8 @@ def config_text(client: Client, start: Launch, before: str = "") -> str:
     return _toml(client, start, before) if client.file.endswith(".toml") else _json(client, start, before)
 
 
-def write_config(client: Client, start: Launch, path: Path) -> None:
-    """Put our entry into the client's file.
+def write_config(client: Client, start: Launch, path: Path) -> bool:
+    """Whether the client's file had to be changed to hold our entry; False where it held just this.
 
     Raises:
         UsageError: the file that is there cannot be read.
@@ -125,7 +125,11 @@ def write_config(client: Client, start: Launch, path: Path) -> None:
         before = path.read_text(encoding="utf-8") if path.exists() else ""
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read {path}: {error}", hint="mend the file or its permissions") from error
-    write_atomically(path, config_text(client, start, before).encode("utf-8"))
+    after = config_text(client, start, before)
+    if after == before:
+        return False
+    write_atomically(path, after.encode("utf-8"))
+    return True
 
 
 def _json(client: Client, start: Launch, before: str) -> str:
@@ -161,7 +165,10 @@ def _toml(client: Client, start: Launch, before: str) -> str:
         raise UsageError(
             f"the configuration is no TOML: {error}", hint="mend it, or paste the entry yourself"
         ) from error
-    if NAME in whole.get(client.table, {}):
+    present = whole.get(client.table, {}).get(NAME)
+    if present is not None and present == tomllib.loads(_toml(client, start, ""))[client.table][NAME]:
+        return before
+    if present is not None:
         raise UsageError(f"[{client.table}.{NAME}] is there already", hint="remove that table and try again")
     # JSON's strings and lists of strings are TOML's, too.
     lines = [

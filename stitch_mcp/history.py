@@ -5,7 +5,8 @@ from pathlib import Path
 from stitch_planner.run_events import RunStopped
 from stitch_planner.runs import RunSummary, Workspace, read_state, started, summarize
 from stitch_tools.errors import StoreError
-from stitch_tools.events import Event, read_events
+from stitch_tools.events import Event, lock_path, read_events
+from stitch_tools.locks import is_held
 from stitch_tools.models import Bench, Build, Check, Fact, ReferenceFacts, Task
 
 
@@ -15,6 +16,8 @@ class History(Fact):
     workspace: str
     """Absolute path."""
     runs: tuple[RunSummary, ...]
+    running: tuple[str, ...] = ()
+    """Ids of those that a process works on now; an open run that is none of them was interrupted."""
     problems: tuple[str, ...] = ()
     """One sentence per run that cannot be read."""
 
@@ -29,6 +32,8 @@ class RunView(Fact):
     status: str
     """CheckStatus of the best program; before the end "open", or "failed" after an error."""
     outcome: str
+    running: bool
+    """Whether a process works on it now."""
     message: str
     """One sentence on how it ended, "" while it goes on."""
     stopped: RunStopped | None
@@ -58,7 +63,16 @@ def list_history(root: Path) -> History:
             runs.append(summarize(workspace, run_id))
         except StoreError as error:
             problems.append(f"{run_id}: {error.message} ({error.hint})")
-    return History(workspace=str(root.absolute()), runs=tuple(runs), problems=tuple(problems))
+    folder = workspace.runs_folder
+    running = tuple(row.run_id for row in runs if _is_running(folder / row.run_id, row.status))
+    return History(
+        workspace=str(root.absolute()), runs=tuple(runs), running=running, problems=tuple(problems)
+    )
+
+
+def _is_running(folder: Path, status: str) -> bool:
+    # A run that was resumed after an error stays `failed` until its next event.
+    return status in ("open", "failed") and is_held(lock_path(folder / "events.jsonl"))
 
 
 def show_run(root: Path, run_id: str) -> RunView:
@@ -78,6 +92,7 @@ def show_run(root: Path, run_id: str) -> RunView:
         task=store.get_fact(started(state).task, Task),
         status=state.status,
         outcome=finished.outcome if finished else "unmeasured",
+        running=_is_running(folder, state.status),
         message=state.message,
         stopped=state.stopped,
         program_id=state.program.program_id if state.program else None,

@@ -106,6 +106,8 @@ def _native_module(
         input_structure=facts.input_structure,
         input_names=facts.input_names,
         input_specs=[(row.name, row.shape, row.dtype) for row in facts.inputs],
+        output_specs=[(row.name, row.shape, row.dtype) for row in facts.outputs],
+        name=task.name,
         libraries=build.libraries,
         device=_device(task),
         updated_buffers=updated,

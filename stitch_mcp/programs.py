@@ -68,7 +68,7 @@ def _folder_files(folder: Path) -> dict[str, bytes]:
     if not folder.is_dir():
         raise UsageError(
             f"there is no program at {folder}",
-            hint="name a folder, a .cpp, .cu or .py file, a certificate, or a run (`last`)",
+            hint="name a folder, a .cpp, .cu or .py file, a certificate, or a run (`stitch-mcp runs list`)",
         )
     found: dict[str, bytes] = {}
     for path in sorted(folder.rglob("*")):

@@ -226,12 +226,11 @@ def _sections(found: SearchResult) -> list[Section]:
     notes = [*found.notices]
     if found.confidence in ("low", "none"):
         notes.append("nothing here fits well" if found.hits else "nothing was found")
-    if found.nearest:
-        notes.append(f"names like it: {', '.join(found.nearest)}")
     if found.hits:
         notes.append(f"one in full: stitch-mcp index show {found.hits[0].id!r}")
     columns = ("name", "kind", "library", "what it is") if rows else ()
-    return [Section("", columns, rows, tuple(notes))]
+    near = [Section(notes=(f"no such name; nearest: {', '.join(found.nearest)}",))] if found.nearest else []
+    return [*near, Section("", columns, rows, tuple(notes))]
 
 
 def _place(hit: Hit) -> str:

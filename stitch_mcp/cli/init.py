@@ -31,8 +31,9 @@ def command(
     start = clients.launch_over_ssh(ssh) if ssh else clients.launch(folder, uvx=uvx)
     path = clients.config_path(found, folder)
     if write:
-        clients.write_config(found, start, path)
-        notes = (f"wrote {path}", f"start {found.title} again, and ask it to inspect the environment")
+        changed = clients.write_config(found, start, path)
+        done = f"wrote {path}" if changed else f"already there: {path} is as it should be"
+        notes = (done, f"start {found.title} again, and ask it to inspect the environment")
     else:
         notes = (f"for {path} (--write puts it there):", "", clients.config_text(found, start))
     fields = {

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from stitch_mcp.history import RunView
 
 
+_REASON_CHARACTERS = 160
+"""A terminal that is too narrow cuts the column itself."""
+
+
 @click.group("runs")
 def command() -> None:
     """List runs, or show one."""
@@ -30,9 +34,9 @@ def list_runs(workspace: str | None, as_json: bool) -> int:
         (
             row.run_id,
             row.target,
-            row.status,
+            _state(row.status, row.run_id in history.running),
             "-" if row.status == "open" else row.outcome,
-            one_line(row.message),
+            one_line(row.message.removeprefix(f"{row.status}: "), _REASON_CHARACTERS),
         )
         for row in history.runs
     )
@@ -71,8 +75,17 @@ def show(run: str, workspace: str | None, as_json: bool) -> int:
     return Output("runs show", as_json=as_json).finish(seen.model_dump(mode="json"), sections)
 
 
+def _state(status: str, running: bool) -> str:
+    """A run's status; one that did not end is told from one that goes on."""
+    if running:
+        return "running"
+    return "interrupted" if status == "open" else status
+
+
 def _how_to_go_on(seen: "RunView", command: str) -> list[str]:
     """What a run that is not finished waits for."""
+    if seen.running:
+        return ["running: a process works on it now"]
     go_on = f"go on with: {command}"
     if seen.status == "open":
         return [f"not finished{': ' + seen.message if seen.message else ''}; {go_on}"]

@@ -1,5 +1,6 @@
 """`stitch-mcp task new`."""
 
+import shlex
 from pathlib import Path
 
 import click
@@ -7,7 +8,7 @@ import click
 from stitch_mcp.cli.options import json_option
 from stitch_mcp.cli.output import Output
 from stitch_mcp.report import Section
-from stitch_tools.errors import UsageError
+from stitch_tools.errors import StoreError, UsageError
 
 
 @click.group("task")
@@ -39,7 +40,13 @@ def new(reference: str, inputs: str | None, output: str | None, force: bool, as_
     if path.exists() and not force:
         raise UsageError(f"{path} exists", hint="replace it with --force, or choose another with --output")
     text = render_task_toml(reference, workspace=Path.cwd(), inputs=inputs, folder=path.absolute().parent)
-    write_atomically(path.absolute(), text.encode("utf-8"))
+    try:
+        write_atomically(path.absolute(), text.encode("utf-8"))
+    except StoreError as error:
+        error.hint = error.hint.replace("--workspace", "--output")
+        raise
     fields = {"path": str(path.absolute())}
-    notes = (f"wrote {path}", f"next: edit it, then stitch-mcp solve {path}")
-    return Output("task new", as_json=as_json).finish(fields, [Section(notes=notes)])
+    notes = [f"wrote {path}", f"next: edit it, then stitch-mcp solve {shlex.quote(str(path))}"]
+    if source.suffix == ".py" and path.absolute() == source.with_name(f"{source.stem}.task.toml").absolute():
+        notes.append(f"it applies by itself to stitch-mcp solve {shlex.quote(reference)}")
+    return Output("task new", as_json=as_json).finish(fields, [Section(notes=tuple(notes))])

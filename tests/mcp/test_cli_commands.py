@@ -85,6 +85,25 @@ def test_task_new_writes_a_file_that_loads_again(workspace: Path, capsys: pytest
     assert load_task(written).main == load_task("model.py").main == "model.py"
 
 
+def test_task_new_says_how_its_file_applies_and_where_else_it_can_go(
+    workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copy(PROGRAMS / "linear_relu.py", workspace / "model.py")
+    assert main(["task", "new", "model.py"]) == 0
+    assert "applies by itself to stitch-mcp solve model.py" in capsys.readouterr().out
+    code, found = run_json(capsys, "task", "new", "model.py", "--output", "/proc/self/x.task.toml")
+    assert code != 0
+    assert "--output" in str(found["error"])
+    assert "--workspace" not in str(found["error"])
+
+
+def test_an_option_that_only_check_has_names_the_way_to_set_it(
+    workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["solve", "model.py", "--rtol", "1e-2"]) == 2
+    assert "--set rtol=VALUE" in capsys.readouterr().err
+
+
 def test_task_new_does_not_replace_a_file_unasked(
     workspace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

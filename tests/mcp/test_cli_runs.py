@@ -5,6 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from stitch_tools.events import lock_path
+from stitch_tools.locks import FileLock
+
 REFERENCE = """
 import torch
 
@@ -35,6 +38,11 @@ def test_a_failed_run_says_where_why_and_how_to_go_on(tmp_path: Path) -> None:
     (row,) = json.loads(call(tmp_path, "runs", "list", "--json").stdout)["runs"]
     assert row["status"] == "failed"
     assert "updated buffers" in row["message"]
+    log = tmp_path / ".stitch" / "runs" / row["run_id"] / "events.jsonl"
+    with FileLock(lock_path(log)):
+        assert " running " in call(tmp_path, "runs", "list").stdout
+        assert "running: a process works on it now" in call(tmp_path, "runs", "show", "last").stdout
+    assert " failed " in call(tmp_path, "runs", "list").stdout
     shown = call(tmp_path, "runs", "show", "last").stdout
     assert "failed at the step 'graph'" in shown
     assert "Write a ModelNew that updates them" in shown

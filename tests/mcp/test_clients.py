@@ -75,6 +75,16 @@ def test_a_file_that_cannot_be_read_is_not_overwritten(home: Path, client: str, 
     assert path.read_text(encoding="utf-8") == broken
 
 
+@pytest.mark.parametrize("client", ["claude-code", "codex"])
+def test_what_is_there_already_is_left_alone(
+    home: Path, client: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["init", client, "--write", "--workspace", str(home)]) == 0
+    assert "wrote" in capsys.readouterr().out
+    assert main(["init", client, "--write", "--workspace", str(home)]) == 0
+    assert "already there" in capsys.readouterr().out
+
+
 def test_needed_variables_go_along(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_HOME", "/opt/cuda")
     monkeypatch.setenv("SOME_API_KEY", "secret-0123456789")

@@ -135,7 +135,10 @@ def test_a_module_refuses_shapes_that_the_program_was_not_made_for(store: Store)
 
 def test_a_refusal_names_the_shapes_and_types_that_were_expected_and_given(store: Store) -> None:
     specs = [("x", (5, 16), "float32")]
-    compiled = StitchModule(library(store), WEIGHTS, output_structure='"leaf"', input_specs=specs)
+    compiled = StitchModule(
+        library(store), WEIGHTS, output_structure='"leaf"', input_specs=specs, name="linear_relu"
+    )
+    assert repr(compiled).startswith("StitchModule(linear_relu, device=cpu, inputs=(")
     with pytest.raises(ProgramError, match=r"input x: made for float32\[5, 16\], given float32\[4, 17\]"):
         compiled(torch.randn(4, 17))
     with pytest.raises(ProgramError, match=r"made for float32\[5, 16\], given float64\[16\]"):

@@ -95,6 +95,11 @@ def read_events(path: Path) -> list[Event]:
     return parse_events(data)[0]
 
 
+def lock_path(path: Path) -> Path:
+    """The file whose lock a log's writer holds."""
+    return path.with_name(path.name + ".lock")
+
+
 class EventLog:
     """The log opened for writing, under an exclusive lock beside it (`<name>.lock`)."""
 
@@ -107,7 +112,7 @@ class EventLog:
         """
         self.path = path
         self._on_event = on_event
-        self._lock = FileLock(path.with_name(path.name + ".lock"), purpose="writes this run")
+        self._lock = FileLock(lock_path(path), purpose="writes this run")
         self._lock.acquire()
         try:
             self.events = self._recover()

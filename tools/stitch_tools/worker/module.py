@@ -10,7 +10,7 @@ from stitch_tools.worker.binding import bind_inputs
 from stitch_tools.worker.candidate.native import NativeProgram, ProgramError, make_workspace
 from stitch_tools.worker.trees import flatten_inputs, unflatten
 
-InputSpec = tuple[str, Sequence[int], str]
+TensorSpec = tuple[str, Sequence[int], str]
 """Name, shape and type of a tensor; the type is torch's name without the prefix."""
 
 
@@ -29,7 +29,9 @@ class StitchModule(torch.nn.Module):
         output_structure: str,
         input_structure: str = "",
         input_names: Sequence[str] = (),
-        input_specs: Sequence[InputSpec] = (),
+        input_specs: Sequence[TensorSpec] = (),
+        output_specs: Sequence[TensorSpec] = (),
+        name: str = "",
         libraries: Sequence[str] = (),
         device: torch.device | str = "cpu",
         updated_buffers: Sequence[str] = (),
@@ -43,7 +45,9 @@ class StitchModule(torch.nn.Module):
             output_structure: ReferenceFacts.output_structure.
             input_structure: ReferenceFacts.input_structure; "" compares no constants.
             input_names: ReferenceFacts.input_names.
-            input_specs: ReferenceFacts.inputs, for the words of a refusal; empty leaves it as it is.
+            input_specs: ReferenceFacts.inputs, for `repr` and the words of a refusal; may be empty.
+            output_specs: ReferenceFacts.outputs, for `repr`.
+            name: the task's, for `repr`.
             libraries: Build.libraries, loaded first.
             device: where the program runs.
             updated_buffers: names of buffers that forward updates, where the contract says `updated`.
@@ -56,7 +60,8 @@ class StitchModule(torch.nn.Module):
         self._structure = json.loads(output_structure)
         self._inputs = json.loads(input_structure) if input_structure else None
         self._input_names = tuple(input_names)
-        self._input_specs = tuple(input_specs)
+        self._input_specs, self._output_specs = tuple(input_specs), tuple(output_specs)
+        self._task_name = name
         self._updated = tuple(updated_buffers)
         self._threads = threads
         self._device = torch.device(device)
@@ -104,6 +109,15 @@ class StitchModule(torch.nn.Module):
         )
         return unflatten(self._structure, outputs)
 
+    def extra_repr(self) -> str:
+        """Name, device, inputs and outputs, for `repr`."""
+        parts = [*([self._task_name] if self._task_name else []), f"device={self._device}"]
+        for label, specs in (("inputs", self._input_specs), ("outputs", self._output_specs)):
+            if specs:
+                listed = ", ".join(f"{name}: {_described(shape, dtype)}" for name, shape, dtype in specs)
+                parts.append(f"{label}=({listed})")
+        return ", ".join(parts)
+
     def train(self, mode: bool = True) -> "StitchModule":
         """The module itself; the mode was fixed when the program was made."""
         return self
@@ -132,15 +146,19 @@ def forward_only(
     return module
 
 
-def _differences(specs: Sequence[InputSpec], inputs: Sequence[torch.Tensor]) -> list[str]:
+def _differences(specs: Sequence[TensorSpec], inputs: Sequence[torch.Tensor]) -> list[str]:
     """One text for each input whose shape or type is another than expected."""
     found: list[str] = []
     for (name, shape, dtype), tensor in zip(specs, inputs, strict=False):
-        expected = f"{dtype}{list(shape)}"
-        given = f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+        expected = _described(shape, dtype)
+        given = _described(tensor.shape, str(tensor.dtype).removeprefix("torch."))
         if given != expected:
             found.append(f"input {name}: made for {expected}, given {given}")
     return found
+
+
+def _described(shape: Sequence[int], dtype: str) -> str:
+    return f"{dtype}{list(shape)}"
 
 
 def _bind(structure: Any, names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
