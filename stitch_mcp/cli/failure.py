@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import click
 
 from stitch_mcp.cli.exit_codes import ExitCode, for_error
-from stitch_mcp.cli.streams import give_up, tell
 from stitch_tools.errors import StitchError
 
 
@@ -60,29 +59,21 @@ def report_failure(error: BaseException, arguments: Sequence[str]) -> int:
     """Exit code of the failure, after telling of it: on stdout with --json, else on stderr."""
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         # Nothing went wrong yet: somebody looks around, and --json cannot have been given.
-        tell(error.format_message())
+        print(error.format_message(), file=sys.stderr)
         return int(ExitCode.USAGE)
     failure = describe(error)
     if failure.code == "internal":
-        tell("".join(traceback.format_exception(error)).rstrip())
-    if "--json" not in arguments or not _print_failure(failure, arguments):
-        tell(f"error: {failure.message}")
-        if failure.hint:
-            tell(f"  next: {failure.hint}")
-    return int(failure.exit_code)
+        traceback.print_exception(error, file=sys.stderr)
+    if "--json" in arguments:
+        from stitch_mcp.cli.output import print_object
 
-
-def _print_failure(failure: Failure, arguments: Sequence[str]) -> bool:
-    """Whether stdout took the failure as one JSON object."""
-    from stitch_mcp.cli.output import print_object
-
-    parts = {"code": failure.code, "message": failure.message, "hint": failure.hint}
-    try:
+        parts = {"code": failure.code, "message": failure.message, "hint": failure.hint}
         print_object(_command_name(arguments), {"error": parts}, failure.exit_code)
-    except OSError:
-        give_up(sys.stdout)
-        return False
-    return True
+    else:
+        print(f"error: {failure.message}", file=sys.stderr)
+        if failure.hint:
+            print(f"  next: {failure.hint}", file=sys.stderr)
+    return int(failure.exit_code)
 
 
 def _command_name(arguments: Sequence[str]) -> str:
