@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from stitch_planner.loop import SolveResult
     from stitch_planner.plan import Plan
 
+_CEILINGS_WAIT_S = 2.0
+"""A reference can be shown without predicted times, so nobody waits long for another one's timing."""
+
 
 @dataclass(frozen=True)
 class Captured:
@@ -27,7 +30,7 @@ class Captured:
     facts: ReferenceFacts
     graph: Graph
     ceilings: Ceilings | None
-    """None where the target device is not here."""
+    """None where the target device is not here, or others time on it and it was never measured."""
 
 
 def load_task(
@@ -186,14 +189,22 @@ def capture_task(desk: Desk, task: Task) -> Captured:
     """
     from stitch_tools.ceilings import measure_ceilings
     from stitch_tools.device import resolve_target
+    from stitch_tools.errors import LockedError
     from stitch_tools.graph import capture_graph
 
     with desk.session() as session:
         ceilings = None
         if resolve_target(task.target).available:
-            ceilings = measure_ceilings(
-                task.target, cache_dir=desk.config.cache_dir, session=session, emit=desk.emit
-            )
+            try:
+                ceilings = measure_ceilings(
+                    task.target,
+                    cache_dir=desk.config.cache_dir,
+                    session=session,
+                    emit=desk.emit,
+                    wait_s=_CEILINGS_WAIT_S,
+                )
+            except LockedError as error:
+                desk.say(f"no times are predicted, since this device was not measured yet: {error.message}")
         with desk.observed(session, task) as (server, facts):
             desk.say("capturing the graph")
             graph = capture_graph(server.child, task, facts, ceilings)
@@ -246,7 +257,7 @@ def solve(
         overrides: as in `load_task`.
         allow_relaxed: as in `load_task`.
         emit: receives progress sentences.
-        stop: when set, the run ends after the step in flight and can be resumed.
+        stop: when set, the run ends after the step in flight, or in its timing, and can be resumed.
         settings: see `stitch_mcp.config.Settings`.
 
     Raises:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,6 +71,8 @@ class Work:
     threads: int | None = None
     cache_dir: Path | None = None
     build_time_limit_s: float = 600.0
+    stop: threading.Event | None = None
+    """Once set, a step neither waits for the device nor times on; the step is not done then."""
     _session: TargetSession | None = dataclasses.field(default=None, init=False)
     _reference: ReferenceServer | None = dataclasses.field(default=None, init=False)
     _cleanup: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack, init=False)
@@ -183,7 +186,11 @@ def capture(work: Work) -> None:
     ceilings = None
     if work.target.available:
         ceilings = measure_ceilings(
-            work.task.target, cache_dir=work.cache_dir, session=work.session, emit=work.emit
+            work.task.target,
+            cache_dir=work.cache_dir,
+            session=work.session,
+            emit=work.emit,
+            stop=work.stop,
         )
     work.emit("capturing the graph")
     graph = capture_graph(work.reference.child, work.task, work.facts, ceilings)
@@ -298,6 +305,7 @@ def bench(work: Work) -> None:
             options=BenchOptions(quick=quick, cache_dir=work.cache_dir),
             graph=work.graph,
             emit=work.emit,
+            stop=work.stop,
         )
     else:
         timed = Bench(

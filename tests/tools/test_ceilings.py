@@ -2,16 +2,19 @@
 
 import json
 import os
+import platform
 import shutil
 from pathlib import Path
 
 import pytest
 
-from stitch_tools.ceilings import measure_ceilings
-from stitch_tools.errors import EnvironmentMissingError
-from stitch_tools.models import Ceilings
+from stitch_tools.ceilings import cached_ceilings, measure_ceilings
+from stitch_tools.device import cpu_info
+from stitch_tools.errors import EnvironmentMissingError, LockedError
+from stitch_tools.models import Ceilings, sha256_hex
 from stitch_tools.processes.interpreter import find_interpreter
 from stitch_tools.processes.session import TargetSession
+from stitch_tools.timing.device_lock import device_lock
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
 
@@ -86,6 +89,51 @@ def test_disturbed_figures_serve_ten_minutes_and_are_then_measured_again(
     # Still disturbed: what was the better figure stays. Else all of it is new.
     assert (again.copy_bytes_per_s == 1e15) == again.disturbed
     assert again == measure_ceilings("cpu", cache_dir=tmp_path)
+
+
+def keep_old_disturbed(cache_dir: Path) -> Ceilings:
+    """Figures of this machine in `cache_dir` that wait to be replaced."""
+    threads = len(os.sched_getaffinity(0))
+    key = f"cpu/{cpu_info().model}/{threads} threads/{platform.release()}"
+    kept = Ceilings(
+        device="a CPU",
+        device_key=key,
+        target="cpu",
+        copy_bytes_per_s=1e10,
+        cache_bytes_per_s=1e11,
+        last_level_cache_bytes=1 << 20,
+        flops_per_s={"fp32": 1e11},
+        pointwise_flops_per_s=1e11,
+        launch_us=1.0,
+        threads=threads,
+        disturbed=True,
+    )
+    file = cache_dir / "ceilings" / f"{sha256_hex(key.encode())[:32]}.json"
+    file.parent.mkdir()
+    body = {"schema": 2, "products": True, "ceilings": kept.model_dump(mode="json")}
+    file.write_text(json.dumps(body), encoding="utf-8")
+    os.utime(file, (0, 0))
+    assert cached_ceilings("cpu", cache_dir=cache_dir) == kept
+    return kept
+
+
+def test_nobody_waits_for_the_device_to_replace_what_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STITCH_LOCK_DIR", str(tmp_path))
+    kept = keep_old_disturbed(tmp_path)
+    said: list[str] = []
+    with device_lock("cpu", wait_s=0):
+        assert measure_ceilings("cpu", cache_dir=tmp_path, emit=said.append) == kept
+    assert said == []
+
+
+def test_where_nothing_is_known_the_wait_for_the_device_has_an_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STITCH_LOCK_DIR", str(tmp_path))
+    with device_lock("cpu", wait_s=0), pytest.raises(LockedError):
+        measure_ceilings("cpu", cache_dir=tmp_path, wait_s=0.0)
 
 
 def test_a_gpu_that_is_not_here_is_an_error_with_the_next_step(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Real programs beside a real reference: counts and same-run ratios only, since test machines are busy."""
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stitch_tools.check import ReferenceServer
-from stitch_tools.errors import LockedError
+from stitch_tools.errors import InterruptedRunError, LockedError
 from stitch_tools.models import Bench, Program
 from stitch_tools.processes.interpreter import find_interpreter
 from stitch_tools.processes.session import TargetSession
@@ -39,7 +40,14 @@ class Room:
         source = (PROGRAMS / "affine.cpp").read_bytes()
         return make_program(self.store, {"affine.cpp": source, "variant.h": header}, "affine.cpp")
 
-    def bench(self, program: Program, options: BenchOptions = EAGER_ONLY) -> Bench:
+    def bench(
+        self,
+        program: Program,
+        options: BenchOptions = EAGER_ONLY,
+        *,
+        emit: Callable[[str], None] | None = None,
+        stop: threading.Event | None = None,
+    ) -> Bench:
         return benchmark_program(
             self.task,
             program,
@@ -48,6 +56,8 @@ class Room:
             store=self.store,
             facts=self.facts,
             options=replace(options, cache_dir=self.cache_dir),
+            emit=emit,
+            stop=stop,
         )
 
 
@@ -97,6 +107,50 @@ def test_a_program_that_fails_under_the_clock_is_unmeasured(room: Room, variant:
     bench = room.bench(room.program(variant))
     assert (bench.outcome, bench.program_failed) == ("unmeasured", True)
     assert reason in bench.message
+
+
+@pytest.mark.parametrize(
+    ("variant", "reason"),
+    [
+        ("WRONG_AFTER 0", "its first call gave another result than the reference"),
+        ("CRASH_AFTER 0", "the program failed: the process crashed with SIGSEGV"),
+    ],
+)
+def test_a_program_that_fails_at_once_costs_no_baseline(room: Room, variant: str, reason: str) -> None:
+    said: list[str] = []
+    bench = room.bench(room.program(variant), emit=said.append)
+    assert (bench.outcome, bench.program_failed, bench.timings) == ("unmeasured", True, ())
+    assert reason in bench.message
+    assert "preparing eager" not in said
+
+
+def test_a_wrong_python_program_costs_no_baseline_either(room: Room) -> None:
+    source = (
+        "import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return x * 2.0\n"
+    )
+    said: list[str] = []
+    bench = room.bench(model_new(room.store, source), emit=said.append)
+    assert "its first call gave another result than the reference" in bench.message
+    assert "preparing eager" not in said
+
+
+@pytest.mark.parametrize(
+    ("last", "never"), [("preparing eager", "preparing compile"), ("timing program", "comparing")]
+)
+def test_a_request_to_stop_ends_the_timing_before_its_next_part(room: Room, last: str, never: str) -> None:
+    stop = threading.Event()
+    said: list[str] = []
+
+    def listen(sentence: str) -> None:
+        said.append(sentence)
+        if sentence.startswith(last):
+            stop.set()
+
+    options = EAGER_ONLY if "timing" in last else replace(EAGER_ONLY, baselines=("eager", "compile:default"))
+    with pytest.raises(InterruptedRunError):
+        room.bench(room.program(), options, emit=listen, stop=stop)
+    assert said[-1].startswith(last)
+    assert not any(sentence.startswith(never) for sentence in said)
 
 
 def test_contestants_get_ready_while_another_process_times(

@@ -4,11 +4,12 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from stitch_tools.errors import LockedError
+from stitch_tools.errors import InterruptedRunError, LockedError
 from stitch_tools.timing.device_lock import device_lock, lock_path
 
 
@@ -43,6 +44,19 @@ def test_the_holder_is_named_with_pid_and_host() -> None:
         holder.stdin.write(b"\n")
         holder.stdin.flush()
     with device_lock("GPU-1", wait_s=5.0):
+        pass
+
+
+def test_a_request_to_stop_ends_the_wait() -> None:
+    stop = threading.Event()
+
+    def press(_: str) -> None:
+        stop.set()
+
+    with device_lock("GPU-1", wait_s=0), pytest.raises(InterruptedRunError):  # noqa: SIM117 (who fails is the inner)
+        with device_lock("GPU-1", wait_s=600.0, emit=press, stop=stop):
+            pass
+    with pytest.raises(InterruptedRunError), device_lock("GPU-1", wait_s=0, stop=stop):
         pass
 
 

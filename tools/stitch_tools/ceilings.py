@@ -10,25 +10,26 @@ import json
 import os
 import platform
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from stitch_tools.device import Gpu, cpu_info, find_gpus, resolve_target, usable_cpus
-from stitch_tools.errors import EnvironmentMissingError, StitchError, WorkerError
+from stitch_tools.errors import EnvironmentMissingError, LockedError, StitchError, WorkerError
 from stitch_tools.host_build import build_probe
 from stitch_tools.models import Ceilings, sha256_hex
 from stitch_tools.processes.session import TargetSession
 from stitch_tools.store import write_atomically
-from stitch_tools.timing.device_lock import device_lock
+from stitch_tools.timing.device_lock import DEVICE_WAIT_S, device_lock
 from stitch_tools.timing.interference import snapshot, waited_share
 from stitch_tools.user_cache import user_cache_dir
 
 _PROBE_TIMEOUT_S = 60.0
 _CHILD_TIMEOUT_S = 180.0
-_LOCK_WAIT_S = 60.0
 _PROBE_REPETITIONS = 3
 _DEFAULT_CACHE_BYTES = 32 << 20
 _BUSY_SHARE = 0.25
@@ -45,11 +46,13 @@ def measure_ceilings(
     session: TargetSession | None = None,
     refresh: bool = False,
     emit: Callable[[str], None] | None = None,
+    wait_s: float = DEVICE_WAIT_S,
+    stop: threading.Event | None = None,
 ) -> Ceilings:
     """The ceilings of `cpu` or `cuda:sm_90`, from the cache where they were measured before.
 
     Figures of a CPU that others kept busy meanwhile are marked `disturbed`, and measured again by the first
-    call after ten minutes; what is known stays where it is the better one.
+    call after ten minutes that finds the device free; what is known stays where it is the better one.
 
     Args:
         target: the device; a GPU must be in this machine.
@@ -58,20 +61,31 @@ def measure_ceilings(
             which no product can beat; such a result is not cached over a better one.
         refresh: measure again.
         emit: progress for people.
+        wait_s: how long to wait for another process that times on the device, where nothing is known or
+            `refresh` asks for it.
+        stop: when set, the wait ends.
 
     Raises:
         EnvironmentMissingError: no such device here, no C++ compiler, or (GPU) no session was given.
         WorkerError: the measuring child failed.
-        LockedError: another process times on the device for longer than a minute.
+        LockedError: another process times on the device for longer than `wait_s`.
+        InterruptedRunError: `stop` was set.
     """
     place = _place(target, session.threads if session is not None else None, cache_dir)
     known = _read(place.file, need_products=session is not None)
-    if known is not None and not refresh and not (known.disturbed and _is_old(place.file)):
-        return known
-    if emit is not None:
-        emit("measuring what this device can do")
-    lock_key = place.gpu.uuid if place.gpu else "cpu"
-    with device_lock(lock_key, wait_s=_LOCK_WAIT_S, purpose="ceilings", emit=emit):
+    with contextlib.ExitStack() as held:
+        hold = partial(device_lock, place.gpu.uuid if place.gpu else "cpu", purpose="ceilings", stop=stop)
+        if known is None or refresh:
+            held.enter_context(hold(wait_s=wait_s, emit=emit))
+        elif not (known.disturbed and _is_old(place.file)):
+            return known
+        else:
+            try:
+                held.enter_context(hold(wait_s=0.0))
+            except LockedError:  # figures of a busy device would be no better than those that are known
+                return known
+        if emit is not None:
+            emit("measuring what this device can do")
         before = snapshot()
         found = _measure(place, target, cache_dir, session)
         waited = waited_share(before, snapshot()) if place.gpu is None else None

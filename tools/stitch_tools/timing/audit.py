@@ -45,7 +45,7 @@ def kept_results(seat: Seat, per_call_s: float) -> str | None:
         return None
     return (
         f"calls into poisoned outputs take {shortest * 1e6:.2f} us, timed ones {per_call_s * 1e6:.2f} us:"
-        " results are kept from call to call"
+        " either results are kept from call to call, or the machine was disturbed"
     )
 
 

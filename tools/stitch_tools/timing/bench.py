@@ -1,12 +1,12 @@
 """Program and baselines side by side: who sits down, how long, and what the figures amount to."""
 
 import secrets
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 
 from stitch_tools.check.gpu import canary_for, sound_gpu
 from stitch_tools.check.reference import Inputs, ReferenceServer, Weights
@@ -30,15 +30,26 @@ from stitch_tools.processes.outcome import ChildDied
 from stitch_tools.processes.session import TargetSession
 from stitch_tools.store import Store
 from stitch_tools.timing.audit import cpu_seconds, kept_results, moved_work, too_many_cpus
-from stitch_tools.timing.blocks import Contestant, Figure, Rounds, Rules, run_rounds
+from stitch_tools.timing.blocks import Contestant, Figure, Rounds, run_rounds
 from stitch_tools.timing.bounds import Limits, cache_bytes, memory_nodes, product_operations
 from stitch_tools.timing.contestant import ContestantFailedError
 from stitch_tools.timing.crosscheck import disagreement
-from stitch_tools.timing.device_lock import device_lock
+from stitch_tools.timing.device_lock import device_lock, refuse_after
 from stitch_tools.timing.gpu_watch import GpuWatch
-from stitch_tools.timing.recheck import recheck
+from stitch_tools.timing.options import BenchOptions, baselines_of
+from stitch_tools.timing.recheck import recheck, try_once
 from stitch_tools.timing.ring import available_bytes, ring_shape
-from stitch_tools.timing.seats import PROGRAM, PROGRAM_GRAPHED, Field, Seat, deal, seat_baseline, seat_program
+from stitch_tools.timing.seats import (
+    PROGRAM,
+    PROGRAM_GRAPHED,
+    Field,
+    Seat,
+    deal,
+    load_program,
+    seat_baseline,
+    seat_loaded,
+    seat_program,
+)
 from stitch_tools.timing.speeding import NO_CEILINGS, NO_GRAPH, Speeding, look
 from stitch_tools.timing.statistics import CPU_NOISE, GPU_NOISE, outcome_of
 from stitch_tools.timing.unseen import try_unseen
@@ -52,17 +63,6 @@ from stitch_tools.timing.wording import (
 from stitch_tools.timing.writer import convicts
 
 Emit = Callable[[str], None]
-CPU_BASELINES = ("eager", "compile:default")
-CUDA_BASELINES = (
-    "eager",
-    "compile:default",
-    "compile:reduce-overhead",
-    "compile:max-autotune-no-cudagraphs",
-    "compile:max-autotune",
-    "cudagraph",
-    "cudagraph-static",
-)
-CUDA_QUICK_BASELINES = ("eager", "compile:default", "cudagraph", "cudagraph-static")
 _SEED_BITS = 62
 _MEMORY_SHARE = 4
 _LONGEST = 4.0
@@ -71,27 +71,6 @@ _CUDA_CACHE_BYTES = 64 << 20
 _LATENCY_SAMPLES = 40
 """Single calls per visit where they are the headline: each carries the jitter of two wake-ups."""
 _NOTE_CHARS = 300
-
-
-@dataclass(frozen=True)
-class BenchOptions:
-    """What is timed, and how long."""
-
-    quick: bool = False
-    """The fewest rounds, and torch.compile's default mode alone."""
-    baselines: tuple[str, ...] | None = None
-    """None: those of the target."""
-    budget_s: float = 60.0
-    """Time for rounds once all contestants sit; half of it in quick runs."""
-    compile_limit_s: float = 180.0
-    """Longest compilation of one baseline; beyond it the baseline counts as not measured."""
-    samples: int = 3
-    """Outputs of the timed region that are compared with the reference afterwards."""
-    lock_wait_s: float = 600.0
-    """How long to wait for another process that times on the same device."""
-    cache_dir: Path | None = None
-    """Root of our caches; None: the user's cache folder."""
-    rules: Rules = field(default_factory=Rules)
 
 
 def benchmark_program(
@@ -106,6 +85,7 @@ def benchmark_program(
     graph: Graph | None = None,
     emit: Emit | None = None,
     deadline_s: float | None = None,
+    stop: threading.Event | None = None,
 ) -> Bench:
     """The Bench of an accepted program; trouble of the program's is the outcome `unmeasured` with its reason.
 
@@ -120,15 +100,17 @@ def benchmark_program(
         graph: the reference's forward; None captures it where ceilings are known.
         emit: takes sentences on the progress.
         deadline_s: a time.monotonic() value after which no further round is begun.
+        stop: when set, the timing ends before the next contestant or visit, without a Bench.
 
     Raises:
         TaskError: the reference itself fails.
         EnvironmentMissingError: the GPU does not answer, or did not after an earlier program.
+        InterruptedRunError: `stop` was set.
         LockedError: another process times on this device for too long.
         WorkerError, SandboxError: a failure of ours or of this machine.
     """
     began = time.monotonic()
-    run = _Run(task, program, session, store, facts, options or BenchOptions(), emit, graph)
+    run = _Run(task, program, session, store, facts, options or BenchOptions(), emit, graph, stop)
     target = resolve_target(task.target)
     refusal = run.refusal(build, target)
     if refusal is not None:
@@ -140,13 +122,14 @@ def benchmark_program(
         try:
             bench, doubt = run.measure(build, target, deadline_s)
             if doubt is not None:
+                refuse_after(stop)
                 run.say(f"{doubt}; timing again")
                 run.absent.clear()
                 bench, _ = run.measure(build, target, deadline_s, again=True)
         except ContestantFailedError as failure:
             if canary is not None:
                 canary.doubt()
-            reason = f"the program failed while it was timed: {failure.reason}"
+            reason = f"the program failed: {failure.reason}"
             return run.unmeasured(reason, target, began, program_failed=True)
     return bench.model_copy(update={"wall_s": time.monotonic() - began})
 
@@ -163,6 +146,7 @@ class _Run:
     options: BenchOptions
     emit: Emit | None
     graph: Graph | None
+    stop: threading.Event | None = None
     ceilings: Ceilings | None = None
     absent: list[Timing] = field(default_factory=list[Timing])
     """Baselines that could not be measured, with the reason."""
@@ -191,7 +175,8 @@ class _Run:
         """The device for ourselves: other controllers time before or after, and may compile meanwhile."""
         key = target.gpu.uuid if target.gpu else "cpu"
         purpose = f"timing {self.program.program_id[:12]}"
-        return device_lock(key, wait_s=self.options.lock_wait_s, purpose=purpose, emit=self.emit)
+        wait_s = self.options.lock_wait_s
+        return device_lock(key, wait_s=wait_s, purpose=purpose, emit=self.emit, stop=self.stop)
 
     def unmeasured(self, reason: str, target: Target, began: float, *, program_failed: bool = False) -> Bench:
         """The Bench that says why there are no figures."""
@@ -225,9 +210,12 @@ class _Run:
             place = self._field(target)
             judge = stack.enter_context(ReferenceServer(self.session, self.task, self.store))
             weights, draws = deal(stack, judge, place.seeds)
-            program = seat_program(
-                stack, place, self.program, build, weights=weights, draws=draws, samples=self.options.samples
-            )
+            loaded = load_program(stack, place, self.program, build, weights)
+            # Baselines take long to prepare, for a wrong program in vain.
+            wrong = None if again else try_once(place, judge, loaded, draws)
+            if wrong is not None:
+                return self.unmeasured(wrong, target, time.monotonic(), program_failed=True), None
+            program = seat_loaded(stack, place, loaded, draws, samples=self.options.samples)
             seats = [program]
             self._seat_graphed(seats, stack, place, build, weights, draws)
             self._seat_baselines(seats, stack, place)
@@ -310,7 +298,7 @@ class _Run:
         cache = cpu_info().last_level_cache_bytes
         if target.gpu is not None:
             cache = target.gpu.l2_bytes or _CUDA_CACHE_BYTES
-        contestants = 2 + len(self._baselines())
+        contestants = 2 + len(baselines_of(self.task.target, self.options))
         shape = ring_shape(
             self.facts,
             cache_bytes=cache,
@@ -319,13 +307,6 @@ class _Run:
         self.say(describe_ring(shape))
         seeds = tuple(secrets.randbits(_SEED_BITS) for _ in range(shape.draws))
         return Field(self.session, self.task, self.store, self.facts, shape, seeds, self.options.cache_dir)
-
-    def _baselines(self) -> tuple[str, ...]:
-        if self.options.baselines is not None:
-            return self.options.baselines
-        if self.task.target == "cpu":
-            return CPU_BASELINES
-        return CUDA_QUICK_BASELINES if self.options.quick else CUDA_BASELINES
 
     def _seat_graphed(
         self,
@@ -356,7 +337,7 @@ class _Run:
 
     def _seat_baselines(self, seats: list[Seat], stack: ExitStack, place: Field) -> None:
         limit_s = self.options.compile_limit_s
-        for kind in self._baselines():
+        for kind in baselines_of(self.task.target, self.options):
 
             def sit(own: ExitStack, kind: str = kind) -> Seat:
                 return seat_baseline(own, place, kind, compile_limit_s=limit_s)
@@ -365,6 +346,7 @@ class _Run:
 
     def _seat(self, seats: list[Seat], stack: ExitStack, name: str, sit: Callable[[ExitStack], Seat]) -> None:
         """One more contestant, or the reason why there is none."""
+        refuse_after(self.stop)
         self.say(f"preparing {name}")
         own = stack.enter_context(ExitStack())
         try:
@@ -397,6 +379,7 @@ class _Run:
             rules = replace(rules, max_rounds=rules.min_rounds)
 
         def read(contestant: Contestant) -> None:
+            refuse_after(self.stop)
             if watch is not None and contestant.name == PROGRAM:
                 watch.read()
 
@@ -438,7 +421,7 @@ class _Run:
         ratios = [row for pair in pairs if (row := self._ratio(*pair, rounds)) is not None]
         outcome: BenchOutcome = "inconclusive"
         against = next((row for row in ratios if (row.baseline, row.contestant) == ("eager", PROGRAM)), None)
-        message = "no undisturbed round of eager was measured" if against is None else explain(against)
+        message = self._explain(against, rounds)
         if against is not None:
             outcome = against.outcome
         if seen.doubt is not None:
@@ -468,6 +451,15 @@ class _Run:
             program_failed=against_it is not None,
         )
 
+    def _explain(self, against: Ratio | None, rounds: Rounds) -> str:
+        interval = rounds.ratio("eager", PROGRAM, self.figure) if "eager" in rounds.series else None
+        count = interval.count if interval is not None else 0
+        return explain(against, rounds=count, noise=self._noise, quick=self.options.quick)
+
+    @property
+    def _noise(self) -> float:
+        return CPU_NOISE if self.task.target == "cpu" else GPU_NOISE
+
     def _ratio(self, baseline: str, contestant: str, rounds: Rounds) -> Ratio | None:
         interval = rounds.ratio(baseline, contestant, self.figure)
         if interval is None or interval.low is None or interval.high is None:
@@ -478,7 +470,7 @@ class _Run:
             speedup=interval.middle,
             low=interval.low,
             high=interval.high,
-            outcome=outcome_of(interval, noise=CPU_NOISE if self.task.target == "cpu" else GPU_NOISE),
+            outcome=outcome_of(interval, noise=self._noise),
         )
 
 

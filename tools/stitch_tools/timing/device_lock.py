@@ -5,16 +5,19 @@ import os
 import re
 import socket
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 
-from stitch_tools.errors import LockedError
+from stitch_tools.errors import InterruptedRunError, LockedError
 from stitch_tools.locks import FileLock
 from stitch_tools.store import storing
 
 _MODE = 0o666
-_POLL_S = 0.5
+_POLL_S = 0.2
+DEVICE_WAIT_S = 600.0
+"""So long whoever cannot go on without the device waits for another process that times on it."""
 
 
 def lock_folder() -> Path:
@@ -35,10 +38,12 @@ def device_lock(
     wait_s: float,
     purpose: str = "timing",
     emit: Callable[[str], None] | None = None,
+    stop: threading.Event | None = None,
 ) -> Generator[None]:
     """Hold the device's lock inside the block, waiting up to `wait_s` seconds for its holder.
 
     Raises:
+        InterruptedRunError: `stop` was set before the lock was had.
         LockedError: it is still held; the message says by which process on which host.
         StoreError: the lock folder cannot be written.
     """
@@ -47,6 +52,7 @@ def device_lock(
     lock = FileLock(path, purpose=purpose, mode=_MODE, option="STITCH_LOCK_DIR")
     deadline, told = time.monotonic() + wait_s, False
     while True:
+        refuse_after(stop)
         try:
             lock.acquire()
             break
@@ -58,11 +64,22 @@ def device_lock(
             if emit is not None and not told:
                 emit(f"waiting for the device: {error.message}")
                 told = True
+            # Not stop.wait(): a signal handler that sets the event while this thread is inside it may hang.
             time.sleep(_POLL_S)
     try:
         yield
     finally:
         lock.release()
+
+
+def refuse_after(stop: threading.Event | None) -> None:
+    """Nothing, as long as nobody asked to stop.
+
+    Raises:
+        InterruptedRunError: somebody did.
+    """
+    if stop is not None and stop.is_set():
+        raise InterruptedRunError("stopped while timing", hint="run the same command again")
 
 
 def _prepare(path: Path) -> None:

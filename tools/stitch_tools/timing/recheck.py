@@ -3,24 +3,32 @@
 import mmap
 import os
 from collections.abc import Sequence
+from contextlib import ExitStack
 
-from stitch_tools.check.reference import DrawUnavailable, Expectation, ReferenceServer
+from stitch_tools.check.reference import DrawUnavailable, Expectation, Inputs, ReferenceServer
 from stitch_tools.models import ReferenceFacts, Task
 from stitch_tools.timing.ring import Sample
-from stitch_tools.timing.seats import Seat
+from stitch_tools.timing.seats import Field, Loaded, Seat, seat_loaded
 from stitch_tools.worker import memory
 from stitch_tools.worker.layout import GUARD
 
+_FIRST_CALL = "its first call gave another result than the reference"
 _GUARD_BYTE = 0xA5
 """The reference server's filling of bytes beside outputs; everything outside them is filled so."""
 
 
 def recheck(
-    judge: ReferenceServer, task: Task, facts: ReferenceFacts, seeds: Sequence[int], program: Seat
+    judge: ReferenceServer,
+    task: Task,
+    facts: ReferenceFacts,
+    seeds: Sequence[int],
+    program: Seat,
+    *,
+    told: str = "a timed call gave another result than the check",
 ) -> tuple[str | None, str | None]:
     """(what is wrong, why nothing could be compared), each None where there is nothing to say.
 
-    `judge` must still hold the weights that the program was given.
+    `judge` must still hold the weights that the program was given. `told` begins the sentence on a wrong one.
     """
     if facts.uses_rng:
         return None, "timed outputs were not re-checked: forward draws random numbers"
@@ -35,8 +43,23 @@ def recheck(
         except _InputsMoveError:
             return None, "timed outputs were not re-checked: inputs changed with every call"
         if problem is not None:
-            return f"a timed call gave another result than the check: {problem}", None
+            return f"{told}: {problem}", None
     return None, None
+
+
+def try_once(place: Field, judge: ReferenceServer, loaded: Loaded, draws: Sequence[Inputs]) -> str | None:
+    """What is wrong with the output of one call, before anything is timed; None where nothing is.
+
+    Raises:
+        ContestantFailedError: the call failed.
+    """
+    with ExitStack() as stack:
+        seat = seat_loaded(stack, place, loaded, draws[:1], slots=1, samples=1)
+        seat.go(1)
+        if seat.sampler is not None and seat.sampler.live:
+            seat.sampler.take_one(0, 1)
+        seat.finish()
+        return recheck(judge, place.task, place.facts, place.seeds[:1], seat, told=_FIRST_CALL)[0]
 
 
 class _InputsMoveError(Exception):

@@ -184,23 +184,32 @@ def deal(
     return weights, draws
 
 
-def seat_program(
+@dataclass(frozen=True)
+class Loaded:
+    """A program that was loaded and given its weights."""
+
+    name: str
+    child: Child
+    live: bool
+    """Whether it writes its outputs straight into our memory."""
+    graphed: bool
+    """Whether its forward is captured in a CUDA graph before it is timed."""
+    note: str
+
+
+def load_program(
     stack: ExitStack,
     place: Field,
     program: Program,
     build: Build | None,
-    *,
     weights: Weights,
-    draws: Sequence[Inputs],
-    samples: int,
+    *,
     graphed: bool = False,
-) -> Seat:
-    """The program, loaded and ready. Its outputs go into memory that this process owns.
-
-    `graphed` captures its forward in a CUDA graph first, which only a native program on a GPU can have.
+) -> Loaded:
+    """The program in a worker of its own, ready for rings.
 
     Raises:
-        ContestantFailedError: it cannot be loaded, initialised or prepared.
+        ContestantFailedError: it cannot be loaded or initialised.
     """
     name = PROGRAM_GRAPHED if graphed else PROGRAM
     runner, note = (None, "") if graphed else _runner(place.cache_dir)
@@ -223,20 +232,58 @@ def seat_program(
     except ChildDied as death:
         raise ContestantFailedError(name, death.outcome.describe()) from death
     # Only a native program on a CPU writes its outputs straight into our memory.
-    live = program.format == "native" and not place.cuda
+    return Loaded(name, worker.child, program.format == "native" and not place.cuda, graphed, note)
+
+
+def seat_loaded(
+    stack: ExitStack,
+    place: Field,
+    loaded: Loaded,
+    draws: Sequence[Inputs],
+    *,
+    samples: int,
+    slots: int | None = None,
+) -> Seat:
+    """A loaded program over a ring of the field's length, or of `slots`. Its outputs go into our memory.
+
+    Raises:
+        ContestantFailedError: it cannot be prepared.
+    """
     seat = seat_ring(
         stack,
         place,
-        worker.child,
-        name,
+        loaded.child,
+        loaded.name,
         draws,
-        slots=place.shape.slots,
+        slots=slots or place.shape.slots,
         samples=samples,
-        live=live,
-        graphed=graphed,
+        live=loaded.live,
+        graphed=loaded.graphed,
     )
-    seat.note = note
+    seat.note = loaded.note
     return seat
+
+
+def seat_program(
+    stack: ExitStack,
+    place: Field,
+    program: Program,
+    build: Build | None,
+    *,
+    weights: Weights,
+    draws: Sequence[Inputs],
+    samples: int,
+    graphed: bool = False,
+) -> Seat:
+    """The program, loaded and ready.
+
+    `graphed` captures its forward in a CUDA graph first, which only a native program on a GPU can have.
+
+    Raises:
+        ContestantFailedError: it cannot be loaded, initialised or prepared.
+    """
+    loaded = load_program(stack, place, program, build, weights, graphed=graphed)
+    return seat_loaded(stack, place, loaded, draws, samples=samples)
 
 
 def seat_ring(

@@ -6,7 +6,9 @@ from stitch_tools.models import Ratio, Timing
 from stitch_tools.timing.blocks import Rounds, Series
 from stitch_tools.timing.ring import RingShape
 from stitch_tools.timing.seats import Seat
+from stitch_tools.timing.statistics import MIN_ROUNDS
 
+_LEFT_OUT = "visits were left out since something waited for a CPU or lost it"
 _DISTURBED = 0.10
 """Above this share of disturbed visits the message says so."""
 
@@ -34,13 +36,27 @@ def _us(seconds: float | None) -> float | None:
     return None if seconds is None else seconds * 1e6
 
 
-def explain(against: Ratio) -> str:
-    """Why a ratio is no gain and no loss; "" where it is one."""
+def explain(against: Ratio | None, *, rounds: int, noise: float, quick: bool) -> str:
+    """Why a ratio to eager is no gain and no loss; "" where it is one.
+
+    Args:
+        against: the ratio, None where there are too few rounds for an interval.
+        rounds: the undisturbed ones.
+        noise: share by which two runs of one program may differ.
+        quick: whether a whole run may give more rounds.
+    """
+    if not rounds:
+        return "no undisturbed round of eager was measured"
+    if against is None or rounds < MIN_ROUNDS:
+        count = "1 undisturbed round" if rounds == 1 else f"{rounds} undisturbed rounds"
+        longer = ", without --quick" if quick else ""
+        return f"only {count} of the {MIN_ROUNDS} that a verdict takes: time it on a quiet machine{longer}"
     if against.outcome != "inconclusive":
         return ""
+    interval = f"the interval of the speed-up, {against.low:.3f} to {against.high:.3f},"
     if against.low > 1.0 or against.high < 1.0:
-        return "the difference is no larger than that between two runs of one program, or rounds are too few"
-    return f"the interval of the speed-up, {against.low:.3f} to {against.high:.3f}, does not exclude equality"
+        return f"{interval} does not clear the {noise:.0%} by which two runs of one program may differ"
+    return f"{interval} does not exclude equality"
 
 
 def describe_disturbance(rounds: Rounds) -> str:
@@ -48,10 +64,12 @@ def describe_disturbance(rounds: Rounds) -> str:
     dirty, count = _disturbed(rounds.series.values())
     if dirty <= _DISTURBED * count:
         return ""
-    return (
-        f"{dirty} of {count} visits were left out since something waited for a CPU or lost it:"
-        " other processes, or more threads than cores"
-    )
+    return f"{dirty} of {count} {_LEFT_OUT}: other processes, or more threads than cores"
+
+
+def tells_of_disturbance(message: str) -> bool:
+    """Whether a Bench's message says that others disturbed its visits."""
+    return _LEFT_OUT in message
 
 
 def others_disturb(rounds: Rounds, program: str) -> bool:

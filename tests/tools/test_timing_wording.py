@@ -1,0 +1,47 @@
+"""Why a timing decides nothing is said with its own figures."""
+
+from typing import Any
+
+import pytest
+
+from stitch_tools.models import Ratio
+from stitch_tools.models.verdict import BenchOutcome
+from stitch_tools.timing.wording import explain
+
+
+def ratio(low: float, high: float, outcome: BenchOutcome = "inconclusive") -> Ratio:
+    return Ratio(
+        baseline="eager",
+        contestant="program",
+        speedup=(low + high) / 2,
+        low=low,
+        high=high,
+        outcome=outcome,
+    )
+
+
+@pytest.mark.parametrize(
+    ("against", "told", "expected"),
+    [
+        (ratio(1.25, 1.31), {"rounds": 7}, "only 7 undisturbed rounds of the 10 that a verdict takes"),
+        (None, {"rounds": 1}, "only 1 undisturbed round of the 10"),
+        (None, {"rounds": 0}, "no undisturbed round of eager was measured"),
+        (ratio(1.03, 1.31), {"rounds": 12}, "1.030 to 1.310, does not clear the 7% by which two runs"),
+        (ratio(0.98, 1.31), {"rounds": 12}, "does not exclude equality"),
+    ],
+)
+def test_one_reason_is_given_and_it_fits_the_figures(
+    against: Ratio | None, told: dict[str, Any], expected: str
+) -> None:
+    said = explain(against, noise=0.07, quick=False, **told)
+    assert expected in said
+    assert "--quick" not in said
+    assert ("%" in said) + ("round" in said) <= 1
+
+
+def test_a_quick_run_with_too_few_rounds_is_told_of_a_whole_one() -> None:
+    assert explain(ratio(1.25, 1.31), rounds=7, noise=0.07, quick=True).endswith("without --quick")
+
+
+def test_a_verdict_needs_no_words() -> None:
+    assert explain(ratio(1.25, 1.31, "faster"), rounds=12, noise=0.07, quick=True) == ""
