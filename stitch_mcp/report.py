@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, TextIO
 if TYPE_CHECKING:
     from rich.table import Table
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""What could steer a terminal. Programs and compilers supply some of the text that is shown."""
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+"""What could steer a terminal, or is no text. Programs and compilers supply some of what is shown."""
 _FIGURE = re.compile(r"[+-]?\d[\d.,]*(e[+-]?\d+)?[x%]?")
 
 _CELL_CHARACTERS = 80

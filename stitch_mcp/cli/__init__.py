@@ -82,6 +82,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code of one call. The outermost frame: no exception leaves it."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
+        if None in (sys.stdin, sys.stdout, sys.stderr):
+            from stitch_mcp.cli.streams import open_closed_streams
+
+            open_closed_streams()
         code = app.main(args=given, prog_name="stitch-mcp", standalone_mode=False)
     except BaseException as error:  # The CLI's outermost frame: every failure becomes a message and a code.
         if isinstance(error, SystemExit | GeneratorExit):

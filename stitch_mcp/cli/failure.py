@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import click
 
 from stitch_mcp.cli.exit_codes import ExitCode, for_error
+from stitch_mcp.cli.streams import give_up, tell
 from stitch_tools.errors import StitchError
 
 
@@ -39,10 +40,7 @@ def describe(error: BaseException) -> Failure:
     if isinstance(error, click.ClickException):
         context = error.ctx if isinstance(error, click.UsageError) else None
         path = context.command_path if context else "stitch-mcp"
-        hint = f"see {path} --help"
-        if isinstance(error, click.NoSuchOption) and error.option_name in ("--rtol", "--atol"):
-            hint = f"the contract's fields are set with --set {error.option_name[2:]}=VALUE; {hint}"
-        return Failure("usage", error.format_message(), hint, ExitCode.USAGE)
+        return Failure("usage", error.format_message(), f"see {path} --help", ExitCode.USAGE)
     if isinstance(error, KeyboardInterrupt | click.Abort):
         hint = "run the same command again; finished builds and steps are kept"
         return Failure("interrupted", "interrupted", hint, ExitCode.INTERRUPTED)
@@ -59,21 +57,29 @@ def report_failure(error: BaseException, arguments: Sequence[str]) -> int:
     """Exit code of the failure, after telling of it: on stdout with --json, else on stderr."""
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         # Nothing went wrong yet: somebody looks around, and --json cannot have been given.
-        print(error.format_message(), file=sys.stderr)
+        tell(error.format_message())
         return int(ExitCode.USAGE)
     failure = describe(error)
     if failure.code == "internal":
-        traceback.print_exception(error, file=sys.stderr)
-    if "--json" in arguments:
-        from stitch_mcp.cli.output import print_object
-
-        parts = {"code": failure.code, "message": failure.message, "hint": failure.hint}
-        print_object(_command_name(arguments), {"error": parts}, failure.exit_code)
-    else:
-        print(f"error: {failure.message}", file=sys.stderr)
+        tell("".join(traceback.format_exception(error)).rstrip())
+    if "--json" not in arguments or not _print_failure(failure, arguments):
+        tell(f"error: {failure.message}")
         if failure.hint:
-            print(f"  next: {failure.hint}", file=sys.stderr)
+            tell(f"  next: {failure.hint}")
     return int(failure.exit_code)
+
+
+def _print_failure(failure: Failure, arguments: Sequence[str]) -> bool:
+    """Whether stdout took the failure as one JSON object."""
+    from stitch_mcp.cli.output import print_object
+
+    parts = {"code": failure.code, "message": failure.message, "hint": failure.hint}
+    try:
+        print_object(_command_name(arguments), {"error": parts}, failure.exit_code)
+    except OSError:
+        give_up(sys.stdout)
+        return False
+    return True
 
 
 def _command_name(arguments: Sequence[str]) -> str:

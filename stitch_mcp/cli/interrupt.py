@@ -1,13 +1,13 @@
 """Ctrl-C: once stops after the step in hand, twice at once."""
 
 import signal
-import sys
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from stitch_mcp.cli.streams import tell
 from stitch_mcp.commands import resume_command
 from stitch_mcp.history import newest_open_run
 from stitch_tools.errors import InterruptedRunError
@@ -26,7 +26,7 @@ def stop_on_interrupt(workspace: Path) -> Generator[threading.Event]:
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
-        print("\nstopping after this step; press Ctrl-C again to stop at once", file=sys.stderr, flush=True)
+        tell("\nstopping after this step; press Ctrl-C again to stop at once")
 
     if threading.current_thread() is not threading.main_thread():
         yield stop

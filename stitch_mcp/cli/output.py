@@ -1,7 +1,6 @@
 """What a command prints: progress on stderr; on stdout either tables or exactly one JSON object."""
 
 import json
-import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -9,7 +8,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from stitch_mcp.cli.streams import give_up, tell
 from stitch_mcp.report import Section, print_sections
+from stitch_tools.errors import StoreError
 
 SCHEMA_VERSION = 1
 
@@ -23,7 +24,8 @@ def print_object(command: str, fields: Mapping[str, object], exit_code: int) -> 
         "exit_code": int(exit_code),
     }
     text = json.dumps({**head, **fields}, default=_plain, ensure_ascii=False, indent=2)
-    sys.stdout.write(text + "\n")
+    # A path may hold bytes that are no UTF-8; what stands for them is spelled as JSON spells it.
+    sys.stdout.write(text.encode("utf-8", "backslashreplace").decode("utf-8") + "\n")
     sys.stdout.flush()
 
 
@@ -37,18 +39,27 @@ class Output:
 
     def progress(self, sentence: str) -> None:
         """Show a progress sentence with the seconds since the start, on stderr."""
-        print(f"[{time.monotonic() - self._start:6.1f} s] {sentence}", file=sys.stderr, flush=True)
+        tell(f"[{time.monotonic() - self._start:6.1f} s] {sentence}")
 
     def finish(self, fields: Mapping[str, object], sections: Sequence[Section], exit_code: int = 0) -> int:
-        """Print the result and return the exit code for click to hand on."""
+        """Print the result and return the exit code for click to hand on.
+
+        Raises:
+            StoreError: stdout cannot be written, on a full disk for example.
+        """
         try:
             if self.as_json:
                 print_object(self.command, fields, exit_code)
             else:
                 print_sections(sections, sys.stdout)
         except BrokenPipeError:
-            # The reader has gone (`| head`): no failure, and nothing must be flushed at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            # The reader has gone (`| head`): no failure.
+            give_up(sys.stdout)
+        except OSError as error:
+            raise StoreError(
+                f"the result cannot be written to stdout: {error.strerror or error}",
+                hint="send stdout elsewhere; what the command wrote into its folders is kept",
+            ) from error
         return int(exit_code)
 
 
