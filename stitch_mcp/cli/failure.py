@@ -40,7 +40,10 @@ def describe(error: BaseException) -> Failure:
     if isinstance(error, click.ClickException):
         context = error.ctx if isinstance(error, click.UsageError) else None
         path = context.command_path if context else "stitch-mcp"
-        return Failure("usage", error.format_message(), f"see {path} --help", ExitCode.USAGE)
+        hint = f"see {path} --help"
+        if isinstance(error, click.NoSuchOption) and error.option_name in ("--rtol", "--atol"):
+            hint = f"the contract's fields are set with --set {error.option_name[2:]}=VALUE; {hint}"
+        return Failure("usage", error.format_message(), hint, ExitCode.USAGE)
     if isinstance(error, KeyboardInterrupt | click.Abort):
         hint = "run the same command again; finished builds and steps are kept"
         return Failure("interrupted", "interrupted", hint, ExitCode.INTERRUPTED)
