@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import click
 import pytest
@@ -41,7 +42,8 @@ from stitch_tools.errors import (
     UsageError,
     WorkerError,
 )
-from stitch_tools.models import Bench, Build, Ratio
+from stitch_tools.models import Bench, BenchOutcome, Build, CheckFlag, Ratio
+from stitch_tools.worker.reference.kinds import ALTERED, BATCHES, STRUCTURED
 
 ROOT = Path(__file__).parents[2]
 
@@ -191,6 +193,13 @@ def test_the_documented_exit_codes_are_these() -> None:
     assert set(MEANINGS) == set(ExitCode)
     for code, meaning in MEANINGS.items():
         assert f"| {int(code)} | {meaning} |" in text
+
+
+def test_every_flag_outcome_and_draw_has_its_line_among_the_words_of_a_result() -> None:
+    text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    words = text.partition("## Words of a result")[2].partition("\n## ")[0]
+    named = {*get_args(CheckFlag), *get_args(BenchOutcome), *STRUCTURED, *BATCHES, ALTERED}
+    assert {word for word in named if f"`{word}`" not in words} == set()
 
 
 def test_the_documented_settings_are_these() -> None:
