@@ -13,6 +13,7 @@ from typing import Literal
 from stitch_mcp.config import Config, unknown_environment
 from stitch_tools.errors import EnvironmentMissingError, StitchError
 from stitch_tools.models import Fact
+from stitch_tools.store import can_write
 
 Status = Literal["ok", "warning", "optional", "missing", "failed"]
 _LITTLE_DISK_BYTES = 2 << 30
@@ -270,10 +271,18 @@ def _disk_items(config: Config) -> list[Item]:
     return [folder_item(name, folder) for name, folder in folders.items()]
 
 
+def _exists(path: Path) -> bool:
+    try:
+        # No folder can be made where a link leads nowhere or in a circle.
+        return path.exists() or path.is_symlink()
+    except OSError:  # a folder above hides it
+        return False
+
+
 def folder_item(name: str, folder: Path) -> Item:
     """Whether a folder, which need not exist yet, can be written and has room."""
-    existing = next(path for path in (folder, *folder.parents) if path.exists())
-    if not os.access(existing, os.W_OK):
+    existing = next(path for path in (folder, *folder.parents) if _exists(path))
+    if not can_write(existing):
         option = {"workspace": "--workspace", "cache": "STITCH_CACHE_DIR"}.get(name, "TMPDIR")
         fix = f"choose another folder with {option}"
         return Item(name=name, status="failed", detail=f"{existing} cannot be written", fix=fix)

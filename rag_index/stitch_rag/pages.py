@@ -75,7 +75,7 @@ def add_pages(place: IndexPlace, origin: str) -> list[Page]:
             f"there is no page in {origin}", hint=f"give a file or folder with one of: {endings}"
         )
     for page in pages:
-        write_atomically(_stored_at(place, page.origin), page.canonical_json())
+        write_atomically(_stored_at(place, page.origin), page.canonical_json(), "STITCH_CACHE_DIR")
     return pages
 
 

@@ -28,7 +28,8 @@ def list_runs(workspace: str | None, as_json: bool) -> int:
     """List the runs of this workspace, oldest first."""
     from stitch_mcp.history import list_history
 
-    root = settings(workspace=workspace).workspace
+    config = settings(workspace=workspace)
+    root = config.workspace
     history = list_history(root)
     rows = tuple(
         (
@@ -40,7 +41,10 @@ def list_runs(workspace: str | None, as_json: bool) -> int:
         )
         for row in history.runs
     )
-    none = () if rows else (f"no runs yet in {root}; start one with: stitch-mcp solve REF",)
+    # The user's own data folder is made by the first run; one that was named should be there.
+    named = config.origin("workspace") in ("--workspace", "STITCH_WORKSPACE")
+    what = f"there is no folder {root}" if named and not root.exists() else f"no runs yet in {root}"
+    none = () if rows else (f"{what}; start one with: stitch-mcp solve REF",)
     notes = history.problems or none
     columns = ("run", "target", "status", "outcome", "how it ended") if rows else ()
     section = Section("", columns, rows, notes, cut=True)

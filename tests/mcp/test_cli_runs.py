@@ -47,3 +47,9 @@ def test_a_failed_run_says_where_why_and_how_to_go_on(tmp_path: Path) -> None:
     assert "failed at the step 'graph'" in shown
     assert "Write a ModelNew that updates them" in shown
     assert f"solve --resume {row['run_id']}" in shown
+
+
+def test_a_workspace_that_is_not_there_is_not_called_empty(tmp_path: Path) -> None:
+    done = call(tmp_path, "runs", "list", "--workspace", "absent")
+    assert done.stdout.startswith(f"there is no folder {tmp_path / 'absent'};")
+    assert call(tmp_path, "runs", "list").stdout.startswith("no runs yet in ")

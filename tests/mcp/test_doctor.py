@@ -84,3 +84,13 @@ def test_a_folder_that_is_not_there_yet_is_judged_by_its_parent(tmp_path: Path) 
     item = doctor.folder_item("cache", tmp_path / "not" / "yet")
     assert item.status in {"ok", "warning"}
     assert "GB free" in item.detail
+
+
+@pytest.mark.parametrize("place", ["/sys", "/proc/1", "file/below", "loop/below"])
+def test_a_folder_that_takes_no_files_cannot_be_written_whatever_its_room(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    (tmp_path / "loop").symlink_to("loop")
+    item = doctor.folder_item("workspace", tmp_path / place)
+    assert item.status == "failed"
+    assert "cannot be written" in item.detail
+    assert "--workspace" in item.fix

@@ -43,13 +43,13 @@ def storing(path: Path, option: PlaceOption = "--workspace") -> Generator[None]:
         raise StoreError(f"cannot write {path}: {error.strerror or error}", hint=hint) from error
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write `data` to `path` so that after a crash the file is either whole or not there.
+def write_atomically(path: Path, data: bytes, option: PlaceOption = "--workspace") -> None:
+    """Write `data` to `path` so that after a crash the file is whole or not there; `option` as in `storing`.
 
     Raises:
         StoreError: the folder cannot be written (full, read-only, no permission).
     """
-    with storing(path):
+    with storing(path, option):
         path.parent.mkdir(parents=True, exist_ok=True)
         # Not mkstemp, which would keep the file from everybody else, whatever the umask says.
         name = path.parent / f".tmp-{secrets.token_hex(8)}"
