@@ -353,7 +353,10 @@ def solve_sections(result: "SolveResult") -> list[Section]:
     sections = bench_sections(result.bench) if result.bench and result.bench.timings else []
     if result.check and result.check.status != "accepted":
         sections = check_sections(result.check)
-    notes = [f"{result.task} on {result.target}: {result.message or result.status}"]
+    # Why a check did not end well stands above already.
+    refused = result.check is not None and result.check.status != "accepted"
+    said = result.status if refused else result.message or result.status
+    notes = [f"{result.task} on {result.target}: {said}", *_built(result)]
     notes += [f"warning: {text}" for text in result.warnings]
     notes += [f"note: {text}" for text in result.notes]
     notes.append(f"run: {result.run_folder}")
@@ -362,6 +365,13 @@ def solve_sections(result: "SolveResult") -> list[Section]:
         notes.append(f"certificate: {result.certificate}")
         notes.append(f"re-check it: {program_name()} certify --verify {path}")
     return [*sections, Section(notes=tuple(notes))]
+
+
+def _built(result: "SolveResult") -> list[str]:
+    """Where a program lies that could not be run here."""
+    if result.status != "unmeasured" or result.library is None:
+        return []
+    return [f"it compiled, and was not run; sources: {result.sources or '-'}", f"library: {result.library}"]
 
 
 def demo_sections(result: "SolveResult") -> list[Section]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from stitch_planner.run_events import RunFinished, RunResumed, RunStarted, RunStopped, kind_of
 from stitch_planner.runs import Run, Workspace, lost_step, started
-from stitch_planner.steps import STEPS, Work
+from stitch_planner.steps import SOURCES_FOLDER, STEPS, Work
 from stitch_tools.device import Target, resolve_target
 from stitch_tools.environment import describe_environment
 from stitch_tools.errors import (
@@ -26,7 +26,7 @@ from stitch_tools.errors import (
     UsageError,
 )
 from stitch_tools.events import Event
-from stitch_tools.models import Bench, Check, Environment, Fact, SandboxLevel, Task
+from stitch_tools.models import Bench, Build, Check, Environment, Fact, SandboxLevel, Task
 from stitch_tools.processes.interpreter import Interpreter, find_interpreter
 from stitch_tools.references import load_task
 
@@ -93,6 +93,10 @@ class SolveResult(Fact):
     program_id: str | None
     certificate: str | None
     """Absolute path of the archive, None where nothing was accepted."""
+    sources: str | None = None
+    """Absolute path of the folder with the program's sources, None where none were written."""
+    library: str | None = None
+    """Absolute path of the built library; None where none was built, or the program builds itself."""
     speedup: float | None
     """Median of eager time / program time."""
     min_speedup: float | None
@@ -391,6 +395,8 @@ def _result(run: Run, task: Task) -> SolveResult:
         raise StoreError("the run ended without its last event", hint="solve again; this is a fault of ours")
     check = store.get_fact(state.check.check, Check) if state.check else None
     bench = store.get_fact(state.bench.bench, Bench) if state.bench else None
+    built = store.get_fact(state.build.build, Build) if state.build and state.build.build else None
+    sources = run.folder / SOURCES_FOLDER
     eager = bench.ratio("eager") if bench else None
     finished: RunFinished = state.finished
     return SolveResult(
@@ -402,6 +408,8 @@ def _result(run: Run, task: Task) -> SolveResult:
         outcome=finished.outcome,
         program_id=state.program.program_id if state.program else None,
         certificate=str((run.folder / state.certificate.file).resolve()) if state.certificate else None,
+        sources=str(sources.resolve()) if sources.is_dir() else None,
+        library=built.artifact if built else None,
         speedup=eager.speedup if eager else None,
         min_speedup=started(state).min_speedup,
         message=finished.message,

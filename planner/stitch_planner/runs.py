@@ -47,7 +47,9 @@ class Workspace:
             found = [run_id]
         if len(found) != 1:
             what = f"{len(found)} runs begin with" if found else "there is no run"
-            hint = "`stitch-mcp runs list` shows them" if names else "start one with `stitch-mcp solve REF`"
+            hint = (
+                "`stitch-mcp runs list` shows all runs" if names else "start one with `stitch-mcp solve REF`"
+            )
             raise UsageError(f"{what} {run_id!r} in {self.runs_folder}", hint=hint)
         return self.runs_folder / found[0]
 

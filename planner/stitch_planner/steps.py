@@ -55,6 +55,8 @@ from stitch_tools.sanitize import (
 from stitch_tools.timing import BenchOptions, benchmark_program
 
 FactT = TypeVar("FactT", bound=Fact)
+SOURCES_FOLDER = Path("rounds", "000", "program")
+"""Where a run lays out its program for people, in its folder."""
 
 
 @dataclass
@@ -222,7 +224,7 @@ def write_program(work: Work) -> None:
         main=stitched.main,
         author=STITCHER,
     )
-    folder = work.run.folder / "rounds" / "000" / "program"
+    folder = work.run.folder / SOURCES_FOLDER
     store.materialize(program.files, folder)
     work.emit(f"wrote {len(program.files)} files: {folder}")
     work.run.record(
@@ -262,7 +264,9 @@ def check(work: Work) -> None:
     )
     if checked.status == "accepted":
         checked = _sanitized(work, checked)
-    work.emit(f"check: {checked.status}{' (' + checked.message + ')' if checked.message else ''}")
+    # Why a program is not accepted stands in the result: once is enough.
+    agreed = f" ({checked.message})" if checked.status == "accepted" else ""
+    work.emit(f"check: {checked.status}{agreed}")
     work.run.record(
         CheckFinished(
             program_id=checked.program_id, check=work.run.store.put_fact(checked), status=checked.status
@@ -341,7 +345,7 @@ def explain(checked: Check, timed: Bench) -> str:
     flags = f" ({', '.join(checked.flags)})" if checked.flags else ""
     if against is None:
         untimed = "not timed" if timed.outcome == "unmeasured" else timed.outcome
-        return f"correct{flags}, {untimed}: {timed.message}"
+        return f"correct, {untimed}{flags}: {timed.message}"
     interval = f"{against.speedup:.2f}x eager, 95% interval {against.low:.2f} to {against.high:.2f}"
     words = {"faster": "faster", "slower": "correct but slower", "inconclusive": "correct, inconclusive"}
     doubt = f"; {timed.doubt}" if timed.doubt else ""

@@ -151,3 +151,5 @@ def test_a_cuda_target_without_a_gpu_is_built_and_unmeasured(workspace: Path) ->
         pytest.skip("there may be a GPU here")
     code, found = call(workspace, "solve", "model.py", "--quick", "--target", "cuda")
     assert (code, found["status"], found["outcome"]) == (9, "unmeasured", "unmeasured")
+    assert Path(found["library"]).is_file()
+    assert any(Path(found["sources"]).glob("*.cu"))
