@@ -21,6 +21,11 @@ def program_name() -> str:
     return shlex.quote(str(called))
 
 
+def this_command() -> str:
+    """The command that is running, to be typed once more."""
+    return f"{program_name()} {shlex.join(sys.argv[1:])}"
+
+
 def resume_command(workspace: Path, run_id: str) -> str:
     """The command that goes on with a run of `workspace`, which is named unless it would be found anyway."""
     command = f"{program_name()} solve --resume {shlex.quote(run_id)}"

@@ -19,7 +19,7 @@ def _view(seen: "Captured") -> View:
     }
     warned = [*seen.facts.warnings, *disturbance(seen.ceilings)]
     warnings = Section(notes=tuple(f"warning: {text}" for text in warned))
-    return fields, [*graph_sections(seen.graph), *([warnings] if warnings.notes else [])]
+    return fields, [*graph_sections(seen.graph, seen.ceilings), *([warnings] if warnings.notes else [])]
 
 
 command = capture_command(

@@ -16,7 +16,7 @@ def _view(seen: "Captured") -> View:
     plan = plan_reference(seen)
     fields = {"task_id": seen.task.task_id, "plan": plan, "ceilings": seen.ceilings}
     warnings = tuple(f"warning: {text}" for text in disturbance(seen.ceilings))
-    return fields, [*plan_sections(plan), *([Section(notes=warnings)] if warnings else [])]
+    return fields, [*plan_sections(plan, seen.ceilings), *([Section(notes=warnings)] if warnings else [])]
 
 
 command = capture_command("plan", "Show how REFERENCE would be fused, with predicted times.", _view)

@@ -15,6 +15,7 @@ from stitch_mcp.cli.options import (
     speedup_option,
 )
 from stitch_mcp.cli.output import Output
+from stitch_mcp.commands import this_command
 from stitch_mcp.config import Settings
 from stitch_mcp.tables import solve_sections
 
@@ -62,5 +63,7 @@ def command(
             stop=stop,
             **given,
         )
+    # A finished run that is resumed shows what it found then.
+    again = "" if resume else this_command()
     code = for_result(result.status, result.bench, result.min_speedup)
-    return output.finish(dict(result), solve_sections(result), code)
+    return output.finish(dict(result), solve_sections(result, again), code)

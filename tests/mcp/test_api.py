@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 
 import stitch_mcp
+from stitch_mcp.api import capture_reference, plan_reference
 from stitch_mcp.programs import read_program
 from stitch_tools.certificate import Certificate, seal_certificate, write_certificate
 from stitch_tools.errors import CertificateError, StitchError, UsageError
 from stitch_tools.models import Check, Contract, Environment, ReferenceFacts, Task, TensorSpec
 from stitch_tools.store import Store
+from stitch_tools.timing.device_lock import device_lock
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "tests" / "tools" / "programs"
@@ -175,6 +177,23 @@ def test_a_damaged_certificate_is_not_loaded(certificate: Path) -> None:
 def test_a_certificate_is_a_program(certificate: Path, tmp_path: Path) -> None:
     build = stitch_mcp.compile_program(certificate, workspace=tmp_path)
     assert build.ok
+
+
+def test_a_reference_is_shown_without_times_while_others_time_on_a_device_never_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STITCH_LOCK_DIR", str(tmp_path))
+    said: list[str] = []
+    with device_lock("cpu", wait_s=0):
+        seen = capture_reference(
+            PROGRAMS / "linear_relu.py",
+            workspace=tmp_path / ".stitch",
+            cache_dir=tmp_path / "cache",
+            emit=said.append,
+        )
+    assert seen.graph.nodes
+    assert (seen.ceilings, plan_reference(seen).predicted_us) == (None, None)
+    assert any(sentence.startswith("no times are predicted") for sentence in said)
 
 
 def test_loading_a_task_runs_nothing(tmp_path: Path) -> None:

@@ -6,9 +6,10 @@ import re
 import pytest
 
 from stitch_mcp.report import Section, one_line, print_sections, render_text
-from stitch_mcp.tables import check_sections, demo_sections
+from stitch_mcp.tables import check_sections, demo_sections, graph_sections, plan_sections, solve_sections
 from stitch_planner.loop import SolveResult
-from stitch_tools.models import Check, CheckStatus
+from stitch_planner.plan import Plan
+from stitch_tools.models import Bench, BenchOutcome, Ceilings, Check, CheckStatus, Graph, GraphNode
 from stitch_tools.sanitize import apply_sanitizers, skipped_sanitizers
 
 
@@ -92,19 +93,71 @@ def test_a_program_that_failed_gets_a_next_step(status: CheckStatus, words: str)
     assert words in note
 
 
-def test_a_demonstration_says_that_it_was_a_quick_run() -> None:
-    result = SolveResult(
+def solved(outcome: BenchOutcome, message: str = "") -> SolveResult:
+    """The end of a run whose timing said this."""
+    bench = Bench(program_id="a" * 64, task_id="b" * 64, outcome=outcome, message=message)
+    return SolveResult(
         run_id="r",
         run_folder="runs/r",
         task="mlp",
         target="cpu",
         status="accepted",
-        outcome="faster",
+        outcome=outcome,
         program_id=None,
         certificate=None,
         speedup=2.0,
         min_speedup=None,
-        message="",
+        message=message,
+        bench=bench,
     )
-    (note,) = demo_sections(result)[-1].notes
+
+
+def test_a_demonstration_says_that_it_was_a_quick_run() -> None:
+    (note,) = demo_sections(solved("faster"), "stitch-mcp demo")[-1].notes
     assert note.startswith("a quick run: fewest rounds, no sanitizers")
+
+
+def test_where_others_disturbed_a_run_its_last_line_is_the_command_to_repeat() -> None:
+    left_out = "60 of 60 visits were left out since something waited for a CPU or lost it: other processes"
+    disturbed = solved("inconclusive", left_out)
+    again = "run it again on a quieter machine: "
+    assert solve_sections(disturbed, "stitch-mcp solve m.py")[-1].notes[-1] == again + "stitch-mcp solve m.py"
+    assert solve_sections(disturbed)[-1].notes[-1] == again + "solve the reference anew"
+    for undisturbed in (solved("inconclusive", "does not exclude equality"), solved("faster", left_out)):
+        assert not any(again in note for note in solve_sections(undisturbed, "x")[-1].notes)
+
+
+@pytest.mark.parametrize(
+    ("disturbed", "column", "graph_note", "plan_note"),
+    [
+        (False, "at least us", "lower bound, one operation", "at least 2.00 us in all"),
+        (True, "estimate us", "estimate, one operation", "about 2.00 us in all"),
+    ],
+)
+def test_times_from_a_busy_device_are_called_estimates(
+    disturbed: bool, column: str, graph_note: str, plan_note: str
+) -> None:
+    ceilings = Ceilings(
+        device="a CPU",
+        device_key="key",
+        target="cpu",
+        copy_bytes_per_s=1e10,
+        last_level_cache_bytes=1 << 20,
+        flops_per_s={"fp32": 1e11},
+        launch_us=1.0,
+        disturbed=disturbed,
+    )
+    node = GraphNode(
+        name="relu",
+        op="aten.relu.default",
+        outputs=(),
+        min_time_us=2.0,
+    )
+    graph = Graph(source="export", nodes=(node,))
+    (shown,) = graph_sections(graph, ceilings)
+    assert column in shown.columns
+    assert any(note.startswith(graph_note) for note in shown.notes)
+    plan = Plan(target="cpu", steps=(), predicted_us=2.0)
+    (shown,) = plan_sections(plan, ceilings)
+    assert column in shown.columns
+    assert plan_note in shown.notes[0]

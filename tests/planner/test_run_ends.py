@@ -11,6 +11,7 @@ from stitch_planner.runs import RunSummary, Workspace, read_state, summarize
 from stitch_planner.stitcher.stitch import StitchFailedError
 from stitch_tools.errors import BudgetError, InterruptedRunError, TaskError
 from stitch_tools.events import Event, read_events
+from stitch_tools.timing.device_lock import device_lock
 
 MODEL = """
 import torch
@@ -98,6 +99,23 @@ def test_an_error_that_was_mended_is_behind_the_resumed_run(tmp_path: Path) -> N
     assert events(tmp_path)[-1].payload["code"] == "interrupted"
     assert listed(tmp_path).status == "open"
     assert listed(tmp_path).message.startswith("stopped before the step 'graph'")
+
+
+def test_a_run_that_waits_for_the_device_ends_at_once_when_asked_to_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STITCH_LOCK_DIR", str(tmp_path))
+    stop = threading.Event()
+
+    def press(sentence: str) -> None:
+        if sentence.startswith("waiting for the device"):
+            stop.set()
+
+    stopped = pytest.raises(InterruptedRunError, match="before the step 'graph'")
+    with device_lock("cpu", wait_s=0), stopped as error:
+        solve(request(tmp_path), emit=press, stop=stop)
+    assert "--resume" in error.value.hint
+    assert events(tmp_path)[-1].payload["code"] == "interrupted"
 
 
 def test_a_spent_time_limit_leaves_an_open_run_that_names_it(tmp_path: Path) -> None:
