@@ -294,8 +294,8 @@ def disturbance(ceilings: Ceilings | None) -> tuple[str, ...]:
     )
 
 
-def graph_sections(graph: Graph) -> list[Section]:
-    """A captured graph: one row per operation with its work and its lower bound."""
+def graph_sections(graph: Graph, ceilings: Ceilings | None = None) -> list[Section]:
+    """A captured graph: one row per operation with its work and its lower bound by `ceilings`."""
     rows = tuple(
         (
             node.name,
@@ -313,9 +313,15 @@ def graph_sections(graph: Graph) -> list[Section]:
     notes += [graph.reason] if graph.reason else []
     notes.append(f"{graph.flops / 1e6:.2f} MFLOP in all")
     if bounds:
-        notes.append(f"lower bound, one operation after the other: {microseconds(sum(bounds))} us")
-    columns = ("name", "operation", "result", "MFLOP", "MB moved", "at least us", "module")
+        what = "estimate" if disturbance(ceilings) else "lower bound"
+        notes.append(f"{what}, one operation after the other: {microseconds(sum(bounds))} us")
+    columns = ("name", "operation", "result", "MFLOP", "MB moved", _time_column(ceilings), "module")
     return [Section("", columns, rows, tuple(notes))]
+
+
+def _time_column(ceilings: Ceilings | None) -> str:
+    """Over times made from `ceilings`: those of a busy device bound nothing."""
+    return "estimate us" if disturbance(ceilings) else "at least us"
 
 
 def _shapes(outputs: Sequence[TensorSpec]) -> str:
@@ -348,8 +354,11 @@ def rerun_sections(rerun: "Rerun") -> list[Section]:
     return [*sections, Section(notes=(f"run again: {rerun.message}",))]
 
 
-def solve_sections(result: "SolveResult") -> list[Section]:
-    """The end of a run: times, verdict, certificate and the command that re-checks it."""
+def solve_sections(result: "SolveResult", again: str = "") -> list[Section]:
+    """The end of a run: times, verdict, certificate and the command that re-checks it.
+
+    `again` is the command that does all once more, "" where there is none.
+    """
     sections = bench_sections(result.bench) if result.bench and result.bench.timings else []
     if result.check and result.check.status != "accepted":
         sections = check_sections(result.check)
@@ -364,6 +373,8 @@ def solve_sections(result: "SolveResult") -> list[Section]:
         path = shlex.quote(result.certificate)
         notes.append(f"certificate: {result.certificate}")
         notes.append(f"re-check it: {program_name()} certify --verify {path}")
+    if result.outcome == "inconclusive" and _was_disturbed(result.bench):
+        notes.append(f"run it again on a quieter machine: {again or 'solve the reference anew'}")
     return [*sections, Section(notes=tuple(notes))]
 
 
@@ -374,14 +385,20 @@ def _built(result: "SolveResult") -> list[str]:
     return [f"it compiled, and was not run; sources: {result.sources or '-'}", f"library: {result.library}"]
 
 
-def demo_sections(result: "SolveResult") -> list[Section]:
+def _was_disturbed(bench: Bench | None) -> bool:
+    from stitch_tools.timing.wording import tells_of_disturbance
+
+    return bench is not None and tells_of_disturbance(bench.message)
+
+
+def demo_sections(result: "SolveResult", again: str) -> list[Section]:
     """The end of a demonstration, which is a quick run."""
     note = f"a quick run: fewest rounds, no sanitizers; `{program_name()} solve` does all"
-    return [*solve_sections(result), Section(notes=(note,))]
+    return [*solve_sections(result, again), Section(notes=(note,))]
 
 
-def plan_sections(plan: "Plan") -> list[Section]:
-    """A plan: one row per step with its predicted time and what bounds it."""
+def plan_sections(plan: "Plan", ceilings: Ceilings | None = None) -> list[Section]:
+    """A plan: one row per step with its time predicted from `ceilings` and what bounds it."""
     rows = tuple(
         (
             str(step.index),
@@ -405,10 +422,11 @@ def plan_sections(plan: "Plan") -> list[Section]:
         "result",
         "MFLOP",
         "MB",
-        "at least us",
+        _time_column(ceilings),
         "bound by",
         "where",
     )
-    total = "" if plan.predicted_us is None else f", at least {microseconds(plan.predicted_us)} us in all"
+    least = "about" if disturbance(ceilings) else "at least"
+    total = "" if plan.predicted_us is None else f", {least} {microseconds(plan.predicted_us)} us in all"
     notes = (f"{len(plan.steps)} steps for {plan.target}{total}", *plan.notes)
     return [Section("", columns, rows, notes)]
