@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from stitch_planner.loop import SolveRequest, solve
-from stitch_planner.run_events import RunStarted
+from stitch_planner.run_events import ReferenceObserved, RunStarted
 from stitch_planner.runs import Run, Workspace, read_state, started
 from stitch_planner.steps import Work
 from stitch_tools.errors import InterruptedRunError, StoreError, UsageError
@@ -119,6 +119,9 @@ def test_a_run_whose_beginning_is_damaged_goes_on_after_solving_the_reference_ag
         solve(anew, stop=stopped)
     workspace = Workspace(tmp_path)
     (run_id,) = workspace.run_ids()
+    run = Run(workspace.run_folder(run_id), workspace.store)
+    run.record(ReferenceObserved(facts=workspace.store.put(b"facts")))
+    run.close()
     for blob in workspace.store.root.glob("??/*"):
         blob.write_bytes(b"#" + blob.read_bytes()[1:])
     with pytest.raises(StoreError, match="damaged") as caught:

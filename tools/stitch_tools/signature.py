@@ -7,6 +7,7 @@ from pydantic import StringConstraints
 
 from stitch_tools.errors import CertificateError, EnvironmentMissingError, UsageError
 from stitch_tools.models import Fact, sha256_hex
+from stitch_tools.small_file import read_small
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -106,7 +107,7 @@ def _message(certificate_id: str) -> bytes:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_small(path)
     except OSError as error:
         raise UsageError(f"cannot read the key {path}: {error.strerror}", hint="check the path") from error
 
