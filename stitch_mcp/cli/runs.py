@@ -1,5 +1,6 @@
 """`stitch-mcp runs list` and `show`."""
 
+import re
 from typing import TYPE_CHECKING
 
 import click
@@ -12,6 +13,10 @@ if TYPE_CHECKING:
     from stitch_mcp.history import RunView
 
 
+_VERDICT = re.compile(
+    r"(faster|correct but slower|correct, [a-z ]+|incorrect|build_failed|crashed|timed_out|out_of_memory"
+    r"|rejected_cheat|unmeasured)(?P<flags> \([a-z_, ]+\))?: "
+)
 _REASON_CHARACTERS = 160
 """A terminal that is too narrow cuts the column itself."""
 
@@ -37,7 +42,7 @@ def list_runs(workspace: str | None, as_json: bool) -> int:
             row.target,
             _state(row.status, row.run_id in history.running),
             "-" if row.status == "open" else row.outcome,
-            one_line(row.message.removeprefix(f"{row.status}: "), _REASON_CHARACTERS),
+            one_line(reason_of(row.message), _REASON_CHARACTERS),
         )
         for row in history.runs
     )
@@ -77,6 +82,14 @@ def show(run: str, workspace: str | None, as_json: bool) -> int:
     notes.extend(_how_to_go_on(seen, resume_command(root, seen.run_id)))
     sections.append(Section(notes=tuple(notes)))
     return Output("runs show", as_json=as_json).finish(seen.model_dump(mode="json"), sections)
+
+
+def reason_of(message: str) -> str:
+    """How a run ended, without the verdict that the columns before it say; its flags stand behind."""
+    found = _VERDICT.match(message)
+    if found is None:
+        return message
+    return f"{message[found.end() :]}{found['flags'] or ''}"
 
 
 def _state(status: str, running: bool) -> str:

@@ -5,6 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from stitch_mcp.cli.runs import reason_of
 from stitch_tools.events import lock_path
 from stitch_tools.locks import FileLock
 
@@ -29,6 +32,19 @@ def get_inputs():
 def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from stitch_mcp.cli import main; raise SystemExit(main())", *arguments]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        ("incorrect: draw own-1: output 0: too far", "draw own-1: output 0: too far"),
+        ("correct, inconclusive (partial, weak): 1.00x eager; noisy", "1.00x eager; noisy (partial, weak)"),
+        ("correct but slower: 0.50x eager", "0.50x eager"),
+        ("model.py:5: no such name", "model.py:5: no such name"),
+    ],
+)
+def test_a_list_tells_the_reason_without_the_verdict_before_it(message: str, shown: str) -> None:
+    assert reason_of(message) == shown
 
 
 def test_a_failed_run_says_where_why_and_how_to_go_on(tmp_path: Path) -> None:
