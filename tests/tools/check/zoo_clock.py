@@ -10,7 +10,7 @@ from tests.tools.check.zoo_runner import Case, Court
 
 RULES = Rules(min_rounds=10, max_rounds=10, blocks_per_visit=2, ignore_others=True)
 OPTIONS = BenchOptions(baselines=("eager",), rules=RULES, budget_s=30.0)
-_LATE = "another result than the check"
+_LATE = "gave another result than the"
 
 
 @dataclass(frozen=True)
