@@ -86,13 +86,16 @@ def read_events(path: Path) -> list[Event]:
     Raises:
         StoreError: damaged in the middle, newer schema, or unreadable.
     """
+    return parse_events(_read(path))[0]
+
+
+def _read(path: Path) -> bytes:
     try:
-        data = read_small(path, LARGEST_BYTES)
+        return read_small(path, LARGEST_BYTES)
     except FileNotFoundError:
-        return []
+        return b""
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror}", hint="check the run folder") from error
-    return parse_events(data)[0]
 
 
 def lock_path(path: Path) -> Path:
@@ -124,10 +127,7 @@ class EventLog:
             raise
 
     def _recover(self) -> list[Event]:
-        if not self.path.exists():
-            return []
-        with storing(self.path):
-            data = read_small(self.path, LARGEST_BYTES)
+        data = _read(self.path)
         events, used = parse_events(data)
         if used < len(data):
             with storing(self.path):

@@ -26,11 +26,13 @@ _HINTS = {
     errno.EROFS: "the file system is read-only: choose a writable folder with {option}",
     errno.EACCES: "the folder is not writable for you: choose another with {option}",
     errno.EPERM: "the folder is not writable for you: choose another with {option}",
+    errno.ENOENT: "no folder can be made there: choose another with {option}",
+    errno.ENOTDIR: "a file lies where a folder should be: choose another with {option}",
+    errno.EEXIST: "a file lies where a folder should be: choose another with {option}",
     errno.ELOOP: "its links lead in a circle: choose another folder with {option}",
     errno.ENAMETOOLONG: "choose a folder with a shorter path: {option}",
 }
-# ENOENT, ENOTDIR, EEXIST: a file lies where a folder should, or a file system like /proc makes no folders.
-_HINT = "no such folder can be made there, or it cannot be used: choose another with {option}"
+_HINT = "check the folder, or choose another with {option}"
 
 
 @contextlib.contextmanager
