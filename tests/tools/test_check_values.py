@@ -110,7 +110,7 @@ def test_what_a_reference_writes_to_its_inputs_a_program_has_to_write_too(room: 
     assert [row.output for row in same.draws[0].outputs] == ["0", "input:0"]
     silent = room.check(IN_PLACE, "self.fc(x * 2)")
     assert silent.status == "incorrect", silent.message
-    assert "output input:0: largest error" in silent.message
+    assert "output input:0: largest relative error" in silent.message
     released = room.check(IN_PLACE, "self.fc(x * 2)", contract=Contract(input_writes="ignored"))
     assert released.status == "accepted", released.message
 

@@ -35,7 +35,7 @@ def describe_draw(draw: DrawResult) -> str:
     worst = max(errors, key=lambda row: row.max_error or 0.0, default=None)
     if worst is None or worst.bound is None:
         return f"draw {draw.draw}: equal"
-    return f"draw {draw.draw}: right (error {worst.max_error:.2g} of the rms, bound {worst.bound:.2g})"
+    return f"draw {draw.draw}: right (relative error {worst.max_error:.2g}, bound {worst.bound:.2g})"
 
 
 def _place(row: OutputError) -> str:
