@@ -281,7 +281,7 @@ def solve(
     }
     request = SolveRequest(
         workspace=config.workspace,
-        reference=None if reference is None else str(Path.cwd() / Path(reference).expanduser()),
+        reference=None if reference is None else str(reference),
         resume=resume,
         overrides=overrides or {},
         allow_relaxed=allow_relaxed,
