@@ -186,12 +186,12 @@ def _not_checked(texts: Sequence[str]) -> list[str]:
     for text in texts:
         kind = next((kind for kind in _UNCHECKED if text.startswith(kind)), "")
         name, _, reason = text.removeprefix(kind).partition(": ")
-        by_reason.setdefault((kind, reason), []).append(name)
+        by_reason.setdefault((kind, reason or text), []).append(name)
     lines: list[str] = []
     for (kind, reason), names in by_reason.items():
         one, several = _UNCHECKED.get(kind, ("{}", "{}"))
         what = (one if len(names) == 1 else several).format(", ".join(names))
-        lines.append(f"not checked: {what}: {reason}" if reason else f"not checked: {what}")
+        lines.append(f"not checked: {what}" if names == [reason] else f"not checked: {what}: {reason}")
     return lines
 
 

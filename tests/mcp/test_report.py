@@ -76,6 +76,7 @@ def test_what_was_not_checked_for_the_same_reason_stands_in_one_line() -> None:
         "draw peaks: it is too large",
         "draw zeros: it is flat",
         "gradients",
+        "races",
     )
     check = Check(program_id="a" * 64, task_id="b" * 64, status="accepted", not_checked=reasons)
     notes = check_sections(check)[-1].notes
@@ -83,6 +84,7 @@ def test_what_was_not_checked_for_the_same_reason_stands_in_one_line() -> None:
         "not checked: draws spikes, peaks: it is too large",
         "not checked: draw zeros: it is flat",
         "not checked: gradients",
+        "not checked: races",
     ]
 
 
