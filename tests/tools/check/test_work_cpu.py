@@ -171,10 +171,11 @@ def test_a_native_program_that_only_calls_a_library_is_flagged(room: Room) -> No
 
 
 def test_a_native_program_that_calls_pytorch_s_library_is_partial(room: Room) -> None:
-    check, work = room.check(room.native("LIBTORCH"))
+    # Its product is quick beside its own loop: about a tenth of the work, or half of that on other machines.
+    check, work = room.check(room.native("LIBTORCH"), Contract(pytorch_share=0.02))
     assert check.flags == ("partial",)
-    assert work.pytorch_of_work > 0.1
-    assert "libtorch_cpu" in names(work, "pytorch")
+    assert work.pytorch_of_work > 0.02
+    assert "aten::mm_out" in names(work, "pytorch")
     assert work.own > 0
 
 
