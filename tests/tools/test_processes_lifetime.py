@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import gc
 import os
 import select
 import signal
@@ -84,11 +85,14 @@ def test_a_closed_session_leaves_nothing(tmp_path: Path) -> None:
 
 def test_many_evaluations_leave_neither_descriptors_nor_processes(tmp_path: Path) -> None:
     with TargetSession(find_interpreter(None, tmp_path)) as session:
-        before = open_descriptors(), len(proctree.descendants(os.getpid()))
+        gc.collect()
+        descriptors, family = open_descriptors(), set(proctree.descendants(os.getpid()))
         for op in ("leave", "hang", "segfault", "babble", "close_descriptors", "leave_grandchild") * 2:
             with session.spawn("worker", serve_file=HANDLERS) as child, contextlib.suppress(ChildDied):
                 child.request({"op": op, "code": 1}, timeout_s=0.2)
-        assert (open_descriptors(), len(proctree.descendants(os.getpid()))) == before
+        # What other tests left behind may end meanwhile.
+        assert open_descriptors() <= descriptors
+        assert set(proctree.descendants(os.getpid())) <= family
         assert session.scratch_folders() == []
 
 
