@@ -71,6 +71,17 @@ def ends_before(handle: int, deadline: float) -> bool:
     return bool(poller.poll(max(0.0, deadline - time.monotonic()) * 1000))
 
 
+def has_ended(pid: int, deadline: float) -> bool:
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return ends_before(handle, deadline)
+    finally:
+        os.close(handle)
+
+
 def test_a_closed_session_leaves_nothing(tmp_path: Path) -> None:
     before = set(proctree.descendants(os.getpid()))
     with TargetSession(find_interpreter(None, tmp_path), scratch_root=tmp_path / "scratch") as session:
@@ -92,7 +103,8 @@ def test_many_evaluations_leave_neither_descriptors_nor_processes(tmp_path: Path
                 child.request({"op": op, "code": 1}, timeout_s=0.2)
         # What other tests left behind may end meanwhile.
         assert open_descriptors() <= descriptors
-        assert set(proctree.descendants(os.getpid())) <= family
+        for pid in set(proctree.descendants(os.getpid())) - family:
+            assert has_ended(pid, time.monotonic() + 10.0), "killed, and still there"
         assert session.scratch_folders() == []
 
 
