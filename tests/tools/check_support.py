@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+from stitch_tools.check import CheckOptions, ReferenceServer, check_program
 from stitch_tools.compile.build import compile_program
 from stitch_tools.models import Build, Check, Contract, Program, ProgramFormat, Task
+from stitch_tools.processes.limits import Limits
+from stitch_tools.processes.session import TargetSession
 from stitch_tools.store import Store
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -21,6 +24,14 @@ def get_init_inputs():
     return []
 """
 """The reference that `affine.cpp` solves, KernelBench-style."""
+AFFINE_NEW = """
+import torch
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        return x * 2.0 + 1.0
+"""
+"""An honest program for it, in Python."""
 
 
 def make_task(store: Store, source: str | bytes, **fields: object) -> Task:
@@ -48,6 +59,13 @@ def make_program(store: Store, files: dict[str, bytes], main: str, form: Program
     return Program(format=form, target="cpu", files=store.put_files(files), main=main)
 
 
+def affine_program(store: Store, *variant: str) -> Program:
+    """`affine.cpp` with these definitions."""
+    header = "".join(f"#define {line}\n" for line in variant).encode()
+    files = {"affine.cpp": (PROGRAMS / "affine.cpp").read_bytes(), "variant.h": header}
+    return make_program(store, files, "affine.cpp")
+
+
 def faulty_program(store: Store, fault: str) -> Program:
     """`linear_relu.cpp` with one fault of its list."""
     files = {
@@ -65,6 +83,29 @@ def model_new(store: Store, source: str) -> Program:
 def build(program: Program, store: Store) -> Build:
     """The program's build."""
     return compile_program(program, store, cache_dir=store.root.parent / "cache")
+
+
+def checked(
+    session: TargetSession,
+    store: Store,
+    task: Task,
+    program: Program,
+    options: CheckOptions | None = None,
+    *,
+    limits: Limits | None = None,
+) -> Check:
+    """The check of a program beside a reference server of its own, which has these limits."""
+    with ReferenceServer(session, task, store, limits=limits) as reference:
+        return check_program(
+            task,
+            program,
+            build(program, store) if program.format == "native" else None,
+            session=session,
+            store=store,
+            facts=reference.observe(),
+            options=options,
+            reference=reference,
+        )
 
 
 def noted(check: Check) -> list[str]:

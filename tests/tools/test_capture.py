@@ -22,7 +22,7 @@ from stitch_tools.processes.session import TargetSession
 from stitch_tools.references import load_task
 from stitch_tools.store import Store
 from stitch_tools.worker.capture import MAX_CONSTANTS_CHARS, capture
-from stitch_tools.worker.tracing import MAX_CONSTANT_BYTES
+from stitch_tools.worker.tracing import MAX_CONSTANT_BYTES, Arguments, by_export, by_tracing
 from tests.graph_runner import constant_of, run_graph
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples").glob("*.py"))
@@ -241,11 +241,27 @@ def test_inputs_keep_their_path_and_numbers_become_arguments() -> None:
 def test_inputs_may_be_named() -> None:
     class Named(nn.Module):
         def forward(self, x: torch.Tensor, *, y: torch.Tensor) -> Any:
-            return x - y, None, 3
+            return x - y, None
 
     graph = captured(Named(), {"y": X[0], "x": X})
     assert [row.target for row in graph.inputs] == ["y", "x"]
-    assert [row.value is None for row in graph.outputs] == [False, True]
+    assert len(graph.outputs) == 1, "None is no output"
+
+
+@pytest.mark.parametrize("way", [by_export, by_tracing])
+def test_numbers_among_the_outputs_are_constants(way: Callable[..., Any]) -> None:
+    class Numbers(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return x.shape[0], {"half": 0.5, "y": x * 2}, x.dim() > 5, None
+
+    with torch.no_grad():
+        graph = build_graph({"source": "export", **way(Numbers(), Arguments((X,)))}, Contract(), None)
+    found = run_graph(graph, Numbers(), [X])
+    kinds = [torch.int64, torch.float64, torch.float32, torch.bool]
+    assert [value.dtype for value in found if value is not None] == kinds
+    for value, expected in zip(found, [torch.tensor(X.shape[0]), 0.5, X * 2, False], strict=True):
+        assert value is not None
+        assert torch.equal(value, torch.as_tensor(expected, dtype=value.dtype))
 
 
 class Pair(NamedTuple):

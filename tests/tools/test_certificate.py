@@ -13,12 +13,24 @@ from stitch_tools.certificate import (
     Archive,
     Certificate,
     read_certificate,
+    read_contents,
     seal_certificate,
     signed,
     write_certificate,
 )
 from stitch_tools.errors import CertificateError, UsageError
-from stitch_tools.models import Bench, Check, Environment, Timing, canonical_json, sha256_hex
+from stitch_tools.models import (
+    Bench,
+    Check,
+    Environment,
+    Program,
+    ReferenceFacts,
+    SourceFile,
+    Task,
+    Timing,
+    canonical_json,
+    sha256_hex,
+)
 
 
 @pytest.fixture
@@ -172,3 +184,53 @@ def test_a_file_that_is_no_ed25519_key_is_refused(archive: Archive, tmp_path: Pa
     wrong.write_text("no key", encoding="utf-8")
     with pytest.raises(UsageError, match="ed25519"):
         signed(archive, wrong)
+
+
+@pytest.fixture
+def whole(archive: Archive) -> dict[str, bytes]:
+    """The entries of a certificate that lacks nothing."""
+
+    def files(folder: str) -> tuple[SourceFile, ...]:
+        rows = archive.folder(folder).items()
+        return tuple(SourceFile(path=path, sha256=sha256_hex(data), size=len(data)) for path, data in rows)
+
+    task = Task(name="t", files=files("task"), main="ü.py")
+    program = Program(format="native", target="cpu", files=files("program"), main="program.cpp")
+    facts = ReferenceFacts(inputs=(), outputs=(), output_structure='"leaf"', parameters=())
+    facts_of = {"task": task, "program": program, "facts": facts}
+    return {
+        **archive.entries,
+        **{f"{name}.json": fact.canonical_json() for name, fact in facts_of.items()},
+    }
+
+
+def test_what_a_certificate_is_about_comes_out_of_it(
+    archive: Archive, whole: dict[str, bytes], tmp_path: Path
+) -> None:
+    found = read_contents(seal_certificate(archive.certificate, whole), tmp_path / "c.zip")
+    assert (found.task.main, found.program.main, found.facts.outputs) == ("ü.py", "program.cpp", ())
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "words"),
+    [
+        ("task.json", None, "lacks task.json"),
+        ("program.json", None, "lacks program.json"),
+        ("facts.json", None, "lacks facts.json"),
+        ("program/program.cpp", None, "lacks program/program.cpp"),
+        ("task/ü.py", None, "lacks task/ü.py"),
+        ("program.json", b"{}", "program.json is no Program"),
+        ("facts.json", b"\xff", "facts.json is no ReferenceFacts"),
+        ("program/program.cpp", b"int y;\n", "program/program.cpp is not the file that program.json names"),
+    ],
+)
+def test_a_certificate_in_good_order_says_what_it_lacks(
+    archive: Archive, whole: dict[str, bytes], tmp_path: Path, name: str, data: bytes | None, words: str
+) -> None:
+    rest = {path: content for path, content in whole.items() if path != name}
+    entries = rest if data is None else {**rest, name: data}
+    path = tmp_path / "c.stitch.zip"
+    write_certificate(seal_certificate(archive.certificate, entries), path)
+    with pytest.raises(CertificateError) as caught:
+        read_contents(read_certificate(path), path)
+    assert words in caught.value.message

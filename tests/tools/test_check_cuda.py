@@ -1,4 +1,4 @@
-"""The check on a GPU: inputs copied there, outputs copied back, faults of kernels told apart."""
+"""The check on a GPU, on both planes that tensors can travel on: faults of kernels are told apart."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +8,7 @@ import pytest
 from stitch_tools.check import CheckOptions, ReferenceServer, check_program
 from stitch_tools.models import Check, Program
 from stitch_tools.processes.interpreter import find_interpreter
+from stitch_tools.processes.plane import SETTING
 from stitch_tools.processes.session import TargetSession
 from stitch_tools.store import Store
 from tests.tools.check_support import PROGRAMS, build, linear_relu_task
@@ -48,12 +49,18 @@ class Room:
         return self.check(files, "linear_relu.cu", options)
 
 
-@pytest.fixture(scope="module")
-def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
+@pytest.fixture(scope="module", params=["device", "host"])
+def room(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
     root = tmp_path_factory.mktemp("cuda")
-    with TargetSession(find_interpreter(None, root), scratch_root=root / "scratch") as session:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        TargetSession(find_interpreter(None, root), scratch_root=root / "scratch") as session,
+    ):
+        patch.setenv(SETTING, request.param)
         room = Room(session, Store(root / "store"))
         with room.reference:
+            if room.reference.plane != request.param:
+                pytest.skip(f"no such plane here: {session.plane().reason}")
             yield room
 
 
@@ -61,7 +68,10 @@ def test_a_right_kernel_is_accepted(room: Room) -> None:
     check = room.check_native("NONE")
     assert check.status == "accepted", check.message
     assert check.oracle == "fp64"
-    assert len(check.draws) == 12
+    assert all(draw.ok for draw in check.draws)
+    assert {"own-1", "own-2"} <= {draw.draw for draw in check.draws}
+    assert check.plane == room.session.plane().kind
+    assert not any("shared memory" in row for row in check.not_checked), check.not_checked
     print(f"{check.sandbox}, {check.wall_s:.2f} s")
 
 
@@ -71,12 +81,20 @@ def test_a_right_kernel_is_accepted(room: Room) -> None:
         ("WRONG", "incorrect", "32]: expected"),
         ("NOTHING", "incorrect", "was never written"),
         ("ILLEGAL", "crashed", "illegal memory access"),
+        ("BEYOND", "incorrect", "memory beside the outputs was overwritten"),
+        ("BEFORE", "incorrect", "memory beside the outputs was overwritten"),
+        ("UNWRITTEN", "incorrect", "expected"),
     ],
 )
 def test_faults_of_a_kernel_are_told_apart(room: Room, fault: str, status: str, words: str) -> None:
     check = room.check_native(fault)
     assert check.status == status, check.message
     assert words in check.message
+
+
+def test_a_write_behind_the_outputs_is_a_finding(room: Room) -> None:
+    check = room.check_native("BEYOND")
+    assert "out_of_bounds_write" in [row.rule for row in check.findings]
 
 
 def test_a_kernel_that_never_ends_is_timed_out_and_the_next_check_is_clean(room: Room) -> None:

@@ -12,7 +12,7 @@ from stitch_tools.models import STITCHER, Check, Contract, ReferenceFacts, Task
 from stitch_tools.processes.interpreter import find_interpreter
 from stitch_tools.processes.session import TargetSession
 from stitch_tools.store import Store
-from tests.tools.check_support import build, make_program, make_task, model_new
+from tests.tools.check_support import build, checked, make_program, make_task, model_new
 
 HEAD = "import torch\nfrom torch import nn\nimport torch.nn.functional as F\n"
 NORM = """
@@ -52,17 +52,7 @@ class Room:
             return reference.observe()
 
     def check(self, task: Task, program_source: str, options: CheckOptions | None = None) -> Check:
-        with ReferenceServer(self.session, task, self.store) as reference:
-            return check_program(
-                task,
-                model_new(self.store, HEAD + program_source),
-                None,
-                session=self.session,
-                store=self.store,
-                facts=reference.observe(),
-                options=options,
-                reference=reference,
-            )
+        return checked(self.session, self.store, task, model_new(self.store, HEAD + program_source), options)
 
 
 @pytest.fixture(scope="module")

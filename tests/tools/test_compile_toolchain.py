@@ -55,6 +55,17 @@ def test_only_an_old_compiler_is_a_clear_error(tmp_path: Path) -> None:
     assert "apt install g++" in caught.value.hint
 
 
+def test_a_clang_without_openmp_is_passed_over_and_told_what_it_lacks(tmp_path: Path) -> None:
+    clang = fake_compiler(tmp_path, "clang++", "clang version 18.1.3\n")
+    script = clang.read_text(encoding="utf-8")
+    clang.write_text(script.replace("cat", '[ "$1" = --version ] || exit 1\ncat', 1), encoding="utf-8")
+    with pytest.raises(EnvironmentMissingError, match=r"has no OpenMP \(omp\.h\)") as caught:
+        find_cpp_compiler({"PATH": str(tmp_path)})
+    assert "apt install libomp-dev" in caught.value.hint
+    newer = fake_compiler(tmp_path, "g++-11", GCC_TEXT.format(version="11.4.0"))
+    assert find_cpp_compiler({"PATH": str(tmp_path)}).path == newer
+
+
 def test_no_compiler_at_all_says_how_to_install_one(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentMissingError, match=r"no C\+\+ compiler") as caught:
         find_cpp_compiler({"PATH": str(tmp_path)})

@@ -102,3 +102,22 @@ def test_a_second_writer_is_told_pid_and_host_and_a_killed_one_leaves_no_lock(tm
             EventLog(path)
         holder.kill()
     EventLog(path).close()
+
+
+def test_an_interruption_leaves_a_whole_event_or_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "e.jsonl"
+    before = write_log(path, [{"a": 1}])
+
+    def press(handle: int) -> None:
+        raise KeyboardInterrupt
+
+    with EventLog(path) as log:
+        with monkeypatch.context() as patch:
+            patch.setattr("stitch_tools.events.os.fsync", press)
+            with pytest.raises(KeyboardInterrupt):
+                log.append("kind_1")
+        assert path.read_bytes() == before
+        log.append("stopped")
+    assert [(event.seq, event.kind) for event in read_events(path)] == [(0, "kind_0"), (1, "stopped")]

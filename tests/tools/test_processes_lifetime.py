@@ -56,10 +56,11 @@ def test_a_killed_controller_leaves_nothing(tmp_path: Path, level: str, started_
         family = proctree.descendants(controller.pid)
         assert len(family) >= 4  # zygote, init, worker, grandchild
         handles = [os.pidfd_open(pid) for pid in family]
-        killed_at = time.monotonic()
         controller.kill()
+    # Within milliseconds; but the machine may have other things to do.
+    deadline = time.monotonic() + 10.0
     for handle in handles:
-        assert ends_before(handle, killed_at + 1.0)
+        assert ends_before(handle, deadline)
         os.close(handle)
     with (tmp_path / "lock").open("w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

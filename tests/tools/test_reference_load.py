@@ -28,6 +28,8 @@ def get_inputs():
 def get_init_inputs():
     return [4]
 """
+ENDLESS = "x = []; x.append(x); return x"
+DEEP = "y = self.fc(x)\n        for _ in range(2000): y = [y]\n        return y"
 
 
 @pytest.fixture(autouse=True)
@@ -100,8 +102,29 @@ def test_a_function_and_an_instance_are_entries_too(tmp_path: Path) -> None:
         (("return [torch.rand(2, 4)]", "return [torch.rand(2, -4)]"), {}, "inputs", 13, "negative dimension"),
         (("return [torch.rand(2, 4)]", "return []"), {}, "wrong_inputs", 9, "get_inputs() gave 0 inputs"),
         (("return [torch.rand(2, 4)]", "return [torch.rand(2, 5)]"), {}, "forward", 10, "shapes cannot be"),
-        (("return self.fc(x)", "return self"), {}, "output", None, "output 0 is of type Model"),
-        (("return self.fc(x)", "return x.to_sparse()"), {}, "output", None, "only dense tensors"),
+        (("return self.fc(x)", "return self"), {}, "output", 9, "output 0 is of type Model"),
+        (("return self.fc(x)", "return x.to_sparse()"), {}, "output", 9, "only dense tensors"),
+        (("return self.fc(x)", "return x.to('meta')"), {}, "output", 9, "tensors hold no values"),
+        (("return self.fc(x)", DEEP), {}, "output", 9, "nested more than 64 deep"),
+        (("return self.fc(x)", "raise KeyboardInterrupt"), {}, "forward", 10, "KeyboardInterrupt"),
+        (
+            ("nn.Linear(size, size)", "nn.LazyLinear(size)"),
+            {},
+            "constructor",
+            5,
+            "fc.weight, fc.bias: of no size",
+        ),
+        (("return [torch.rand(2, 4)]", ENDLESS), {}, "inputs", 12, "get_inputs() gives what no program"),
+        (("return [torch.rand(2, 4)]", ENDLESS), {}, "inputs", 12, "or contains itself"),
+        (("return [4]", ENDLESS), {}, "init_inputs", 15, "or contains itself"),
+        (
+            ("torch.rand(2, 4)", "torch.eye(4).to_sparse()"),
+            {},
+            "inputs",
+            12,
+            "0 is a torch.sparse_coo tensor",
+        ),
+        (("torch.rand(2, 4)", "torch.rand(2, 4, device='meta')"), {}, "inputs", 12, "on the device `meta`"),
     ],
 )
 def test_each_fault_names_its_kind_cause_and_line(

@@ -1,5 +1,7 @@
 """The oracle is the reference in fp64: same random numbers, widened casts, honest about what is not wide."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -208,3 +210,27 @@ def test_the_format_of_matrix_products_and_convolutions_follows_the_contract(ref
     assert (
         convolution.rounding[0].floor("tf32", "fp32") < 1e-5 < convolution.rounding[0].floor("fp32", "tf32")
     )
+
+
+WITHOUT_COMPILER = """
+import sys
+import torch
+from stitch_tools.worker.reference.oracle import run_oracle
+oracle = run_oracle(torch.nn.Linear(4, 4), (torch.randn(2, 4),), forward_seed=1)
+print(oracle.outputs.tensors[0].dtype, "torch._dynamo" in sys.modules)
+"""
+
+
+def test_no_compiler_is_imported_for_it() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_COMPILER], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["torch.float64", "False"]
+
+
+def test_a_reference_that_compiles_itself_runs_in_fp64(reference: Reference) -> None:
+    compiled = torch.compile(lambda x: torch.nn.functional.gelu(x) * 3.0, backend="eager")
+    call, oracle, same = both(reference, Wrap(lambda module, x: compiled(x)), torch.randn(8, 16))
+    assert oracle.outputs.tensors[0].dtype == torch.float64
+    assert same
+    assert 0.0 < error(call, oracle) < 1e-6

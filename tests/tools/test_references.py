@@ -332,9 +332,10 @@ class TestLoosening:
         ("atol", 0.0),
         ("pytorch_share", 0.0),
         ("variants", [3, "get_small_inputs"]),
+        ("buffers", "const"),
         ("buffers", "updated"),
-        ("mode", "eval"),
     )
+    STATEMENTS = (("mode", "eval"), ("input_low", 0.0), ("input_high", 1.0))
 
     @pytest.mark.parametrize(("key", "value"), LOOSER)
     @pytest.mark.parametrize("source", ["caller", "task.toml"])
@@ -360,12 +361,31 @@ class TestLoosening:
         assert not contract.relaxed
         assert contract.sources == {key: "caller"}
 
+    @pytest.mark.parametrize(("key", "value"), STATEMENTS)
+    def test_only_the_task_file_may_say_freely_what_is_computed(
+        self, tmp_path: Path, store: Store, key: str, value: object
+    ) -> None:
+        write(tmp_path, {"net.py": MODEL})
+        with pytest.raises(UsageError, match=f"would be loosened: {key}"):
+            load(tmp_path, "net.py", store, overrides={key: value})
+        contract = load(tmp_path, "net.py", store, overrides={key: value}, allow_relaxed=True).contract
+        assert (contract.relaxed, contract.sources) == (True, {key: "caller"})
+        write(tmp_path, {"net.task.toml": f"[contract]\n{key} = {value!r}\n"})
+        contract = load(tmp_path, "net.py", store).contract
+        assert (contract.relaxed, contract.sources) == (False, {key: "task.toml"})
+
+    def test_every_key_of_the_contract_is_named_in_these_tests(self) -> None:
+        named = {key for key, _ in (*self.LOOSER, *self.TIGHTER, *self.STATEMENTS)}
+        assert named == {row.name for row in CONTRACT_KEYS}
+
     @pytest.mark.parametrize(
         ("said", "asked"),
         [
             ("rtol = 1e-5", {"rtol": 1e-4}),
             ("mode = 'eval'", {"mode": "train"}),
             ("buffers = 'updated'", {"buffers": "ignored"}),
+            ("buffers = 'updated'", {"buffers": "const"}),
+            ("variants = [3, 5]", {"variants": [3]}),
             ("input_low = 0", {"input_low": 0.5}),
         ],
     )
@@ -387,7 +407,7 @@ class TestLoosening:
             load(tmp_path, "net.py", store, overrides={"modes": "eval"})
         assert not isinstance(caught.value, TaskError)
         with pytest.raises(UsageError, match="above input_high"):
-            load(tmp_path, "net.py", store, overrides={"input_low": 2, "input_high": 1})
+            load(tmp_path, "net.py", store, overrides={"input_low": 2, "input_high": 1}, allow_relaxed=True)
 
     @given(
         st.dictionaries(
@@ -398,6 +418,22 @@ class TestLoosening:
     def test_any_override_is_taken_or_refused_with_our_own_error(self, values: dict[str, object]) -> None:
         with contextlib.suppress(StitchError):
             assert set(contract_values(values, "overrides")) <= {row.name for row in CONTRACT_KEYS}
+
+
+@pytest.mark.parametrize("codec", ["rot13", "hex"])
+def test_a_codec_that_is_no_text_encoding_is_named_with_its_line(
+    tmp_path: Path, store: Store, codec: str
+) -> None:
+    write(tmp_path, {"net.py": f"# a model\n# coding: {codec}\n{MODEL}"})
+    with pytest.raises(TaskError, match=rf"net\.py:2: '{codec}' is not a text encoding"):
+        load(tmp_path, "net.py", store)
+
+
+def test_an_import_that_no_file_can_be_named_like_is_no_file_beside_the_reference(
+    tmp_path: Path, store: Store
+) -> None:
+    write(tmp_path, {"net.py": f"import {'a' * 300}\n{MODEL}"})
+    assert [file.path for file in load(tmp_path, "net.py", store).files] == ["net.py"]
 
 
 def test_every_example_loads_with_its_contract_and_without_relaxation(tmp_path: Path, store: Store) -> None:

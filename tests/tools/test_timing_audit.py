@@ -8,7 +8,7 @@ import pytest
 from stitch_tools.timing.audit import cpu_seconds, moved_work, too_many_cpus
 from stitch_tools.timing.blocks import Rounds, Series, Visit
 from stitch_tools.timing.interference import snapshot
-from stitch_tools.timing.wording import others_disturb
+from stitch_tools.timing.wording import describe_disturbance, is_disturbed, others_disturb
 
 CALL_S = 20e-6
 
@@ -16,7 +16,7 @@ CALL_S = 20e-6
 def visits(put_off: float, blocks: int = 20, *, clean: bool = True) -> list[Visit]:
     """Visits of one block each: of the k calls between its gos a share is put off into the next short go."""
     slope_s, whole_s = CALL_S * (1.0 - 2.0 * put_off), CALL_S
-    return [Visit((slope_s,), (whole_s,), (1.0,), (1.0,), clean=clean) for _ in range(blocks)]
+    return [Visit((slope_s,), (whole_s,), (1.0,), (1.0,), whole_s, clean=clean) for _ in range(blocks)]
 
 
 def test_a_slope_that_agrees_with_the_whole_time_is_no_doubt() -> None:
@@ -44,6 +44,14 @@ def test_only_disturbance_beside_a_baseline_is_that_of_others(dirty: str, others
     series = {name: Series(visits(0.0, clean=name != dirty)) for name in names}
     rounds = Rounds(series, snapshot(), snapshot())
     assert others_disturb(rounds, "program") == others
+
+
+@pytest.mark.parametrize(("dirty", "disturbed"), [(2, False), (3, True)])
+def test_more_than_a_tenth_of_all_visits_left_out_is_a_disturbed_timing(dirty: int, disturbed: bool) -> None:
+    eager = [*visits(0.0, 10 - dirty), *visits(0.0, dirty, clean=False)]
+    rounds = Rounds({"program": Series(visits(0.0, 10)), "eager": Series(eager)}, snapshot(), snapshot())
+    assert is_disturbed(rounds) == disturbed
+    assert ("3 of 20 visits were left out" in describe_disturbance(rounds)) == disturbed
 
 
 def test_a_few_blocks_prove_nothing() -> None:

@@ -20,7 +20,7 @@ from stitch_tools.timing.device_lock import device_lock
 from stitch_tools.timing.ring import ring_shape
 from stitch_tools.timing.seats import Field, Seat, deal, seat_program
 from stitch_tools.timing.statistics import outcome_of
-from tests.tools.check_support import AFFINE, PROGRAMS, build, make_program, make_task, model_new
+from tests.tools.check_support import AFFINE, affine_program, build, make_task, model_new
 
 RULES = Rules(min_rounds=10, max_rounds=10, blocks_per_visit=1, ignore_others=True)
 EAGER_ONLY = BenchOptions(baselines=("eager",), rules=RULES, budget_s=30.0)
@@ -34,11 +34,6 @@ class Room:
         self.task = make_task(store, AFFINE)
         with ReferenceServer(session, self.task, store) as reference:
             self.facts = reference.observe()
-
-    def program(self, *variant: str) -> Program:
-        header = "".join(f"#define {line}\n" for line in variant).encode()
-        source = (PROGRAMS / "affine.cpp").read_bytes()
-        return make_program(self.store, {"affine.cpp": source, "variant.h": header}, "affine.cpp")
 
     def bench(
         self,
@@ -73,7 +68,7 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
 
 
 def test_a_program_that_sleeps_is_slower_and_its_times_are_complete(room: Room) -> None:
-    bench = room.bench(room.program("SLEEP_MS 2"))
+    bench = room.bench(affine_program(room.store, "SLEEP_MS 2"))
     assert (bench.outcome, bench.message) == ("slower", "")
     assert [timing.name for timing in bench.timings] == ["program", "eager"]
     assert all(timing.n >= 20 for timing in bench.timings)
@@ -94,7 +89,7 @@ def test_a_program_that_sleeps_is_slower_and_its_times_are_complete(room: Room) 
 
 @pytest.mark.parametrize("variant", ["LAZY_AFTER 500", "WRONG_AFTER 500"])
 def test_a_program_that_cheats_under_the_clock_is_found_by_its_outputs(room: Room, variant: str) -> None:
-    bench = room.bench(room.program(variant))
+    bench = room.bench(affine_program(room.store, variant))
     assert bench.outcome == "unmeasured"
     assert "another result than the check" in bench.message
     assert bench.ratios == ()
@@ -104,7 +99,7 @@ def test_a_program_that_cheats_under_the_clock_is_found_by_its_outputs(room: Roo
     ("variant", "reason"), [("FAIL_AFTER 300", "status 1"), ("CRASH_AFTER 300", "SIGSEGV")]
 )
 def test_a_program_that_fails_under_the_clock_is_unmeasured(room: Room, variant: str, reason: str) -> None:
-    bench = room.bench(room.program(variant))
+    bench = room.bench(affine_program(room.store, variant))
     assert (bench.outcome, bench.program_failed) == ("unmeasured", True)
     assert reason in bench.message
 
@@ -118,7 +113,7 @@ def test_a_program_that_fails_under_the_clock_is_unmeasured(room: Room, variant:
 )
 def test_a_program_that_fails_at_once_costs_no_baseline(room: Room, variant: str, reason: str) -> None:
     said: list[str] = []
-    bench = room.bench(room.program(variant), emit=said.append)
+    bench = room.bench(affine_program(room.store, variant), emit=said.append)
     assert (bench.outcome, bench.program_failed, bench.timings) == ("unmeasured", True, ())
     assert reason in bench.message
     assert "preparing eager" not in said
@@ -148,7 +143,7 @@ def test_a_request_to_stop_ends_the_timing_before_its_next_part(room: Room, last
 
     options = EAGER_ONLY if "timing" in last else replace(EAGER_ONLY, baselines=("eager", "compile:default"))
     with pytest.raises(InterruptedRunError):
-        room.bench(room.program(), options, emit=listen, stop=stop)
+        room.bench(affine_program(room.store), options, emit=listen, stop=stop)
     assert said[-1].startswith(last)
     assert not any(sentence.startswith(never) for sentence in said)
 
@@ -158,7 +153,7 @@ def test_contestants_get_ready_while_another_process_times(
 ) -> None:
     monkeypatch.setenv("STITCH_LOCK_DIR", str(tmp_path))
     said: list[str] = []
-    program = room.program()
+    program = affine_program(room.store)
     with device_lock("cpu", wait_s=1.0), pytest.raises(LockedError):
         benchmark_program(
             room.task,
@@ -193,7 +188,7 @@ def test_the_same_program_twice_is_alike_and_twice_the_work_is_slower(room: Room
         weights, draws = deal(stack, judge, (1, 2))
 
         def seat(name: str, variant: str) -> Seat:
-            program = room.program(variant)
+            program = affine_program(room.store, variant)
             built = build(program, room.store)
             found = seat_program(stack, place, program, built, weights=weights, draws=draws, samples=1)
             found.name = name
@@ -217,7 +212,7 @@ def test_the_same_program_twice_is_alike_and_twice_the_work_is_slower(room: Room
 
 def test_a_baseline_that_cannot_be_built_is_left_out_with_its_reason(room: Room) -> None:
     options = replace(EAGER_ONLY, baselines=("eager", "cudagraph", "nonsense"))
-    bench = room.bench(room.program("SLEEP_MS 1"), options)
+    bench = room.bench(affine_program(room.store, "SLEEP_MS 1"), options)
     absent = {timing.name: timing.note for timing in bench.timings if timing.latency_us is None}
     assert set(absent) == {"cudagraph", "nonsense"}
     assert "unknown baseline" in absent["nonsense"]
@@ -228,7 +223,7 @@ def test_a_program_for_a_device_that_is_not_here_is_unmeasured(room: Room) -> No
     task = room.task.model_copy(update={"target": "cuda:sm_10"})
     bench = benchmark_program(
         task,
-        room.program(),
+        affine_program(room.store),
         None,
         session=room.session,
         store=room.store,
@@ -243,7 +238,7 @@ def test_a_program_for_a_device_that_is_not_here_is_unmeasured(room: Room) -> No
 
 def test_a_program_that_was_not_built_is_unmeasured(room: Room) -> None:
     bench = benchmark_program(
-        room.task, room.program(), None, session=room.session, store=room.store, facts=room.facts
+        room.task, affine_program(room.store), None, session=room.session, store=room.store, facts=room.facts
     )
     assert (bench.outcome, bench.message) == ("unmeasured", "the program was not built")
     assert bench.program_failed
@@ -252,7 +247,7 @@ def test_a_program_that_was_not_built_is_unmeasured(room: Room) -> None:
 @pytest.mark.slow
 def test_torch_compile_is_timed_beside_eager(room: Room) -> None:
     options = replace(EAGER_ONLY, baselines=None, quick=True)
-    bench = room.bench(room.program("SLEEP_MS 1"), options)
+    bench = room.bench(affine_program(room.store, "SLEEP_MS 1"), options)
     timing = next(timing for timing in bench.timings if timing.name == "compile:default")
     assert timing.latency_us is not None, timing.note
     assert bench.ratio("compile:default") is not None
@@ -262,7 +257,7 @@ def test_torch_compile_is_timed_beside_eager(room: Room) -> None:
 def test_without_a_compiler_a_python_loop_is_used_and_named(
     room: Room, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program = room.program("SLEEP_MS 1")
+    program = affine_program(room.store, "SLEEP_MS 1")
     built = build(program, room.store)
     monkeypatch.setenv("PATH", str(tmp_path))
     for name in ("STITCH_CXX", "CXX"):

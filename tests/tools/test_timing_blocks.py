@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from stitch_tools.timing.blocks import Rules, calibrate, run_rounds, visit
+from stitch_tools.timing.contestant import ContestantFailedError
+from stitch_tools.timing.gains import ratio_of
 from stitch_tools.timing.interference import (
     Snapshot,
     find_pressure,
@@ -39,6 +41,9 @@ class Simulated:
         self.gos.append(calls)
         factor = self.random.lognormvariate(0.0, self.noise) if self.noise else 1.0
         return self.go_s + calls * self.call_s * factor
+
+    def renew(self) -> None:
+        assert self.running, f"{self.name} was asked while it stood still"
 
     def pause(self) -> None:
         self.running = False
@@ -158,6 +163,22 @@ def test_a_visit_that_never_is_undisturbed_does_not_enter_the_ratio() -> None:
     assert rounds.ratio("eager", "program", FIGURE) is None
 
 
+def test_rounds_are_given_up_in_time_where_not_one_was_undisturbed() -> None:
+    contestants = [Simulated("program", 1e-3), Simulated("eager", 2e-3)]
+    ticks = iter(range(10**6))
+    rules = Rules(max_rounds=10, give_up_s=0.0)
+    rounds = run_rounds(
+        contestants,
+        rules=rules,
+        figure=FIGURE,
+        until_s=FOREVER,
+        watch=lambda: Snapshot(0.0, next(ticks), None),
+    )
+    assert len(rounds.series["eager"].visits) == 2
+    rounds = run_rounds(contestants, rules=rules, figure=FIGURE, until_s=FOREVER, watch=quiet)
+    assert len(rounds.series["eager"].visits) == 20, "one that was is enough to go on"
+
+
 def test_waiting_for_a_cpu_counts_as_a_disturbance_from_a_share_on() -> None:
     begin = Snapshot(0.0, 5, 1000)
     assert not was_disturbed(begin, Snapshot(0.020, 5, 1900))
@@ -227,3 +248,47 @@ def test_pressure_is_asked_where_it_speaks_about_us(
         write_pressure(cgroups / "user.slice" / "cpu.pressure", own)
     names = {"machine": machine, "own": cgroups / "user.slice" / "cpu.pressure", None: None}
     assert find_pressure(tmp_path, cgroups, cpus) == names[expected]
+
+
+def test_a_visit_whose_calls_take_far_longer_than_at_first_ends() -> None:
+    contestant = Simulated("program", 20e-6)
+    contestant.resume()
+    pace = calibrate(contestant, Rules())
+    with pytest.raises(ContestantFailedError, match="more than 20 times as long"):
+        visit(contestant, pace, Rules(slack_s=-60.0), quiet)
+    assert not contestant.running
+
+
+class PutsOff(Simulated):
+    """Moves a share of each longer go into the one after it: the slope shrinks, not the sum."""
+
+    put_off_s = 0.0
+
+    def go(self, calls: int) -> float:
+        seconds = super().go(calls)
+        before, self.put_off_s = self.put_off_s, 0.0
+        if len(self.gos) > 1 and calls == 2 * self.gos[-2]:
+            self.put_off_s = 0.2 * calls * self.call_s
+        return seconds + before - self.put_off_s
+
+
+@pytest.mark.parametrize(("kind", "outcome"), [(PutsOff, "inconclusive"), (Simulated, "slower")])
+def test_work_that_is_put_off_gains_nothing_over_whole_visits(kind: type[Simulated], outcome: str) -> None:
+    contestants = [kind("program", 1.2e-3), Simulated("eager", 1e-3)]
+    rules = Rules(warm_s=0.0, min_rounds=10, max_rounds=10)
+    rounds = run_rounds(contestants, rules=rules, figure=FIGURE, until_s=FOREVER, watch=quiet)
+    whole = rounds.whole_ratio("eager", "program")
+    assert whole is not None
+    assert whole.middle == pytest.approx(1 / 1.2, rel=0.03)
+    ratio = ratio_of(rounds, "eager", "program", figure=FIGURE, noise=0.07)
+    assert ratio is not None
+    assert ratio.outcome == outcome
+    assert (ratio.speedup > 1.2) == (kind is PutsOff)
+
+
+def test_a_gain_by_both_accounts_is_one() -> None:
+    contestants = [Simulated("program", 1e-3, noise=0.02), Simulated("eager", 1.2e-3, noise=0.02)]
+    rounds = run_rounds(contestants, rules=Rules(), figure=FIGURE, until_s=FOREVER, watch=quiet)
+    ratio = ratio_of(rounds, "eager", "program", figure=FIGURE, noise=0.07)
+    assert ratio is not None
+    assert ratio.outcome == "faster"

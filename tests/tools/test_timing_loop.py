@@ -12,7 +12,8 @@ from stitch_tools.compile.toolchain import find_cpp_compiler
 from stitch_tools.errors import EnvironmentMissingError
 from stitch_tools.host_build import build_runner
 from stitch_tools.timing.contestant import ContestantFailedError, PipeContestant, Pipes
-from stitch_tools.worker.timed_loop import LoopLog, NativeRunner, serve_python
+from stitch_tools.worker.ring_words import COLLECT, RENEW, request
+from stitch_tools.worker.timed_loop import LoopLog, NativeRunner, Service, serve_python
 
 SLOTS = 3
 Serve = Callable[[int, int], LoopLog]
@@ -62,6 +63,10 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> NativeRunner:
     return NativeRunner(str(built_runner(tmp_path_factory.mktemp("cache"))), cuda=False)
 
 
+def no_request(word: int, slot: int) -> None:
+    raise AssertionError(f"nobody asked for anything: {word:#x} at {slot}")
+
+
 class Calls:
     """A stand-in for stitch_forward that notes which slot it was given."""
 
@@ -76,7 +81,7 @@ class Calls:
         self.slots.append((args - ctypes.addressof(self.ring)) // 72)
         return 2 if len(self.slots) == self._fail_at else 0
 
-    def serve(self, runner: NativeRunner) -> Serve:
+    def serve(self, runner: NativeRunner, service: Service = no_request) -> Serve:
         address = ctypes.cast(self.forward, ctypes.c_void_p).value
         assert address is not None
         return lambda go_fd, done_fd: runner.serve(
@@ -86,6 +91,7 @@ class Calls:
             slots=SLOTS,
             go_fd=go_fd,
             done_fd=done_fd,
+            service=service,
         )
 
 
@@ -96,10 +102,11 @@ def loop(request: pytest.FixtureRequest, runner: NativeRunner) -> Iterator[tuple
         yield Loop(calls.serve(runner)), calls.slots
     else:
         seen: list[int] = []
-        yield (
-            Loop(lambda go_fd, done_fd: serve_python(seen.append, slots=SLOTS, go_fd=go_fd, done_fd=done_fd)),
-            seen,
-        )
+
+        def in_python(go_fd: int, done_fd: int) -> LoopLog:
+            return serve_python(seen.append, slots=SLOTS, go_fd=go_fd, done_fd=done_fd, service=no_request)
+
+        yield Loop(in_python), seen
 
 
 def test_a_go_makes_as_many_calls_as_it_says_over_the_slots_in_turn(loop: tuple[Loop, list[int]]) -> None:
@@ -136,6 +143,54 @@ def test_a_failing_call_ends_its_go_with_the_programs_own_status(runner: NativeR
         running.contestant.go(10)
     running.end()
     assert len(calls.slots) == 5
+
+
+@pytest.mark.parametrize("form", ["c", "python"])
+def test_a_request_between_gos_is_served_with_the_next_slot_and_is_in_no_log(
+    runner: NativeRunner, form: str
+) -> None:
+    served: list[tuple[int, int]] = []
+
+    def service(word: int, slot: int) -> None:
+        served.append((word, slot))
+
+    calls = Calls()
+
+    def in_python(go_fd: int, done_fd: int) -> LoopLog:
+        return serve_python(calls.slots.append, slots=SLOTS, go_fd=go_fd, done_fd=done_fd, service=service)
+
+    running = Loop(calls.serve(runner, service) if form == "c" else in_python)
+    running.contestant.go(2)
+    running.contestant.ask(request(RENEW, 5))
+    running.contestant.go(2)
+    running.contestant.ask(request(COLLECT, 1))
+    log = running.end()
+    assert served == [(request(RENEW, 5), 2), (request(COLLECT, 1), 1)]
+    assert calls.slots == [0, 1, 2, 0]
+    assert [calls for calls, _ in log.entries] == [2, 2]
+    assert [calls for calls, _ in running.contestant.history] == [2, 2]
+
+
+def test_a_request_that_fails_in_c_is_told_and_raised_when_the_loop_has_ended(runner: NativeRunner) -> None:
+    raised: list[str] = []
+
+    def service(word: int, slot: int) -> None:
+        raise ValueError(f"{word:#x} at {slot}")
+
+    serve = Calls().serve(runner, service)
+
+    def noting(go_fd: int, done_fd: int) -> LoopLog:
+        try:
+            return serve(go_fd, done_fd)
+        except ValueError as error:
+            raised.append(str(error))
+            return LoopLog(0, [], "c")
+
+    running = Loop(noting)
+    with pytest.raises(ContestantFailedError, match="asked for between calls"):
+        running.contestant.ask(request(RENEW, 5))
+    running.end()
+    assert raised == [f"{request(RENEW, 5):#x} at 0"]
 
 
 def test_a_loop_that_dies_is_a_failure_and_not_a_time() -> None:

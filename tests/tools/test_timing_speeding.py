@@ -20,7 +20,7 @@ from stitch_tools.timing import BenchOptions, benchmark_program
 from stitch_tools.timing.blocks import Rules
 from stitch_tools.timing.speeding import NO_CEILINGS
 from stitch_tools.timing.writer import SOURCE
-from tests.tools.check_support import AFFINE, PROGRAMS, build, make_program, make_task, model_new
+from tests.tools.check_support import AFFINE, affine_program, build, make_program, make_task, model_new
 
 VIEW = AFFINE.replace("x * 2.0 + 1.0", "x.t()")
 RULES = Rules(min_rounds=10, max_rounds=10, blocks_per_visit=1, ignore_others=True)
@@ -54,11 +54,6 @@ class Room:
         assert cached_ceilings("cpu", threads=self.session.threads, cache_dir=cache_dir) == measured
         return cache_dir
 
-    def affine(self, variant: str) -> Program:
-        source = (PROGRAMS / "affine.cpp").read_bytes()
-        files = {"affine.cpp": source, "variant.h": f"#define {variant}\n".encode()}
-        return make_program(self.store, files, "affine.cpp")
-
     def bench(self, program: Program, cache_dir: Path, reference: str = AFFINE) -> Bench:
         task = make_task(self.store, reference)
         with ReferenceServer(self.session, task, self.store) as server:
@@ -91,7 +86,7 @@ def rules(bench: Bench) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_a_program_that_leaves_old_results_in_place_is_faster_than_memory(room: Room) -> None:
-    bench = room.bench(room.affine("KEEPS 5000"), room.ceilings("cheat", 20e9))
+    bench = room.bench(affine_program(room.store, "KEEPS 5000"), room.ceilings("cheat", 20e9))
     assert rules(bench)["faster_than_memory"] == "fatal", (bench.message, bench.bounds)
     assert (bench.outcome, bench.ratios, bench.rejected) == ("unmeasured", (), True)
     assert any("it does not write them all" in row.message for row in bench.findings)
@@ -103,7 +98,7 @@ def test_a_program_that_leaves_old_results_in_place_is_faster_than_memory(room: 
 def test_an_honest_program_is_not_convicted_by_ceilings_that_are_far_too_low(room: Room) -> None:
     # A hundredth of any machine's bandwidth, as if neighbours had taken the rest while it was measured.
     cache_dir = room.ceilings("low", 0.1e9)
-    bench = room.bench(room.affine("REPEAT 1"), cache_dir)
+    bench = room.bench(affine_program(room.store, "REPEAT 1"), cache_dir)
     assert not bench.rejected, bench.findings
     assert bench.outcome != "unmeasured"
     mended = cached_ceilings("cpu", threads=room.session.threads, cache_dir=cache_dir)
@@ -131,7 +126,7 @@ def test_a_python_program_may_hand_out_views_of_its_inputs(room: Room) -> None:
 
 
 def test_without_ceilings_the_bound_is_not_checked_and_says_so(room: Room) -> None:
-    bench = room.bench(room.affine("SLEEP_MS 1"), room.root / "empty")
+    bench = room.bench(affine_program(room.store, "SLEEP_MS 1"), room.root / "empty")
     assert bench.not_checked == (NO_CEILINGS,)
     assert bench.bounds == ()
 

@@ -17,7 +17,7 @@ from stitch_tools.store import Store
 from stitch_tools.timing.ring import RingShape
 from stitch_tools.timing.seats import Field, deal, seat_program
 from stitch_tools.timing.unseen import Unseen, try_unseen
-from tests.tools.check_support import PROGRAMS, build, make_program, make_task, model_new
+from tests.tools.check_support import AFFINE_NEW, affine_program, build, make_task, model_new
 
 REFERENCE = """
 import torch
@@ -31,13 +31,6 @@ def get_inputs():
 
 def get_init_inputs():
     return []
-"""
-HONEST = """
-import torch
-
-class ModelNew(torch.nn.Module):
-    def forward(self, x):
-        return x * 2.0 + 1.0
 """
 TABLE_BY_VALUE = """
 import time, torch
@@ -75,12 +68,6 @@ class Room:
     session: TargetSession
     store: Store
 
-    def native(self, *variant: str) -> Program:
-        """`affine.cpp` with these definitions."""
-        header = "".join(f"#define {line}\n" for line in variant).encode()
-        source = (PROGRAMS / "affine.cpp").read_bytes()
-        return make_program(self.store, {"affine.cpp": source, "variant.h": header}, "affine.cpp")
-
     def look(self, program: Program, per_call_s: float | None = None) -> tuple[Unseen, int]:
         """What new inputs show, and how many outputs were compared.
 
@@ -113,10 +100,10 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
 
 
 def test_a_program_that_keeps_its_results_by_value_is_slow_on_new_inputs(room: Room) -> None:
-    seen, _ = room.look(room.native("KEEPS_BY_VALUE", "SLEEP_MS 5"))
+    seen, _ = room.look(affine_program(room.store, "KEEPS_BY_VALUE", "SLEEP_MS 5"))
     assert seen.wrong is None
     assert seen.doubt is not None
-    assert "results are kept by the values of inputs" in seen.doubt
+    assert "calls on inputs that never came before take" in seen.doubt
 
 
 def test_a_python_program_that_prepares_for_values_is_slow_on_new_inputs(room: Room) -> None:
@@ -127,15 +114,15 @@ def test_a_python_program_that_prepares_for_values_is_slow_on_new_inputs(room: R
 
 @pytest.mark.parametrize("form", ["native", "python"])
 def test_an_honest_program_is_right_and_as_quick_on_new_inputs(room: Room, form: str) -> None:
-    paused = HONEST.replace("return", "import time; time.sleep(0.005); return")
-    program = room.native("SLEEP_MS 5") if form == "native" else model_new(room.store, paused)
+    paused = AFFINE_NEW.replace("return", "import time; time.sleep(0.005); return")
+    program = affine_program(room.store, "SLEEP_MS 5") if form == "native" else model_new(room.store, paused)
     seen, compared = room.look(program)
     assert seen == Unseen()
     assert compared >= 1
 
 
 def test_a_quick_program_on_many_new_inputs_has_few_of_its_outputs_compared(room: Room) -> None:
-    seen, compared = room.look(model_new(room.store, HONEST), per_call_s=1e-3)
+    seen, compared = room.look(model_new(room.store, AFFINE_NEW), per_call_s=1e-3)
     assert seen.wrong is None
     assert compared == 5
 
@@ -143,6 +130,6 @@ def test_a_quick_program_on_many_new_inputs_has_few_of_its_outputs_compared(room
 @pytest.mark.parametrize("variant", ["LAZY_AFTER", "WRONG_AFTER"])
 def test_a_program_that_computes_known_inputs_only_is_wrong_on_new_ones(room: Room, variant: str) -> None:
     """It works twice around the ring, and once around the small one, which has 20 slots for calls of 5 ms."""
-    seen, _ = room.look(room.native(f"{variant} {2 * SLOTS + 20}"), per_call_s=5e-3)
+    seen, _ = room.look(affine_program(room.store, f"{variant} {2 * SLOTS + 20}"), per_call_s=5e-3)
     assert seen.wrong is not None
     assert "another result than the check" in seen.wrong

@@ -28,6 +28,7 @@ def ratio(low: float, high: float, outcome: BenchOutcome = "inconclusive") -> Ra
         (None, {"rounds": 0}, "no undisturbed round of eager was measured"),
         (ratio(1.03, 1.31), {"rounds": 12}, "1.030 to 1.310, does not clear the 7% by which two runs"),
         (ratio(0.98, 1.31), {"rounds": 12}, "does not exclude equality"),
+        (ratio(1.25, 1.31), {"rounds": 12}, "1.250 to 1.310, is not that of whole visits"),
     ],
 )
 def test_one_reason_is_given_and_it_fits_the_figures(

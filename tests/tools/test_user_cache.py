@@ -7,7 +7,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from stitch_tools.models import Task
-from stitch_tools.timing.seats import Field, _inductor_folder
+from stitch_tools.timing.baseline_seats import inductor_folder
+from stitch_tools.timing.seats import Field
 from stitch_tools.user_cache import SIZE_CAP_BYTES, evict_unused, folder_size
 
 
@@ -41,7 +42,7 @@ def test_compiled_baselines_of_old_tasks_make_room_for_new_ones(tmp_path: Path) 
             cache_dir=tmp_path, task=task, session=cast("Any", SimpleNamespace(torch_version="2.6.0"))
         ),
     )
-    own = _inductor_folder(place)
+    own = inductor_folder(place)
     assert not stale.exists()
     assert running.is_dir()
     assert (own / "triton").is_dir()

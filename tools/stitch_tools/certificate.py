@@ -14,9 +14,21 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from stitch_tools.errors import CertificateError, StoreError, UsageError
-from stitch_tools.models import Bench, Check, Environment, Fact, SourceFile, canonical_json, sha256_hex
+from stitch_tools.models import (
+    Bench,
+    Check,
+    Environment,
+    Fact,
+    Program,
+    ReferenceFacts,
+    SourceFile,
+    Task,
+    canonical_json,
+    sha256_hex,
+)
 from stitch_tools.signature import Signature, sign_certificate, verify_signature
 from stitch_tools.store import checked_path, write_atomically
 
@@ -66,6 +78,38 @@ class Archive:
         """The entries below `prefix/`, by the rest of their path."""
         start = prefix + "/"
         return {path[len(start) :]: data for path, data in self.entries.items() if path.startswith(start)}
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a certificate is about; the files that task and program name lie in the archive."""
+
+    task: Task
+    program: Program
+    facts: ReferenceFacts
+
+
+def read_contents(archive: Archive, path: Path) -> Contents:
+    """Task, program and facts of the archive that was read from `path`.
+
+    Raises:
+        CertificateError: one of them, or a file that one of them names, is missing or cannot be read.
+    """
+    found = Contents(
+        task=_entry(archive, "task.json", Task, path),
+        program=_entry(archive, "program.json", Program, path),
+        facts=_entry(archive, "facts.json", ReferenceFacts, path),
+    )
+    for folder, files in (("task", found.task.files), ("program", found.program.files)):
+        for file in files:
+            name = f"{folder}/{file.path}"
+            if name not in archive.entries:
+                raise CertificateError(f"{path} lacks {name}", hint=_INCOMPLETE_HINT)
+            if sha256_hex(archive.entries[name]) != file.sha256:
+                raise CertificateError(
+                    f"{path}: {name} is not the file that {folder}.json names", hint=_INCOMPLETE_HINT
+                )
+    return found
 
 
 def seal_certificate(draft: Certificate, entries: Mapping[str, bytes]) -> Archive:
@@ -132,6 +176,19 @@ def read_certificate(path: Path) -> Archive:
 
 _HINT = "name a .stitch.zip; `stitch-mcp certify RUN --output FILE` writes that of a run"
 _DAMAGED_HINT = "get an undamaged copy, or solve again"
+_INCOMPLETE_HINT = "it was not written by stitch-mcp, or by a newer one: get another copy, or solve again"
+_FactT = TypeVar("_FactT", bound=Fact)
+
+
+def _entry(archive: Archive, name: str, kind: type[_FactT], path: Path) -> _FactT:
+    if name not in archive.entries:
+        raise CertificateError(f"{path} lacks {name}", hint=_INCOMPLETE_HINT)
+    try:
+        return kind.from_json_bytes(archive.entries[name])
+    except ValueError as error:
+        raise CertificateError(
+            f"{path}: {name} is no {kind.__name__} that this version can read", hint=_INCOMPLETE_HINT
+        ) from error
 
 
 def _read_entries(data: bytes, path: Path) -> dict[str, bytes]:

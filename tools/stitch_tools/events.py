@@ -150,10 +150,11 @@ class EventLog:
                 if written != len(line):
                     raise OSError(28, "No space left on device")
                 os.fsync(self._handle)
-            except OSError:
+                self.events.append(event)
+            except BaseException:  # handed on: what interrupts leaves a whole event or none, too
                 os.ftruncate(self._handle, size)
+                del self.events[event.seq :]
                 raise
-        self.events.append(event)
         if self._on_event:
             self._on_event(event)
         return event

@@ -3,6 +3,7 @@
 import ast
 import difflib
 import io
+import re
 import sys
 import tokenize
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from stitch_tools.errors import TaskError
 from stitch_tools.small_file import read_small
 
 _MAX_MODULES = 500
+_CODING = re.compile(rb"#.*coding[:=]")
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,10 @@ def read_python(path: Path) -> PythonSource:
         tree = ast.parse(text, filename=str(path))
     except SyntaxError as error:
         raise _syntax_error(path, error) from error
+    except LookupError as error:  # a codec between bytes, or between texts: `# coding: rot13`
+        line = 1 + next((at for at, text in enumerate(data.split(b"\n", 2)) if _CODING.search(text)), 0)
+        hint = "save it as UTF-8 text, and leave the line out"
+        raise TaskError(f"{path}:{line}: {str(error).partition(';')[0]}", hint=hint) from error
     except (UnicodeDecodeError, ValueError) as error:
         raise TaskError(f"{path} is not Python source: {error}", hint="save it as UTF-8 text") from error
     except (RecursionError, MemoryError) as error:
@@ -154,10 +160,17 @@ def _module_files(dotted: str, *bases: Path) -> Iterator[Path]:
         hits: list[Path] = []
         for depth in range(1, len(parts) + 1):
             stem = base.joinpath(*parts[:depth])
-            hits += [path for path in (stem / "__init__.py", stem.with_suffix(".py")) if path.is_file()][:1]
+            hits += [path for path in (stem / "__init__.py", stem.with_suffix(".py")) if _is_file(path)][:1]
         if hits:
             yield from hits
             return
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that is longer than any file's, a folder that may not be searched: not ours
+        return False
 
 
 def _top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:

@@ -78,17 +78,6 @@ def can_write(folder: Path) -> bool:
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
-def make_scratch(prefix: str) -> Path:
-    """A new folder among the system's temporary files, which the caller removes.
-
-    Raises:
-        StoreError: it cannot be made.
-    """
-    root = Path(tempfile.gettempdir())
-    with storing(root, "TMPDIR"):
-        return Path(tempfile.mkdtemp(prefix=prefix, dir=root))
-
-
 def sync_folder(folder: Path) -> None:
     """Make a rename in `folder` durable, where the file system can."""
     with contextlib.suppress(OSError):
@@ -198,7 +187,7 @@ class Store:
                     raise
 
 
-_MEND = "repeat what stored it: `stitch-mcp solve REFERENCE` for a run, the same call for anything else"
+_MEND = "repeat what stored it: `stitch-mcp solve --resume RUN` for a run, the same call for anything else"
 """Storing the same content again mends a blob."""
 
 

@@ -22,6 +22,8 @@ Value = str | int | float | tuple[str, ...] | None
 Looser = Callable[[Value, Value], bool]
 
 _PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
+_BUFFERS = ("ignored", "const", "updated")
+"""Each compares what the one before it does, and more."""
 
 
 def _larger(before: Value, after: Value) -> bool:
@@ -36,8 +38,8 @@ def _fixes_shape(before: Value, after: Value) -> bool:
     return before == "batch-probe" and after == "fixed"
 
 
-def _ignores(before: Value, after: Value) -> bool:
-    return after == "ignored" and before != "ignored"
+def _compares_fewer_buffers(before: Value, after: Value) -> bool:
+    return _BUFFERS.index(str(after)) < _BUFFERS.index(str(before))
 
 
 def _writes_less(before: Value, after: Value) -> bool:
@@ -48,9 +50,8 @@ def _drops(before: Value, after: Value) -> bool:
     return not set(cast("tuple[str, ...]", before)) <= set(cast("tuple[str, ...]", after))
 
 
-def _never(before: Value, after: Value) -> bool:
-    del before, after
-    return False
+def _differs(before: Value, after: Value) -> bool:
+    return after != before
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,11 @@ class ContractKey:
     looser: Looser
     choices: tuple[str, ...] = ()
     statement: bool = False
-    """Says what is computed, not how exactly: the task may choose freely, a caller may not contradict it."""
+    """Says what is computed, not how exactly: the task file alone may say it freely.
+
+    For a caller any other mode or range asks for less than was written down, be it the task's or the default:
+    a range of inputs takes away draws, a mode takes away what the module does in the other one.
+    """
 
 
 CONTRACT_KEYS = (
@@ -75,7 +80,7 @@ CONTRACT_KEYS = (
     ContractKey(
         "conv_precision", "choice", "least precise format in convolutions", _less_precise, _PRECISIONS
     ),
-    ContractKey("mode", "choice", "mode of the module when it runs", _never, ("train", "eval"), True),
+    ContractKey("mode", "choice", "mode of the module when it runs", _differs, ("train", "eval"), True),
     ContractKey(
         "shape_policy",
         "choice",
@@ -87,9 +92,8 @@ CONTRACT_KEYS = (
         "buffers",
         "choice",
         "what happens to buffers that forward updates",
-        _ignores,
+        _compares_fewer_buffers,
         ("const", "updated", "ignored"),
-        True,
     ),
     ContractKey(
         "input_writes",
@@ -100,8 +104,8 @@ CONTRACT_KEYS = (
     ),
     ContractKey("variants", "names", "leading sizes, or other input makers, that must work too", _drops),
     ContractKey("pytorch_share", "number", "share of the time that eager PyTorch may take", _larger),
-    ContractKey("input_low", "number", "smallest value of floating inputs", _never, statement=True),
-    ContractKey("input_high", "number", "largest value of floating inputs", _never, statement=True),
+    ContractKey("input_low", "number", "smallest value of floating inputs", _differs, statement=True),
+    ContractKey("input_high", "number", "largest value of floating inputs", _differs, statement=True),
 )
 
 TASK_KEYS = {
@@ -206,8 +210,8 @@ def build_contract(
             if row.name not in given or given[row.name] == values[row.name]:
                 continue
             before, after = values[row.name], given[row.name]
-            contradicts = row.statement and row.name in sources
-            if contradicts or row.looser(before, after):
+            is_free = row.statement and source == "task.toml"
+            if not is_free and row.looser(before, after):
                 relaxed.append(f"{row.name} = {after} ({source}), was {before}")
             values[row.name], sources[row.name] = after, source
     if relaxed and not allow_relaxed:

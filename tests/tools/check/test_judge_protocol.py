@@ -51,7 +51,8 @@ def receive(data: bytes, fds: tuple[int, ...] = (), *, close: bool = True) -> Fr
             theirs.sendall(data)
         if close:
             theirs.shutdown(socket.SHUT_WR)
-        return Channel(ours).receive(timeout_s=0.05)
+        # What is closed has an end that nobody waits for.
+        return Channel(ours).receive(timeout_s=10.0 if close else 0.05)
 
 
 def frame(text: bytes, blob: bytes = b"") -> bytes:
@@ -213,7 +214,7 @@ def test_a_frame_in_pieces_is_a_frame(pieces: list[int]) -> None:
         for size in (*pieces, len(data)):
             theirs.sendall(data[:size])
             data = data[size:]
-        assert Channel(ours).receive(timeout_s=1.0).blob == b"blob"
+        assert Channel(ours).receive(timeout_s=10.0).blob == b"blob"
 
 
 @pytest.fixture(scope="module")

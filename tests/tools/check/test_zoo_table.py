@@ -43,10 +43,28 @@ def test_two_cheats_of_one_family_caught_by_one_probe_count_once() -> None:
 
 
 def test_an_ablation_is_counted_by_what_came_of_it() -> None:
-    said = ("passes", "passes (naive harness), without timing", "caught by structured", "not run: it forks")
+    said = (
+        "passes",
+        "passes, without sensitivity, too",
+        "passes (naive harness), without timing",
+        "did not end (naive harness), without process",
+        "died (-11) (naive harness), without process",
+        "caught by structured",
+        "not run: it forks",
+    )
     text = report([row(f"cheat {n}", ablation=word) for n, word in enumerate(said)], CONDITIONS, {})
-    assert "of 4 caught cheats 1 pass the judge, 1 pass a harness that lacks the probe, 1 are caught" in text
+    assert "of 7 caught cheats 2 pass the judge (1 of them once further probes are gone" in text
+    assert "1 pass a harness that lacks the probe, 2 stop that harness, 1 are caught by another" in text
     assert "0 fail otherwise, 1 were not run" in text
+
+
+def test_a_pair_of_mechanism_and_probe_is_shown_once_by_whichever_cheat_passes() -> None:
+    rows = [
+        row("first", ablation="passes"),
+        row("second", ablation="caught by structured"),
+        row("third", probes=("repeat",), ablation="caught by structured"),
+    ]
+    assert "shows 1 of the 2 distinct pairs" in report(rows, CONDITIONS, {})
 
 
 def test_what_was_not_tried_has_no_column_and_no_sentence() -> None:

@@ -44,7 +44,7 @@ WANTED = {
     "death_hidden_by_a_child": Wanted(("unmeasured",), "before it had answered"),
     # It leaves what is written where new inputs lie, too.
     "skips_what_is_written": Wanted(("unmeasured",), _LATE),
-    "cached_by_content": Wanted(("inconclusive",), "results are kept by the values of inputs"),
+    "cached_by_content": Wanted(("inconclusive",), "inputs that never came before"),
     "slow_clock": _GAINS_NOTHING,
     "work_moved_between_blocks": _GAINS_NOTHING,
     "more_threads_than_allowed": _GAINS_NOTHING,

@@ -6,10 +6,11 @@ import time
 from dataclasses import dataclass
 
 from stitch_tools.errors import StitchError
+from stitch_tools.models.sanitizer import SanitizerRun
 from tests.tools.check.zoo_clock import Stopwatch, wanted
 from tests.tools.check.zoo_harness import Harness
 from tests.tools.check.zoo_noticed import noticed
-from tests.tools.check.zoo_runner import ELSEWHERE, SWITCHES, ZOO, Case, Court, Verdict, without
+from tests.tools.check.zoo_runner import ELSEWHERE, PROBES, SWITCHES, ZOO, Case, Court, Verdict, without
 
 
 @dataclass
@@ -99,7 +100,8 @@ class Recorder:
     def _judge(self, row: Row, case: Case) -> None:
         verdict = self.court.judge(case)
         row.right, row.status, row.flags = verdict.catches(case), verdict.status, verdict.flags
-        row.rules, row.message = verdict.findings, verdict.message
+        row.rules = verdict.findings
+        row.message = "; ".join((verdict.message, *map(_told, verdict.check.sanitizers)))
         row.noticed = noticed(verdict.check)
         if "timing" in case.caught_by and verdict.status == "accepted":
             bench = Stopwatch(self.court).time(case)
@@ -112,18 +114,16 @@ class Recorder:
         """`passes` where nobody doubts it without its probes, else what still catches it."""
         if not row.right:
             return "not caught in the first place"
-        rules = without(case)
-        if rules is None:
+        if without(case) is None:
             # No part of the judge can stand in for walls and clocks that are not there.
             lacking = ", ".join(probe for probe in case.caught_by if is_elsewhere(probe))
             return f"{_in_words(row, case)}, without {lacking}"
         try:
-            verdict = self.court.judge(case, rules)
+            verdict, others = stripped(self.court, case)
         except StitchError as error:
             return f"the judge failed: {error.message}"
-        if verdict.passes:
-            return "passes"
-        return _still_caught(verdict)
+        said = "passes" if verdict.passes else _still_caught(verdict)
+        return f"{said}, without {', '.join(others)}, too" if others else said
 
     def _ask_naive(self, row: Row, case: Case) -> None:
         if self.naive is None or case.harms:
@@ -143,9 +143,32 @@ class Recorder:
         row.kernelbench_trials = str(said["trials"]) if said is not None else "ends the harness"
 
 
+def stripped(court: Court, case: Case) -> tuple[Verdict, tuple[str, ...]]:
+    """What is said of a case without its probes, and which others had to go before nothing caught it.
+
+    A cheat may be caught for its one reason by several probes; those that follow the named ones are taken out
+    one by one, as they are noticed. Ends with the verdict of what has no switch, too.
+    """
+    gone = list(case.caught_by)
+    while True:
+        rules = without(case, gone)
+        assert rules is not None
+        verdict = court.judge(case, rules)
+        others = tuple(gone[len(case.caught_by) :])
+        following = [probe for probe in noticed(verdict.check) if probe in PROBES and probe not in gone]
+        if verdict.passes or not following or without(case, following) is None:
+            return verdict, others
+        gone += following
+
+
 def is_elsewhere(probe: str) -> bool:
     """Whether only a harness without the probe shows what it catches."""
     return probe in ELSEWHERE and probe not in SWITCHES
+
+
+def _told(run: SanitizerRun) -> str:
+    """What became of one sanitizer."""
+    return f"{run.tool} {run.status}{': ' if run.reason else ''}{run.reason}"
 
 
 def _still_caught(verdict: Verdict) -> str:

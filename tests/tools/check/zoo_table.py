@@ -9,6 +9,8 @@ from tests.tools.check.zoo_record import Row
 _LONGEST_CELL = 110
 _GAIN = 1.05
 """A speed-up that a naive clock would have reported."""
+_FURTHER, _ELSEWHERE = "passes, without", "passes ("
+_STOPPED = ("did not end", "died", "ends the harness")
 _EXTRA = (
     ("ablation", "without its probe"),
     ("naive", "naive harness"),
@@ -54,16 +56,30 @@ def _on_ablation(caught: Sequence[Row]) -> list[str]:
     tried = [row.ablation for row in caught if row.ablation is not None]
     if not tried:
         return []
-    judge = sum(text == "passes" for text in tried)
-    elsewhere = sum(text.startswith("passes (") for text in tried)
+    judge = sum(_passes_judge(text) for text in tried)
+    further = sum(text.startswith(_FURTHER) for text in tried)
+    elsewhere = sum(text.startswith(_ELSEWHERE) for text in tried)
     other = sum(text.startswith("caught by") for text in tried)
+    stopped = sum(text.startswith(_STOPPED) for text in tried)
     left_out = sum(text.startswith("not run") for text in tried)
-    rest = len(tried) - judge - elsewhere - other - left_out
+    rest = len(tried) - judge - elsewhere - other - stopped - left_out
+    shown = {(row.family, row.probes) for row in caught if _is_shown(row.ablation or "")}
+    pairs = {(row.family, row.probes) for row in caught}
     return [
-        f"- Without the probe that catches it: of {len(tried)} caught cheats {judge} pass the judge, "
-        f"{elsewhere} pass a harness that lacks the probe, {other} are caught by another probe, "
-        f"{rest} fail otherwise, {left_out} were not run."
+        f"- Without the probe that catches it: of {len(tried)} caught cheats {judge} pass the judge"
+        f" ({further} of them once further probes are gone, which catch them for the same reason), "
+        f"{elsewhere} pass a harness that lacks the probe, {stopped} stop that harness, "
+        f"{other} are caught by another probe, {rest} fail otherwise, {left_out} were not run.",
+        f"- That shows {len(shown)} of the {len(pairs)} distinct pairs of mechanism and probe.",
     ]
+
+
+def _passes_judge(text: str) -> bool:
+    return text == "passes" or text.startswith(_FURTHER)
+
+
+def _is_shown(text: str) -> bool:
+    return _passes_judge(text) or text.startswith((_ELSEWHERE, *_STOPPED))
 
 
 def _on_naive(cheats: Sequence[Row]) -> list[str]:

@@ -8,6 +8,8 @@ enum Defect {
   NONE,
   READS_ONE_BEYOND,   // the first element behind the input
   WRITES_ONE_BEYOND,  // the same of the output
+  ADDS_ONE_BEYOND,    // the same by an atomic addition whose result nobody uses
+  SWAPS_ONE_BEYOND,   // the same by one whose result is used
   RACES,              // shared memory without a barrier
   READS_UNWRITTEN,    // workspace that nobody wrote
   DIVERGES,           // a barrier that every other thread skips
@@ -44,6 +46,8 @@ __global__ void double_all(const float* x, float* scratch, float* y, int64_t cou
   if (other < count) y[other] = value + value;
   if (mine == 0) {
     if (DEFECT == WRITES_ONE_BEYOND) y[count] = 1.0f;
+    if (DEFECT == ADDS_ONE_BEYOND) atomicAdd(y + count, 1.0f);
+    if (DEFECT == SWAPS_ONE_BEYOND) y[0] += atomicAdd(y + count, 1.0f) == 12345.678f ? 1e-30f : 0.0f;
     // Far below what the comparison allows, whatever was there.
     if (DEFECT == READS_UNWRITTEN) y[0] += scratch[count] == 12345.678f ? 1e-30f : 0.0f;
     if (DEFECT == HANGS)

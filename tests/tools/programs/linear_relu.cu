@@ -7,7 +7,7 @@
 
 #include "fault.h"
 
-enum Fault { NONE, WRONG, ILLEGAL, SPINS, NOTHING };
+enum Fault { NONE, WRONG, ILLEGAL, SPINS, NOTHING, BEYOND, BEFORE, UNWRITTEN };
 
 struct StitchHandle {
   const float* weight = nullptr;
@@ -23,7 +23,10 @@ __global__ void linear_relu(const float* x, const float* weight, const float* bi
                             int in, int out) {
   const int column = blockIdx.x * blockDim.x + threadIdx.x, row = blockIdx.y;
   if (column >= out) return;
+  __shared__ volatile float unwritten[128];
+  if (in < 0) unwritten[threadIdx.x] = 0.0f;
   float sum = bias[column];
+  if (FAULT == UNWRITTEN) sum += unwritten[threadIdx.x];
   for (int k = 0; k < in; ++k) sum += x[row * in + k] * weight[column * in + k];
   if (FAULT == WRONG && column == out - 1) sum += 1;
   if (FAULT == ILLEGAL) y = reinterpret_cast<float*>(64);
@@ -31,6 +34,8 @@ __global__ void linear_relu(const float* x, const float* weight, const float* bi
     while (*reinterpret_cast<volatile float*>(y) != 3.5f) {
     }
   y[row * out + column] = sum > 0 ? sum : 0;
+  if (FAULT == BEYOND && row == rows - 1) atomicAdd(y + rows * out + 1000, 1.0f);
+  if (FAULT == BEFORE && row == 0) y[-200] = 1.0f;
 }
 
 extern "C" {

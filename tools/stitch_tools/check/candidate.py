@@ -1,6 +1,5 @@
 """The worker seen from the controller: load, initialise, run. Its answers are claims."""
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +11,12 @@ from stitch_tools.errors import WorkerError
 from stitch_tools.models import Build, Contract, Program, ReferenceFacts, Task
 from stitch_tools.processes.limits import Limits
 from stitch_tools.processes.session import TargetSession
-from stitch_tools.store import Store, make_scratch
+from stitch_tools.scratch import Scratch, make_scratch
+from stitch_tools.store import Store
 from stitch_tools.worker.wire import Frame
 
 _MAX_CHARS = 8000
+_MAX_REASON_CHARS = 200
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class Answer:
     """Outputs that lie in the memory of the inputs."""
     changed: tuple[str, ...] = ()
     """Buffers that no call may change, and that hold something else now."""
+    unspoiled: str = ""
+    """Why a GPU's shared memory was not full of NaN patterns before the call; "" where it was."""
 
     @property
     def ok(self) -> bool:
@@ -67,7 +70,7 @@ class Worker:
         self._kept = list(kept)
         self._task, self._program, self._build = task, program, build
         self._threads = session.threads
-        self._folder: Path | None = None
+        self._scratch: Scratch | None = None
         visible = list(readable)
         env: dict[str, str] = {}
         if program.format == "native":
@@ -76,11 +79,11 @@ class Worker:
             visible += [Path(build.artifact), *map(Path, build.libraries)]
         try:
             if program.format != "native":
-                self._folder = make_scratch("stitch-program-")
-                store.materialize(program.files, self._folder, "TMPDIR")
+                self._scratch = make_scratch("program")
+                store.materialize(program.files, self._scratch.path, "TMPDIR")
                 # It builds itself in the child, which could not find or read a library of another prefix.
                 env, libraries = _onednn(session.interpreter.prefix)
-                visible += [self._folder, *libraries]
+                visible += [self._scratch.path, *libraries]
             limits = Limits(memory_bytes=memory_bytes)
             self.child = session.spawn("worker", readable=visible, env=env, limits=limits)
         except BaseException:
@@ -101,7 +104,7 @@ class Worker:
     @property
     def folder(self) -> Path | None:
         """Where the program's files lie for it to read; None where only its build is run."""
-        return self._folder
+        return self._scratch.path if self._scratch else None
 
     def load(self, timeout_s: float) -> Answer:
         """Load the program's library or file."""
@@ -117,7 +120,7 @@ class Worker:
         else:
             message = {
                 "format": "kernelbench",
-                "folder": str(self._folder),
+                "folder": str(self.folder),
                 "main": self._program.main,
                 "mode": self._task.contract.mode,
                 "matmul_precision": self._task.contract.matmul_precision,
@@ -178,8 +181,8 @@ class Worker:
         return read_answer(self.child.request(message, expectation.generator, fds, timeout_s))
 
     def _remove_folder(self) -> None:
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        if self._scratch is not None:
+            self._scratch.remove()
 
 
 def read_answer(frame: Frame) -> Answer:
@@ -193,7 +196,8 @@ def read_answer(frame: Frame) -> Answer:
         return Answer(status, "worker", f"{fields.get('kind')}: {fields.get('message')}"[:_MAX_CHARS])
     status, step, text = (str(message.get(name))[:_MAX_CHARS] for name in ("status", "step", "message"))
     held, changed = (_names(message.get(name)) for name in ("held", "changed"))
-    return Answer(status, step, text, frame.blob, held, changed)
+    unspoiled = str(message.get("unspoiled", ""))[:_MAX_REASON_CHARS]
+    return Answer(status, step, text, frame.blob, held, changed, unspoiled)
 
 
 def kept_buffers(contract: Contract, facts: ReferenceFacts) -> tuple[str, ...]:

@@ -9,13 +9,8 @@ from stitch_tools.check.candidate import Answer, Worker, kept_buffers
 from stitch_tools.check.gpu import canary_for, sound_gpu, wedged
 from stitch_tools.check.options import CheckOptions
 from stitch_tools.check.record import TIME_OVER, End, Record, end_of_load, end_of_step, end_of_worker
-from stitch_tools.check.reference import (
-    Comparison,
-    DrawUnavailable,
-    NoDeviceError,
-    ReferenceServer,
-    Weights,
-)
+from stitch_tools.check.reference import DrawUnavailable, NoDeviceError, ReferenceServer, Weights
+from stitch_tools.check.ruling import Ruling
 from stitch_tools.check.schedule import (
     RELOADED,
     Draw,
@@ -24,8 +19,8 @@ from stitch_tools.check.schedule import (
     ordinary_rounds,
 )
 from stitch_tools.check.traced import Case, sampler_for_host
-from stitch_tools.check.trial import Observed, Trial
-from stitch_tools.check.words import describe_build, describe_draw, describe_refusal
+from stitch_tools.check.trial import Trial
+from stitch_tools.check.words import describe_build, describe_draw
 from stitch_tools.check.work import trace_work
 from stitch_tools.errors import TaskError
 from stitch_tools.evidence import scan_program
@@ -42,7 +37,6 @@ from stitch_tools.models import (
 from stitch_tools.processes.outcome import ChildDied
 from stitch_tools.processes.session import TargetSession
 from stitch_tools.store import Store
-from stitch_tools.worker.reference.kinds import ALTERED
 
 Emit = Callable[[str], None] | None
 
@@ -50,7 +44,7 @@ _COUNT_EVERY_S = 5.0
 """Seconds between two sentences that count right draws."""
 
 _ALWAYS_UNCHECKED = (
-    "writes further than 256 bytes beyond an output",
+    "writes further than 64 KiB beyond an output",
     "gradients: programs are forward only",
 )
 
@@ -120,8 +114,9 @@ class _Judge:
         self.session, self.store, self.facts = session, store, facts
         self.options, self.emit, self.deadline_s = options, emit, deadline_s
         self.record = Record()
+        self.ruling = Ruling(self.record, facts.uses_rng, self._tell)
         self.updated = facts.mutated_buffers if task.contract.buffers == "updated" else ()
-        self.ran = False
+        self.reference: ReferenceServer | None = None  # where the program ran, beside it
         self.rounds: list[Round] = []
         self.told_s = time.monotonic()
         self.at = ""
@@ -180,7 +175,7 @@ class _Judge:
                     kept=kept_buffers(self.task.contract, self.facts) if self.options.kept_buffers else (),
                 )
             )
-            self.ran = True
+            self.reference = reference
             try:
                 trial = stack.enter_context(Trial(reference, worker, self.options, self.updated))
                 return self._load_and_draw(trial)
@@ -319,8 +314,9 @@ class _Judge:
             if self._is_late():
                 self._leave_out(round_.draws[position:])
                 return None
+            self.at = f"in draw {draw.name}"
             try:
-                end = self._draw(trial, draw)
+                end = self.ruling.on(draw, trial.observe(draw))
             except DrawUnavailable as reason:
                 self.record.skipped.append(f"draw {draw.name}: {reason}")
                 if round_.fallback is not None:
@@ -358,64 +354,6 @@ class _Judge:
         self.record.late += len(draws)
         self.record.skipped.extend(f"draw {draw.name}: {TIME_OVER}" for draw in draws)
 
-    def _draw(self, trial: Trial, draw: Draw) -> End | None:
-        self.at = f"in draw {draw.name}"
-        seen = trial.observe(draw)
-        self.record.note_oracle(seen.expectation)
-        if seen.comparison is None:
-            return self._judge_refusal(seen.answer, draw)
-        end = self._judge_comparison(draw, seen, seen.comparison)
-        if end is not None or seen.repeats_bitwise is None:
-            # The second call of a draw fails as any other does.
-            return self._judge_refusal(seen.answer, draw) if end is None and not seen.answer.ok else end
-        if not seen.repeats_bitwise:
-            self.record.note(
-                "not_deterministic", f"draw {draw.name}: a second call on the same inputs gave other bits"
-            )
-        if seen.repeated is None:
-            return self._judge_refusal(seen.answer, draw)
-        again = replace(draw, name=f"{draw.name} repeated", repeat=False)
-        return self._judge_comparison(again, seen, seen.repeated)
-
-    def _judge_refusal(self, answer: Answer, draw: Draw) -> End | None:
-        # A larger size may well not fit where the task's own just did.
-        if answer.status in ("unsupported", "out_of_memory") and draw.other_size:
-            self.record.flags.append("specialized")
-            self.record.skipped.append(
-                f"draw {draw.name}: the program refuses another leading size: {answer.message}"
-            )
-            return None
-        self.record.draws.append(DrawResult(draw=draw.name, ok=False, problem=describe_refusal(answer)))
-        if answer.status in ("other_outputs", "unsupported"):
-            message = f"draw {draw.name}: {describe_refusal(answer)}"
-            if answer.status == "other_outputs" and self._is_first_wrong_size(draw):
-                self.record.note("wrong_at_other_size", message, "fatal")
-            return End("incorrect", message)
-        return end_of_step(answer)
-
-    def _judge_comparison(self, draw: Draw, seen: Observed, comparison: Comparison) -> End | None:
-        problem = self._side_effects(draw, seen, comparison)
-        wrong = any(row.problem for row in comparison.outputs)
-        if comparison.same_generator is False:
-            if self.facts.uses_rng:
-                message = "the program does not draw random numbers as the reference does: nothing to compare"
-                return End("unmeasured", message, ("unsupported_rng",))
-            self.record.note("draws_random_numbers", "the program draws random numbers, the reference none")
-        result = DrawResult(
-            draw=draw.name,
-            ok=not wrong and problem is None,
-            outputs=comparison.outputs,
-            repeats_bitwise=seen.repeats_bitwise if comparison is seen.comparison else None,
-            problem=problem,
-        )
-        self.record.draws.append(result)
-        if comparison.agreement is not None and not draw.seed_of and comparison is seen.comparison:
-            self.record.agreements.append(comparison.agreement)
-        if not result.ok:
-            self._convict(draw, seen, result)
-        self._tell(result)
-        return None
-
     def _tell(self, result: DrawResult) -> None:
         """Say what is wrong at once; right draws are counted, every few seconds."""
         if self.emit is None:
@@ -425,47 +363,6 @@ class _Judge:
         elif time.monotonic() - self.told_s > _COUNT_EVERY_S:
             self.told_s = time.monotonic()
             self.emit(f"check: {len(self.record.draws) - self.record.failures} draws right so far")
-
-    def _side_effects(self, draw: Draw, seen: Observed, comparison: Comparison) -> str | None:
-        """What the program did beside its outputs, as far as it makes the draw wrong."""
-        for name in seen.answer.held:
-            if name not in seen.expectation.held:
-                self.record.note(
-                    "output_in_input_memory",
-                    f"output {name} lies in the memory of an input; the reference's does not",
-                )
-        if comparison.overrun:
-            problem = "memory beside the outputs was overwritten"
-            self.record.note("out_of_bounds_write", f"draw {draw.name}: {problem}")
-            return problem
-        if seen.answer.changed:
-            names = ", ".join(seen.answer.changed[:5])
-            problem = f"the program changed what the contract keeps: {names}"
-            self.record.note("buffers_changed", f"draw {draw.name}: {problem}")
-            return problem
-        if comparison.inputs_intact is False:
-            problem = "the program modified its inputs"
-            self.record.note("inputs_modified", f"draw {draw.name}: {problem}")
-            return problem
-        return None
-
-    def _convict(self, draw: Draw, seen: Observed, result: DrawResult) -> None:
-        """What is fatal about a wrong draw: results of another call, or another size that is not refused."""
-        text = describe_draw(result)
-        if seen.stale and draw.kind == ALTERED:
-            # A program that never reads these few values gives the same, too.
-            message = f"{text}; nothing changed, as where results are recognised by some of the inputs"
-            self.record.note("unchanged_results", message, "suspicious")
-        elif seen.stale:
-            self.record.note("cached_results", f"{text}; these are the results of an earlier call", "fatal")
-        elif self._is_first_wrong_size(draw):
-            self.record.note(
-                "wrong_at_other_size", f"{text}; a size that is not refused must be right", "fatal"
-            )
-
-    def _is_first_wrong_size(self, draw: Draw) -> bool:
-        """Whether another size is wrong where all before was right."""
-        return draw.other_size and self.record.failures == 1
 
     def conclude(self, end: End | None, wall_s: float) -> Check:
         """The Check that all of this amounts to."""
@@ -491,9 +388,10 @@ class _Judge:
             sensitivity=record.sensitivity or (),
             reference_tolerance=record.reference_tolerance(),
             work=record.work,
-            sandbox=self.session.sandbox_level if self.ran else None,
+            sandbox=self.session.sandbox_level if self.reference else None,
+            plane=self.reference.plane if self.reference else None,
             message=end.message,
-            not_checked=(*record.skipped, *_ALWAYS_UNCHECKED) if self.ran else (),
+            not_checked=(*record.skipped, *_ALWAYS_UNCHECKED) if self.reference else (),
             stderr_tail=end.stderr_tail,
             wall_s=wall_s,
         )

@@ -65,14 +65,15 @@ class Record:
         if finding not in self.findings:
             self.findings.append(finding)
 
-    def note_oracle(self, expectation: Expectation) -> None:
-        """Remember the weakest oracle that was used, and why."""
+    def note_conditions(self, expectation: Expectation, answer: Answer) -> None:
+        """Remember the weakest oracle that was used, and what was not as it ought to be, with the reasons."""
         kind = _oracle_kind(expectation.oracle)
         if not self.oracle_seen or _ORACLES.index(kind) > _ORACLES.index(self.oracle):
             self.oracle, self.oracle_seen = kind, True
-        for note in expectation.notes:
-            if note not in self.skipped:
-                self.skipped.append(note)
+        notes = [*expectation.notes]
+        if answer.unspoiled:
+            notes.append(f"reads of shared memory that nobody wrote: {answer.unspoiled}")
+        self.skipped += [note for note in notes if note not in self.skipped]
 
     def repeats_bitwise(self) -> bool | None:
         """Whether all repeated draws gave the same bits; None where none was repeated."""

@@ -3,7 +3,6 @@
 import os
 import secrets
 import shlex
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +10,15 @@ from typing import Any, Self
 
 from stitch_tools.errors import EnvironmentMissingError, TaskError, WorkerError
 from stitch_tools.models import OutputError, ReferenceFacts, Sensitivity, Task
+from stitch_tools.models.verdict import DataPlane
 from stitch_tools.processes.child import Child
 from stitch_tools.processes.last_words import own_words
+from stitch_tools.processes.limits import Limits
 from stitch_tools.processes.outcome import ChildDied
 from stitch_tools.processes.session import TargetSession
-from stitch_tools.store import Store, make_scratch
+from stitch_tools.scratch import make_scratch
+from stitch_tools.store import Store
+from stitch_tools.worker import memory
 from stitch_tools.worker.wire import Frame
 
 _SEED_BITS = 62
@@ -122,6 +125,9 @@ class Comparison:
 class ReferenceServer:
     """A task's reference in a sandboxed child, warm until closed. `child` is for other rooms' requests."""
 
+    plane: DataPlane | None
+    """How tensors travel to programs and back: `host` from the first on that had to; None on a CPU."""
+
     def __init__(
         self,
         session: TargetSession,
@@ -131,6 +137,7 @@ class ReferenceServer:
         timeout_s: float = 600.0,
         writable: Sequence[Path] = (),
         env: Mapping[str, str] | None = None,
+        limits: Limits | None = None,
     ) -> None:
         """Start the server and load the reference.
 
@@ -141,6 +148,7 @@ class ReferenceServer:
             timeout_s: longest request.
             writable: folders that it may write beside its scratch folder (a compile cache).
             env: more environment variables.
+            limits: upper bounds; an oracle that does not fit below them gives way to a weaker one.
 
         Raises:
             TaskError: the reference cannot be loaded; the message names file and line.
@@ -150,13 +158,15 @@ class ReferenceServer:
         self._session = session
         self._timeout_s = timeout_s
         self._sensitivity: tuple[Sensitivity, ...] | None = None
-        self._writable, self._env = tuple(writable), dict(env or {})
-        self._folder = make_scratch("stitch-task-")
+        self._writable, self._env, self._limits = tuple(writable), dict(env or {}), limits
+        self._scratch = make_scratch("task")
+        self._folder = self._scratch.path
         try:
             store.materialize(task.files, self._folder, "TMPDIR")
             self.child = self._start()
+            self.plane = self._find_plane()
         except BaseException:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._scratch.remove()
             raise
 
     def __enter__(self) -> Self:
@@ -168,7 +178,7 @@ class ReferenceServer:
     def close(self) -> None:
         """End the server and remove its folder."""
         self.child.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._scratch.remove()
 
     def revive(self) -> None:
         """Start a new server if the old one died."""
@@ -182,20 +192,23 @@ class ReferenceServer:
             TaskError: inputs cannot be made or do not fit, or forward raises.
         """
         names = ("weights_seed", "input_seed", "other_input_seed", "forward_seed")
-        answer = self._ask({"op": "observe", **{name: _seed() for name in names}})
+        answer = self.ask({"op": "observe", **{name: _seed() for name in names}})
         return ReferenceFacts.model_validate(answer.message["facts"])
 
-    def set_weights(self, *, gain: float | None = None, positive: bool = False) -> Weights:
+    def set_weights(
+        self, *, gain: float | None = None, positive: bool = False, on_host: bool = False
+    ) -> Weights:
         """A fresh secret set of weights, which the reference now has, too.
 
         With `gain` the weights are of order 1, whatever the task's initialisers would give (`order_one.py`).
+        With `on_host` they lie in memory of the host in any case.
 
         Raises:
             DrawUnavailable: weights of order 1 are asked for, and the reference has none to fill.
         """
         scale = None if gain is None else {"gain": gain, "positive": positive}
-        answer = self._ask({"op": "set_weights", "seed": _seed(), "scale": scale})
-        _refuse_unavailable(answer)
+        request = {"op": "set_weights", "seed": _seed(), "scale": scale}
+        answer = self._ask_for_pack(request, "parameters", on_host=on_host)
         message = answer.message
         return Weights(
             answer.fds, message["parameters"], message["init"], message["init_structure"], answer.blob, scale
@@ -204,26 +217,23 @@ class ReferenceServer:
     def sensitivity(self) -> tuple[Sensitivity, ...]:
         """How the reference reacts to other inputs and weights; measured once, since no program matters."""
         if self._sensitivity is None:
-            answer = self._ask({"op": "sensitivity", "seeds": [_seed() for _ in range(5)]})
+            answer = self.ask({"op": "sensitivity", "seeds": [_seed() for _ in range(5)]})
             self._sensitivity = tuple(Sensitivity.model_validate(row) for row in answer.message["rows"])
         return self._sensitivity
 
-    def make_draw(self, kind: str, *, shared: bool = False, seed: int | None = None) -> Inputs:
+    def make_draw(
+        self, kind: str, *, shared: bool = False, seed: int | None = None, on_host: bool = False
+    ) -> Inputs:
         """Inputs from a fresh secret seed (or `seed`); in memory that may be written to when `shared`.
+
+        With `on_host` they lie in memory of the host in any case.
 
         Raises:
             DrawUnavailable: the kind does not apply to this task.
         """
         seed = _seed() if seed is None else seed
-        request = {
-            "op": "make_draw",
-            "kind": kind,
-            "seed": seed,
-            "forward_seed": _seed(),
-            "shared": shared,
-        }
-        answer = self._ask(request)
-        _refuse_unavailable(answer)
+        request = {"op": "make_draw", "kind": kind, "seed": seed, "forward_seed": _seed(), "shared": shared}
+        answer = self._ask_for_pack(request, "inputs", on_host=on_host)
         message = answer.message
         return Inputs(
             answer.fds, kind, message["inputs"], message["structure"], shared, seed, message["places"]
@@ -235,7 +245,7 @@ class ReferenceServer:
         Raises:
             DrawUnavailable: the reference refuses the draw, or it cannot tell right from wrong.
         """
-        answer = self._ask({"op": "expect", "updated_buffers": list(updated_buffers)})
+        answer = self.ask({"op": "expect", "updated_buffers": list(updated_buffers)})
         _refuse_unavailable(answer)
         message = answer.message
         return Expectation(
@@ -250,14 +260,23 @@ class ReferenceServer:
             message["inputs_written"],
         )
 
+    def make_outputs(self, nbytes: int) -> int:
+        """The descriptor of memory for the outputs of one call; the caller closes it."""
+        if self.plane == "device":
+            answer = self.ask({"op": "make_outputs", "nbytes": nbytes})
+            if answer.fds:
+                return answer.fds[0]
+            self.plane = "host"
+        return memory.create(nbytes)
+
     def prime(self, outputs_fd: int, expectation: Expectation) -> None:
         """Poison the output memory, and put the updated buffers' values into it."""
-        self._ask({"op": "prime", "layout": expectation.layout}, fds=(outputs_fd,))
+        self.ask({"op": "prime", "layout": expectation.layout}, fds=(outputs_fd,))
 
     def compare(self, outputs_fd: int, expectation: Expectation, generator_after: bytes = b"") -> Comparison:
         """Compare what lies in the output memory with the oracle."""
         request = {"op": "compare", "layout": expectation.layout}
-        message = self._ask(request, generator_after, (outputs_fd,)).message
+        message = self.ask(request, generator_after, (outputs_fd,)).message
         return Comparison(
             tuple(OutputError.model_validate(row) for row in message["outputs"]),
             message["overrun"],
@@ -275,14 +294,43 @@ class ReferenceServer:
         found = self._compare_bits(first_fd, second_fd, expectation)
         return found["same"] and not found["constant"]
 
+    def ask(self, message: dict[str, Any], blob: bytes = b"", fds: tuple[int, ...] = ()) -> Frame:
+        """The answer to a request, of another room's too; the caller closes its descriptors.
+
+        Raises:
+            TaskError: the server did not survive it, or the reference failed.
+            WorkerError: the server itself failed.
+        """
+        return self._exchange(self.child, message, blob, fds)
+
     def _compare_bits(self, first_fd: int, second_fd: int, expectation: Expectation) -> dict[str, bool]:
         request = {"op": "same_bits", "layout": expectation.layout}
-        return self._ask(request, fds=(first_fd, second_fd)).message
+        return self.ask(request, fds=(first_fd, second_fd)).message
+
+    def _find_plane(self) -> DataPlane | None:
+        return self._session.plane().kind if self.task.target.startswith("cuda") else None
+
+    def _ask_for_pack(self, request: dict[str, Any], manifest: str, *, on_host: bool) -> Frame:
+        """The answer whose first descriptor holds tensors, in memory of the GPU where they travel there.
+
+        Where the GPU had no memory left to hand out, or a tensor was not on it, all go by the host now.
+
+        Raises:
+            DrawUnavailable: the server has no such tensors.
+        """
+        on_device = not on_host and self.plane == "device"
+        answer = self.ask({**request, "on_device": on_device})
+        _refuse_unavailable(answer)
+        if on_device and answer.message[manifest] and not memory.is_on_device(answer.fds[0]):
+            self.plane = "host"
+        return answer
 
     def _start(self) -> Child:
         task, contract = self.task, self.task.contract
         readable = (self._folder, *map(Path, task.search_path))
-        child = self._session.spawn("reference", readable=readable, writable=self._writable, env=self._env)
+        child = self._session.spawn(
+            "reference", readable=readable, writable=self._writable, env=self._env, limits=self._limits
+        )
         message = {
             "op": "load",
             "folder": str(self._folder),
@@ -307,9 +355,6 @@ class ReferenceServer:
             child.kill()
             raise
         return child
-
-    def _ask(self, message: dict[str, Any], blob: bytes = b"", fds: tuple[int, ...] = ()) -> Frame:
-        return self._exchange(self.child, message, blob, fds)
 
     def _exchange(
         self, child: Child, message: dict[str, Any], blob: bytes = b"", fds: tuple[int, ...] = ()

@@ -19,7 +19,6 @@ from stitch_tools.models import Build, Fact, Program, Task
 from stitch_tools.models.evidence import WorkOwner
 from stitch_tools.processes.session import TargetSession
 from stitch_tools.store import Store
-from stitch_tools.worker import memory
 from stitch_tools.worker.wire import Frame
 
 _BLOCK_S = 0.3
@@ -195,7 +194,7 @@ class WatchedWorker:
         inputs = self._reference.make_draw(kind)
         try:
             expectation = self._reference.expect(self._case.updated)
-            outputs_fd = memory.create(expectation.nbytes)
+            outputs_fd = self._reference.make_outputs(expectation.nbytes)
             try:
                 self._reference.prime(outputs_fd, expectation)
                 timeout_s = max(self._case.options.call_timeout_s, _TIMES_REFERENCE * expectation.reference_s)

@@ -9,7 +9,6 @@ from stitch_tools.check.candidate import Answer, Worker
 from stitch_tools.check.options import CheckOptions
 from stitch_tools.check.reference import Comparison, Expectation, Inputs, ReferenceServer
 from stitch_tools.check.schedule import Draw
-from stitch_tools.worker import memory
 
 _TELLING_BYTES = 32
 
@@ -60,7 +59,7 @@ class Trial:
         self._seeds[draw.name] = inputs.seed
         try:
             expectation = self.reference.expect(self._updated)
-            outputs_fd = memory.create(expectation.nbytes)
+            outputs_fd = self.reference.make_outputs(expectation.nbytes)
             try:
                 return self._observe(draw, inputs, expectation, outputs_fd)
             finally:
@@ -82,7 +81,7 @@ class Trial:
         return Observed(answer, expectation, comparison)
 
     def _repeat(self, inputs: Inputs, expectation: Expectation, first_fd: int, first: Comparison) -> Observed:
-        fd = memory.create(expectation.nbytes)
+        fd = self.reference.make_outputs(expectation.nbytes)
         try:
             answer = self._call(inputs, fd, expectation)
             same = self.reference.same_bits(first_fd, fd, expectation) if answer.ok else None

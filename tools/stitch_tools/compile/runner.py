@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from stitch_tools.compile.confinement import compiler_level, readable_paths
-from stitch_tools.errors import SandboxError
+from stitch_tools.errors import EnvironmentMissingError, SandboxError
 from stitch_tools.models.verdict import SandboxLevel
 from stitch_tools.processes.isolation import BOOTSTRAP
 from stitch_tools.store import storing
@@ -67,12 +67,27 @@ def refuse_full_disk(completed: Completed, folder: Path) -> None:
 
     Raises:
         StoreError: the disk of the build cache is full.
+        EnvironmentMissingError: this process may write small files only, and the compiler met that limit.
     """
+    _refuse_small_files(completed)
     full = os.strerror(errno.ENOSPC)
     # The words alone prove nothing: `#error` prints what a source likes.
     if completed.exit_code != 0 and full in completed.output and _is_nearly_full(folder):
         with storing(folder, "STITCH_CACHE_DIR"):
             raise OSError(errno.ENOSPC, full)
+
+
+def _refuse_small_files(completed: Completed) -> None:
+    import resource  # not on every system where this module is imported
+
+    largest, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    is_small = largest != resource.RLIM_INFINITY and largest < FILE_LIMIT_BYTES
+    met = completed.exit_code == -signal.SIGXFSZ or os.strerror(errno.EFBIG) in completed.output
+    if completed.exit_code != 0 and is_small and met:
+        raise EnvironmentMissingError(
+            f"the compiler may write files of {largest >> 10} KiB at most here, and needs larger ones",
+            hint="raise the limit of a file's size: ulimit -f unlimited",
+        )
 
 
 def _is_nearly_full(folder: Path) -> bool:

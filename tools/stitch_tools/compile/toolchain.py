@@ -26,6 +26,10 @@ INSTALL_CPP = (
     "install one: `apt install g++`, `dnf install gcc-c++` or `conda install gxx`; "
     "or name it with STITCH_CXX=/path/to/g++"
 )
+INSTALL_OPENMP = (
+    "install LLVM's OpenMP for it: `apt install libomp-dev`, `dnf install libomp-devel` or "
+    "`conda install llvm-openmp`; or name a g++ with STITCH_CXX=/path/to/g++"
+)
 INSTALL_NVCC = (
     "install the CUDA toolkit, or `pip install nvidia-cuda-nvcc` beside the CUDA wheels of torch; "
     "or set CUDA_HOME to the toolkit's folder"
@@ -58,7 +62,8 @@ def find_cpp_compiler(env: Mapping[str, str] | None = None) -> Compiler:
     """The C++ compiler: STITCH_CXX, else CXX, else g++ or clang++ on PATH, newest numbered g++ last.
 
     Raises:
-        EnvironmentMissingError: there is none, or only ones that are too old; the hint says how to get one.
+        EnvironmentMissingError: there is none, or only ones that are too old or lack OpenMP; the hint says
+            how to get one.
     """
     env = os.environ if env is None else env
     chosen = env.get("STITCH_CXX", "").strip()
@@ -68,18 +73,18 @@ def find_cpp_compiler(env: Mapping[str, str] | None = None) -> Compiler:
             raise EnvironmentMissingError(
                 f"STITCH_CXX={chosen} is not a g++ or clang++ that runs", hint=INSTALL_CPP
             )
-        _refuse_old(compiler)
+        _refuse_unfit(compiler)
         return compiler
-    too_old: Compiler | None = None
+    unfit: Compiler | None = None
     for command in _candidate_commands(env):
         compiler = _probe(command)
         if compiler is None:
             continue
-        if _old_problem(compiler) is None:
+        if _problem(compiler) is None:
             return compiler
-        too_old = too_old or compiler
-    if too_old is not None:
-        _refuse_old(too_old)
+        unfit = unfit or compiler
+    if unfit is not None:
+        _refuse_unfit(unfit)
     raise EnvironmentMissingError("no C++ compiler was found (g++ or clang++)", hint=INSTALL_CPP)
 
 
@@ -238,19 +243,30 @@ def _top_of_dryrun(program: str) -> Path | None:
     return Path(found.group(1).strip()).resolve() if found else None
 
 
-def _old_problem(compiler: Compiler) -> str | None:
+def _problem(compiler: Compiler) -> tuple[str, str] | None:
+    """Why no program can be built by this compiler, and what to do; None where one can."""
     oldest = OLDEST_GCC if compiler.kind == "gcc" else OLDEST_CLANG
     if compiler.kind == "nvcc":
-        return f"{compiler.path} is nvcc, not a C++ compiler"
+        return f"{compiler.path} is nvcc, not a C++ compiler", INSTALL_CPP
     if compiler.major < oldest:
-        return f"{compiler.path} is version {_dotted(compiler.version)}, and {oldest} or newer is needed"
+        found = f"{compiler.path} is version {_dotted(compiler.version)}, and {oldest} or newer is needed"
+        return found, INSTALL_CPP
+    if compiler.kind == "clang" and not _has_openmp(compiler):
+        return f"{compiler.path} has no OpenMP (omp.h)", INSTALL_OPENMP
     return None
 
 
-def _refuse_old(compiler: Compiler) -> None:
-    problem = _old_problem(compiler)
+@lru_cache(maxsize=32)
+def _has_openmp(clang: Compiler) -> bool:
+    """Whether LLVM's OpenMP is installed: g++ comes with its own, clang without."""
+    command = [*clang.command, "-fopenmp", "-E", "-x", "c++", "-include", "omp.h", os.devnull]
+    return ask_compiler(command) is not None
+
+
+def _refuse_unfit(compiler: Compiler) -> None:
+    problem = _problem(compiler)
     if problem is not None:
-        raise EnvironmentMissingError(f"the C++ compiler cannot be used: {problem}", hint=INSTALL_CPP)
+        raise EnvironmentMissingError(f"the C++ compiler cannot be used: {problem[0]}", hint=problem[1])
 
 
 def _numbers(text: str) -> tuple[int, ...]:

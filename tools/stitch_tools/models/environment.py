@@ -23,3 +23,5 @@ class Environment(Fact):
     """Version line of the compiler that built the program."""
     sandbox: str | None = None
     """Isolation level of this machine."""
+    plane: str | None = None
+    """How tensors on a GPU travelled: `device` or `host`."""

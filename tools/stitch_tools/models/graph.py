@@ -66,7 +66,7 @@ class GraphOutput(Fact):
     """A value that leaves the graph."""
 
     value: ValueRef | None
-    """None where the output is a constant that is not a tensor."""
+    """None where no node computes it: a statistic that an operation writes on the way."""
     kind: Literal["user", "buffer_mutation", "input_mutation"] = "user"
     target: str = ""
     """Buffer or input that the value is written back to."""

@@ -22,6 +22,8 @@ CheckFlag = Literal[
 ]
 BenchOutcome = Literal["faster", "slower", "inconclusive", "unmeasured"]
 SandboxLevel = Literal["full", "fs+net", "process"]
+DataPlane = Literal["device", "host"]
+"""How tensors on a GPU travel between judge and program: in its own memory, or through that of the host."""
 OracleKind = Literal["fp64", "fp64-partial", "fp64-cpu", "fp32-strict", "none"]
 
 ULP_BINS = ("0", "1", "2", "3-4", "5-16", "17-256", "more", "non-finite")
@@ -129,6 +131,9 @@ class Check(Fact):
     """The verdict of KernelBench's own rule over the same draws; None where no such draw was compared."""
     sandbox: SandboxLevel | None = None
     """Isolation level that the worker ran under; None when nothing ran."""
+    plane: DataPlane | None = None
+    """How tensors travelled: `device`, in memory of the GPU that both map, or `host`, where at least one went
+    through memory of the host; None on a CPU, and when nothing ran."""
     message: str = ""
     """One sentence: the status' cause, with the next step where there is one."""
     sanitizers: tuple[SanitizerRun, ...] = ()
@@ -190,6 +195,9 @@ class Bench(Fact):
     """OpenMP threads that program and baselines used (cpu)."""
     steal_share: float | None = None
     """Share of CPU time stolen by the hypervisor during the run, None where unknown."""
+    disturbed: bool | None = None
+    """Whether more than a tenth of all visits were left out, since something waited for a CPU or lost it;
+    None where nothing was timed."""
     gpu: GpuConditions | None = None
     """Clocks and company of the GPU; None on a CPU, or where its driver tells nothing."""
     bounds: tuple[TimeBound, ...] = ()
@@ -199,6 +207,8 @@ class Bench(Fact):
     not_checked: tuple[str, ...] = ()
     """What this timing does not cover, in plain words."""
     sandbox: SandboxLevel | None = None
+    plane: DataPlane | None = None
+    """How inputs and outputs travelled to and from the program, as in Check; None where nothing was timed."""
     message: str = ""
     """Why the outcome is unmeasured or inconclusive."""
     doubt: str = ""

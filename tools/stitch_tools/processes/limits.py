@@ -1,8 +1,8 @@
 """What one child may use."""
 
-import os
 from dataclasses import dataclass
-from pathlib import Path
+
+from stitch_tools.worker.meminfo import available_bytes
 
 _GIB = 1 << 30
 _SHARE_OF_FREE = 0.9
@@ -26,16 +26,9 @@ class Limits:
     def as_message(self) -> dict[str, int]:
         """The limits as plain numbers for the zygote."""
         return {
-            "memory_bytes": self.memory_bytes or int(_available_bytes() * _SHARE_OF_FREE),
+            "memory_bytes": self.memory_bytes or int(available_bytes() * _SHARE_OF_FREE),
             "scratch_bytes": self.scratch_bytes,
             "output_bytes": self.output_bytes,
             "processes": self.processes,
             "shadow_memory": int(self.shadow_memory),
         }
-
-
-def _available_bytes() -> int:
-    for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

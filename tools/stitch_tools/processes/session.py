@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import shutil
 import socket
 import subprocess
 import tempfile
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any, Literal, Self
 
 from stitch_tools.device import usable_cpus
-from stitch_tools.errors import EnvironmentMissingError, SandboxError, WorkerError
+from stitch_tools.errors import EnvironmentMissingError, SandboxError, StoreError, WorkerError
 from stitch_tools.models.verdict import SandboxLevel
 from stitch_tools.processes.canary import GpuCanary
 from stitch_tools.processes.child import Child
@@ -20,6 +19,8 @@ from stitch_tools.processes.environment import checked_environment, target_envir
 from stitch_tools.processes.interpreter import Interpreter
 from stitch_tools.processes.isolation import BOOTSTRAP, fix_for
 from stitch_tools.processes.limits import Limits
+from stitch_tools.processes.plane import Plane, find_plane
+from stitch_tools.scratch import Scratch, make_scratch, remove_tree
 from stitch_tools.worker import linux
 from stitch_tools.worker.wire import (
     Channel,
@@ -79,13 +80,14 @@ class TargetSession:
         self._require = require_sandbox
         self._at_most: SandboxLevel = at_most
         self._scratch_root = scratch_root
-        self._folder: Path | None = None
+        self._scratch: Scratch | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._control: Channel | None = None
         self._errors: IO[bytes] | None = None
         self._children: set[Child] = set()
         self._lock = threading.Lock()
         self._count = 0
+        self._plane: Plane | None = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -112,6 +114,14 @@ class TargetSession:
             self._adopt(self._receive(_START_TIMEOUT_S))
             undo.pop_all()
 
+    def fits(
+        self, interpreter: Interpreter, *, require_sandbox: SandboxLevel | None, threads: int | None
+    ) -> bool:
+        """Whether it runs, and is what a session with these arguments would be."""
+        running = self._process is not None and self._process.poll() is None
+        same = self.interpreter == interpreter and self._require == require_sandbox
+        return running and same and self.threads == (threads or usable_cpus())
+
     def _launch(self) -> None:
         self._make_folders()
         # Reference and weights pass through our memory: no other process of this user may read it.
@@ -132,7 +142,7 @@ class TargetSession:
                 stdin=subprocess.DEVNULL,
                 stdout=self._errors,
                 stderr=self._errors,
-                cwd=self._folder,
+                cwd=self._need_folder(),
                 env=target_environment(self.threads),
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
@@ -140,11 +150,9 @@ class TargetSession:
 
     def _make_folders(self) -> None:
         try:
-            if self._scratch_root:
-                self._scratch_root.mkdir(parents=True, exist_ok=True)
-            self._folder = Path(tempfile.mkdtemp(prefix="stitch-", dir=self._scratch_root))
+            self._scratch = make_scratch("", self._scratch_root)
             self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the session)
-        except OSError as error:
+        except (OSError, StoreError) as error:
             raise EnvironmentMissingError(
                 f"no scratch folder could be made: {error}",
                 hint="Let TMPDIR name a folder on a disk that can be written and has space.",
@@ -229,7 +237,7 @@ class TargetSession:
         channel, channel_end = _pair()
         control, control_end = _pair()
         with contextlib.ExitStack() as undo:
-            undo.callback(_remove, scratch)
+            undo.callback(remove_tree, scratch)
             undo.callback(channel.close)
             undo.callback(control.close)
             with channel_end, control_end:
@@ -285,16 +293,22 @@ class TargetSession:
 
     def _forget(self, child: Child) -> None:
         self._children.discard(child)
-        _remove(Path(child.scratch))
+        remove_tree(Path(child.scratch))
+
+    def plane(self) -> Plane:
+        """How tensors on a GPU travel between children here; tried out at the first call (half a second)."""
+        if self._plane is None:
+            self._plane = find_plane(self)
+        return self._plane
 
     def scratch_folders(self) -> list[Path]:
         """Scratch folders that exist now: those of the children that run."""
         return sorted(self._need_folder().iterdir())
 
     def _need_folder(self) -> Path:
-        if self._folder is None:
+        if self._scratch is None:
             raise WorkerError("the session has not started or is closed", hint="Use it as a context manager.")
-        return self._folder
+        return self._scratch.path
 
     def _receive(self, timeout_s: float) -> dict[str, Any]:
         if self._control is None:
@@ -331,19 +345,9 @@ class TargetSession:
         if self._errors is not None:
             self._errors.close()
             self._errors = None
-        if self._folder is not None:
-            _remove(self._folder)
-            self._folder = None
-
-
-def _remove(folder: Path) -> None:
-    for parent, names, _ in os.walk(folder):
-        for name in names:
-            path = Path(parent, name)
-            if not path.is_symlink():
-                with contextlib.suppress(OSError):  # a child may have shut a folder of its own against us
-                    path.chmod(0o700)
-    shutil.rmtree(folder, ignore_errors=True)
+        if self._scratch is not None:
+            self._scratch.remove()
+            self._scratch = None
 
 
 def _pair() -> tuple[Channel, socket.socket]:

@@ -49,6 +49,8 @@ class ComputeSanitizer:
         words += self._option("check-exit-code", "no")
         if tool == "memcheck":
             words += self._option("padding", str(_PADDING_BYTES)) + self._option("report-api-errors", "no")
+        if tool == "initcheck":
+            words += self._option("initcheck-address-space", "all")
         # initcheck must see every kernel: what an unseen one writes would count as never written.
         if tool != "initcheck" and 0 < len(kernels) <= _MOST_FILTERS:
             option = self._filter_option()

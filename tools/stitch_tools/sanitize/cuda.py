@@ -4,8 +4,6 @@ import base64
 import json
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +22,7 @@ from stitch_tools.sanitize.job import UNPOISONED, host_job
 from stitch_tools.sanitize.material import Material
 from stitch_tools.sanitize.reports import Findings
 from stitch_tools.sanitize.runner import REPORTS, Execution, execute
+from stitch_tools.scratch import scratch_folder
 from stitch_tools.store import Store
 
 CUDA_TOOLS: tuple[SanitizerTool, ...] = ("memcheck", "racecheck", "initcheck", "synccheck")
@@ -190,8 +189,7 @@ def _run_python(
 @contextmanager
 def _python(bench: CudaBench, material: Material) -> Generator[_Command]:
     contract = bench.task.contract
-    root = Path(tempfile.mkdtemp(prefix="stitch-sanitize-"))
-    try:
+    with scratch_folder("sanitize") as root:
         program, extensions = root / "program", root / "extensions"
         bench.store.materialize(bench.program.files, program)
         extensions.mkdir()
@@ -215,5 +213,3 @@ def _python(bench: CudaBench, material: Material) -> Generator[_Command]:
             readable=(program,),
             writable=(extensions,),
         )
-    finally:
-        shutil.rmtree(root, ignore_errors=True)

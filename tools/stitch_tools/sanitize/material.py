@@ -36,16 +36,16 @@ class Material:
 def drawn(
     reference: ReferenceServer, task: Task, facts: ReferenceFacts, kind: str
 ) -> Generator[Material | None]:
-    """Fresh weights and a draw of `kind`; None where the task has no such draw.
+    """Fresh weights and a draw of `kind`, which hosts of tools map; None where the task has no such draw.
 
     Raises:
         TaskError: the reference itself fails.
     """
     reference.revive()
-    weights = reference.set_weights()
+    weights = reference.set_weights(on_host=True)
     try:
         try:
-            inputs = reference.make_draw(kind)
+            inputs = reference.make_draw(kind, on_host=True)
         except (DrawUnavailable, TaskError):
             if kind == OWN:
                 raise

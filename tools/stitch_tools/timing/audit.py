@@ -40,8 +40,8 @@ def kept_results(seat: Seat, per_call_s: float) -> str | None:
         floor = seat.go(0)
         shortest = min(shortest, (seat.go(calls) - floor) / calls)
         seat.pause()
-        sampler.take_one(first, calls)
-    if shortest <= _LONGER * per_call_s:
+        seat.take_one(calls)
+    if shortest <= _LONGER * per_call_s + sampler.settle_s / calls:
         return None
     return (
         f"calls into poisoned outputs take {shortest * 1e6:.2f} us, timed ones {per_call_s * 1e6:.2f} us:"

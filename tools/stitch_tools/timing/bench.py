@@ -11,13 +11,10 @@ from functools import partial
 from stitch_tools.check.gpu import canary_for, sound_gpu
 from stitch_tools.check.reference import Inputs, ReferenceServer, Weights
 from stitch_tools.device import Target, cpu_info, resolve_target
-from stitch_tools.errors import TaskError, WorkerError
-from stitch_tools.graph import capture_graph
 from stitch_tools.models import (
     Bench,
     BenchOutcome,
     Build,
-    Ceilings,
     GpuConditions,
     Graph,
     Program,
@@ -26,19 +23,21 @@ from stitch_tools.models import (
     Task,
     Timing,
 )
-from stitch_tools.processes.outcome import ChildDied
+from stitch_tools.models.verdict import DataPlane
 from stitch_tools.processes.session import TargetSession
 from stitch_tools.store import Store
 from stitch_tools.timing.audit import cpu_seconds, kept_results, moved_work, too_many_cpus
+from stitch_tools.timing.baseline_seats import begin_compiled, seat_baseline
 from stitch_tools.timing.blocks import Contestant, Figure, Rounds, run_rounds
-from stitch_tools.timing.bounds import Limits, cache_bytes, memory_nodes, product_operations
 from stitch_tools.timing.contestant import ContestantFailedError
 from stitch_tools.timing.crosscheck import disagreement
 from stitch_tools.timing.device_lock import device_lock, refuse_after
+from stitch_tools.timing.gains import ratio_of
 from stitch_tools.timing.gpu_watch import GpuWatch
 from stitch_tools.timing.options import BenchOptions, baselines_of
 from stitch_tools.timing.recheck import recheck, try_once
-from stitch_tools.timing.ring import available_bytes, ring_shape
+from stitch_tools.timing.renewal import kept_by_content, renewing
+from stitch_tools.timing.ring import ring_shape
 from stitch_tools.timing.seats import (
     PROGRAM,
     PROGRAM_GRAPHED,
@@ -46,21 +45,22 @@ from stitch_tools.timing.seats import (
     Seat,
     deal,
     load_program,
-    seat_baseline,
     seat_loaded,
     seat_program,
 )
-from stitch_tools.timing.speeding import NO_CEILINGS, NO_GRAPH, Speeding, look
-from stitch_tools.timing.statistics import CPU_NOISE, GPU_NOISE, outcome_of
+from stitch_tools.timing.speeding import Speeding, SpeedWatch
+from stitch_tools.timing.statistics import CPU_NOISE, GPU_NOISE
 from stitch_tools.timing.unseen import try_unseen
 from stitch_tools.timing.wording import (
     describe_disturbance,
     describe_ring,
     explain,
+    is_disturbed,
     others_disturb,
     timing_of,
 )
 from stitch_tools.timing.writer import convicts
+from stitch_tools.worker.meminfo import available_bytes
 
 Emit = Callable[[str], None]
 _SEED_BITS = 62
@@ -70,7 +70,10 @@ _LONGEST = 4.0
 _CUDA_CACHE_BYTES = 64 << 20
 _LATENCY_SAMPLES = 40
 """Single calls per visit where they are the headline: each carries the jitter of two wake-ups."""
+_QUICK_SINGLES = 2
+"""Single calls per visit of a quick run whose headline they are not: 40 in all its rounds."""
 _NOTE_CHARS = 300
+_HOPELESS_S = 10.0  # So long without a round that nobody disturbed ends a quick run.
 
 
 def benchmark_program(
@@ -83,6 +86,7 @@ def benchmark_program(
     facts: ReferenceFacts,
     options: BenchOptions | None = None,
     graph: Graph | None = None,
+    reference: ReferenceServer | None = None,
     emit: Emit | None = None,
     deadline_s: float | None = None,
     stop: threading.Event | None = None,
@@ -98,6 +102,7 @@ def benchmark_program(
         facts: what was observed of the reference.
         options: what is timed, and how long.
         graph: the reference's forward; None captures it where ceilings are known.
+        reference: a server that has the task loaded already, to judge outputs; else one is started and ended.
         emit: takes sentences on the progress.
         deadline_s: a time.monotonic() value after which no further round is begun.
         stop: when set, the timing ends before the next contestant or visit, without a Bench.
@@ -110,7 +115,8 @@ def benchmark_program(
         WorkerError, SandboxError: a failure of ours or of this machine.
     """
     began = time.monotonic()
-    run = _Run(task, program, session, store, facts, options or BenchOptions(), emit, graph, stop)
+    options, speed = options or BenchOptions(), SpeedWatch(graph)
+    run = _Run(task, program, session, store, facts, options, emit, speed, stop, reference)
     target = resolve_target(task.target)
     refusal = run.refusal(build, target)
     if refusal is not None:
@@ -120,12 +126,7 @@ def benchmark_program(
     canary = canary_for(session, task.target)
     with sound_gpu(canary):
         try:
-            bench, doubt = run.measure(build, target, deadline_s)
-            if doubt is not None:
-                refuse_after(stop)
-                run.say(f"{doubt}; timing again")
-                run.absent.clear()
-                bench, _ = run.measure(build, target, deadline_s, again=True)
+            bench = run.settle(build, target, deadline_s)
         except ContestantFailedError as failure:
             if canary is not None:
                 canary.doubt()
@@ -145,9 +146,9 @@ class _Run:
     facts: ReferenceFacts
     options: BenchOptions
     emit: Emit | None
-    graph: Graph | None
-    stop: threading.Event | None = None
-    ceilings: Ceilings | None = None
+    speed: SpeedWatch
+    stop: threading.Event | None
+    reference: ReferenceServer | None
     absent: list[Timing] = field(default_factory=list[Timing])
     """Baselines that could not be measured, with the reason."""
 
@@ -197,6 +198,20 @@ class _Run:
         """Which figure ratios are taken on."""
         return "throughput_us" if self.task.target == "cpu" else "latency_us"
 
+    def settle(self, build: Build | None, target: Target, deadline_s: float | None) -> Bench:
+        """The judged Bench; of a second timing, where something speaks against the times of the first.
+
+        Raises:
+            ContestantFailedError: the program failed.
+        """
+        bench, doubt = self.measure(build, target, deadline_s)
+        if doubt is not None:
+            refuse_after(self.stop)
+            self.say(f"{doubt}; timing again")
+            self.absent.clear()
+            bench, _ = self.measure(build, target, deadline_s, again=True)
+        return bench
+
     def measure(
         self, build: Build | None, target: Target, deadline_s: float | None, *, again: bool = False
     ) -> tuple[Bench, str | None]:
@@ -208,10 +223,17 @@ class _Run:
         with ExitStack() as stack:
             watch = stack.enter_context(GpuWatch(target.gpu.uuid)) if target.gpu is not None else None
             place = self._field(target)
-            judge = stack.enter_context(ReferenceServer(self.session, self.task, self.store))
+            begin_compiled(stack, place, baselines_of(self.task.target, self.options))
+            judge = self.reference or stack.enter_context(
+                ReferenceServer(self.session, self.task, self.store)
+            )
+            judge.revive()
             weights, draws = deal(stack, judge, place.seeds)
+            place = replace(place, judge=judge)
+            if place.cuda:
+                place = renewing(place, judge, draws)
             loaded = load_program(stack, place, self.program, build, weights)
-            # Baselines take long to prepare, for a wrong program in vain.
+            # Baselines take long to be ready, for a wrong program in vain.
             wrong = None if again else try_once(place, judge, loaded, draws)
             if wrong is not None:
                 return self.unmeasured(wrong, target, time.monotonic(), program_failed=True), None
@@ -223,17 +245,19 @@ class _Run:
             stack.enter_context(self.hold_device(target))
             before_s = cpu_seconds(program.pid)
             rounds = self._rounds(seats, deadline_s, watch)
+            timed_s = rounds.series[PROGRAM].throughput_s()
             moved = moved_work(rounds.series[PROGRAM].visits)
             crowd = self._crowd(program, before_s)
-            doubt = crowd or kept_results(program, rounds.series[PROGRAM].throughput_s())
+            doubt = crowd or kept_results(program, timed_s) or kept_by_content(program, timed_s)
             prove = None
             if again and crowd is None:
                 prove = partial(convicts, program, place, weights=weights, draws=draws)
-            speeding = self._speeding(target, place, judge, program, prove)
-            self._finish(seats)
-            unseen = try_unseen(
-                place, judge, program, draws, per_call_s=rounds.series[PROGRAM].throughput_s()
+            native = self.program.format == "native"
+            speeding = self.speed.look(
+                program, place, judge, target, native=native, prove=prove, say=self.say
             )
+            self._finish(seats)
+            unseen = try_unseen(place, judge, program, draws, per_call_s=timed_s)
             doubt = doubt or moved
             # Where others ran beside us a go costs milliseconds more than its calls; that proves nothing.
             if doubt is None and not others_disturb(rounds, PROGRAM):
@@ -242,7 +266,8 @@ class _Run:
             wrong, unchecked = recheck(judge, self.task, self.facts, place.seeds, program)
             self._recheck_graphed(seats, judge, place)
             wrong, unchecked = wrong or unseen.wrong, unchecked or unseen.unchecked
-            seen = _Seen(rounds, speeding, wrong, doubt, unchecked, watch.conditions() if watch else None)
+            gpu = watch.conditions() if watch else None
+            seen = _Seen(rounds, speeding, wrong, doubt, unchecked, place.not_renewed, gpu, judge.plane)
             return self._judge(target, seats, seen), doubt or speeding.doubt
 
     def _crowd(self, program: Seat, before_s: float | None) -> str | None:
@@ -251,48 +276,6 @@ class _Run:
         if self.task.target != "cpu" or before_s is None or after_s is None:
             return None
         return too_many_cpus(after_s - before_s, program.history, self.session.threads)
-
-    def _speeding(
-        self,
-        target: Target,
-        place: Field,
-        judge: ReferenceServer,
-        program: Seat,
-        prove: Callable[[int], bool | None] | None,
-    ) -> Speeding:
-        """What the device's ceilings say about the program's times."""
-        # Ceilings are measured under this package's lock: their module imports it.
-        from stitch_tools.ceilings import cached_ceilings, remeasured
-
-        cache_dir = self.options.cache_dir
-        threads = self.session.threads if target.gpu is None else None
-        known = self.ceilings or cached_ceilings(self.task.target, threads=threads, cache_dir=cache_dir)
-        if known is None:
-            return Speeding(not_checked=(NO_CEILINGS,))
-        operations = self._operations(judge)
-        native = self.program.format == "native"
-        look_at = partial(look, program=program, operations=operations or 0, native=native)
-        found = look_at(self._limits(known, target, place), prove=None)
-        if any(row.beaten for row in found.bounds):
-            self.say("the program is faster than this device's ceilings: measuring those again")
-            self.ceilings = remeasured(known, self.session, cache_dir=cache_dir)
-            found = look_at(self._limits(self.ceilings, target, place), prove=prove)
-        missing = (NO_GRAPH,) if operations is None else ()
-        return replace(found, not_checked=(*found.not_checked, *missing))
-
-    def _limits(self, ceilings: Ceilings, target: Target, place: Field) -> Limits:
-        nodes = memory_nodes() if target.gpu is None else 1
-        slots = place.shape.slots
-        return Limits(ceilings, self.facts, slots=slots, caches=cache_bytes(target), nodes=nodes)
-
-    def _operations(self, judge: ReferenceServer) -> int | None:
-        """Of the reference's matrix products; None where its graph cannot be had."""
-        if self.graph is None:
-            try:
-                self.graph = capture_graph(judge.child, self.task, self.facts, None)
-            except (TaskError, WorkerError, ChildDied):
-                return None
-        return product_operations(self.graph)
 
     def _field(self, target: Target) -> Field:
         cache = cpu_info().last_level_cache_bytes
@@ -376,7 +359,10 @@ class _Run:
         if self.figure == "latency_us":
             rules = replace(rules, latency_samples=max(rules.latency_samples, _LATENCY_SAMPLES))
         if self.options.quick:
-            rules = replace(rules, max_rounds=rules.min_rounds)
+            singles = rules.latency_samples if self.figure == "latency_us" else _QUICK_SINGLES
+            rules = replace(
+                rules, max_rounds=rules.min_rounds, give_up_s=_HOPELESS_S, latency_samples=singles
+            )
 
         def read(contestant: Contestant) -> None:
             refuse_after(self.stop)
@@ -418,7 +404,8 @@ class _Run:
         rounds = seen.rounds
         ours = [seat.name for seat in seats if seat.name in (PROGRAM, PROGRAM_GRAPHED)]
         pairs = [(seat.name, name) for name in ours for seat in seats if seat.name not in ours]
-        ratios = [row for pair in pairs if (row := self._ratio(*pair, rounds)) is not None]
+        found = [ratio_of(rounds, *pair, figure=self.figure, noise=self._noise) for pair in pairs]
+        ratios = [row for row in found if row is not None]
         outcome: BenchOutcome = "inconclusive"
         against = next((row for row in ratios if (row.baseline, row.contestant) == ("eager", PROGRAM)), None)
         message = self._explain(against, rounds)
@@ -441,11 +428,13 @@ class _Run:
             device=target.device,
             threads=self.session.threads if self.task.target == "cpu" else None,
             steal_share=rounds.steal_share,
+            disturbed=is_disturbed(rounds),
             gpu=seen.gpu,
             bounds=seen.speeding.bounds,
             findings=seen.speeding.findings,
-            not_checked=seen.speeding.not_checked,
+            not_checked=(*seen.speeding.not_checked, *filter(None, [seen.not_renewed])),
             sandbox=self.session.sandbox_level,
+            plane=seen.plane,
             message="; ".join(notes),
             doubt=seen.doubt or "",
             program_failed=against_it is not None,
@@ -460,19 +449,6 @@ class _Run:
     def _noise(self) -> float:
         return CPU_NOISE if self.task.target == "cpu" else GPU_NOISE
 
-    def _ratio(self, baseline: str, contestant: str, rounds: Rounds) -> Ratio | None:
-        interval = rounds.ratio(baseline, contestant, self.figure)
-        if interval is None or interval.low is None or interval.high is None:
-            return None
-        return Ratio(
-            baseline=baseline,
-            contestant=contestant,
-            speedup=interval.middle,
-            low=interval.low,
-            high=interval.high,
-            outcome=outcome_of(interval, noise=self._noise),
-        )
-
 
 @dataclass(frozen=True)
 class _Seen:
@@ -484,4 +460,6 @@ class _Seen:
     """What is wrong with outputs of timed calls."""
     doubt: str | None
     unchecked: str | None
+    not_renewed: str
     gpu: GpuConditions | None
+    plane: DataPlane | None

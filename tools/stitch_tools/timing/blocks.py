@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal, Protocol, TypeVar
 
+from stitch_tools.timing.contestant import ContestantFailedError
 from stitch_tools.timing.interference import (
     Snapshot,
     snapshot,
@@ -30,20 +31,32 @@ from stitch_tools.timing.statistics import (
 
 _SHORTEST_CALL_S = 1e-7
 _LONG_CALL_S = 0.2
+_SLOWER = 20.0
+_FAR_SLOWER = (
+    "its calls take more than 20 times as long as at first: they are done before their work is, or held up"
+)
 Measured = TypeVar("Measured")
 Figure = Literal["latency_us", "throughput_us"]
 
 
-class Contestant(Protocol):
+class Caller(Protocol):
+    """What makes calls on command."""
+
+    def go(self, calls: int) -> float:
+        """Seconds from "go" to "done" for that many calls, by our clock."""
+        ...
+
+    def renew(self) -> None:
+        """Make the next call's inputs others than ever before, where that is done; no clock sees it."""
+        ...
+
+
+class Contestant(Caller, Protocol):
     """A process that makes calls on command: the program, or one baseline."""
 
     @property
     def name(self) -> str:
         """What the bench calls it."""
-        ...
-
-    def go(self, calls: int) -> float:
-        """Seconds from "go" to "done" for that many calls, by our clock."""
         ...
 
     def pause(self) -> None:
@@ -67,6 +80,13 @@ class Pace:
     """Calls dropped after each switch."""
     latency_samples: int
     """Single calls per visit."""
+    call_s: float
+    """Time per call when it was calibrated."""
+
+    def longest_s(self, rules: "Rules") -> float:
+        """How long a visit may take before its calls are not those that were calibrated."""
+        calls = self.warm_calls + self.latency_samples + 3 * self.calls * rules.blocks_per_visit
+        return rules.slack_s + _SLOWER * calls * self.call_s
 
 
 @dataclass(frozen=True)
@@ -81,8 +101,12 @@ class Rules:
     min_rounds: int = 10
     max_rounds: int = 40
     """Undisturbed rounds after which a wide interval is left as it is."""
+    give_up_s: float | None = None
+    """Seconds after which no more rounds are made where others disturbed every one; None: go on."""
     ignore_others: bool = False
     """Take disturbed blocks as they are: for tests on busy machines, never for a figure that is reported."""
+    slack_s: float = 10.0
+    """A visit may take so long, and 20 times what its calls took at first: busy machines stay below."""
     max_repeats: int = 6
     """How many blocks of one visit are repeated because others disturbed them."""
 
@@ -108,6 +132,8 @@ class Visit:
     """Go 1, one call on an idle device."""
     floors_s: tuple[float, ...]
     """Go 0: what a go costs without a call."""
+    total_s: float
+    """Time per call of all gos together, first and last ones included, less what gos cost by themselves."""
     repeats: int = 0
     """Blocks thrown away because others took time from them."""
     disturbed: int = 0
@@ -137,6 +163,10 @@ class Series:
         if figure == "throughput_us":
             return [visit.throughput_s for visit in self.visits]
         return [visit.latency_s for visit in self.visits]
+
+    def totals(self) -> list[float]:
+        """Time per call over all gos, one value per visit."""
+        return [visit.total_s for visit in self.visits]
 
     def throughput_s(self) -> float:
         """Median over all blocks."""
@@ -187,6 +217,7 @@ def calibrate(contestant: Contestant, rules: Rules) -> Pace:
         from_zero=from_zero,
         warm_calls=max(1 if from_zero else 2, int(rules.warm_s / per_call)),
         latency_samples=_single_calls(per_call, rules),
+        call_s=per_call,
     )
 
 
@@ -196,12 +227,17 @@ def _single_calls(per_call: float, rules: Rules) -> int:
     return max(2, min(rules.latency_samples, int(rules.block_s / per_call)))
 
 
-def measure_singles(contestant: Contestant, pace: Pace) -> list[tuple[float, float]]:
+def measure_singles(contestant: Caller, pace: Pace) -> list[tuple[float, float]]:
     """Pairs of (go 0, go 1) in seconds, one call at a time on an idle device."""
-    return [(contestant.go(0), contestant.go(1)) for _ in range(pace.latency_samples)]
+    return [_single(contestant) for _ in range(pace.latency_samples)]
 
 
-def measure_block(contestant: Contestant, pace: Pace) -> Block:
+def _single(contestant: Caller) -> tuple[float, float]:
+    contestant.renew()
+    return contestant.go(0), contestant.go(1)
+
+
+def measure_block(contestant: Caller, pace: Pace) -> Block:
     """The slope between the two gos of one block, and their whole time."""
     if pace.from_zero:
         floor = contestant.go(0)
@@ -213,18 +249,23 @@ def measure_block(contestant: Contestant, pace: Pace) -> Block:
 
 
 def visit(contestant: Contestant, pace: Pace, rules: Rules, watch: Watch = snapshot) -> Visit:
-    """Wake the contestant, drop its first calls, measure single calls and blocks, stop it again."""
-    attempts = _Attempts(rules, watch)
+    """Wake the contestant, drop its first calls, measure single calls and blocks, stop it again.
+
+    Raises:
+        ContestantFailedError: a call failed, or calls take far longer than when they were calibrated.
+    """
+    attempts = _Attempts(rules, watch, contestant.name, time.monotonic() + pace.longest_s(rules))
+    ledger = _Ledger(contestant)
     contestant.resume()
     try:
-        contestant.go(pace.warm_calls)
-        singles, singles_clean = attempts.undisturbed(lambda: measure_singles(contestant, pace))
+        ledger.go(pace.warm_calls)
+        singles, singles_clean = attempts.undisturbed(lambda: measure_singles(ledger, pace))
         if pace.from_zero and pace.calls == 1:
             # A block would be the same measurement again, and such calls are long.
             blocks = [(Block(one - floor, one - floor), singles_clean) for floor, one in singles]
         else:
             blocks = [
-                attempts.undisturbed(lambda: measure_block(contestant, pace))
+                attempts.undisturbed(lambda: measure_block(ledger, pace))
                 for _ in range(rules.blocks_per_visit)
             ]
     finally:
@@ -238,22 +279,48 @@ def visit(contestant: Contestant, pace: Pace, rules: Rules, watch: Watch = snaps
         wholes_s=tuple(block.whole_s - gos_s for block in counted),
         latencies_s=latencies,
         floors_s=floors,
+        total_s=ledger.per_call_s(min(floors)),
         repeats=attempts.repeats,
         disturbed=len(blocks) - len(clean),
         clean=singles_clean and bool(clean),
     )
 
 
+class _Ledger:
+    """A contestant whose gos are added up."""
+
+    def __init__(self, contestant: Contestant) -> None:
+        self._contestant = contestant
+        self._gos = self._calls = 0
+        self._seconds = 0.0
+
+    def go(self, calls: int) -> float:
+        elapsed = self._contestant.go(calls)
+        if calls:
+            self._gos, self._calls = self._gos + 1, self._calls + calls
+            self._seconds += elapsed
+        return elapsed
+
+    def renew(self) -> None:
+        self._contestant.renew()
+
+    def per_call_s(self, go_s: float) -> float:
+        return (self._seconds - self._gos * go_s) / self._calls
+
+
 class _Attempts:
     """Repeats a measurement while others disturb it, a limited number of times per visit."""
 
-    def __init__(self, rules: Rules, watch: Watch) -> None:
-        self._rules = rules
-        self._watch = watch
+    def __init__(self, rules: Rules, watch: Watch, name: str, until_s: float) -> None:
+        self._rules, self._watch = rules, watch
+        self._name, self._until_s = name, until_s
         self.repeats = 0
 
     def undisturbed(self, measure: Callable[[], Measured]) -> tuple[Measured, bool]:
         while True:
+            if time.monotonic() > self._until_s:
+                # Work that goes on behind "done" holds up later gos: calls seem short until a queue is full.
+                raise ContestantFailedError(self._name, _FAR_SLOWER)
             before = self._watch()
             measured = measure()
             if self._rules.ignore_others or not was_disturbed(before, self._watch()):
@@ -287,10 +354,19 @@ class Rounds:
         values = ratios(self.series[baseline], self.series[program], figure)
         return median_interval(values) if values else None
 
+    def whole_ratio(self, baseline: str, program: str) -> Interval | None:
+        """The same by the time of all gos of a visit; None without any round."""
+        theirs, ours = self.series[baseline], self.series[program]
+        values = _ratios(theirs, ours, theirs.totals(), ours.totals())
+        return median_interval(values) if values else None
+
 
 def ratios(baseline: Series, program: Series, figure: Figure) -> list[float]:
     """One speed-up per round, from the two mirrored visits of each; disturbed rounds are left out."""
-    theirs, ours = baseline.values(figure), program.values(figure)
+    return _ratios(baseline, program, baseline.values(figure), program.values(figure))
+
+
+def _ratios(baseline: Series, program: Series, theirs: Sequence[float], ours: Sequence[float]) -> list[float]:
     found: list[float] = []
     for first in range(0, min(len(theirs), len(ours)) - 1, 2):
         pair = slice(first, first + 2)
@@ -313,8 +389,8 @@ def run_rounds(
     """Visit all contestants in mirrored rounds until the ratios settle.
 
     No round begins after the monotonic time `until_s`, but for the fewest rounds (`rules.min_rounds`), which
-    long calls may finish until `hard_until_s`. What was measured by then counts; too few undisturbed rounds
-    are inconclusive by themselves.
+    long calls may finish until `hard_until_s`; none after `rules.give_up_s` in vain. What was measured by
+    then counts; too few undisturbed rounds are inconclusive by themselves.
     """
     paces: dict[str, Pace] = {}
     for contestant in contestants:
@@ -325,6 +401,7 @@ def run_rounds(
     rounds = Rounds({contestant.name: Series() for contestant in contestants}, began, began)
     done = 0
     last_s = until_s if hard_until_s is None else hard_until_s
+    give_up_s = float("inf") if rules.give_up_s is None else time.monotonic() + rules.give_up_s
     while not done or time.monotonic() < (last_s if done < rules.min_rounds else until_s):
         done += 1
         for contestant in [*contestants, *reversed(contestants)]:
@@ -335,7 +412,15 @@ def run_rounds(
                 after_visit(contestant)
         if done >= rules.min_rounds and _is_enough(rounds, contestants, rules, figure):
             break
+        if time.monotonic() >= give_up_s and _is_hopeless(rounds, contestants, figure):
+            break
     return Rounds(rounds.series, began, watch())
+
+
+def _is_hopeless(rounds: Rounds, contestants: Sequence[Contestant], figure: Figure) -> bool:
+    """Whether no round gave a ratio to any baseline."""
+    program, *baselines = (contestant.name for contestant in contestants)
+    return bool(baselines) and all(rounds.ratio(name, program, figure) is None for name in baselines)
 
 
 def _is_enough(rounds: Rounds, contestants: Sequence[Contestant], rules: Rules, figure: Figure) -> bool:

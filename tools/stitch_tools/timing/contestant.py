@@ -8,7 +8,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Protocol
 
-STOP = 2**64 - 1
+from stitch_tools.worker.ring_words import STOP
+
 _WORD = struct.Struct("=Q")
 
 
@@ -96,22 +97,36 @@ class PipeContestant:
         Raises:
             ContestantFailedError: the process is gone, answers too late, or a call failed.
         """
-        word = _WORD.pack(calls)
-        if self._has_answered():
-            raise ContestantFailedError(self.name, "it answered before it was asked")
-        start = time.perf_counter_ns()
-        try:
-            os.write(self.pipes.go_write, word)
-        except OSError as error:
-            raise ContestantFailedError(self.name, "the process ended during timing", ended=True) from error
-        status = self._answer()
-        elapsed = (time.perf_counter_ns() - start) * 1e-9
+        status, elapsed = self._exchange(calls)
         if status:
             raise ContestantFailedError(self.name, f"a timed call failed with status {status}")
         self.slot = (self.slot + calls) % self.slots
         self.last_calls = calls
         self.history.append((calls, elapsed))
         return elapsed
+
+    def ask(self, request: int) -> None:
+        """Have something done between gos (`worker.ring_words`), which no clock sees.
+
+        Raises:
+            ContestantFailedError: the process is gone, answers too late, or could not do it.
+        """
+        status, _ = self._exchange(request)
+        if status:
+            raise ContestantFailedError(self.name, f"what was asked for between calls failed ({status})")
+
+    def _exchange(self, word: int) -> tuple[int, float]:
+        """The answer to a word, and the seconds until it came."""
+        packed = _WORD.pack(word)
+        if self._has_answered():
+            raise ContestantFailedError(self.name, "it answered before it was asked")
+        start = time.perf_counter_ns()
+        try:
+            os.write(self.pipes.go_write, packed)
+        except OSError as error:
+            raise ContestantFailedError(self.name, "the process ended during timing", ended=True) from error
+        status = self._answer()
+        return status, (time.perf_counter_ns() - start) * 1e-9
 
     def _has_answered(self) -> bool:
         """Whether an answer that nobody has asked for is waiting: the next one would take no time at all."""

@@ -10,11 +10,11 @@ from stitch_tools.models import ReferenceFacts, Task
 from stitch_tools.timing.ring import Sample
 from stitch_tools.timing.seats import Field, Loaded, Seat, seat_loaded
 from stitch_tools.worker import memory
-from stitch_tools.worker.layout import GUARD
+from stitch_tools.worker.layout import GUARD, GUARD_BYTE
+from stitch_tools.worker.reference.kinds import mixed_kind
+from stitch_tools.worker.ring_words import donor_of
 
 _FIRST_CALL = "its first call gave another result than the reference"
-_GUARD_BYTE = 0xA5
-"""The reference server's filling of bytes beside outputs; everything outside them is filled so."""
 
 
 def recheck(
@@ -39,9 +39,11 @@ def recheck(
         return "no output of the timed calls could be taken", None
     for sample in samples:
         try:
-            problem = _compare(judge, sample, seeds[sample.slot % len(seeds)])
+            problem = _compare(judge, sample, seeds)
         except _InputsMoveError:
             return None, "timed outputs were not re-checked: inputs changed with every call"
+        except DrawUnavailable as reason:
+            return None, f"timed outputs were not re-checked: {reason}"
         if problem is not None:
             return f"{told}: {problem}", None
     return None, None
@@ -56,22 +58,24 @@ def try_once(place: Field, judge: ReferenceServer, loaded: Loaded, draws: Sequen
     with ExitStack() as stack:
         seat = seat_loaded(stack, place, loaded, draws[:1], slots=1, samples=1)
         seat.go(1)
-        if seat.sampler is not None and seat.sampler.live:
-            seat.sampler.take_one(0, 1)
+        seat.take_one(1)
         seat.finish()
         return recheck(judge, place.task, place.facts, place.seeds[:1], seat, told=_FIRST_CALL)[0]
+
+
+def drawn_kind(slot: int, token: int, seeds: Sequence[int]) -> str:
+    """The draw that a timed call took: one of the seeds' own, or that with a stretch of another one."""
+    return mixed_kind(token, seeds[donor_of(slot, token, len(seeds))]) if token else "own-1"
 
 
 class _InputsMoveError(Exception):
     """The reference writes to its inputs: in a ring they are others each time they come round."""
 
 
-def _compare(judge: ReferenceServer, sample: Sample, seed: int) -> str | None:
-    judge.make_draw("own-1", seed=seed).close()
-    try:
-        expectation = judge.expect()
-    except DrawUnavailable as reason:
-        return str(reason)
+def _compare(judge: ReferenceServer, sample: Sample, seeds: Sequence[int]) -> str | None:
+    kind = drawn_kind(sample.slot, sample.token, seeds)
+    judge.make_draw(kind, seed=seeds[sample.slot % len(seeds)]).close()
+    expectation = judge.expect()
     if expectation.inputs_written:
         raise _InputsMoveError
     fd = memory.create(expectation.nbytes)
@@ -89,7 +93,7 @@ def _compare(judge: ReferenceServer, sample: Sample, seed: int) -> str | None:
 def _lay_down(fd: int, sample: Sample, expectation: Expectation) -> None:
     parts = iter(sample.outputs)
     with mmap.mmap(fd, expectation.nbytes) as view:
-        view[:] = bytes([_GUARD_BYTE]) * expectation.nbytes
+        view[:] = bytes([GUARD_BYTE]) * expectation.nbytes
         for entry in expectation.layout:
             if entry["name"] != GUARD:
                 view[entry["offset"] : entry["offset"] + entry["nbytes"]] = next(parts)

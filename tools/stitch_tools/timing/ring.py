@@ -3,12 +3,13 @@
 import mmap
 import os
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from stitch_tools.models import ReferenceFacts, TensorSpec
 from stitch_tools.worker import memory
+from stitch_tools.worker.layout import untouched_byte
 from stitch_tools.worker.memory import PackEntry
 
 CACHE_FACTOR = 3
@@ -16,9 +17,6 @@ CACHE_FACTOR = 3
 MAX_SLOTS = 16384
 MAX_DRAWS = 8
 """Different values; further slots hold copies of them at other addresses."""
-UNTOUCHED_INTEGER = 0xA5
-_UNTOUCHED_FLOAT = 0xFF
-_FLOATS = ("float", "bfloat", "complex")
 
 
 @dataclass(frozen=True)
@@ -39,23 +37,40 @@ def ring_shape(facts: ReferenceFacts, *, cache_bytes: int, memory_bytes: int) ->
     return RingShape(slots, min(slots, MAX_DRAWS), slots * per_slot)
 
 
-def available_bytes(meminfo: Path = Path("/proc/meminfo")) -> int:
-    """Memory that can be taken without pushing anything out."""
-    try:
-        for line in meminfo.read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except (OSError, ValueError, IndexError):
-        pass
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
 @dataclass(frozen=True)
 class Sample:
     """One slot's outputs as bytes, taken at "done"."""
 
     slot: int
     outputs: tuple[bytes, ...]
+    token: int = 0
+    """Of what the slot's inputs were renewed with; 0: its own draw."""
+
+
+class Ring(Protocol):
+    """The outputs of all slots in memory that the program does not own."""
+
+    slots: int
+    fd: int
+    settle_s: float
+    """By how many seconds a go may be longer after memory of the ring was poisoned or read."""
+
+    @property
+    def request(self) -> list[tuple[str, list[int], str]]:
+        """Name, shape and type of one slot's outputs."""
+        ...
+
+    def poison(self, slot: int, count: int = 1) -> None:
+        """Overwrite the outputs of `count` slots."""
+        ...
+
+    def take(self, slot: int) -> Sample:
+        """A copy of one slot's outputs."""
+        ...
+
+    def close(self) -> None:
+        """Give the memory back."""
+        ...
 
 
 @dataclass
@@ -64,6 +79,7 @@ class OutputRing:
 
     specs: Sequence[TensorSpec]
     slots: int
+    settle_s: float = field(init=False, default=0.0)
     fd: int = field(init=False)
     layout: list[PackEntry] = field(init=False)
     _view: mmap.mmap = field(init=False)
@@ -81,11 +97,11 @@ class OutputRing:
         """Name, shape and type of one slot's outputs: from these both sides compute the same layout."""
         return [(spec.name, list(spec.shape), spec.dtype) for spec in self.specs]
 
-    def poison(self, slot: int) -> None:
-        """Overwrite one slot's outputs with what no program computes."""
-        for entry in self._entries(slot):
-            byte = _UNTOUCHED_FLOAT if entry["dtype"].startswith(_FLOATS) else UNTOUCHED_INTEGER
-            self._view[entry["offset"] : entry["offset"] + entry["nbytes"]] = bytes([byte]) * entry["nbytes"]
+    def poison(self, slot: int, count: int = 1) -> None:
+        """Overwrite the outputs of `count` slots from `slot` on with what no program computes."""
+        for entry in (row for offset in range(count) for row in self._entries((slot + offset) % self.slots)):
+            filling = bytes([untouched_byte(entry["dtype"])]) * entry["nbytes"]
+            self._view[entry["offset"] : entry["offset"] + entry["nbytes"]] = filling
 
     def take(self, slot: int) -> Sample:
         """A copy of one slot's outputs."""
@@ -107,60 +123,92 @@ class OutputRing:
 class Sampler:
     """Takes outputs of the timed region itself: which slots, nobody outside this process can know.
 
-    Before a visit one slot of its last go is poisoned; once the process stands still at "done", the slot's
-    bytes are copied. Work that a program pushed behind its "done" is missing from them.
+    Where calls write straight into our memory (`live`), one slot of the last go is poisoned before a visit;
+    once the process stands still at "done", the slot's bytes are copied. Work that a program pushed behind
+    its "done" is missing from them. Elsewhere the outputs of one call of a go that nobody can foresee are
+    fetched right after its "done".
     """
 
-    def __init__(self, ring: OutputRing, *, limit: int, live: bool) -> None:
-        """Sample at most `limit` slots; `live`: outputs reach our memory during the visit, not at the end."""
+    def __init__(self, ring: Ring, *, limit: int, live: bool, reach: int | None = None) -> None:
+        """Keep at most `limit` samples.
+
+        `live`: outputs reach our memory with each call. `reach`: of how many latest calls outputs are there;
+        None: of all.
+        """
         self._ring = ring
         self._limit = limit
         self._live = live
+        self._reach = reach
         self._random = random.SystemRandom()
         self._armed: int | None = None
         self._start = 0
         self._expected_calls = 0
         self._last_go = 0
+        self._gos = self._expected_gos = 0
+        self._due: int | None = None
         self._seen = 0
         self.samples: list[Sample] = []
 
     def before_visit(self, slot: int) -> None:
-        """The next call takes `slot`; choose one of those that the visit will end with."""
-        self._start, self._armed = slot, None
+        """The next call takes `slot`; choose one of those that the visit will end with, or one of its gos."""
+        self._start, self._armed, self._due, self._gos = slot, None, None, 0
+        if not self._live and self._expected_gos and self._limit:
+            self._due = self._random.randrange(self._expected_gos)
         if self._live and self._expected_calls:
             back = self._random.randrange(max(1, min(self._last_go, self._expected_calls)))
             self._armed = (slot + self._expected_calls - 1 - back) % self._ring.slots
             self._ring.poison(self._armed)
 
-    def after_visit(self, calls: int, last_go: int) -> None:
-        """The visit made `calls` calls, `last_go` of them in its last go; the process stands still."""
-        self._expected_calls, self._last_go = calls, last_go
+    def after_visit(self, calls: int, last_go: int, tokens: Mapping[int, int] | None = None) -> None:
+        """The visit made `calls` calls, `last_go` of them in its last go; the process stands still.
+
+        `tokens`: by slot, what inputs were renewed with.
+        """
+        self._expected_calls, self._last_go, self._expected_gos = calls, last_go, self._gos
         if self._armed is None or (self._armed - self._start) % self._ring.slots >= calls:
             return
-        self._seen += 1
-        if len(self.samples) < self._limit:
-            self.samples.append(self._ring.take(self._armed))
-        elif self._random.randrange(self._seen) < self._limit:
-            self.samples[self._random.randrange(self._limit)] = self._ring.take(self._armed)
+        self._keep(self._ring.take(self._armed), (tokens or {}).get(self._armed, 0))
 
-    def at_end(self, executed: int) -> None:
-        """The process ended its loop after `executed` calls; outputs that come late are taken now."""
-        if self._live:
-            return
-        reached = min(executed, self._ring.slots)
-        for slot in self._random.sample(range(reached), min(self._limit, reached)):
-            self.samples.append(self._ring.take(slot))
+    def after_go(self, slot: int, calls: int) -> int | None:
+        """The slot whose outputs are to be fetched now, where the next call takes `slot`; None: none."""
+        if not calls:
+            return None
+        is_due = self._gos == self._due
+        self._gos += 1
+        return self.choose(slot, calls) if is_due else None
+
+    def choose(self, slot: int, calls: int) -> int:
+        """One of the latest `calls` calls' slots, where the next call takes `slot`."""
+        back = self._random.randrange(max(1, min(calls, self._ring.slots, self._reach or calls)))
+        return (slot - 1 - back) % self._ring.slots
+
+    def fetched(self, slot: int, token: int) -> None:
+        """A timed call's outputs were brought into our memory."""
+        self._keep(self._ring.take(slot), token)
 
     def wipe(self, slot: int, count: int) -> None:
         """Poison `count` slots from `slot` on."""
-        for offset in range(count):
-            self._ring.poison((slot + offset) % self._ring.slots)
+        self._ring.poison(slot, count)
 
-    def take_one(self, slot: int, count: int) -> None:
-        """Keep a sample of one of the `count` slots from `slot` on."""
-        self.samples.append(self._ring.take((slot + self._random.randrange(count)) % self._ring.slots))
+    def take(self, slot: int, token: int = 0) -> None:
+        """Keep a sample of this slot, however many there are."""
+        self.samples.append(replace(self._ring.take(slot), token=token))
+
+    @property
+    def settle_s(self) -> float:
+        """By how many seconds a go may be longer after a slot was wiped or taken."""
+        return self._ring.settle_s
 
     @property
     def live(self) -> bool:
         """Whether outputs reach our memory with each call."""
         return self._live
+
+    def _keep(self, sample: Sample, token: int = 0) -> None:
+        """Keep it, or not: each sample that was taken has the same chance."""
+        sample = replace(sample, token=token)
+        self._seen += 1
+        if len(self.samples) < self._limit:
+            self.samples.append(sample)
+        elif self._random.randrange(self._seen) < self._limit:
+            self.samples[self._random.randrange(self._limit)] = sample

@@ -1,8 +1,8 @@
 """Contestants in confined children: the program in a worker, each baseline in a server of its own."""
 
-import os
-import re
-from collections.abc import Callable, Sequence
+import contextlib
+import secrets
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,23 +10,21 @@ from typing import Any, cast
 
 from stitch_tools.check.candidate import Answer, Worker
 from stitch_tools.check.reference import Inputs, ReferenceServer, Weights
-from stitch_tools.errors import EnvironmentMissingError, TaskError
+from stitch_tools.errors import EnvironmentMissingError
 from stitch_tools.host_build import build_runner
 from stitch_tools.models import Build, Program, ReferenceFacts, Task
 from stitch_tools.processes.child import Child
 from stitch_tools.processes.outcome import ChildDied
 from stitch_tools.processes.session import TargetSession
-from stitch_tools.store import Store, storing
+from stitch_tools.store import Store
 from stitch_tools.timing.contestant import ContestantFailedError, PipeContestant, Pipes
-from stitch_tools.timing.ring import OutputRing, RingShape, Sampler
-from stitch_tools.user_cache import SIZE_CAP_BYTES, evict_unused, user_cache_dir
+from stitch_tools.timing.device_ring import DeviceRing, DeviceRingError
+from stitch_tools.timing.ring import OutputRing, Ring, RingShape, Sampler
+from stitch_tools.worker.ring_words import COLLECT, RENEW, TOKEN_BITS, request
 
 PROGRAM = "program"
 PROGRAM_GRAPHED = "program:cudagraph"
 """The program replayed from a CUDA graph with its inputs copied in, as the baseline `cudagraph` is."""
-_COMPILE_ENV = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
-"""Inductor's pool of compile processes would run beside the clock."""
-_SPARED_S = 3600.0  # compiled baselines this fresh may belong to a bench that runs now
 _LOAD_TIMEOUT_S = 300.0
 _FIRST_GO_TIMEOUT_S = 300.0
 _GO_TIMEOUT_S = 120.0
@@ -43,8 +41,13 @@ class Seat(PipeContestant):
     note: str = ""
     log: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     """(calls, nanoseconds) that the process itself noted: a claim."""
+    draws: int = 0
+    """Draws that its inputs are renewed from between single calls; 0: they are left as they are."""
+    tokens: dict[int, int] = field(default_factory=dict[int, int])
+    """By slot, what its inputs were renewed with."""
     _resumed: bool = True
     _visit_start: int = 0
+    _in_visit: bool = False
 
     @property
     def pid(self) -> int:
@@ -57,8 +60,56 @@ class Seat(PipeContestant):
         Raises:
             ContestantFailedError: the process is gone, answers too late, or a call failed.
         """
+        with self._explained():
+            seconds = super().go(calls)
+            slot = self.sampler.after_go(self.slot, calls) if self.sampler and self._in_visit else None
+            if slot is not None and self.sampler is not None:
+                self._fetch(slot)
+                self.sampler.fetched(slot, self.tokens.get(slot, 0))
+        return seconds
+
+    def renew(self) -> None:
+        """Give the next call inputs that never came before; no clock sees it.
+
+        Raises:
+            ContestantFailedError: the process is gone, or failed.
+        """
+        if self.draws:
+            self.renew_with(new_token())
+
+    def renew_with(self, token: int) -> None:
+        """Give the next call the inputs that this token stands for in its slot; 0: the slot's own.
+
+        Raises:
+            ContestantFailedError: the process is gone, or failed.
+        """
+        with self._explained():
+            self.ask(request(RENEW, token))
+        self.tokens[self.slot] = token
+
+    def take_one(self, calls: int) -> None:
+        """Keep the outputs of one of the latest `calls` calls.
+
+        Raises:
+            ContestantFailedError: the process is gone, or failed.
+        """
+        if self.sampler is None:
+            return
+        slot = self.sampler.choose(self.slot, calls)
+        with self._explained():
+            self._fetch(slot)
+        self.sampler.take(slot, self.tokens.get(slot, 0))
+
+    def _fetch(self, slot: int) -> None:
+        """Have the outputs of a slot brought into our memory, where calls do not write there."""
+        if self.sampler is not None and not self.sampler.live:
+            self.ask(request(COLLECT, slot))
+
+    @contextlib.contextmanager
+    def _explained(self) -> Generator[None]:
+        """A process that ended says why."""
         try:
-            return super().go(calls)
+            yield
         except ContestantFailedError as failure:
             if failure.ended and self.child is not None:
                 answer_of(self.child, self.name, _LAST_WORDS_S)
@@ -66,7 +117,7 @@ class Seat(PipeContestant):
 
     def resume(self) -> None:
         """Let it run; a sampled program gets one output poisoned first."""
-        self._visit_start = len(self.history)
+        self._visit_start, self._in_visit = len(self.history), True
         if self.sampler is not None:
             self.sampler.before_visit(self.slot)
         if not self._resumed:
@@ -75,12 +126,13 @@ class Seat(PipeContestant):
 
     def pause(self) -> None:
         """Stop it; a sampled program's output is then copied."""
+        self._in_visit = False
         if self._resumed:
             self._survive(self.process.pause)
             self._resumed = False
         if self.sampler is not None:
             calls = sum(calls for calls, _ in self.history[self._visit_start :])
-            self.sampler.after_visit(calls, self.last_calls)
+            self.sampler.after_visit(calls, self.last_calls, self.tokens)
 
     def _survive(self, act: Callable[[], None]) -> None:
         try:
@@ -95,6 +147,7 @@ class Seat(PipeContestant):
             ContestantFailedError: the process is gone.
         """
         self.next_loop()
+        self.tokens.clear()
         if self.sampler is not None:
             self.sampler.samples.clear()
 
@@ -111,14 +164,17 @@ class Seat(PipeContestant):
             self._resumed = True
         self.stop()
         message = answer_of(self.child, self.name, _STOP_TIMEOUT_S)
-        if self.sampler is not None:
-            self.sampler.at_end(sum(calls for calls, _ in self.history))
         try:
             self.log = [(int(calls), int(ns)) for calls, ns in message.get("log", [])]
         except (TypeError, ValueError, OverflowError) as error:
             raise ContestantFailedError(self.name, "its notes make no sense") from error
         if message.get("loop") == "python" and self.name == PROGRAM:
             self.note = "timed by a Python loop"
+
+
+def new_token() -> int:
+    """What inputs are renewed with next; nobody can foresee it."""
+    return 1 + secrets.randbelow(2**TOKEN_BITS - 1)
 
 
 def answer_of(child: Child, name: str, timeout_s: float) -> dict[str, Any]:
@@ -165,11 +221,24 @@ class Field:
     seeds: tuple[int, ...]
     """Of the draws; the program never sees them."""
     cache_dir: Path | None
+    judge: ReferenceServer | None = None
+    """Owns the outputs of programs on a GPU, where both can map them; None: the worker copies them."""
+    renews: bool = False
+    """Whether single calls get inputs that never came before."""
+    not_renewed: str = ""
+    """What was not checked since they do not."""
+    begun: dict[str, Seat] = field(default_factory=dict[str, Seat])
+    """Baselines that get ready while something else is done."""
 
     @property
     def cuda(self) -> bool:
         """Whether the contestants run on a GPU."""
         return self.task.target != "cpu"
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether program and judge can map the same memory of the GPU."""
+        return self.judge is not None and self.judge.plane == "device"
 
 
 def deal(
@@ -231,8 +300,9 @@ def load_program(
         _need(name, worker.init(weights, _LOAD_TIMEOUT_S))
     except ChildDied as death:
         raise ContestantFailedError(name, death.outcome.describe()) from death
-    # Only a native program on a CPU writes its outputs straight into our memory.
-    return Loaded(name, worker.child, program.format == "native" and not place.cuda, graphed, note)
+    # Only a native program writes its outputs straight into memory of ours.
+    live = program.format == "native" and not graphed and (not place.cuda or place.shares_memory)
+    return Loaded(name, worker.child, live, graphed, note)
 
 
 def seat_loaded(
@@ -304,7 +374,7 @@ def seat_ring(
     Raises:
         ContestantFailedError: it cannot be prepared.
     """
-    ring = OutputRing(place.facts.outputs, slots)
+    ring = _ring(place, slots, live=live)
     stack.callback(ring.close)
     updated = place.facts.mutated_buffers if place.task.contract.buffers == "updated" else ()
     message = {
@@ -317,46 +387,32 @@ def seat_ring(
         "state": list(updated),
         "graphed": graphed,
     }
-    seat = _start(stack, name, child, message, slots, (ring.fd, *_fds(draws), *_fds(unseen)))
-    seat.sampler = Sampler(ring, limit=samples, live=live)
+    seat = start(stack, name, child, message, slots, (ring.fd, *_fds(draws), *_fds(unseen)))
+    seen_at_once = live and (not place.cuda or isinstance(ring, DeviceRing))
+    seat.sampler = Sampler(ring, limit=samples, live=seen_at_once, reach=1 if graphed else None)
+    seat.draws = len(draws) if place.renews else 0
     first_go(seat, _FIRST_GO_TIMEOUT_S)
     return seat
 
 
-def seat_baseline(stack: ExitStack, place: Field, kind: str, *, compile_limit_s: float) -> Seat:
-    """One baseline, built and ready, in a reference server of its own.
-
-    Raises:
-        ContestantFailedError: it cannot be built here, or not within the limit.
-    """
-    folder = _inductor_folder(place)
-    caches = {"TRITON_CACHE_DIR": str(folder / "triton")}
-    # Inductor does not quote its compile commands: where a shell would split the path, nothing is kept.
-    if re.fullmatch(r"[\w/.+-]+", str(folder)):
-        caches["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
-    try:
-        server = stack.enter_context(
-            ReferenceServer(
-                place.session, place.task, place.store, writable=[folder], env={**caches, **_COMPILE_ENV}
-            )
-        )
-        server.set_weights().close()
-    except TaskError as error:
-        raise ContestantFailedError(kind, error.message) from error
-    message = {
-        "op": "timed_baseline",
-        "baseline": kind,
-        "slots": place.shape.slots,
-        "seeds": list(place.seeds),
-    }
-    seat = _start(stack, kind, server.child, message, place.shape.slots, ())
-    first_go(seat, compile_limit_s)
-    return seat
+def _ring(place: Field, slots: int, *, live: bool) -> Ring:
+    """Where the program's outputs go: on a GPU into its own memory, where they are to be seen at once."""
+    if live and place.cuda and place.judge is not None:
+        try:
+            return DeviceRing(place.judge, place.facts.outputs, slots)
+        except DeviceRingError:  # the worker copies them, then
+            pass
+    return OutputRing(place.facts.outputs, slots)
 
 
-def _start(
+def start(
     stack: ExitStack, name: str, child: Child, message: dict[str, Any], slots: int, fds: tuple[int, ...]
 ) -> Seat:
+    """A contestant in a child that has got its message and its pipes and may still be at work on it.
+
+    Raises:
+        ContestantFailedError: the child died.
+    """
     pipes = Pipes.open()
     stack.callback(pipes.close)
     try:
@@ -377,17 +433,6 @@ def _runner(cache_dir: Path | None) -> tuple[Path | None, str]:
         return build_runner(cache_dir), ""
     except EnvironmentMissingError as error:
         return None, f"timed by a Python loop: {error.message}"
-
-
-def _inductor_folder(place: Field) -> Path:
-    """Where compiled baselines are kept. One folder a task: a reference could poison what it can write."""
-    root = place.cache_dir or user_cache_dir()
-    folder = root / "inductor" / f"{place.session.torch_version}-{place.task.task_id[:16]}"
-    with storing(folder, "STITCH_CACHE_DIR"):
-        (folder / "triton").mkdir(parents=True, exist_ok=True)
-        os.utime(folder)  # the time of last use
-    evict_unused(folder.parent.iterdir(), SIZE_CAP_BYTES, keep=folder, spared_s=_SPARED_S)
-    return folder
 
 
 def _need(name: str, answer: Answer) -> None:

@@ -13,9 +13,10 @@ from stitch_tools.processes.session import TargetSession
 from stitch_tools.store import Store
 from stitch_tools.timing.blocks import Rounds, Rules, run_rounds
 from stitch_tools.timing.device_lock import device_lock
-from stitch_tools.timing.ring import available_bytes, ring_shape
+from stitch_tools.timing.ring import ring_shape
 from stitch_tools.timing.seats import Field, Seat, deal, seat_program
 from stitch_tools.timing.statistics import Interval
+from stitch_tools.worker.meminfo import available_bytes
 
 _SEEDS = (1, 2)
 _FIRST, _SECOND = "first", "second"

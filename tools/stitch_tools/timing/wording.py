@@ -10,7 +10,7 @@ from stitch_tools.timing.statistics import MIN_ROUNDS
 
 _LEFT_OUT = "visits were left out since something waited for a CPU or lost it"
 _DISTURBED = 0.10
-"""Above this share of disturbed visits the message says so."""
+"""Above this share of disturbed visits the timing counts as disturbed."""
 
 
 def timing_of(seat: Seat, series: Series) -> Timing:
@@ -54,22 +54,28 @@ def explain(against: Ratio | None, *, rounds: int, noise: float, quick: bool) ->
     if against.outcome != "inconclusive":
         return ""
     interval = f"the interval of the speed-up, {against.low:.3f} to {against.high:.3f},"
+    if against.low > 1.0 + noise:
+        return (
+            f"{interval} is not that of whole visits, which take no less than eager's: work is put off"
+            " from some calls to others, or calls after a switch are slow"
+        )
     if against.low > 1.0 or against.high < 1.0:
         return f"{interval} does not clear the {noise:.0%} by which two runs of one program may differ"
     return f"{interval} does not exclude equality"
 
 
-def describe_disturbance(rounds: Rounds) -> str:
-    """How many visits others disturbed; "" where they were few."""
+def is_disturbed(rounds: Rounds) -> bool:
+    """Whether many visits were left out."""
     dirty, count = _disturbed(rounds.series.values())
-    if dirty <= _DISTURBED * count:
+    return dirty > _DISTURBED * count
+
+
+def describe_disturbance(rounds: Rounds) -> str:
+    """How many visits were left out; "" where they were few."""
+    if not is_disturbed(rounds):
         return ""
+    dirty, count = _disturbed(rounds.series.values())
     return f"{dirty} of {count} {_LEFT_OUT}: other processes, or more threads than cores"
-
-
-def tells_of_disturbance(message: str) -> bool:
-    """Whether a Bench's message says that others disturbed its visits."""
-    return _LEFT_OUT in message
 
 
 def others_disturb(rounds: Rounds, program: str) -> bool:

@@ -7,19 +7,22 @@ layer_norm, scaled_dot_product_attention, lstm): decomposing is the planner's ch
 import contextlib
 import copy
 import inspect
+import linecache
 import logging
+import re
 import warnings
 from collections import OrderedDict
 from collections.abc import Generator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from stitch_tools.worker.graph_json import Json, tensor_spec
+from stitch_tools.worker.graph_json import Json, UnsupportedGraphError, tensor_spec
 from stitch_tools.worker.reference.state import ServerState
-from stitch_tools.worker.serving import Reply, Request
+from stitch_tools.worker.serving import Reply, Request, is_users, user_place
 from stitch_tools.worker.streams import generator_state, restore_generators
 from stitch_tools.worker.tracing import Arguments, by_export, by_tracing
 from stitch_tools.worker.trees import flatten_inputs, flatten_outputs, fresh_copy, map_tensors
@@ -175,4 +178,18 @@ def _mode(module: nn.Module) -> str:
 def _one_line(error: Exception) -> str:
     text = inspect.cleandoc(str(error)) or type(error).__name__
     first = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    return f"{type(error).__name__}: {first}"[:300]
+    return f"{type(error).__name__}: {first}"[:300] + _where(error)
+
+
+def _where(error: Exception) -> str:
+    """The line of the reference's own at which `error` came up, in parentheses; "" where there is none."""
+    file, line = user_place(error)
+    if isinstance(error, UnsupportedGraphError):
+        called = re.findall(r'File "(.+)", line (\d+)', error.stack)
+        file, line = next(
+            ((name, int(row)) for name, row in reversed(called) if is_users(name)), (None, None)
+        )
+    if file is None or line is None:
+        return ""
+    code = linecache.getline(file, line).strip()
+    return f" (at {Path(file).name}:{line}" + (f": {code[:100]})" if code else ")")

@@ -33,6 +33,9 @@ _DROPOUTS = ("aten.dropout.default", "aten.feature_dropout.default", "aten.alpha
 class UnsupportedGraphError(Exception):
     """The graph holds something that has no place in our form; the message says what."""
 
+    stack = ""
+    """Where the reference calls it, as lines of a traceback."""
+
 
 class NeedsFunctionalError(UnsupportedGraphError):
     """An in-place operation writes to memory that is read through another view afterwards."""
@@ -83,7 +86,11 @@ class GraphWriter:
         self.order.update({node: len(self.order) + i for i, node in enumerate(graph.nodes)})
         for node in graph.nodes:
             if node.op == "call_function":
-                self._write_call(node)
+                try:
+                    self._write_call(node)
+                except UnsupportedGraphError as error:
+                    error.stack = error.stack or str(node.meta.get("stack_trace") or "")
+                    raise
             elif node.op == "get_attr":
                 self.seen.setdefault(node, None)
             elif node.op not in ("placeholder", "output"):

@@ -1,10 +1,12 @@
 """Shared memory that several tensors travel in: layout, creation, poison. Needs no torch; used at both ends.
 
-A pack is one memfd and a manifest: where each tensor lies, every one aligned to 256 bytes.
+A pack is a descriptor and a manifest: where each tensor lies, every one aligned to 256 bytes. The descriptor
+is a memfd, or memory of a GPU (exported.py).
 """
 
 import contextlib
 import os
+import stat
 from collections.abc import Iterable, Sequence
 from typing import TypedDict
 
@@ -79,6 +81,16 @@ def lay_out(
         )
         end = offset + nbytes
     return manifest, max(end, ALIGNMENT_BYTES)
+
+
+def end_of(manifest: Iterable[PackEntry]) -> int:
+    """Bytes of a pack with this manifest."""
+    return max([ALIGNMENT_BYTES, *(entry["offset"] + entry["nbytes"] for entry in manifest)])
+
+
+def is_on_device(fd: int) -> bool:
+    """Whether a pack is memory of a GPU: a memfd is a regular file, what the driver hands out is none."""
+    return not stat.S_ISREG(os.fstat(fd).st_mode)
 
 
 def create(nbytes: int, name: str = "stitch") -> int:

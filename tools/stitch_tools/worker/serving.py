@@ -10,6 +10,7 @@ from typing import Any
 
 from stitch_tools.worker.wire import Channel, ChannelClosedError, Frame
 
+_STANDARD_LIBRARY = str(Path(os.__file__).parent) + os.sep
 _OWN_FOLDER = str(Path(__file__).resolve().parent) + os.sep
 _MAX_TRACEBACK_CHARS = 20_000
 
@@ -77,7 +78,7 @@ def describe_error(error: BaseException) -> dict[str, Any]:
     kind = type(error).__name__
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error) or kind == "OutOfMemoryError":
         kind = "out_of_memory"
-    file, line = _place(error)
+    file, line = user_place(error)
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     return {
         "kind": kind,
@@ -88,16 +89,23 @@ def describe_error(error: BaseException) -> dict[str, Any]:
     }
 
 
-def _place(error: BaseException) -> tuple[str | None, int | None]:
+def user_place(error: BaseException) -> tuple[str | None, int | None]:
+    """File and line of the innermost frame that is the user's; None where there is none."""
     if isinstance(error, SyntaxError) and error.filename:
         return error.filename, error.lineno
-    library = str(Path(getattr(sys.modules.get("torch"), "__file__", None) or "/nowhere/x").parent) + os.sep
     place: tuple[str | None, int | None] = (None, None)
     for frame, line in traceback.walk_tb(error.__traceback__):
         file = frame.f_code.co_filename
-        if not file.startswith((_OWN_FOLDER, library, "<")):
+        if is_users(file):
             place = (file, line)
     return place
+
+
+def is_users(file: str) -> bool:
+    """Whether code of this file is neither ours nor torch's nor Python's own."""
+    library = str(Path(getattr(sys.modules.get("torch"), "__file__", None) or "/nowhere/x").parent) + os.sep
+    standard = file.startswith(_STANDARD_LIBRARY) and "-packages" not in file
+    return not standard and not file.startswith((_OWN_FOLDER, library, "<"))
 
 
 def _close(fds: tuple[int, ...]) -> None:

@@ -13,8 +13,10 @@ import torch
 
 from stitch_tools.worker.candidate import abi
 from stitch_tools.worker.candidate.native import NativeProgram, PreparedCall, ProgramError, make_workspace
-from stitch_tools.worker.timed_loop import LoopLog, NativeRunner, serve_python
+from stitch_tools.worker.renewal import Between
+from stitch_tools.worker.timed_loop import LoopLog, NativeRunner, Service, serve_python
 from stitch_tools.worker.trees import fresh_copy, map_tensors, raw_values
+from stitch_tools.worker.waiting import wait_for_device
 
 Call = Callable[[Any], Any]
 COMPILE = "compile:"
@@ -32,6 +34,7 @@ def serve_native(
     *,
     updated: Sequence[torch.Tensor] = (),
     unseen: Sequence[Sequence[torch.Tensor]] = (),
+    collect: Callable[[int], object] | None = None,
     runner: NativeRunner | None,
     go_fd: int,
     done_fd: int,
@@ -41,6 +44,7 @@ def serve_native(
 
     Without a runner (no C compiler on this machine) the loop is ctypes calls from Python, and says so. With
     `unseen` the same memory then gets these draws, and gos are served until the controller stops once more.
+    `collect` brings the outputs of one slot into the controller's memory.
 
     Raises:
         ProgramError: the program refuses the inputs, or fails in the ctypes loop.
@@ -54,13 +58,16 @@ def serve_native(
         for slot, row in enumerate(inputs)
     ]
 
-    def serve() -> LoopLog:
-        return _serve_prepared(program, calls, runner, device, go_fd=go_fd, done_fd=done_fd, stream=stream)
+    def serve(values: Sequence[Sequence[torch.Tensor]]) -> LoopLog:
+        between = Between(inputs, values, outputs=outputs, collect=collect, cuda=device.type == "cuda")
+        return _serve_prepared(
+            program, calls, runner, device, between.serve, go_fd=go_fd, done_fd=done_fd, stream=stream
+        )
 
-    log = serve()
+    log = serve(draws)
     if unseen:
         refill(inputs, unseen)
-        log = serve()
+        log = serve(unseen)
     return log
 
 
@@ -69,6 +76,7 @@ def _serve_prepared(
     calls: Sequence[PreparedCall],
     runner: NativeRunner | None,
     device: torch.device,
+    service: Service,
     *,
     go_fd: int,
     done_fd: int,
@@ -80,7 +88,8 @@ def _serve_prepared(
             slots=len(calls),
             go_fd=go_fd,
             done_fd=done_fd,
-            synchronize=torch.cuda.synchronize if device.type == "cuda" else None,
+            synchronize=wait_for_device if device.type == "cuda" else None,
+            service=service,
         )
     ring = (abi.ForwardArgs * len(calls))(*(call.args for call in calls))
     forward = ctypes.cast(program.library.stitch_forward, ctypes.c_void_p).value
@@ -94,6 +103,7 @@ def _serve_prepared(
         go_fd=go_fd,
         done_fd=done_fd,
         stream=stream,
+        service=service,
     )
 
 
@@ -114,19 +124,27 @@ class PythonRing:
             call: takes the arguments of one slot.
             draws: arguments of one call each (any nesting of tensors).
             slots: length of the ring.
-            keep_outputs: hold the outputs in the ring. CUDA graphs cannot: their outputs are static memory.
+            keep_outputs: hold the outputs in the ring. A CUDA graph's are static: those of the last call.
         """
         self._call = call
+        self._draws = [_leaves(draw) for draw in draws]
         self._arguments = [map_tensors(draws[slot % len(draws)], fresh_copy) for slot in range(slots)]
+        self._inputs = [_leaves(row) for row in self._arguments]
         self.outputs: list[Any] = [None] * slots
         self._keep = keep_outputs
 
     def refill(self, draws: Sequence[Any]) -> None:
         """Put other draws into the memory of the slots."""
-        refill([_leaves(row) for row in self._arguments], [_leaves(draw) for draw in draws])
+        self._draws = [_leaves(draw) for draw in draws]
+        refill(self._inputs, self._draws)
 
-    def serve(self, go_fd: int, done_fd: int, *, cuda: bool) -> LoopLog:
-        """Serve gos until the controller stops; exceptions of the callable pass through."""
+    def serve(
+        self, go_fd: int, done_fd: int, *, cuda: bool, collect: Callable[[int], object] | None = None
+    ) -> LoopLog:
+        """Serve gos until the controller stops; exceptions of the callable pass through.
+
+        `collect` brings the outputs of one slot into the controller's memory.
+        """
         call, arguments, outputs = self._call, self._arguments, self.outputs
 
         def keeping(slot: int) -> None:
@@ -135,13 +153,15 @@ class PythonRing:
         def dropping(slot: int) -> None:
             call(arguments[slot])
 
+        between = Between(self._inputs, self._draws, collect=collect, cuda=cuda)
         with torch.inference_mode():
             return serve_python(
                 keeping if self._keep else dropping,
                 slots=len(arguments),
                 go_fd=go_fd,
                 done_fd=done_fd,
-                synchronize=torch.cuda.synchronize if cuda else None,
+                synchronize=wait_for_device if cuda else None,
+                service=between.serve,
             )
 
 

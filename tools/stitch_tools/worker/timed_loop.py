@@ -13,8 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-STOP = 2**64 - 1
-STATUS_OK = 0
+from stitch_tools.worker.ring_words import STOP, is_request
+
+Service = Callable[[int, int], None]
+"""Takes a request and the slot that the next call takes; see `ring_words`."""
+STATUS_OK, STATUS_ERROR = 0, 1
 _WORD = struct.Struct("=Q")
 _LOG_CAPACITY = 4096
 _CUDART_NAMES = ("libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0", "libcudart.so")
@@ -36,6 +39,9 @@ class _Go(ctypes.Structure):
     _fields_ = [("calls", ctypes.c_uint64), ("nanoseconds", ctypes.c_uint64)]
 
 
+_SERVICE = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_uint64, ctypes.c_uint64)
+
+
 class _Loop(ctypes.Structure):
     _fields_ = [
         ("struct_size", ctypes.c_uint64),
@@ -48,6 +54,7 @@ class _Loop(ctypes.Structure):
         ("whole_device", ctypes.c_int32),
         ("go_fd", ctypes.c_int32),
         ("done_fd", ctypes.c_int32),
+        ("service", _SERVICE),
         ("log", ctypes.POINTER(_Go)),
         ("log_capacity", ctypes.c_uint64),
         ("gos", ctypes.c_uint64),
@@ -70,14 +77,34 @@ class NativeRunner:
                 raise OSError("the CUDA runtime library was not found; is this a CUDA build of torch?")
 
     def serve(
-        self, *, forward: int, handle: int, ring: int, slots: int, go_fd: int, done_fd: int, stream: int = 0
+        self,
+        *,
+        forward: int,
+        handle: int,
+        ring: int,
+        slots: int,
+        go_fd: int,
+        done_fd: int,
+        stream: int = 0,
+        service: Service,
     ) -> LoopLog:
         """Serve gos until the controller stops; `forward`, `handle` and `ring` are addresses.
 
         Raises:
             RuntimeError: the loop refused its arguments.
+            Exception: what `service` raised; the controller is told that it failed, and stops.
         """
         log = (_Go * _LOG_CAPACITY)()
+        raised: list[Exception] = []
+
+        def serve_request(word: int, slot: int) -> int:
+            try:
+                service(word, slot)
+            except Exception as error:  # it would be lost in C; it is raised when the loop has ended
+                raised.append(error)
+                return STATUS_ERROR
+            return STATUS_OK
+
         loop = _Loop(
             struct_size=ctypes.sizeof(_Loop),
             forward=forward,
@@ -89,12 +116,15 @@ class NativeRunner:
             whole_device=1,
             go_fd=go_fd,
             done_fd=done_fd,
+            service=_SERVICE(serve_request),
             log=log,
             log_capacity=_LOG_CAPACITY,
         )
         status = self._run(ctypes.byref(loop))
         if status != STATUS_OK:
             raise RuntimeError(f"the timed loop refused to start (status {status})")
+        if raised:
+            raise raised[0]
         gos = int(loop.gos)
         first = max(0, gos - _LOG_CAPACITY)
         kept = [log[index % _LOG_CAPACITY] for index in range(first, gos)]
@@ -108,14 +138,19 @@ def serve_python(
     go_fd: int,
     done_fd: int,
     synchronize: Callable[[], object] | None = None,
+    service: Service,
 ) -> LoopLog:
-    """Serve gos with a Python callable that takes the slot's number. Its exceptions end the loop."""
+    """Serve gos with a Python callable that takes the slot's number. Exceptions, of `service` too, end it."""
     entries: list[tuple[int, int]] = []
     gos, slot = 0, 0
     while True:
         calls = read_word(go_fd)
         if calls is None or calls == STOP:
             return LoopLog(gos, entries[-_LOG_CAPACITY:], "python")
+        if is_request(calls):
+            service(calls, slot)
+            os.write(done_fd, _WORD.pack(STATUS_OK))
+            continue
         start = time.perf_counter_ns()
         for _ in range(calls):
             call(slot)

@@ -1,7 +1,6 @@
 """The two ways in which torch gives a forward as ATen operations: export, and tracing on fake tensors."""
 
 import base64
-import json
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +18,7 @@ from stitch_tools.worker.graph_json import (
     tensor_spec,
 )
 from stitch_tools.worker.recurrent_shapes import recurrent_shape_rules
-from stitch_tools.worker.trees import Flat, flatten_inputs, flatten_outputs
+from stitch_tools.worker.trees import Flat, flatten_inputs, flatten_outputs, number_tensor
 
 MAX_CONSTANT_BYTES = 1 << 20
 """Larger lifted constants are named, not sent."""
@@ -97,11 +96,36 @@ def _write_exported(program: Any, inputs: Arguments) -> Json:
         graph_inputs.append(entry)
         by_name[name] = entry
     writer.write(program.graph)
-    # None is no output; a number is one, that no node computes.
     specs = [s for s in program.graph_signature.output_specs if getattr(s.arg, "value", 0) is not None]
-    outputs = [_exported_output(writer, program, spec, by_name) for spec in specs]
+    outputs: list[Json] = []
+    for spec in specs:  # None is no output; a number is one, that no node computes
+        if hasattr(spec.arg, "value"):
+            name = _unused(f"number_{len(outputs)}", {*by_name, *(node.name for node in program.graph.nodes)})
+            by_name[name] = _number_row(name, spec.arg.value)
+            graph_inputs.append(by_name[name])
+            outputs.append({"value": {"ref": name, "index": 0}, "kind": "user", "target": ""})
+        else:
+            outputs.append(_exported_output(writer, program, spec, by_name))
     outputs += _mutation_outputs(writer, by_name)
     return _finish(writer, graph_inputs, outputs)
+
+
+def _number_row(name: str, value: Any) -> Json:
+    """A number that the forward returns, as a constant of the graph."""
+    tensor = number_tensor(value)
+    return {
+        "name": name,
+        "kind": "constant",
+        "target": name,
+        "spec": tensor_spec(name, tensor),
+        **_constant_data(tensor),
+    }
+
+
+def _unused(name: str, names: set[str]) -> str:
+    while name in names:
+        name = f"{name}_"
+    return name
 
 
 def _exported_output(writer: GraphWriter, program: Any, spec: Any, by_name: dict[str, Json]) -> Json:
@@ -111,6 +135,8 @@ def _exported_output(writer: GraphWriter, program: Any, spec: Any, by_name: dict
         kind, target = "input_mutation", by_name[spec.target]["target"]
     elif spec.kind.name == "USER_OUTPUT":
         kind, target = "user", ""
+    elif spec.kind.name == "PARAMETER_MUTATION":
+        raise UnsupportedGraphError(f"the forward writes to the parameter {spec.target}")
     else:
         raise UnsupportedGraphError(f"output of kind {spec.kind.name}")
     node = next((n for n in program.graph.nodes if n.name == getattr(spec.arg, "name", None)), None)
@@ -161,8 +187,6 @@ def by_tracing(module: nn.Module, inputs: Arguments) -> Json:
         values = dict(zip(names, flat_weights, strict=True))
         args, kwargs = pytree.tree_unflatten(filled, structure)
         result = flatten_outputs(torch.func.functional_call(module, values, args, kwargs))
-        if '"scalar"' in json.dumps(result.structure):
-            raise UnsupportedGraphError("an output is a number")
         return list(result.tensors)
 
     tensors = [leaves[i] for i in where]

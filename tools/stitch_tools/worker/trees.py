@@ -13,6 +13,8 @@ import torch
 
 from stitch_tools.worker.memory import span_elements
 
+_MAX_DEPTH = 64
+"""Far deeper than any model nests, and far from Python's own limit, which nobody could tell a user about."""
 _SCALAR_DTYPES = {"bool": torch.bool, "int": torch.int64, "float": torch.float64}
 _TORCH_CONSTANTS = {
     name: getattr(torch, name) for name in dir(torch) if isinstance(getattr(torch, name), torch.dtype)
@@ -20,7 +22,7 @@ _TORCH_CONSTANTS = {
 
 
 class TreeError(Exception):
-    """A value that no program can take or return: a sparse tensor, an object of the user's own class."""
+    """A value that no program can take or return: a sparse tensor, one without values, an unknown object."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,11 @@ class Flat:
 
 
 def flatten_inputs(value: Any) -> Flat:
-    """The tensors among the inputs; everything else is kept in the structure as a constant."""
+    """The tensors among the inputs; everything else is kept in the structure as a constant.
+
+    Raises:
+        TreeError: one of them is not dense or holds no values, or they are nested too deeply.
+    """
     return _flatten(value, inputs=True)
 
 
@@ -41,7 +47,8 @@ def flatten_outputs(value: Any) -> Flat:
     """The outputs as tensors; a Python number becomes a 0-d tensor.
 
     Raises:
-        TreeError: an output is neither tensor, number, None nor a tuple, list or dict of these.
+        TreeError: as in `flatten_inputs`, or an output is neither tensor, number, None nor a tuple, list or
+            dict of these.
     """
     return _flatten(value, inputs=False)
 
@@ -91,28 +98,40 @@ def describe_structure(structure: Any) -> str:
 
 def _flatten(value: Any, *, inputs: bool) -> Flat:
     found: list[tuple[str, torch.Tensor]] = []
-    structure = _walk(value, "", found, inputs)
+    structure = _walk(value, "", found, inputs, _MAX_DEPTH)
     return Flat(tuple(name for name, _ in found), tuple(tensor for _, tensor in found), structure)
 
 
-def _walk(value: Any, path: str, found: list[tuple[str, torch.Tensor]], inputs: bool) -> Any:
+def _walk(value: Any, path: str, found: list[tuple[str, torch.Tensor]], inputs: bool, depth: int) -> Any:
     if isinstance(value, torch.Tensor):
-        if value.layout != torch.strided or value.is_quantized or value.is_nested:
-            raise TreeError(
-                f"{path or 'the value'} is a {value.layout} tensor; only dense tensors are supported"
-            )
+        _refuse_odd(value, path or "the value")
         found.append((path or "0", value))
         return "leaf"
+    if not depth:
+        raise TreeError(f"the value is nested more than {_MAX_DEPTH} deep, or contains itself")
     if isinstance(value, (tuple, list)):
         kind = "list" if isinstance(value, list) else "tuple"
-        return [kind, *(_walk(item, _join(path, index), found, inputs) for index, item in enumerate(value))]
+        rows = enumerate(value)
+        return [kind, *(_walk(item, _join(path, index), found, inputs, depth - 1) for index, item in rows)]
     if isinstance(value, dict):
         if not all(isinstance(key, str) for key in value):
             raise TreeError(f"{path or 'the value'} is a dict with keys that are not strings")
-        return {"dict": {key: _walk(item, _join(path, key), found, inputs) for key, item in value.items()}}
+        items = value.items()
+        return {"dict": {key: _walk(item, _join(path, key), found, inputs, depth - 1) for key, item in items}}
     if value is None:
         return ["none"]
     return _constant(value) if inputs else _scalar(value, path, found)
+
+
+def _refuse_odd(tensor: torch.Tensor, name: str) -> None:
+    """Raise a TreeError where no program could read the tensor's memory."""
+    if tensor.is_nested or tensor.is_quantized:
+        kind = "nested" if tensor.is_nested else "quantized"
+        raise TreeError(f"{name} is a {kind} tensor; only dense tensors are supported")
+    if tensor.layout != torch.strided:
+        raise TreeError(f"{name} is a {tensor.layout} tensor; only dense tensors are supported")
+    if tensor.is_meta:
+        raise TreeError(f"{name} is on the device `meta`, where tensors hold no values")
 
 
 def _join(path: str, key: object) -> str:
@@ -139,8 +158,13 @@ def _scalar(value: Any, path: str, found: list[tuple[str, torch.Tensor]]) -> lis
         )
     if kind == "int" and not -(2**63) <= value < 2**63:
         raise TreeError(f"output {path or '0'} is an integer beyond 64 bits")
-    found.append((path or "0", torch.tensor(value, dtype=_SCALAR_DTYPES[kind])))
+    found.append((path or "0", number_tensor(value)))
     return ["scalar", kind]
+
+
+def number_tensor(value: bool | int | float) -> torch.Tensor:
+    """A Python number as the 0-d tensor that it travels as."""
+    return torch.tensor(value, dtype=_SCALAR_DTYPES[type(value).__name__])
 
 
 def _build(structure: Any, rest: Iterator[torch.Tensor]) -> Any:

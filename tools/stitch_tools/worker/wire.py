@@ -121,6 +121,7 @@ class Channel:
             ChannelClosedError: the peer is gone.
             ChannelTimeoutError: nothing complete arrived in time.
             ProtocolError: not a frame of ours.
+            OSError: it brings more descriptors than this process may still open.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         fds: list[int] = []
@@ -169,6 +170,8 @@ class Channel:
                 elif level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
                     pid = struct.unpack("3i", payload[:12])[0]
             if flags & socket.MSG_CTRUNC:
+                # The kernel also drops those that this process may not open: then this fails, and says so.
+                os.close(os.dup(self.sock.fileno()))
                 raise ProtocolError("the peer sent too many descriptors")
             if not part:
                 raise ChannelClosedError("the peer closed the connection")

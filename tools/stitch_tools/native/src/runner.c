@@ -16,10 +16,12 @@
 
 #include "stitch/abi.h"
 
-#define STOP UINT64_MAX      /* a count that ends the loop */
-#define SYNC_FAILED 0x10000u /* status: the device reported an error after the calls */
+#define STOP UINT64_MAX             /* a count that ends the loop */
+#define REQUEST (UINT64_C(1) << 63) /* a word with this bit asks for something that nobody times */
+#define SYNC_FAILED 0x10000u        /* status: the device reported an error after the calls */
 
 typedef int32_t (*ForwardFunction)(StitchHandle*, const StitchForwardArgs*);
+typedef int32_t (*Service)(uint64_t word, uint64_t slot);
 typedef int (*DeviceSynchronize)(void);
 typedef int (*StreamSynchronize)(void*);
 
@@ -39,7 +41,8 @@ typedef struct {
   int32_t whole_device; /* CUDA: wait for the whole device, not for the stream alone */
   int32_t go_fd;
   int32_t done_fd;
-  StitchGo* log; /* the latest `log_capacity` gos, oldest overwritten */
+  Service service; /* serves requests; the next call takes `slot` */
+  StitchGo* log;   /* the latest `log_capacity` gos, oldest overwritten */
   uint64_t log_capacity;
   uint64_t gos; /* out: how many gos were run */
 } StitchLoop;
@@ -101,6 +104,11 @@ STITCH_EXPORT int32_t stitch_runner_loop(StitchLoop* loop) {
   loop->gos = 0;
   while (read_word(loop->go_fd, &calls) && calls != STOP) {
     uint64_t status = STITCH_OK;
+    if (calls & REQUEST) {
+      status = (uint64_t)(uint32_t)loop->service(calls, slot);
+      if (!write_word(loop->done_fd, status)) break;
+      continue;
+    }
     const uint64_t start = now_ns();
     for (uint64_t i = 0; i < calls && status == STITCH_OK; ++i) {
       status = (uint64_t)(uint32_t)loop->forward(loop->handle, &loop->ring[slot]);

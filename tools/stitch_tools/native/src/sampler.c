@@ -235,3 +235,11 @@ EXPORT uint64_t stitch_sampler_waiting(void) { return atomic_load(&waiting); }
 
 /* How often a thread ran that was made after the start, and was therefore not sampled. */
 EXPORT uint64_t stitch_sampler_unfollowed(void) { return atomic_load(&unfollowed); }
+
+/* Calls `forward` until it fails or was called so often, with nothing of ours in between; its last status. */
+EXPORT int32_t stitch_sampler_repeat(int32_t (*forward)(void*, const void*), void* handle,
+                                     const void* arguments, uint64_t calls) {
+  int32_t status = 0;
+  for (uint64_t i = 0; i < calls && status == 0; ++i) status = forward(handle, arguments);
+  return status;
+}

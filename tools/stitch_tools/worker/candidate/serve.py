@@ -11,12 +11,12 @@ from stitch_tools.worker.candidate.activity.run import (
     activity_run,
 )
 from stitch_tools.worker.candidate.native import ProgramError
-from stitch_tools.worker.candidate.plain import copy_plainly
 from stitch_tools.worker.candidate.state import CandidateState
 from stitch_tools.worker.candidate.timing import timed_program, timed_runner
 from stitch_tools.worker.layout import BUFFER
 from stitch_tools.worker.order_one import Scale
 from stitch_tools.worker.precision import set_precision
+from stitch_tools.worker.resting import rest_between_loops
 from stitch_tools.worker.serving import Handler, Reply, Request, serve_ops
 from stitch_tools.worker.sharing import Place
 from stitch_tools.worker.tensors import map_pack
@@ -99,6 +99,7 @@ def _reload(state: CandidateState, request: Request) -> Reply:
 
 
 def _run(state: CandidateState, request: Request) -> Reply:
+    rest_between_loops()
     message, (inputs_fd, outputs_fd) = request.message, request.fds
     layout = message["layout"]
     state.buffer_names = tuple(
@@ -116,12 +117,14 @@ def _run(state: CandidateState, request: Request) -> Reply:
     else:
         end = state.run_python(state.structure, outputs, request.blob, message["output_structure"])
     if message["shared"]:
-        copy_plainly(mapped, state.inputs)
+        state.give_back(mapped)
     changed = state.changed_buffers()
+    unspoiled = state.shared_memory.reason if state.shared_memory is not None else ""
     if planned is None:
-        return _done(end, held=state.held, changed=changed)
+        return _done(end, held=state.held, changed=changed, unspoiled=unspoiled)
     return _done(
         changed=changed,
+        unspoiled=unspoiled,
         workspace_bytes=planned.workspace_bytes,
         capturable=planned.capturable,
         inplace_state=planned.inplace_state,

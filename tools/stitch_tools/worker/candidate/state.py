@@ -1,15 +1,18 @@
 """What the worker holds: the program, its weights, and the memory of its current inputs and outputs."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from stitch_tools.worker import memory
+from stitch_tools.worker.candidate.device_pack import DevicePack
 from stitch_tools.worker.candidate.kept import changed, digests
 from stitch_tools.worker.candidate.native import NativeProgram, Planned, ProgramError, make_workspace
 from stitch_tools.worker.candidate.plain import copy_plainly
 from stitch_tools.worker.candidate.python_program import PythonProgram, arranged
+from stitch_tools.worker.candidate.shared_memory import SharedMemory
 from stitch_tools.worker.layout import BUFFER, GUARD
 from stitch_tools.worker.memory import PackEntry
 from stitch_tools.worker.order_one import Scale
@@ -17,6 +20,7 @@ from stitch_tools.worker.sharing import Place, places_of, reunite
 from stitch_tools.worker.tensors import dtype_name, map_pack
 from stitch_tools.worker.timed_loop import NativeRunner
 from stitch_tools.worker.trees import fresh_copy, raw_values, unflatten
+from stitch_tools.worker.waiting import wait_for_device
 
 
 @dataclass
@@ -27,20 +31,20 @@ class Outputs:
     """In the pack: outputs."""
     state_targets: list[torch.Tensor]
     """In the pack: updated buffers, which hold their present values."""
-    outputs: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
-    state: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
+    outputs: list[torch.Tensor]
+    state: list[torch.Tensor]
+    pack: DevicePack | None = None
+    """On a device: the copy of the pack that `outputs` and `state` lie in."""
 
     def copy_in(self) -> None:
-        """Bring what the pack holds now (poison, buffers) to the device."""
-        for target, value in zip(
-            (*self.targets, *self.state_targets), (*self.outputs, *self.state), strict=True
-        ):
-            if target is not value:
-                value.copy_(target)
+        """Bring what the pack holds now (poison, guards, buffers) to the device."""
+        if self.pack is not None:
+            self.pack.copy_in()
 
     def copy_back(self) -> None:
-        """Bring what was computed on a device into the pack."""
-        copy_plainly((*self.targets, *self.state_targets), (*self.outputs, *self.state))
+        """Bring what was computed on a device, and what lies beside it, into the pack."""
+        if self.pack is not None:
+            self.pack.copy_back()
 
 
 class CandidateState:
@@ -56,6 +60,8 @@ class CandidateState:
         self.gates: Any = None
         """What counts or stops launches of the program's own binaries."""
         self.device = "cpu"
+        self.shared_memory: SharedMemory | None = None
+        """On a GPU: what is spoiled before each call whose outputs are compared."""
         self.threads = 0
         self.inputs: list[torch.Tensor] = []
         self.outputs: Outputs | None = None
@@ -79,7 +85,8 @@ class CandidateState:
         Raises:
             ProgramError: it cannot be loaded.
         """
-        self.device, self.threads = device, threads
+        self._take_device(device)
+        self.threads = threads
         self.native = NativeProgram(path, libraries)
 
     def load_python(self, folder: str, main: str, mode: str, device: str) -> None:
@@ -88,7 +95,7 @@ class CandidateState:
         Raises:
             ProgramError: it cannot be loaded.
         """
-        self.device = device
+        self._take_device(device)
         self.python = PythonProgram(folder, main, mode=mode, device=device)
 
     def init(
@@ -141,7 +148,7 @@ class CandidateState:
     ) -> list[torch.Tensor]:
         """The inputs in fresh memory, or (`reuse`) in the memory of the inputs before.
 
-        `places` says which of them lie in each other's memory.
+        `places` says which of them lie in each other's memory. Returns the pack's tensors, if `shared`.
         """
         mapped = map_pack(fd, manifest, writable=True, private=not shared)
         placed = reunite([self._placed(tensor) for tensor in mapped], places)
@@ -155,25 +162,33 @@ class CandidateState:
                 raw_values(old.data).copy_(raw_values(new))
         else:
             self.inputs = placed
-        return mapped
+        return mapped if shared else []
+
+    def give_back(self, mapped: Sequence[torch.Tensor]) -> None:
+        """Put what the inputs hold now into the shared tensors that they came in."""
+        copy_plainly(mapped, self.inputs)
+        self._synchronize()
 
     def map_outputs(self, fd: int, layout: list[PackEntry], *, again: bool = False) -> Outputs:
-        """The controller's output memory; on a device, poisoned memory there that is copied back later.
+        """The judge's output memory; where the program cannot write to it, memory that is copied back later.
 
         With `again` it is the memory of the call before, at the addresses that the program knows.
         """
         if again and self.outputs is not None:
             self.outputs.copy_in()
             return self.outputs
-        tensors = list(zip(layout, map_pack(fd, layout, writable=True, private=False), strict=True))
-        outputs = Outputs(
-            [tensor for entry, tensor in tensors if entry["name"] != GUARD and not _is_buffer(entry)],
-            [tensor for entry, tensor in tensors if _is_buffer(entry)],
-        )
-        outputs.outputs = [self._placed(tensor) for tensor in outputs.targets]
-        outputs.state = [self._placed(tensor) for tensor in outputs.state_targets]
-        self.outputs = outputs
-        return outputs
+        wanted = [entry for entry in layout if entry["name"] != GUARD]
+        buffers = [entry for entry in wanted if _is_buffer(entry)]
+        rows = [entry for entry in wanted if not _is_buffer(entry)]
+        mapped = map_pack(fd, [*rows, *buffers], writable=True, private=False)
+        targets, state_targets = mapped[: len(rows)], mapped[len(rows) :]
+        self.outputs = Outputs(targets, state_targets, targets, state_targets)
+        # A ModelNew makes outputs of its own; into memory of the GPU a program can write.
+        reached = not self.device.startswith("cuda") or memory.is_on_device(fd)
+        if self.native is not None and not reached:
+            pack = DevicePack(fd, self.device)
+            self.outputs = Outputs(targets, state_targets, pack.views(rows), pack.views(buffers), pack)
+        return self.outputs
 
     def run_native(self, outputs: Outputs) -> Planned:
         """Plan and run one forward of a native program.
@@ -190,6 +205,7 @@ class CandidateState:
         prepared = program.prepare(
             self.inputs, outputs.outputs, state=outputs.state, workspace=workspace, stream=self.stream
         )
+        self._spoil()
         program.call(prepared)
         self._synchronize()
         outputs.copy_back()
@@ -208,6 +224,7 @@ class CandidateState:
         if self.python is None:
             raise ProgramError("error", "forward", "no Python program is loaded")
         self.python.set_buffers(list(zip(self.buffer_names, outputs.state_targets, strict=True)))
+        self._spoil()
         flat, end = self.python.run(unflatten(structure, self.inputs), generator_state)
         flat = arranged(flat, wanted) if wanted is not None else flat
         _match(tuple((tuple(tensor.shape), tensor.dtype) for tensor in flat.tensors), outputs.outputs)
@@ -218,18 +235,29 @@ class CandidateState:
         for target, name in zip(outputs.state_targets, self.buffer_names, strict=False):
             if name in buffers:
                 copy_plainly([target], [buffers[name]])
+        self._synchronize()
         places = places_of([*self.inputs, *flat.tensors])[len(self.inputs) :]
         self.held = [
             name for name, place in zip(flat.names, places, strict=True) if place.root < len(self.inputs)
         ]
         return end
 
+    def _take_device(self, device: str) -> None:
+        self.device = device
+        if device.startswith("cuda"):
+            self.shared_memory = SharedMemory()
+
+    def _spoil(self) -> None:
+        # Where launches are traced every kernel counts, and one of ours is none of the program's.
+        if self.shared_memory is not None and self.tracer is None:
+            self.shared_memory.spoil(self.stream)
+
     def _placed(self, tensor: torch.Tensor) -> torch.Tensor:
         return fresh_copy(tensor, self.device) if self.device.startswith("cuda") else tensor
 
     def _synchronize(self) -> None:
         if self.device.startswith("cuda"):
-            torch.cuda.synchronize()
+            wait_for_device()
 
 
 def _match(announced: tuple[tuple[tuple[int, ...], torch.dtype], ...], expected: list[torch.Tensor]) -> None:

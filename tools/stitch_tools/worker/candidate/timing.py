@@ -1,5 +1,6 @@
 """The program under the clock: a ring of prepared calls, outputs into the controller's memory."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -64,20 +65,19 @@ def _serve_native(
     if program is None:
         raise ProgramError("error", "timed_program", "no native program is loaded")
     parameters = dict(state.parameters)
-    outputs = [[_placed(state, tensor) for tensor in row] for row in rows]
-    log = serve_native(
+    outputs = [[tensor if tensor.is_cuda else _placed(state, tensor) for tensor in row] for row in rows]
+    return serve_native(
         program,
         draws,
         outputs,
         updated=[parameters[name].clone() for name in buffers],
         unseen=unseen,
+        collect=lambda slot: _copy_back(outputs[slot], rows[slot]),
         runner=state.runner,
         go_fd=pipes[0],
         done_fd=pipes[1],
         stream=state.stream,
     )
-    _copy_back(outputs, rows)
-    return log
 
 
 def _serve_graphed(
@@ -91,13 +91,11 @@ def _serve_graphed(
         raise ProgramError("unsupported", "timed_program", "its forward is not capturable")
     with torch.inference_mode():
         call = graphed_program(program, draws[0])
-    ring = PythonRing(call, draws, len(rows), keep_outputs=False)
-    log = ring.serve(*pipes, cuda=True)
-    # All calls share the graph's own outputs: what each slot's inputs give is fetched once the clock stands.
-    with torch.inference_mode():
-        for slot, row in enumerate(rows):
-            _copy_back([call(draws[slot % len(draws)])], [row])
-    return log
+    # All slots' outputs are the graph's own memory: only those of the latest call can be fetched.
+    ring = PythonRing(call, draws, len(rows), keep_outputs=True)
+    return ring.serve(
+        *pipes, cuda=True, collect=lambda slot: _copy_back(ring.outputs[slot] or (), rows[slot])
+    )
 
 
 def _serve_python(
@@ -118,20 +116,24 @@ def _serve_python(
 
     arguments = [unflatten(structure, draw) for draw in draws]
     ring = PythonRing(call, arguments, len(rows), keep_outputs=True)
-    log = ring.serve(*pipes, cuda=state.device.startswith("cuda"))
+
+    def collect(slot: int) -> None:
+        value = ring.outputs[slot]
+        _copy_back(flatten_outputs(value).tensors if value is not None else (), rows[slot])
+
+    cuda = state.device.startswith("cuda")
+    log = ring.serve(*pipes, cuda=cuda, collect=collect)
     if unseen:
         ring.refill([unflatten(structure, draw) for draw in unseen])
-        log = ring.serve(*pipes, cuda=state.device.startswith("cuda"))
-    held = [flatten_outputs(value).tensors if value is not None else () for value in ring.outputs]
-    _copy_back([list(row) for row in held], rows)
+        log = ring.serve(*pipes, cuda=cuda, collect=collect)
     return log
 
 
-def _copy_back(values: list[list[torch.Tensor]], targets: list[list[torch.Tensor]]) -> None:
+def _copy_back(values: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> None:
+    """Copy the outputs of one slot; one of another shape stays what it was, poison."""
     with torch.inference_mode():
-        for row, target_row in zip(values, targets, strict=True):
-            pairs = [pair for pair in zip(row, target_row, strict=False) if pair[0].shape == pair[1].shape]
-            copy_plainly([target for _, target in pairs], [value for value, _ in pairs])
+        pairs = [pair for pair in zip(values, targets, strict=False) if pair[0].shape == pair[1].shape]
+        copy_plainly([target for _, target in pairs], [value for value, _ in pairs])
 
 
 def _placed(state: CandidateState, tensor: torch.Tensor) -> torch.Tensor:

@@ -6,8 +6,10 @@ from typing import Any
 
 import torch
 
+from stitch_tools.worker.reference.kinds import MIXED
 from stitch_tools.worker.reference.load import Reference
 from stitch_tools.worker.reference.spikes import spikes
+from stitch_tools.worker.renewal import mix
 from stitch_tools.worker.sharing import map_shared
 from stitch_tools.worker.trees import flatten_inputs, fresh_copy
 
@@ -51,8 +53,8 @@ def make_draw(reference: Reference, kind: str, seed: int, bounds: Bounds) -> Any
     """Arguments of one call, in fresh memory with the strides (and the sharing of memory) of the task's own.
 
     Kinds are `own-N`, those of `STRUCTURED` and `BATCHES`, `altered-N` (N values are others than those of
-    `own-1` from the same seed), `size-N` (that leading size) and `maker-NAME` (what another input maker of
-    the task's file gives).
+    `own-1` from the same seed), `size-N` (that leading size), `maker-NAME` (what another input maker of
+    the task's file gives) and `mixed-TOKEN-SEED` (with stretches of floating tensors from the draw of SEED).
 
     Raises:
         DrawUnavailableError: the kind does not apply to this task.
@@ -68,6 +70,8 @@ def make_draw(reference: Reference, kind: str, seed: int, bounds: Bounds) -> Any
     if kind.startswith(("batch-", "size-")):
         return _other_batch(reference, placed, seed, kind)
     tensors = flatten_inputs(placed).tensors
+    if kind.startswith(f"{MIXED}-"):
+        return _mixed(reference, placed, *map(int, kind.split("-")[1:]))
     if kind.startswith("altered-"):
         return _altered(reference, placed, seed, int(kind.removeprefix("altered-")), generator)
     if kind in _DISCRETE_CHANGES:
@@ -237,6 +241,26 @@ def _altered(reference: Reference, own: Any, seed: int, count: int, generator: t
     if not changed:
         raise DrawUnavailableError("the task's maker gives one value everywhere")
     return result
+
+
+def _mixed(reference: Reference, own: Any, token: int, donor_seed: int) -> Any:
+    """`own` with the stretches that a timed call's inputs were renewed with."""
+    tensors = flatten_inputs(own).tensors
+    donors = [
+        fresh_copy(tensor, reference.source.device)
+        for tensor in flatten_inputs(reference.make_inputs(donor_seed)).tensors
+    ]
+    before = [tensor.clone() for tensor in tensors]
+    if [_form(tensor) for tensor in tensors] != [_form(tensor) for tensor in donors]:
+        raise DrawUnavailableError("the task's maker gives other shapes at each call")
+    mix(tensors, donors, token)
+    if all(map(torch.equal, before, tensors)):
+        raise DrawUnavailableError("the task has no floating inputs that differ from draw to draw")
+    return own
+
+
+def _form(tensor: torch.Tensor) -> tuple[object, ...]:
+    return tensor.shape, tensor.stride(), tensor.dtype
 
 
 def _filled_like(tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:

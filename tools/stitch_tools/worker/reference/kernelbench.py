@@ -32,6 +32,7 @@ def agreement(actual: Sequence[torch.Tensor], reference: Sequence[torch.Tensor])
         tolerance = max(tolerance, limit)
         ok = ok and torch.allclose(expected, own, atol=limit, rtol=limit)
         if own.numel():
-            gap = (own.to(torch.complex128) - expected.to(torch.complex128)).abs()
+            wide = torch.complex128 if own.is_complex() else torch.float64
+            gap = (own.to(wide) - expected.to(wide)).abs()
             largest = max(largest, float(gap.nan_to_num(nan=float("inf")).max()))
     return Agreement(ok, tolerance, largest)

@@ -23,6 +23,9 @@ BATCHES = ("batch-probe", "batch-larger", "batch-1")
 ALTERED = "altered"
 """The values of an earlier draw but for a few."""
 
+MIXED = "mixed"
+"""Own values but for one stretch of each floating input, which comes from another draw."""
+
 SLACK = {"constants": 16.0, "peaks": 16.0, "amplified": 16.0, "spikes": 16.0, "near-constant": 1.0}
 """Kinds on which rounding alone may move a right program's outputs beyond the usual bound. The number times
 eps * sqrt(n) is the error of sums over the inputs that is excused; 16 would excuse cancellation, too, which
@@ -30,6 +33,11 @@ nearly constant rows are made to show."""
 
 EXACT = ("zeros",)
 """Kinds on which nothing is rounded: what is not finite there is not finite by intent."""
+
+
+def mixed_kind(token: int, donor_seed: int) -> str:
+    """The kind of a draw with the stretches that `token` chooses from the draw of another seed."""
+    return f"{MIXED}-{token}-{donor_seed}"
 
 
 @dataclass(frozen=True)

@@ -14,15 +14,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from stitch_tools.worker.binding import parameter_names
 from stitch_tools.worker.order_one import Scale, order_one_weights
+from stitch_tools.worker.reference.forecast import is_out_of_memory
 from stitch_tools.worker.streams import pack_torch_state, seed_generators
+from stitch_tools.worker.trees import TreeError, flatten_inputs
 
 FACTORY_HINT = (
     "A function is what is solved; to build a module, name its class (with get_init_inputs) or an instance."
 )
 """For a function that makes a module where it should compute what the module would."""
+
+
+_FROM_USERS = (Exception, SystemExit, KeyboardInterrupt)
+"""What a reference may raise. A Ctrl-C of ours never comes here: workers have no terminal."""
 
 
 class ReferenceFault(Exception):  # noqa: N818 (it is the reference's fault, not an error of ours)
@@ -123,13 +130,15 @@ class Reference:
         return self._finish(module), state
 
     def init_arguments(self, weights_seed: int) -> Any:
-        """Constructor arguments: a tuple of positional ones, or a dict of named ones."""
+        """Constructor arguments: a tuple of positional ones, or a dict of named ones.
+
+        Raises:
+            ReferenceFault: their maker fails, or gives what cannot be handed to a program.
+        """
         if self.source.init_inputs is None:
             return ()
-        maker = self._find(self.source.init_inputs, "missing_init_inputs")
         seed_generators(weights_seed ^ 0x5DEECE66D)
-        with self.blame("init_inputs"):
-            return _as_arguments(maker() if callable(maker) else maker)
+        return self._made("init_inputs", self.source.init_inputs, "missing_init_inputs")
 
     def make_inputs(self, input_seed: int, maker_name: str | None = None) -> Any:
         """Inputs of one call on the task's device: a tuple of positional ones, or a dict of named ones.
@@ -137,12 +146,27 @@ class Reference:
         `maker_name` names another function than the task's input maker.
 
         Raises:
-            ReferenceFault: the input maker fails.
+            ReferenceFault: the input maker fails, or gives what cannot be handed to a program.
         """
-        maker = self._find(maker_name or self.source.inputs, "missing_inputs")
         seed_generators(input_seed)
-        with self.blame("inputs"):
-            return _as_arguments(maker() if callable(maker) else maker)
+        return self._made("inputs", maker_name or self.source.inputs, "missing_inputs")
+
+    def _made(self, kind: str, name: str, missing: str) -> Any:
+        maker = self._find(name, missing)
+        with self.blame(kind):
+            value = maker() if callable(maker) else maker
+            arguments = _as_arguments(value)
+        try:
+            # A list that is its own only item must be refused as it was given.
+            flatten_inputs(value)
+        except TreeError as error:
+            made = f"{name}()" if callable(maker) else name
+            fault = fault_at(kind, f"{made} gives what no program can take: {error}", maker, self.source)
+            fault.hint = (
+                "Inputs are dense tensors with values, numbers and strings, in tuples, lists and dicts."
+            )
+            raise fault from error
+        return arguments
 
     def call(self, module: torch.nn.Module, arguments: Any) -> Any:
         """What forward returns, without gradients.
@@ -155,14 +179,18 @@ class Reference:
 
     def input_names(self, module: torch.nn.Module) -> tuple[str, ...]:
         """Names of the arguments that forward takes by position; empty where they are not known."""
-        return parameter_names(module.function if isinstance(module, _Function) else module.forward)
+        return parameter_names(self.forward_of(module))
+
+    def forward_of(self, module: torch.nn.Module) -> Callable[..., Any]:
+        """The user's function that computes: the entry itself, or the module's forward."""
+        return module.function if isinstance(module, _Function) else module.forward
 
     @contextlib.contextmanager
     def blame(self, kind: str, module: torch.nn.Module | None = None, arguments: Any = ()) -> Generator[None]:
         """Turn what user code raises into a ReferenceFault with the user's file and line."""
         try:
             yield
-        except (Exception, SystemExit) as error:
+        except _FROM_USERS as error:
             raise explain(error, kind, self.source, module, arguments) from error
 
     def _find(self, dotted: str, kind: str) -> Any:
@@ -187,11 +215,8 @@ class Reference:
         if not needed:
             return
         names = ", ".join(row.name for row in needed)
-        file, line, text = _definition(entry.__init__, self.source)
-        fault = ReferenceFault(
-            "constructor", f"{self.source.entry}() needs arguments ({names})", file=file, line=line
-        )
-        fault.source_line = text
+        message = f"{self.source.entry}() needs arguments ({names})"
+        fault = fault_at("constructor", message, entry.__init__, self.source)
         keyed = any(row.kind is row.KEYWORD_ONLY for row in needed)
         wanted = f"dict({', '.join(f'{row.name}=...' for row in needed)})" if keyed else f"[{names}]"
         fault.hint = f"Define get_init_inputs() returning {wanted}."
@@ -218,8 +243,24 @@ class Reference:
     def _finish(self, module: torch.nn.Module) -> torch.nn.Module:
         if self.source.mode == "eval":
             module.eval()
+        lazy = [name for name, value in module.state_dict(keep_vars=True).items() if is_lazy(value)]
+        if lazy:
+            message = f"{', '.join(lazy[:5])}: of no size before the first call, since the module is lazy"
+            fault = fault_at("constructor", message, type(module).__init__, self.source)
+            fault.hint = (
+                "Name the sizes (Linear(96, 32), not LazyLinear(32)), or call it once in the constructor."
+            )
+            raise fault
         with self.blame("constructor"):
             return module.to(self.source.device)
+
+
+def fault_at(kind: str, message: str, function: Any, source: ReferenceSource) -> ReferenceFault:
+    """A fault of what `function` gives, with the file and line where it is defined."""
+    file, line, text = _definition(function, source)
+    fault = ReferenceFault(kind, message, file=file, line=line)
+    fault.source_line = text
+    return fault
 
 
 def explain(
@@ -240,7 +281,7 @@ def explain(
         return fault
     if isinstance(error, ImportError) and kind == "import":
         kind = "missing_import"
-    if isinstance(error, MemoryError | torch.cuda.OutOfMemoryError) or "can't allocate memory" in str(error):
+    if is_out_of_memory(error):
         kind = "out_of_memory"
     file, line, text = _last_user_line(error, source)
     message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
@@ -282,7 +323,7 @@ def _execute(source: ReferenceSource) -> types.ModuleType:
     sys.modules[name] = namespace
     try:
         spec.loader.exec_module(namespace)
-    except (Exception, SystemExit) as error:
+    except _FROM_USERS as error:
         raise explain(error, "import", source) from error
     return namespace
 

@@ -92,6 +92,12 @@ class Fp64Mode(TorchDispatchMode):
         self.margins = Margins()
         self.strict_ops: set[str] = set()
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Torch would import its compiler at the first operation, 2 s in every server, only to keep it away
+        # from this mode: it keeps away from what runs under a mode anyway.
+        return False
+
     def register(self, wide: torch.Tensor, own: torch.dtype) -> None:
         """Remember that `wide` stands for a tensor of type `own`."""
         self.notes.put(wide, own, Rounding.of(own), merge=False)

@@ -1,22 +1,20 @@
 """The memory of a draw's outputs: poisoned before the program writes to it, compared afterwards."""
 
 import math
-import os
 from typing import Any
 
 import torch
 
 from stitch_tools.worker import memory
-from stitch_tools.worker.layout import BUFFER, GUARD
+from stitch_tools.worker.exported import DriverError
+from stitch_tools.worker.layout import BUFFER, GUARD, GUARD_BYTE, untouched_byte
 from stitch_tools.worker.reference.run import all_buffers, kept_generators
 from stitch_tools.worker.reference.state import ServerState
 from stitch_tools.worker.serving import Reply, Request
 from stitch_tools.worker.streams import pack_torch_state
-from stitch_tools.worker.tensors import map_pack
+from stitch_tools.worker.tensors import create_on_device, dtype_name, map_pack, map_whole, view_of
 from stitch_tools.worker.threads import threads_for
 from stitch_tools.worker.trees import flatten_inputs
-
-GUARD_BYTE = 0xA5
 
 
 def prime(state: ServerState, request: Request) -> Reply:
@@ -24,37 +22,53 @@ def prime(state: ServerState, request: Request) -> Reply:
     manifest = request.message["layout"]
     _, module = state.need()
     buffers = all_buffers(module)
+    whole = map_whole(request.fds[0], memory.end_of(manifest))
     # Guards and the gaps that alignment leaves: nobody may write there.
-    _whole(request.fds[0], writable=True).fill_(GUARD_BYTE)
-    tensors = map_pack(request.fds[0], manifest, writable=True, private=False)
-    for entry, tensor in zip(manifest, tensors, strict=True):
-        name = entry["name"]
+    whole.fill_(GUARD_BYTE)
+    for entry in manifest:
+        name, tensor = entry["name"], view_of(whole, entry)
         if name.startswith(BUFFER):
             tensor.copy_(buffers[name.removeprefix(BUFFER)])
-        elif tensor.numel():
-            is_float = tensor.is_floating_point() or tensor.is_complex()
-            tensor.reshape(-1).view(torch.uint8).fill_(0xFF if is_float else GUARD_BYTE)
+        else:
+            poison(tensor)
+    if whole.is_cuda:
+        torch.cuda.synchronize()  # the program's process reads it next
     return Reply()
+
+
+def poison(tensor: torch.Tensor) -> None:
+    """Fill dense memory with what no program computes."""
+    if tensor.numel():
+        tensor.reshape(-1).view(torch.uint8).fill_(untouched_byte(dtype_name(tensor.dtype)))
+
+
+def make_outputs(state: ServerState, request: Request) -> Reply:
+    """Memory of the GPU for outputs, which the program then writes to; no descriptor where it gives none."""
+    del state
+    try:
+        return Reply(fds=(create_on_device(int(request.message["nbytes"])),))
+    except DriverError as error:
+        return Reply({"refused": str(error)})
 
 
 def compare(state: ServerState, request: Request) -> Reply:
     """Verdicts on the outputs in the pack; whether bytes beside them or the inputs were written to."""
-    elements = sum(math.prod(entry["shape"]) for entry in request.message["layout"])
+    wanted = [entry for entry in request.message["layout"] if entry["name"] != GUARD]
+    elements = sum(math.prod(entry["shape"]) for entry in wanted)
     with threads_for(elements):
-        return _compare(state, request)
+        return _compare(state, request, wanted)
 
 
-def _compare(state: ServerState, request: Request) -> Reply:
-    manifest = request.message["layout"]
-    tensors = [tensor.clone() for tensor in map_pack(request.fds[0], manifest)]
-    outputs = [tensor for entry, tensor in zip(manifest, tensors, strict=True) if entry["name"] != GUARD]
+def _compare(state: ServerState, request: Request, wanted: list[memory.PackEntry]) -> Reply:
+    whole = map_whole(request.fds[0], memory.end_of(request.message["layout"]))
+    outputs = [view_of(whole, entry).clone() for entry in wanted]
     checked = [_as_bool(tensor) for tensor in outputs]
     verdicts = [verdict.as_json() for verdict in state.compare(checked)]
     for row, tensor in zip(verdicts, outputs, strict=False):  # written inputs come after the outputs
         row["problem"] = _untouched(tensor) or row["problem"]
     message: dict[str, Any] = {
         "outputs": verdicts,
-        "overrun": _overrun(request.fds[0], manifest),
+        "overrun": _overrun(whole, wanted),
         "inputs_intact": _inputs_intact(state),
     }
     agreed = state.agrees_with_reference(checked)
@@ -82,18 +96,12 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _whole(fd: int, *, writable: bool = False) -> torch.Tensor:
-    size = os.fstat(fd).st_size
-    entry = memory.PackEntry(name="", shape=[size], stride=[1], dtype="uint8", offset=0, nbytes=size)
-    return map_pack(fd, [entry], writable=writable, private=not writable)[0]
-
-
-def _overrun(fd: int, manifest: list[memory.PackEntry]) -> bool:
+def _overrun(whole: torch.Tensor, outputs: list[memory.PackEntry]) -> bool:
     """Whether a byte that belongs to no output was written to."""
-    raw, end = _whole(fd), 0
-    for entry in [*(row for row in manifest if row["name"] != GUARD), None]:
-        start = entry["offset"] if entry else raw.numel()
-        if bool((raw[end:start] != GUARD_BYTE).any()):
+    end = 0
+    for entry in [*outputs, None]:
+        start = entry["offset"] if entry else whole.numel()
+        if bool((whole[end:start] != GUARD_BYTE).any()):
             return True
         end = start + (entry["nbytes"] if entry else 0)
     return False
@@ -110,8 +118,7 @@ def _untouched(tensor: torch.Tensor) -> str | None:
     raw = tensor.contiguous().reshape(-1).view(torch.uint8)
     if tensor.dtype == torch.bool and bool((raw > 1).any()):
         return "was not written everywhere: it holds bytes that are neither true nor false"
-    poison = 0xFF if tensor.is_floating_point() or tensor.is_complex() else GUARD_BYTE
-    return "was never written" if bool((raw == poison).all()) else None
+    return "was never written" if bool((raw == untouched_byte(dtype_name(tensor.dtype))).all()) else None
 
 
 def _inputs_intact(state: ServerState) -> bool | None:
@@ -119,7 +126,9 @@ def _inputs_intact(state: ServerState) -> bool | None:
     if draw is None or draw.shared is None or (draw.call and draw.call.inputs_after):
         return None
     masters = flatten_inputs(draw.arguments).tensors
-    return all(_same_bytes(shared, master.cpu()) for shared, master in zip(draw.shared, masters, strict=True))
+    return all(
+        _same_bytes(shared.cpu(), master.cpu()) for shared, master in zip(draw.shared, masters, strict=True)
+    )
 
 
 def _same_bytes(left: torch.Tensor, right: torch.Tensor) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from stitch_tools.worker.reference.load import FACTORY_HINT, Reference, ReferenceFault
+from stitch_tools.worker.reference.load import FACTORY_HINT, Reference, fault_at
 from stitch_tools.worker.sharing import map_shared, places_of
 from stitch_tools.worker.streams import GeneratorState, generator_state, restore_generators, seed_generators
 from stitch_tools.worker.trees import (
@@ -106,7 +106,7 @@ def call_reference(
     try:
         raw = reference.call(module, own)
         end = generator_state()
-        outputs, held = _detached(raw, own, reference)
+        outputs, held = _detached(raw, own, reference, module)
         changed = {
             name: value.detach().clone()
             for name, value in all_buffers(module).items()
@@ -139,11 +139,13 @@ def kept_generators() -> Generator[None]:
         restore_generators(state)
 
 
-def _detached(raw: Any, arguments: Any, reference: Reference) -> tuple[Flat, tuple[str, ...]]:
+def _detached(
+    raw: Any, arguments: Any, reference: Reference, module: torch.nn.Module
+) -> tuple[Flat, tuple[str, ...]]:
     try:
         flat = flatten_outputs(raw)
     except TreeError as error:
-        fault = ReferenceFault("output", str(error), file=reference.source.main)
+        fault = fault_at("output", str(error), reference.forward_of(module), reference.source)
         fault.hint = FACTORY_HINT if isinstance(raw, torch.nn.Module) else None
         raise fault from error
     inputs = flatten_inputs(arguments).tensors

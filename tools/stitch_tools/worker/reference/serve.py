@@ -12,21 +12,25 @@ from stitch_tools.worker.layout import GUARD
 from stitch_tools.worker.order_one import Scale
 from stitch_tools.worker.reference.altered import smallest_alteration
 from stitch_tools.worker.reference.draws import Bounds, DrawUnavailableError
+from stitch_tools.worker.reference.forecast import is_out_of_memory
 from stitch_tools.worker.reference.kinds import ALTERED
 from stitch_tools.worker.reference.load import ReferenceFault, ReferenceSource, explain
 from stitch_tools.worker.reference.observe import Seeds, observe, spec
-from stitch_tools.worker.reference.outputs import compare, prime, same_bits
+from stitch_tools.worker.reference.outputs import compare, make_outputs, prime, same_bits
+from stitch_tools.worker.reference.rings import Rings
 from stitch_tools.worker.reference.run import kept_generators, named_tensors
 from stitch_tools.worker.reference.sensitivity import sensitivity
 from stitch_tools.worker.reference.state import ServerState, Settings
 from stitch_tools.worker.reference.timing import ceilings, timed_baseline
+from stitch_tools.worker.resting import rest_between_loops
 from stitch_tools.worker.serving import Handler, Reply, Request, serve_ops
 from stitch_tools.worker.sharing import places_of
 from stitch_tools.worker.tensors import map_pack, write_pack
 from stitch_tools.worker.trees import flatten_inputs
 from stitch_tools.worker.wire import Channel
 
-_GUARD_BYTES = 256
+_GUARD_BYTES = 64 << 10
+"""Before, between and behind outputs: as far as a tile of the usual sizes reaches beyond its tensor."""
 
 
 def serve(channel: Channel, scratch: str) -> None:
@@ -42,6 +46,7 @@ def handlers(state: ServerState) -> dict[str, Handler]:
         "observe": _observe,
         "make_draw": _make_draw,
         "expect": _expect,
+        "make_outputs": make_outputs,
         "prime": prime,
         "compare": compare,
         "same_bits": same_bits,
@@ -50,7 +55,7 @@ def handlers(state: ServerState) -> dict[str, Handler]:
         "ceilings": ceilings,
         "capture": handle_capture,
     }
-    return {name: _answering(state, handler) for name, handler in own.items()}
+    return {name: _answering(state, handler) for name, handler in own.items()} | Rings().handlers()
 
 
 def _answering(state: ServerState, handler: Callable[[ServerState, Request], Reply]) -> Handler:
@@ -61,8 +66,7 @@ def _answering(state: ServerState, handler: Callable[[ServerState, Request], Rep
             return fault_reply(fault)
         except (MemoryError, RuntimeError) as error:
             # Work of ours on the reference's behalf (copies, fp64) that its size makes impossible.
-            is_memory = isinstance(error, MemoryError) or "allocate memory" in str(error)
-            if state.reference is None or not is_memory:
+            if state.reference is None or not is_out_of_memory(error):
                 raise
             return fault_reply(explain(error, "out_of_memory", state.reference.source))
 
@@ -112,7 +116,10 @@ def _load(state: ServerState, request: Request) -> Reply:
 
 
 def _set_weights(state: ServerState, request: Request) -> Reply:
-    """Packs of named tensors and of the constructor's tensor arguments; blob: the generator state."""
+    """Packs of named tensors and of the constructor's tensor arguments; blob: the generator state.
+
+    `on_device` here and with a draw: what lies on a GPU travels in its own memory.
+    """
     scale = request.message.get("scale")
     try:
         generator = state.set_weights(request.message["seed"], Scale(**scale) if scale else None)
@@ -121,7 +128,7 @@ def _set_weights(state: ServerState, request: Request) -> Reply:
     reference, module = state.need()
     weights = [(name, tensor) for name, tensor, _ in named_tensors(module)]
     arguments = flatten_inputs(reference.init_arguments(request.message["seed"]))
-    weights_fd, weights_manifest = write_pack(weights)
+    weights_fd, weights_manifest = write_pack(weights, on_device=bool(request.message.get("on_device")))
     init_fd, init_manifest = write_pack(list(zip(arguments.names, arguments.tensors, strict=True)))
     message = {
         "parameters": weights_manifest,
@@ -154,7 +161,11 @@ def _make_draw(state: ServerState, request: Request) -> Reply:
         return Reply({"unavailable": str(reason)})
     flat = flatten_inputs(draw.arguments)
     shared = bool(message.get("shared"))
-    fd, manifest = write_pack(list(zip(flat.names, flat.tensors, strict=True)), sealed=not shared)
+    fd, manifest = write_pack(
+        list(zip(flat.names, flat.tensors, strict=True)),
+        sealed=not shared,
+        on_device=bool(message.get("on_device")),
+    )
     if shared:
         draw.shared = tuple(map_pack(fd, manifest, writable=False, private=False))
     places = [[place.root, place.offset] for place in places_of(flat.tensors)]
@@ -164,6 +175,7 @@ def _make_draw(state: ServerState, request: Request) -> Reply:
 def _expect(state: ServerState, request: Request) -> Reply:
     """Specs and layout of the outputs. `unavailable` where the reference refuses a draw of ours."""
     start = time.perf_counter()
+    rest_between_loops()
     kind = state.draw.kind if state.draw else ""
     try:
         draw = state.expect(tuple(request.message.get("updated_buffers", ())))

@@ -1,8 +1,6 @@
 """What the reference server holds between requests: the module, the current draw, what is expected of it."""
 
-import resource
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,8 +11,9 @@ from stitch_tools.worker.precision import precision
 from stitch_tools.worker.reference.compare import Expected, Rule, Verdict, compare_output, undecidable
 from stitch_tools.worker.reference.conditioning import inputs_slack
 from stitch_tools.worker.reference.draws import Bounds, DrawUnavailableError, make_draw
+from stitch_tools.worker.reference.forecast import Forecast, Place, is_out_of_memory
 from stitch_tools.worker.reference.kernelbench import Agreement, agreement
-from stitch_tools.worker.reference.kinds import EXACT, SLACK
+from stitch_tools.worker.reference.kinds import EXACT, MIXED, SLACK
 from stitch_tools.worker.reference.load import Reference, ReferenceFault, ReferenceSource
 from stitch_tools.worker.reference.oracle import OracleRun, run_oracle
 from stitch_tools.worker.reference.rounding import Rounding
@@ -22,9 +21,7 @@ from stitch_tools.worker.reference.run import Call, all_buffers, call_reference,
 from stitch_tools.worker.streams import GeneratorState, generator_state, pack_torch_state, seed_generators
 from stitch_tools.worker.trees import flatten_inputs
 
-_SHARE_OF_FREE = 0.7
-_WIDE_FACTOR = 3
-"""fp64 copies of everything that one call touches, and the temporaries of widening."""
+_NO_MEMORY = "not enough memory for the reference in fp64"
 
 
 @dataclass(frozen=True)
@@ -52,6 +49,10 @@ class Draw:
     """The inputs' memory that the worker may write to, where it was given such."""
     call: Call | None = None
     oracle_kind: str = "none"
+    place: Place | None = None
+    """Where the oracle ran; None: it did not."""
+    undecided: str | None = None
+    """Why it is not known how far rounding alone moves the outputs."""
     notes: tuple[str, ...] = ()
     expected: tuple[Expected, ...] = ()
     expected_inputs: tuple[Expected, ...] = ()
@@ -69,7 +70,7 @@ class ServerState:
         self.finite_on_own = True
         self.own_weights = True
         """Whether the weights are what the task's own initialisers give."""
-        self._call_bytes = 0
+        self._forecast = Forecast("cpu")
 
     @property
     def arguments(self) -> Any:
@@ -84,6 +85,7 @@ class ServerState:
         """
         self.module, self.draw = None, None
         self.reference, self.settings = Reference(source), settings
+        self._forecast = Forecast(source.device)
 
     def need(self) -> tuple[Reference, torch.nn.Module]:
         """Reference and module.
@@ -127,9 +129,10 @@ class ServerState:
         draw = self._need_draw()
         settings = self.settings
         with precision(settings.matmul_precision, settings.conv_precision):
-            before = _peak_rss_bytes()
-            draw.call = call_reference(reference, module, draw.arguments, forward_seed=draw.forward_seed)
-            self._call_bytes = max(self._call_bytes, _peak_rss_bytes() - before)
+            draw.call = self._forecast.measure(
+                _nbytes(draw),
+                lambda: call_reference(reference, module, draw.arguments, forward_seed=draw.forward_seed),
+            )
         oracle = self._run_oracle(module, draw)
         draw.expected = _expectations(draw.call, oracle, updated_buffers, all_buffers(module))
         draw.expected_inputs = _written_inputs(draw.call, oracle) if settings.input_writes else ()
@@ -149,7 +152,8 @@ class ServerState:
         if self.finite_on_own and not meant and not _all_finite(draw.expected):
             return "the reference's output is not finite on it"
         rule = self._rule(draw)
-        return next((reason for row in draw.expected if (reason := undecidable(row, rule))), None)
+        doubts = (reason for row in draw.expected if (reason := undecidable(row, rule)))
+        return draw.undecided or next(doubts, None)
 
     def compare(self, actual: list[torch.Tensor]) -> list[Verdict]:
         """How the outputs compare; then the updated buffers, and inputs that forward has to write to."""
@@ -159,7 +163,8 @@ class ServerState:
         if draw.shared is not None and draw.expected_inputs:
             names = flatten_inputs(draw.arguments).names
             written = dict(zip(names, draw.shared, strict=True))
-            pairs += [(written[row.name.removeprefix(INPUT)], row) for row in draw.expected_inputs]
+            # Copies: the program may go on writing there while they are compared.
+            pairs += [(written[row.name.removeprefix(INPUT)].clone(), row) for row in draw.expected_inputs]
         return [compare_output(tensor.to(row.reference.device), row, rule) for tensor, row in pairs]
 
     def agrees_with_reference(self, actual: list[torch.Tensor]) -> Agreement | None:
@@ -190,14 +195,13 @@ class ServerState:
 
     def _rule(self, draw: Draw) -> Rule:
         settings = self.settings
-        structured = not (self._is_own(draw) or draw.kind.startswith("batch-"))
+        structured = not (self._is_own(draw) or draw.kind.startswith(("batch-", MIXED)))
         return Rule(
             settings.rtol, settings.atol, settings.matmul_precision, settings.conv_precision, structured
         )
 
     def _add_slack(self, module: torch.nn.Module, draw: Draw, oracle: OracleRun) -> None:
         """Excuse what rounding of the inputs alone does to the outputs."""
-        _, device = self._place_oracle(module)
         formats = self.settings.matmul_precision, self.settings.conv_precision
         try:
             slack = inputs_slack(
@@ -207,45 +211,38 @@ class ServerState:
                 SLACK[draw.kind],
                 formats,
                 forward_seed=draw.forward_seed,
-                device=device,
+                device=draw.place.device if draw.place else None,
             )
-        except Exception:  # foreign code may refuse inputs that differ by a bit; then nothing is excused
+        except Exception as error:  # foreign code may refuse inputs that differ by a bit: nothing is excused
+            if is_out_of_memory(error):
+                draw.undecided = "there is no memory to see how far rounding of the inputs moves the outputs"
             return
         rows = zip(draw.expected, slack, strict=False)  # updated buffers come after the outputs
         excused = tuple(replace(row, slack=value) for row, value in rows)
         draw.expected = (*excused, *draw.expected[len(excused) :])
 
     def _run_oracle(self, module: torch.nn.Module, draw: Draw) -> OracleRun | None:
-        kind, device = self._place_oracle(module)
-        if kind == "fp32-strict":
-            draw.oracle_kind, draw.notes = kind, ("not enough memory for the reference in fp64",)
-            return None
-        try:
-            oracle = run_oracle(module, draw.arguments, forward_seed=draw.forward_seed, device=device)
-        except Exception as error:  # foreign code that meets fp64 may raise anything
-            draw.oracle_kind = "fp32-strict"
-            draw.notes = (f"the reference does not run in fp64: {type(error).__name__}: {str(error)[:300]}",)
-            return None
-        if draw.call is not None and not generator_state().same_as(draw.call.generators_after):
-            draw.oracle_kind = "fp32-strict"
-            draw.notes = ("in fp64 the reference draws other random numbers",)
-            return None
-        draw.oracle_kind = "fp64-partial" if oracle.strict_ops and kind == "fp64" else kind
-        if oracle.strict_ops:
-            draw.notes = (f"without fp64: {', '.join(oracle.strict_ops)}",)
-        return oracle
-
-    def _place_oracle(self, module: torch.nn.Module) -> tuple[str, str | None]:
-        weights = sum(tensor.nbytes for tensor in (*module.parameters(), *module.buffers()))
-        needed = 2 * weights + _WIDE_FACTOR * self._call_bytes
-        cuda = next((tensor.device for tensor in module.parameters() if tensor.is_cuda), None)
-        if cuda is not None:
-            needed = 2 * weights + _WIDE_FACTOR * torch.cuda.max_memory_allocated(cuda)
-            if needed < _SHARE_OF_FREE * torch.cuda.mem_get_info(cuda)[0]:
-                return "fp64", None
-        if needed > _SHARE_OF_FREE * _free_bytes():
-            return "fp32-strict", None
-        return ("fp64", None) if cuda is None else ("fp64-cpu", "cpu")
+        draw.oracle_kind, draw.notes = "fp32-strict", (_NO_MEMORY,)
+        for place in self._forecast.places(module, _nbytes(draw)):
+            try:
+                oracle = run_oracle(
+                    module, draw.arguments, forward_seed=draw.forward_seed, device=place.device
+                )
+            except Exception as error:  # foreign code that meets fp64 may raise anything
+                if is_out_of_memory(error):  # more than was foreseen: there may be another place
+                    continue
+                where = f" on the {place.device}" if place.device else ""
+                said = f"{type(error).__name__}: {str(error)[:300]}"
+                draw.notes = (f"the reference does not run in fp64{where}: {said}",)
+                return None
+            if draw.call is not None and not generator_state().same_as(draw.call.generators_after):
+                draw.notes = ("in fp64 the reference draws other random numbers",)
+                return None
+            strict = ", ".join(oracle.strict_ops)
+            draw.oracle_kind, draw.place = "fp64-partial" if strict else place.kind, place
+            draw.notes = (f"without fp64: {strict}",) if strict else ()
+            return oracle
+        return None
 
 
 def _expectations(
@@ -290,12 +287,6 @@ def _all_finite(rows: tuple[Expected, ...]) -> bool:
     return all(bool(row.reference.isfinite().all()) for row in rows if row.reference.is_floating_point())
 
 
-def _peak_rss_bytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def _free_bytes() -> int:
-    for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return 1 << 62
+def _nbytes(draw: Draw) -> int:
+    """Of the inputs."""
+    return sum(tensor.nbytes for tensor in flatten_inputs(draw.arguments).tensors)

@@ -14,17 +14,23 @@ from stitch_tools.worker.candidate.activity.samples import Attribution, Sampler,
 from stitch_tools.worker.candidate.native import ProgramError, make_workspace
 from stitch_tools.worker.candidate.state import CandidateState, Outputs
 from stitch_tools.worker.layout import BUFFER
+from stitch_tools.worker.resting import rest_between_loops
 from stitch_tools.worker.serving import Reply, Request
 from stitch_tools.worker.trees import unflatten
+from stitch_tools.worker.waiting import wait_for_device
 
 _WARM_CALLS = 2
 _ENOUGH_SAMPLES = 150
-_LONGEST = 6.0  # times the wanted seconds
+_SHORTEST, _LONGEST = 0.3, 6.0  # times the wanted seconds
+_BATCH_S = 0.002  # between two looks at samples and clock: they would be sampled, too
 _COUNTED_CALLS = 2
 _CALLS_BETWEEN_WAITS = 50
 _MARGIN_S = 0.002  # between work that counts and work that does not, on a device
 _MAX_ROWS = 200
 _MAX_NAME = 300
+
+Calls = Callable[[int], None]
+"""So many forwards."""
 
 
 class Tracer:
@@ -45,12 +51,13 @@ class Tracer:
             self._profile = torch.profiler.profile(activities=activities)
             self._profile.start()
 
-    def block(self, call: Callable[[], object], calls: int, seconds: float) -> None:
-        """`calls` calls on a GPU; on a CPU as many as `seconds` hold, at least one."""
+    def block(self, state: CandidateState, calls: int, seconds: float) -> None:
+        """`calls` calls on a GPU; on a CPU as many as give enough samples, for about `seconds`."""
         if self._profile is not None:
-            self.calls.append(self._traced_block(call, calls))
+            self.calls.append(self._traced_block(scratch_calls(state), calls))
         elif self._sampler is not None:
-            self.calls.append(self._sampled_block(self._sampler, call, seconds))
+            repeated = scratch_calls(state, self._sampler.repeat)
+            self.calls.append(self._sampled_block(self._sampler, repeated, seconds))
 
     def watch(self, call: Callable[[], object]) -> None:
         """One call that is watched like the others and not counted: what it writes will be compared."""
@@ -79,16 +86,19 @@ class Tracer:
         rows = [_row(work, None, number) for work, number in found.most_common()]
         return {"rows": rows[:_MAX_ROWS], "samples": sum(found.values()), "blocks": []}
 
-    def _sampled_block(self, sampler: Sampler, call: Callable[[], object], seconds: float) -> int:
+    def _sampled_block(self, sampler: Sampler, call: Calls, seconds: float) -> int:
         # The threads that a parallel runtime keeps exist after this call, and wait.
-        call()
-        first, calls = sampler.count, 0
-        start = time.perf_counter()
+        call(1)
+        first, calls, batch = sampler.count, 0, 1
+        start = now = time.perf_counter()
         sampler.start()
         try:
-            while calls == 0 or self._goes_on(sampler.count - first, time.perf_counter() - start, seconds):
-                call()
-                calls += 1
+            while calls == 0 or self._goes_on(sampler.count - first, now - start, seconds):
+                call(batch)
+                calls += batch
+                began, now = now, time.perf_counter()
+                if now - began < _BATCH_S:
+                    batch *= 2
         finally:
             sampler.stop()
         self._ranges.append((first, sampler.count))
@@ -96,17 +106,16 @@ class Tracer:
 
     def _goes_on(self, samples: int, elapsed: float, wanted: float) -> bool:
         # On a busy machine threads of a small program do little but wait, which gives no samples.
-        return elapsed < wanted or (samples < _ENOUGH_SAMPLES and elapsed < _LONGEST * wanted)
+        longest = _LONGEST if samples < _ENOUGH_SAMPLES else _SHORTEST
+        return elapsed < longest * wanted
 
-    def _traced_block(self, call: Callable[[], object], calls: int) -> int:
-        for _ in range(_WARM_CALLS):
-            call()
-        torch.cuda.synchronize()
+    def _traced_block(self, call: Calls, calls: int) -> int:
+        call(_WARM_CALLS)
+        wait_for_device()
         with torch.profiler.record_function(f"{kernels.MARK}{len(self.calls)}"):
             time.sleep(_MARGIN_S)
-            for _ in range(calls):
-                call()
-            torch.cuda.synchronize()
+            call(calls)
+            wait_for_device()
             time.sleep(_MARGIN_S)
         return calls
 
@@ -148,6 +157,7 @@ def activity_begin(state: CandidateState, request: Request) -> Reply:
     """
     if state.native is not None or state.python is not None:
         raise ProgramError("error", "activity_begin", "the tracer comes before the program")
+    rest_between_loops()
     message = request.message
     belongings = Belongings(tuple(message["files"]), tuple(message["folders"]), tuple(message["harness"]))
     state.tracer = Tracer(
@@ -177,12 +187,10 @@ def activity_launches(state: CandidateState, request: Request) -> Reply:
     gates, message = state.gates, request.message
     if gates is None:
         raise ProgramError("error", "activity_launches", "the gates come first")
-    call = scratch_call(state)
-    for _ in range(_WARM_CALLS):
-        call()
+    call = scratch_calls(state)
+    call(_WARM_CALLS)
     before = gates.counts()
-    for _ in range(_COUNTED_CALLS):
-        call()
+    call(_COUNTED_CALLS)
     _synchronize(state)
     passed = gates.counts() - before
     host: list[dict[str, Any]] = []
@@ -196,7 +204,7 @@ def activity_launches(state: CandidateState, request: Request) -> Reply:
 def _host_rows(
     state: CandidateState,
     sampler: Sampler,
-    call: Callable[[], object],
+    call: Calls,
     belongings: Belongings,
     seconds: float,
 ) -> list[dict[str, Any]]:
@@ -207,8 +215,7 @@ def _host_rows(
         sampler.start()
         try:
             block = time.perf_counter()
-            for _ in range(_CALLS_BETWEEN_WAITS):
-                call()
+            call(_CALLS_BETWEEN_WAITS)
             sampled += time.perf_counter() - block
         finally:
             sampler.stop()
@@ -231,7 +238,7 @@ def activity_run(state: CandidateState, request: Request) -> Reply:
     outputs = state.map_outputs(outputs_fd, layout)
     state.structure = message["structure"]
     buffers = _copied_buffers(state)
-    tracer.block(scratch_call(state), int(message["calls"]), float(message["seconds"]))
+    tracer.block(state, int(message["calls"]), float(message["seconds"]))
     for target, value in buffers:
         target.copy_(value)
     # A forward that writes to its inputs finds them as they came.
@@ -249,29 +256,30 @@ def activity_end(state: CandidateState, request: Request) -> Reply:
     return _ok(**tracer.finish())
 
 
-def scratch_call(state: CandidateState) -> Callable[[], object]:
-    """A forward on the present inputs whose outputs nobody looks at.
+def scratch_calls(state: CandidateState, loop: Callable[..., int] | None = None) -> Calls:
+    """Forwards on the present inputs whose outputs nobody looks at; a native program's in a C loop if given.
 
     Raises:
         ProgramError: nothing is loaded, or the program refuses the inputs.
     """
     if state.native is not None:
-        return _native_call(state)
+        return _native_calls(state, loop)
     if state.python is None or state.python.module is None:
         raise ProgramError("error", "activity", "load and init come first")
     module, arguments = state.python.module, unflatten(state.structure, state.inputs)
 
-    def call() -> None:
+    def call(calls: int) -> None:
         try:
             with torch.no_grad():
-                _ = module(**arguments) if isinstance(arguments, dict) else module(*arguments)
+                for _ in range(calls):
+                    _ = module(**arguments) if isinstance(arguments, dict) else module(*arguments)
         except Exception as error:  # the candidate's outermost frame: what else is raised here is our trouble
             raise ProgramError("error", "forward", f"{type(error).__name__}: {error}") from error
 
     return call
 
 
-def _native_call(state: CandidateState) -> Callable[[], object]:
+def _native_calls(state: CandidateState, loop: Callable[..., int] | None) -> Calls:
     program = state.native
     if program is None:
         raise ProgramError("error", "activity", "no native program is loaded")
@@ -284,7 +292,15 @@ def _native_call(state: CandidateState) -> Callable[[], object]:
         workspace=make_workspace(planned.workspace_bytes, device),
         stream=state.stream,
     )
-    return lambda: program.call(prepared)
+
+    def call(calls: int) -> None:
+        if loop is not None:
+            program.repeat(prepared, calls, loop)
+            return
+        for _ in range(calls):
+            program.call(prepared)
+
+    return call
 
 
 def _compared_call(state: CandidateState, outputs: Outputs, generator: bytes) -> bytes:
@@ -303,7 +319,7 @@ def _copied_buffers(state: CandidateState) -> list[tuple[torch.Tensor, torch.Ten
 
 def _synchronize(state: CandidateState) -> None:
     if state.device.startswith("cuda"):
-        torch.cuda.synchronize()
+        wait_for_device()
 
 
 def _row(work: Work, calls: float | None, weight: int) -> dict[str, Any]:

@@ -63,6 +63,9 @@ class Sampler:
         self._library.stitch_sampler_waits.argtypes = words
         for name in ("count", "waiting", "unfollowed"):
             getattr(self._library, f"stitch_sampler_{name}").restype = ctypes.c_uint64
+        self.repeat: Any = self._library.stitch_sampler_repeat
+        """A C loop over (stitch_forward, handle, arguments, calls), whose status it gives."""
+        self.repeat.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64]
         self._fd = memory.create(SLOTS * SLOT_BYTES, "samples")
         self._period_us = period_us
         self._waits: set[int] = set()

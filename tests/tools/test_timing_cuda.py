@@ -1,0 +1,143 @@
+"""Under the clock on a GPU: inputs that never came before, outputs that are fetched at "done"."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from stitch_tools.check import ReferenceServer
+from stitch_tools.models import Program
+from stitch_tools.processes.interpreter import find_interpreter
+from stitch_tools.processes.session import TargetSession
+from stitch_tools.store import Store
+from stitch_tools.timing import BenchOptions, benchmark_program
+from stitch_tools.timing.baseline_seats import seat_baseline
+from stitch_tools.timing.blocks import Rules
+from stitch_tools.timing.recheck import recheck
+from stitch_tools.timing.renewal import kept_by_content, renewing
+from stitch_tools.timing.ring import RingShape
+from stitch_tools.timing.seats import Field, Seat, deal, seat_program
+from tests.tools.check_support import PROGRAMS, build, linear_relu_task
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not Path("/dev/nvidiactl").exists(), reason="no NVIDIA GPU here: not measured"),
+]
+TARGET = "cuda:sm_90"
+SEEDS = (21, 22, 23)
+SLOTS = 9
+RULES = Rules(min_rounds=10, max_rounds=10, blocks_per_visit=2, ignore_others=True)
+
+
+@dataclass
+class Room:
+    """A warm session with the task of `linear_relu.cu`."""
+
+    session: TargetSession
+    store: Store
+
+    def __post_init__(self) -> None:
+        self.task = linear_relu_task(self.store, target=TARGET)
+
+    def program(self, form: str) -> Program:
+        """The honest program, in CUDA C++ or in Python."""
+        if form == "python":
+            source = (PROGRAMS / "linear_relu.py").read_bytes().replace(b"class Model(", b"class ModelNew(")
+            files, main, kind = {"program.py": source}, "program.py", "kernelbench"
+        else:
+            source = (PROGRAMS / "linear_relu.cu").read_bytes()
+            files, main, kind = (
+                {"linear_relu.cu": source, "fault.h": b"#define FAULT NONE\n"},
+                "linear_relu.cu",
+                "native",
+            )
+        return Program(format=kind, target=TARGET, files=self.store.put_files(files), main=main)
+
+    def seat(self, stack: ExitStack, form: str) -> tuple[Seat, Field, ReferenceServer]:
+        """The program under the clock."""
+        judge = stack.enter_context(ReferenceServer(self.session, self.task, self.store))
+        cache = self.store.root.parent / "cache"
+        shape = RingShape(SLOTS, len(SEEDS), SLOTS << 16)
+        place = Field(self.session, self.task, self.store, judge.observe(), shape, SEEDS, cache)
+        weights, draws = deal(stack, judge, SEEDS)
+        place = renewing(place, judge, draws)
+        program = self.program(form)
+        built = build(program, self.store) if program.format == "native" else None
+        seat = seat_program(
+            stack, place, program, built, weights=weights, draws=draws, samples=3, graphed=form == "graphed"
+        )
+        return seat, place, judge
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
+    root = tmp_path_factory.mktemp("timing-cuda")
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        TargetSession(find_interpreter(None, root), scratch_root=root / "scratch") as session,
+    ):
+        patch.setenv("STITCH_LOCK_DIR", str(root))
+        yield Room(session, Store(root / "store"))
+
+
+@pytest.mark.parametrize("form", ["native", "graphed", "python"])
+def test_outputs_of_renewed_inputs_are_fetched_and_right(room: Room, form: str) -> None:
+    with ExitStack() as stack:
+        seat, place, judge = room.seat(stack, form)
+        assert (place.renews, place.not_renewed) == (True, "")
+        for calls in (1, 3, 1, SLOTS, 1, 1):
+            seat.renew()
+            seat.go(calls)
+            seat.take_one(calls)
+        seat.finish()
+        samples = seat.sampler.samples if seat.sampler is not None else []
+        assert any(sample.token for sample in samples)
+        assert recheck(judge, room.task, place.facts, SEEDS, seat) == (None, None)
+
+
+@pytest.mark.parametrize("form", ["native", "python"])
+def test_an_honest_program_is_as_quick_on_new_inputs_as_on_known_ones(room: Room, form: str) -> None:
+    with ExitStack() as stack:
+        seat, _, _ = room.seat(stack, form)
+        seat.go(200)
+        assert kept_by_content(seat, per_call_s=20e-6) is None
+
+
+@pytest.mark.parametrize("kind", ["eager", "cudagraph"])
+def test_a_baseline_is_given_renewed_inputs_too(room: Room, kind: str) -> None:
+    with ExitStack() as stack:
+        _, place, _ = room.seat(stack, "native")
+        seat = seat_baseline(stack, place, kind, compile_limit_s=60.0)
+        for _ in range(2 * SLOTS):
+            seat.renew()
+            assert seat.go(1) > 0.0
+        seat.finish()
+        assert set(seat.tokens) == set(range(SLOTS))
+
+
+@pytest.mark.parametrize("form", ["native", "python"])
+def test_an_honest_program_has_figures_and_no_doubt(room: Room, form: str) -> None:
+    program = room.program(form)
+    with ReferenceServer(room.session, room.task, room.store) as reference:
+        facts = reference.observe()
+    bench = benchmark_program(
+        room.task,
+        program,
+        build(program, room.store) if program.format == "native" else None,
+        session=room.session,
+        store=room.store,
+        facts=facts,
+        options=BenchOptions(
+            baselines=("eager", "cudagraph"),
+            rules=RULES,
+            budget_s=20.0,
+            cache_dir=room.store.root.parent / "cache",
+        ),
+    )
+    assert bench.outcome != "unmeasured", bench.message
+    assert bench.doubt == ""
+    assert not any("by the values of their inputs" in row for row in bench.not_checked)
+    rows = ", ".join(f"{row.name} {row.latency_us} us" for row in bench.timings)
+    print(f"{form}: {bench.outcome}; {rows}; {bench.message}")

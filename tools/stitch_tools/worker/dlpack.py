@@ -1,0 +1,73 @@
+"""Tensors over memory that is not torch's: a DLPack capsule made by hand, so that nothing else is needed.
+
+`__cuda_array_interface__` would do the same for a GPU, but torch reads that with NumPy's help.
+"""
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.utils.dlpack
+
+CPU, CUDA = 1, 2
+_UNSIGNED, _BITS = 1, 8
+
+
+class _Tensor(ctypes.Structure):
+    """DLTensor, with its device and type written out."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class _Managed(ctypes.Structure):
+    """DLManagedTensor."""
+
+    _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
+
+
+_held: dict[int, tuple[_Managed, Any, Callable[[], None]]] = {}
+"""What torch knows by address only, until it gives it back."""
+
+
+@ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+def _give_back(address: int) -> None:
+    _, _, release = _held.pop(address)
+    release()
+
+
+def bytes_at(address: int, nbytes: int, device: tuple[int, int], release: Callable[[], None]) -> torch.Tensor:
+    """The bytes from `address` on as a uint8 tensor.
+
+    Args:
+        address: of the first byte.
+        nbytes: how many.
+        device: CPU or CUDA, and its number.
+        release: called once neither the tensor nor a view of it exists any more.
+    """
+    sizes = (ctypes.c_int64 * 2)(nbytes, 1)
+    start = ctypes.addressof(sizes)
+    tensor = _Tensor(
+        address, *device, 1, _UNSIGNED, _BITS, 1, start, start + ctypes.sizeof(ctypes.c_int64), 0
+    )
+    managed = _Managed(tensor, None, ctypes.cast(_give_back, ctypes.c_void_p))
+    key = ctypes.addressof(managed)
+    _held[key] = (managed, sizes, release)
+    capsule = _new_capsule(key, b"dltensor", None)
+    return torch.utils.dlpack.from_dlpack(capsule)
+
+
+_new_capsule: Any = ctypes.pythonapi.PyCapsule_New
+_new_capsule.restype = ctypes.py_object
+_new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
