@@ -414,9 +414,12 @@ def compose(seed: int) -> Composed:
     for layer in chosen:
         layer(draft)
         draft.layers.append(layer.__name__)
-    result = head(draft)
-    mode = "eval" if draft.evaluates or rng.random() < 0.5 else "train"
-    name = f"{family}_{seed}"
+    return finished(draft, head(draft), f"{family}_{seed}")
+
+
+def finished(draft: Draft, result: str, name: str) -> Composed:
+    """The reference whose forward returns the expression `result`."""
+    mode = "eval" if draft.evaluates or draft.rng.random() < 0.5 else "train"
     toml = f'# {", ".join(draft.layers)}\nreference = "{name}.py"\n\n[contract]\nmode = "{mode}"\n'
     return Composed(name, _source(draft, result), toml, tuple(draft.layers))
 
@@ -442,15 +445,15 @@ def _source(draft: Draft, result: str) -> str:
     return "\n".join(line for line in lines if line) + "\n"
 
 
-def main() -> None:
-    """Write references to a folder and print their paths."""
+def main(draw: Callable[[int], Composed] = compose) -> None:
+    """Write references that `draw` makes of seeds to a folder and print their paths."""
     parser = argparse.ArgumentParser(description="compose random references")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     for seed in range(options.seed, options.seed + options.count):
-        print(compose(seed).write(options.folder))
+        print(draw(seed).write(options.folder))
 
 
 if __name__ == "__main__":

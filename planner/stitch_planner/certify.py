@@ -52,7 +52,6 @@ def certify_run(run: Run, task: Task, plan: Plan) -> CertificateWritten:
     program = store.get_fact(state.program.program, Program)
     build = store.get_fact(state.build.build, Build) if state.build.build else None
     bench = store.get_fact(state.bench.bench, Bench) if state.bench else None
-    environment = store.get_fact(started(state).environment, Environment)
     entries = {
         "README.txt": _README.encode("utf-8"),
         "task.json": task.canonical_json(),
@@ -75,9 +74,7 @@ def certify_run(run: Run, task: Task, plan: Plan) -> CertificateWritten:
         target=task.target,
         check=check,
         bench=bench,
-        environment=environment.model_copy(
-            update={"compiler": build.compiler if build else None, "sandbox": check.sandbox}
-        ),
+        environment=_environment(run, build, check),
         files=(),
         not_checked=(*check.not_checked, *(bench.not_checked if bench else ())),
     )
@@ -89,6 +86,18 @@ def certify_run(run: Run, task: Task, plan: Plan) -> CertificateWritten:
         file=path.name,
         sha256=sha256_hex(path.read_bytes()),
         certificate_id=archive.certificate.certificate_id,
+    )
+
+
+def _environment(run: Run, build: Build | None, check: Check) -> Environment:
+    """What the run began in, with what its build and its check add."""
+    began_in = run.store.get_fact(started(run.state).environment, Environment)
+    return began_in.model_copy(
+        update={
+            "compiler": build.compiler if build else None,
+            "sandbox": check.sandbox,
+            "plane": check.plane,
+        }
     )
 
 

@@ -7,10 +7,8 @@ import contextlib
 import time
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from stitch_planner.certify import certify_run
-from stitch_planner.plan import Plan
 from stitch_planner.run_events import (
     KINDS,
     BenchFinished,
@@ -22,12 +20,14 @@ from stitch_planner.run_events import (
     RunFinished,
     RunResumed,
 )
-from stitch_planner.runs import Run, Workspace
-from stitch_planner.steps import STEPS, Work, explain, write_program
-from stitch_tools.device import resolve_target
-from stitch_tools.errors import LockedError, UsageError
+from stitch_planner.runs import Run, Workspace, lost_step
+from stitch_planner.sentences import explain
+from stitch_tools.errors import LockedError, StoreError, UsageError
 from stitch_tools.models import Bench, Build, Check, Program, Task
-from stitch_tools.processes.interpreter import Interpreter
+
+if TYPE_CHECKING:
+    from stitch_planner.plan import Plan
+    from stitch_tools.processes.interpreter import Interpreter
 
 OUTSIDE = "outside"
 """Coder of a run whose programs come from an outside agent."""
@@ -123,16 +123,25 @@ def known_of(run: Run, program_id: str) -> tuple[Build | None, Check | None, Ben
     )
 
 
-def certify_program(run: Run, task: Task, program: Program, plan: Plan) -> Path:
+def certify_program(run: Run, task: Task, program: Program, plan: "Plan") -> Path:
     """The certificate of the run's accepted program; the run is finished with it.
 
     Raises:
         UsageError: the program was not accepted in this run.
-        StoreError: the archive cannot be written.
+        StoreError: the archive cannot be written, or something that belongs into it is missing or damaged.
     """
+    from stitch_planner.certify import certify_run
+
+    record_program(run, program)
+    lost = lost_step(run)
+    if lost not in (None, "certificate"):
+        raise StoreError(
+            f"what the run's step '{lost}' had found is missing or damaged",
+            hint="call solve with this run_id: it does that step again",
+        )
     checked = accepted_check(run, program)
     state = run.state
-    if state.certificate is not None and state.finished is not None:
+    if state.certificate is not None and state.finished is not None and lost is None:
         return run.folder / state.certificate.file
     bench = run.store.get_fact(state.bench.bench, Bench) if state.bench else _untimed(checked)
     reason = explain(checked, bench)
@@ -154,12 +163,15 @@ def _untimed(checked: Check) -> Bench:
     )
 
 
-def stitch_anew(run: Run, task: Task, interpreter: Interpreter, emit: Callable[[str], None]) -> None:
+def stitch_anew(run: Run, task: Task, interpreter: "Interpreter", emit: Callable[[str], None]) -> None:
     """Let the stitcher write the run's next program, in place of one that was not accepted.
 
     Raises:
         StitchFailedError: it has no template for an operation of the graph.
     """
+    from stitch_planner.steps import STEPS, Work, write_program
+    from stitch_tools.device import resolve_target
+
     with Work(
         run=run, task=task, target=resolve_target(task.target), interpreter=interpreter, emit=emit
     ) as work:

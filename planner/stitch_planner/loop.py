@@ -129,6 +129,7 @@ def solve(
     Raises:
         InterruptedRunError: `stop` was set; the hint says how to resume.
         BudgetError: the time limit was reached; the hint says how to resume.
+        KeyboardInterrupt: it came from outside; a note on it says how to resume.
         TaskError: the reference cannot be used.
         StitchError: something that this machine needs is missing, or a failure of ours.
     """
@@ -138,10 +139,14 @@ def solve(
     begin = _resume if request.resume else _begin
     opened = begin(request, workspace, on_event)
     try:
-        if opened.run.state.finished is None:
-            _advance(opened, request, emit or _silent, _Budget(stop or threading.Event(), end_s, request))
+        lost = lost_step(opened.run) if request.resume else None
+        if opened.run.state.finished is None or lost is not None:
+            budget = _Budget(stop or threading.Event(), end_s, request)
+            _advance(opened, request, emit or _silent, budget, lost)
         return _result(opened.run, opened.task)
     except BaseException as error:  # handed on: the log has to say how the run ended
+        if isinstance(error, KeyboardInterrupt):
+            error.add_note(_how_to_go_on(opened.run, request))
         _record_stop(opened.run, error)
         raise
     finally:
@@ -323,11 +328,11 @@ class _Budget:
             raise BudgetError(f"the time limit was reached {kept}", hint=hint)
 
 
-def _advance(opened: _Opened, request: SolveRequest, emit: Emit, budget: _Budget) -> None:
+def _advance(opened: _Opened, request: SolveRequest, emit: Emit, budget: _Budget, lost: str | None) -> None:
     run = opened.run
     first = started(run.state)
     if request.resume is not None:
-        _record_resumption(run, emit)
+        _record_resumption(run, emit, lost)
     with Work(
         run=run,
         task=opened.task,
@@ -355,11 +360,10 @@ def _advance(opened: _Opened, request: SolveRequest, emit: Emit, budget: _Budget
                 raise
 
 
-def _record_resumption(run: Run, emit: Emit) -> None:
+def _record_resumption(run: Run, emit: Emit, lost: str | None) -> None:
     """Record where the run goes on: at the first step whose result is damaged, else at the open one."""
-    lost = lost_step(run)
     if lost is not None:
-        emit(f"the store lacks what the step '{lost}' had found, or holds it damaged: done again from there")
+        emit(f"what the step '{lost}' had found is missing or damaged: done again from there")
     # Once for any number of attempts that ended before their first step.
     elif run.log.events[-1].kind == _RESUMED:
         return

@@ -6,8 +6,7 @@ from typing import Literal
 from stitch_planner.stitcher.index import GraphIndex, ValueKey, references
 from stitch_planner.stitcher.partition import Step, partition
 from stitch_planner.stitcher.reductions import REDUCTIONS
-from stitch_planner.stitcher.simplify import simplify
-from stitch_planner.stitcher.targets import templates_for, updates_buffers
+from stitch_planner.stitcher.targets import simple_graph, templates_for
 from stitch_tools.models import Ceilings, Contract, Fact, Graph, GraphNode, ReferenceFacts, Task
 
 Bound = Literal["memory", "compute", "launch"]
@@ -71,9 +70,9 @@ class Plan(Fact):
 
 def make_plan(graph: Graph, facts: ReferenceFacts, task: Task, ceilings: Ceilings | None) -> Plan:
     """The plan for a captured graph. Equal arguments give the same plan."""
-    updates = updates_buffers(task, facts)
-    index = GraphIndex(simplify(graph, updates=updates))
-    steps = partition(index, templates_for(task, updates=updates))
+    simple = simple_graph(task, facts, graph)
+    index = GraphIndex(simple)
+    steps = partition(index, templates_for(task, facts, simple))
     layouts: dict[ValueKey, Layout] = {}
     planned: list[PlanStep] = []
     for step in steps:

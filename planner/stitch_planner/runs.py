@@ -8,9 +8,11 @@ from typing import Any
 
 from stitch_planner.run_events import ProgramWritten, RunEvent, RunStarted, kind_of
 from stitch_planner.state import State, replay
+from stitch_tools.certificate import MAX_ARCHIVE_BYTES
 from stitch_tools.errors import StoreError, UsageError
 from stitch_tools.events import Event, EventLog, read_events
-from stitch_tools.models import Fact, Program, Task
+from stitch_tools.models import Fact, Program, Task, sha256_hex
+from stitch_tools.small_file import read_small
 from stitch_tools.store import Store, write_atomically
 
 
@@ -148,7 +150,18 @@ def lost_step(run: Run) -> str | None:
                     run.store.get(file.sha256)
         except StoreError:
             return step
-    return None
+    return None if has_whole_certificate(run.folder, run.state) else "certificate"
+
+
+def has_whole_certificate(folder: Path, state: State) -> bool:
+    """Whether the archive that the run's log names is there, byte by byte; also where it names none."""
+    if state.certificate is None:
+        return True
+    try:
+        data = read_small(folder / state.certificate.file, MAX_ARCHIVE_BYTES)
+    except OSError:
+        return False
+    return sha256_hex(data) == state.certificate.sha256
 
 
 def read_state(folder: Path) -> State:

@@ -24,6 +24,7 @@ from stitch_planner.run_events import (
     RunFinished,
 )
 from stitch_planner.runs import Run, started
+from stitch_planner.sentences import explain
 from stitch_planner.stitcher import refuse_updates, stitch
 from stitch_tools.ceilings import measure_ceilings
 from stitch_tools.check import CheckOptions, ReferenceServer, check_program
@@ -308,6 +309,7 @@ def bench(work: Work) -> None:
             facts=work.facts,
             options=BenchOptions(quick=quick, cache_dir=work.cache_dir),
             graph=work.graph,
+            reference=work.reference,
             emit=work.emit,
             stop=work.stop,
         )
@@ -333,23 +335,6 @@ def decide(work: Work) -> None:
     work.run.record(
         DecisionMade(program_id=checked.program_id, decision=decision, reason=explain(checked, timed))
     )
-
-
-def explain(checked: Check, timed: Bench) -> str:
-    """Status and outcome as one sentence."""
-    if checked.status != "accepted":
-        return f"{checked.status}: {checked.message}" if checked.message else checked.status
-    if timed.rejected:
-        return f"rejected_cheat: {timed.message}"
-    against = timed.ratio("eager")
-    flags = f" ({', '.join(checked.flags)})" if checked.flags else ""
-    if against is None:
-        untimed = "not timed" if timed.outcome == "unmeasured" else timed.outcome
-        return f"correct, {untimed}{flags}: {timed.message}"
-    interval = f"{against.speedup:.2f}x eager, 95% interval {against.low:.2f} to {against.high:.2f}"
-    words = {"faster": "faster", "slower": "correct but slower", "inconclusive": "correct, inconclusive"}
-    doubt = f"; {timed.doubt}" if timed.doubt else ""
-    return f"{words.get(timed.outcome, timed.outcome)}{flags}: {interval}{doubt}"
 
 
 def certify(work: Work) -> None:

@@ -1,16 +1,26 @@
 """What a resumed run refuses."""
 
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from stitch_planner.loop import SolveRequest, solve
-from stitch_planner.run_events import ReferenceObserved, RunStarted
+from stitch_planner.run_events import (
+    BenchFinished,
+    CertificateWritten,
+    CheckFinished,
+    DecisionMade,
+    ReferenceObserved,
+    RunFinished,
+    RunResumed,
+    RunStarted,
+)
 from stitch_planner.runs import Run, Workspace, read_state, started
 from stitch_planner.steps import Work
 from stitch_tools.errors import InterruptedRunError, StoreError, UsageError
-from stitch_tools.models import Environment, Task
+from stitch_tools.models import Environment, Task, sha256_hex
 from stitch_tools.processes.interpreter import find_interpreter
 
 MODEL = """
@@ -131,6 +141,53 @@ def test_a_run_whose_beginning_is_damaged_goes_on_after_solving_the_reference_ag
     for request in (anew, SolveRequest(workspace=tmp_path, resume=run_id)):
         with pytest.raises(InterruptedRunError, match="before the step 'reference'"):
             solve(request, stop=stopped)
+
+
+@pytest.mark.parametrize("step", ["check", "bench", "certificate"])
+def test_a_finished_run_that_lost_a_result_does_that_step_and_what_follows_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    (tmp_path / "model.py").write_text(MODEL, encoding="utf-8")
+    stopped = threading.Event()
+    stopped.set()
+    with pytest.raises(InterruptedRunError):
+        solve(SolveRequest(workspace=tmp_path, reference=str(tmp_path / "model.py:model")), stop=stopped)
+    workspace = Workspace(tmp_path)
+    run, store, done = Run(workspace.run_folder("last"), workspace.store), workspace.store, list[str]()
+    archive = run.folder / "x.stitch.zip"
+    written = CertificateWritten(
+        program_id="p", file=archive.name, sha256=sha256_hex(b"PK"), certificate_id="c"
+    )
+    found = {
+        "check": CheckFinished(program_id="p", check=store.put(b"check"), status="accepted"),
+        "bench": BenchFinished(program_id="p", bench=store.put(b"bench"), outcome="faster"),
+        "decision": DecisionMade(program_id="p", decision="accept", reason=""),
+        "certificate": written,
+        "finished": RunFinished(status="accepted", outcome="faster", message=""),
+    }
+    archive.write_bytes(b"PK")
+
+    def do(name: str, work: Work) -> None:
+        done.append(name)
+        work.run.record(found[name])
+
+    for event in found.values():
+        run.record(event)
+    run.close()
+    steps = tuple((name, partial(do, name)) for name in found)
+    monkeypatch.setattr("stitch_planner.loop.STEPS", steps)
+    monkeypatch.setattr("stitch_planner.loop._result", lambda run, task: None)
+    again = SolveRequest(workspace=tmp_path, resume="last")
+    solve(again)
+    assert done == [], "what is whole is not repeated"
+    lost = archive if step == "certificate" else store.path(sha256_hex(step.encode()))
+    lost.write_bytes(b"#")
+    names = list(found)
+    solve(again)
+    assert done == names[names.index(step) :]
+    state = read_state(run.folder)
+    assert state.finished is not None
+    assert state.resumed == RunResumed(step=step)
 
 
 def test_a_refused_run_is_free_for_the_next_process(begun: Workspace) -> None:

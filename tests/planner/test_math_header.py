@@ -17,6 +17,7 @@ from stitch_planner.stitcher.testing import build_header_test
 # part of the definition (gelu's left tail) the bound is on the scale of the operand, see below.
 EXACT: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], float]] = {
     "exp": (torch.exp, 1.5),
+    "exp2": (torch.exp2, 1.5),
     "expm1": (torch.expm1, 2.0),
     "log": (torch.log, 1.5),
     "log1p": (torch.log1p, 2.0),

@@ -67,6 +67,10 @@ CASES = {
         " middle = torch.median(values, dim=1, keepdim=True).values;"
         " return torch.cumsum(top + middle, dim=0, dtype=torch.float64) * 2, places",
     ),
+    "a norm that moves its vectors in every call": (
+        "self.lin = torch.nn.utils.parametrizations.spectral_norm(torch.nn.Linear(8, 8))",
+        "return torch.relu(self.lin(x)) * 2",
+    ),
     "the share that dropout keeps": (
         "self.drop = torch.nn.Dropout(p=0.3)",
         "return F.dropout(self.drop(torch.relu(x) + 1), p=0.7, training=True) * 2",
@@ -80,6 +84,11 @@ UPDATES = {
     "an average that the output reads before it moves": (
         "self.register_buffer('mean', torch.zeros(8))",
         "y = torch.relu(x - self.mean) + 1; self.mean.mul_(0.9).add_(x.mean(0), alpha=0.1); return y * 2",
+    ),
+    "what a copy of a buffer held before": (
+        "self.register_buffer('last', torch.zeros(8)); self.norm = torch.nn.BatchNorm1d(8)",
+        "old, mean = self.last.clone(), self.norm.running_mean.clone(); self.last.copy_(x[0]);"
+        " return torch.relu(self.norm(x)) + 1, old, mean",
     ),
     "a sum that the output reads after it grew": (
         "self.register_buffer('total', torch.ones(8)); self.register_buffer('kept', torch.ones(8))",

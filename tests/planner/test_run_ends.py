@@ -137,8 +137,11 @@ def test_what_nobody_expected_is_told_apart_from_an_interrupt(
     def emit(message: str) -> None:
         raise error(message)
 
-    with pytest.raises(error, match="observing"):
+    with pytest.raises(error, match="observing") as caught:
         solve(request(tmp_path), emit=emit)
+    run_id = Workspace(tmp_path).run_folder("last").name
+    named = [run_id in note for note in getattr(caught.value, "__notes__", ())]
+    assert named == ([True] if status == "open" else [])
     stopped = read_state(Workspace(tmp_path).run_folder("last")).stopped
     assert stopped is not None
     assert (stopped.code, stopped.step, listed(tmp_path).status) == (code, "reference", status)

@@ -42,7 +42,9 @@ class BodyBuilder:
         """Position of a constant."""
         if dtype in FLOATS:
             return self._add(Instr("const", (), dtype, repr(float(value))))
-        return self._add(Instr("const", (), dtype, bool(value) if dtype == "bool" else int(value)))
+        if dtype == "bool":
+            return self._add(Instr("const", (), dtype, bool(value)))
+        return self._add(Instr("const", (), dtype, _wrapped(int(value), dtype)))
 
     def index(self, axis: int) -> int:
         """Position of the index along `axis` of the iteration space."""
@@ -62,7 +64,10 @@ class BodyBuilder:
         if instr.dtype == dtype:
             return value
         if instr.op == "const" and instr.value is not None:
-            return self.const(float(instr.value), dtype)
+            known = instr.value if isinstance(instr.value, int) else float(instr.value)
+            return self.const(known, dtype)
+        if dtype == "uint8" and instr.dtype in FLOATS:
+            value = self.op("cast", (value,), "int64")  # C++ leaves the cast of -1.0f undefined
         return self.op("cast", (value,), dtype)
 
     def dtype(self, value: int) -> Scalar:
@@ -141,6 +146,14 @@ def weight(instrs: tuple[Instr, ...]) -> int:
     """Rough vector operations for one element: 1 for arithmetic, 12 for an exponential and the like."""
     free = {"load", "const", "cast", "index"}
     return sum(0 if i.op in free else 12 if i.op in COSTLY else 1 for i in instrs)
+
+
+def _wrapped(value: int, dtype: Scalar) -> int:
+    """The integer as its type holds it: 255 for -1 among bytes, as torch computes with a Python number."""
+    if dtype == "uint8":
+        return value % 2**8
+    half = 2**31 if dtype == "int32" else 2**63
+    return (value + half) % (2 * half) - half
 
 
 def _number(instr: Instr) -> int:

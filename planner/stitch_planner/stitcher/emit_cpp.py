@@ -20,6 +20,7 @@ from stitch_planner.stitcher.ir import (
     PointwiseKernel,
     RowKernel,
     View,
+    inputs_written,
 )
 from stitch_planner.stitcher.kernel_text import KernelText, describe
 from stitch_planner.stitcher.scalar_text import MEMORY_TYPES
@@ -60,6 +61,7 @@ def emit_cpu(program: KernelProgram, title: str, summary: list[str]) -> dict[str
     calls = [kernel for kernel in program.kernels if isinstance(kernel, LibraryCall)]
     kernels, struct_of = distinct_kernels(program.kernels)
     headers = _headers(program.kernels)
+    written = inputs_written(program)
     template = templates().get_template("cpu_program.j2")
     text = template.render(
         title=title,
@@ -74,7 +76,8 @@ def emit_cpu(program: KernelProgram, title: str, summary: list[str]) -> dict[str
         params=[_param(view) for view in program.params],
         uses_dnnl=any(call.uses_dnnl for call in calls),
         calls=[_member(call) for call in calls],
-        buffers=[_declaration(buffer) for buffer in program.buffers if buffer.role != "param"],
+        written=written,
+        buffers=[_declaration(buffer, written) for buffer in program.buffers if buffer.role != "param"],
         steps=[_step(kernel, struct_of) for kernel in program.kernels],
     )
     return {MAIN: text.encode("utf-8"), **header_closure(headers)}
@@ -171,9 +174,11 @@ def _param(view: View) -> dict[str, str]:
     }
 
 
-def _declaration(buffer: Buffer) -> str:
-    """The local pointer through which `run` reaches a buffer."""
+def _declaration(buffer: Buffer, written: tuple[int, ...]) -> str:
+    """The local pointer through which `run` reaches a buffer; inputs at `written` are written to."""
     kind = MEMORY_TYPES[buffer.dtype]
+    if buffer.role == "input" and buffer.position in written:
+        return f"auto* const {buffer.name} = reinterpret_cast<{kind}*>(memory.inputs[{buffer.position}]);"
     if buffer.role == "input":
         source = f"memory.inputs[{buffer.position}]"
         return f"const auto* const {buffer.name} = reinterpret_cast<const {kind}*>({source});"

@@ -9,7 +9,7 @@ from typing import cast
 from stitch_planner.stitcher.emit_cpp import emit_cpu, templates
 from stitch_planner.stitcher.index import GraphIndex, ValueKey, value_key
 from stitch_planner.stitcher.lowering import UnloweredError
-from stitch_planner.stitcher.partition import Step, partition
+from stitch_planner.stitcher.partition import NONE, Step, partition
 from stitch_planner.stitcher.program import constant_data, lower_steps
 from stitch_planner.stitcher.segments import Part, cut, subgraph
 from stitch_planner.stitcher.simplify import buffer_updates, live_outputs
@@ -37,8 +37,9 @@ def emit_partial(
     steps: list[Step],
     sources: Mapping[str, bytes],
     summary: list[str],
+    left: Mapping[str, str] = NONE,
 ) -> dict[str, bytes]:
-    """Files of the program, `model_new.py` among them.
+    """Files of the program, `model_new.py` among them. `left` is what no template is to take, and why.
 
     Raises:
         UnloweredError: the reference is no class that could be constructed again, or a segment cannot be
@@ -47,14 +48,15 @@ def emit_partial(
     if task.style != "kernelbench" or not sources:
         missing = "; ".join(dict.fromkeys(step.reason for step in steps if step.template is None))
         raise UnloweredError(f"a program with PyTorch operations needs a reference class: {missing}")
-    return _Partial(task, graph, steps).files(facts, sources, summary)
+    return _Partial(task, graph, steps, left).files(facts, sources, summary)
 
 
 class _Partial:
     """The text of one forward."""
 
-    def __init__(self, task: Task, graph: Graph, steps: list[Step]) -> None:
+    def __init__(self, task: Task, graph: Graph, steps: list[Step], left: Mapping[str, str]) -> None:
         self.task = task
+        self.left = left
         self.graph = graph
         self.index = GraphIndex(graph)
         self.steps = steps
@@ -93,6 +95,7 @@ class _Partial:
     def _inputs(self, eager: set[str]) -> list[str]:
         """Lines that name the user's tensors, the weights, and the constants that `eager` nodes read."""
         lines: list[str] = []
+        written = {out.target for out in self.graph.outputs if out.kind == "input_mutation"}
         for item in self.graph.inputs:
             key = (item.name, 0)
             if item.target.startswith(BUFFER):
@@ -100,7 +103,9 @@ class _Partial:
             elif item.kind == "user":
                 if not item.target.isdigit():
                     raise UnloweredError("inputs inside lists or dicts have no binding in a partial program")
-                lines.append(f"{_variable(key)} = given[{item.target}]")
+                # What the forward writes there comes last, and must not show in values that others read.
+                own = ".clone()" if item.target in written else ""
+                lines.append(f"{_variable(key)} = given[{item.target}]{own}")
             elif item.kind == "constant":
                 # A segment brings the constants that it reads in its own text.
                 if self.index.leaves(key) or any(user.name in eager for user in self.index.users(key)):
@@ -110,9 +115,16 @@ class _Partial:
         return lines
 
     def _updates(self) -> list[str]:
-        """Lines that write what the forward leaves in buffers; last, since others read the old values."""
+        """Lines that write what the forward leaves in buffers and inputs; last: others read the old ones."""
         kept = [out for out in buffer_updates(self.graph.outputs) if _made_here(out, self.index)]
-        return [f"state[{out.target!r}].copy_({_variable(value_key(out.value))})" for out in kept]
+        lines = [f"state[{out.target!r}].copy_({_variable(value_key(out.value))})" for out in kept]
+        users = {item.target: (item.name, 0) for item in self.graph.inputs if item.kind == "user"}
+        for out in self.graph.outputs:
+            if out.kind == "input_mutation":
+                # An operation that gives no value back has written to our copy.
+                key = users[out.target] if out.value is None else value_key(out.value)
+                lines.append(f"given[{out.target}].copy_({_variable(key)})")
+        return lines
 
     def _constant(self, item: GraphInput) -> str:
         """Writes the constant's elements into a file and returns the call that reads it."""
@@ -127,7 +139,9 @@ class _Partial:
         """Writes the segment's C++ and returns the line that calls it."""
         inner, taken, given = subgraph(part, self.graph, self.index)
         name = f"segment_{len(self.segments)}"
-        program = lower_steps(name, self.task.target, inner, partition(GraphIndex(inner), TEMPLATES))
+        program = lower_steps(
+            name, self.task.target, inner, partition(GraphIndex(inner), TEMPLATES, self.left)
+        )
         files = emit_cpu(program, f"{self.task.name}, {name}", [])
         self.contents[f"{name}.cpp"] = files.pop("program.cpp")
         self.contents.update(files)
@@ -152,11 +166,12 @@ def _variable(key: ValueKey) -> str:
 def _eager_lines(node: GraphNode) -> list[str]:
     """The node as a call of torch.ops.aten."""
     parts = node.op.split(".")
-    if len(parts) != 3 or parts[0] != "aten":
-        raise UnloweredError(f"{node.op} is no operation of PyTorch's own")
+    if len(parts) != 3:
+        raise UnloweredError(f"{node.op} is no operation that PyTorch knows by name")
     arguments = [_literal(item) for item in node.args]
     arguments.extend(f"{name}={_literal(item)}" for name, item in node.kwargs.items())
-    call = f"aten.{parts[1]}.{parts[2]}({', '.join(arguments)})"
+    space = "aten" if parts[0] == "aten" else f"torch.ops.{parts[0]}"
+    call = f"{space}.{parts[1]}.{parts[2]}({', '.join(arguments)})"
     if len(node.outputs) == 1:
         return [f"{_variable((node.name, 0))} = {call}"]
     names = ", ".join(_variable((node.name, place)) for place in range(len(node.outputs)))
@@ -182,6 +197,10 @@ def _structure(described: str, values: list[str]) -> str:
     def build(tree: object) -> str:
         if tree == "leaf":
             return waiting.pop(0)
+        if tree == ["none"]:
+            return "None"
+        if isinstance(tree, list) and tree and tree[0] == "scalar":
+            return f"{waiting.pop(0)}.item()"
         if isinstance(tree, list) and tree and tree[0] in ("tuple", "list"):
             items = ", ".join(build(item) for item in cast("list[object]", tree)[1:])
             return f"({items},)" if tree[0] == "tuple" else f"[{items}]"

@@ -23,7 +23,7 @@ class Epilogue:
     text: str
     """A braced list of PostOp."""
     operands: tuple[ValueKey, ...] = ()
-    """Values of the result's shape that post-ops read, in order."""
+    """Values that post-ops read, in order: of the result's shape, but for a bias that comes first."""
     comment: str = ""
 
 
@@ -70,11 +70,21 @@ def can_follow(nodes: Sequence[GraphNode], candidate: GraphNode, index: GraphInd
     return operand is not None and used < MAX_OPERANDS
 
 
-def epilogue_of(nodes: Sequence[GraphNode], lowering: Lowering) -> Epilogue:
-    """The epilogue of a step: what `nodes[1:]` do to the result of `nodes[0]`."""
+def epilogue_of(
+    nodes: Sequence[GraphNode], lowering: Lowering, *, alpha: float = 1.0, bias: ValueKey | None = None
+) -> Epilogue:
+    """The epilogue of a step: what `nodes[1:]` do to the result of `nodes[0]`.
+
+    Before that, what the library itself does not do for `nodes[0]`: scaling by `alpha`, then adding `bias`,
+    which holds a value for each column or has the result's shape.
+    """
     inside = {node.name for node in nodes}
-    texts: list[str] = []
+    texts = [] if alpha == 1 else [_activation("kLinear", alpha, 0.0)]
     operands: list[ValueKey] = []
+    if bias is not None:
+        full = lowering.index.shape(bias) == nodes[0].outputs[0].shape
+        texts.append(f"{_OP}::add({'' if full else 'stitch::cpu::Spread::kChannel'})")
+        operands.append(bias)
     for node in nodes[1:]:
         scaling = _scaling(node)
         if node.op in _ACTIVATIONS:

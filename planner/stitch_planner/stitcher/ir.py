@@ -278,6 +278,12 @@ def kernel_writes(kernel: Kernel) -> tuple[Buffer, ...]:
     return tuple(access.buffer for access in kernel.stores)
 
 
+def inputs_written(program: KernelProgram) -> tuple[int, ...]:
+    """Positions of the inputs that the program writes to."""
+    written = {buffer for kernel in program.kernels for buffer in kernel_writes(kernel)}
+    return tuple(sorted(buffer.position for buffer in written if buffer.role == "input"))
+
+
 def _pointers(call: LibraryCall) -> list[Pointer]:
     found: list[Pointer] = []
     for argument in (*call.init, *call.run):

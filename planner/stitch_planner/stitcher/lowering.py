@@ -20,7 +20,12 @@ from stitch_planner.stitcher.views import memory_order
 
 
 class UnloweredError(Exception):
-    """A template met something that its `refuses` did not foresee; the node becomes an eager node."""
+    """Something has no place in a native program."""
+
+    def __init__(self, reason: str, nodes: tuple[str, ...] = ()) -> None:
+        super().__init__(reason)
+        self.nodes = nodes
+        """Those whose template met what its `refuses` did not foresee: they become eager nodes."""
 
 
 def copy_kernel(name: str, source: View, target: View, what: str) -> PointwiseKernel:

@@ -66,13 +66,15 @@ def _with_offsets(program: KernelProgram, offsets: dict[str, int], total: int) -
 
     return replace(
         program,
-        kernels=tuple(_moved_kernel(kernel, moved) for kernel in program.kernels),
+        kernels=tuple(moved_kernel(kernel, moved) for kernel in program.kernels),
         buffers=tuple(moved(buffer) for buffer in program.buffers),
         workspace_bytes=total,
     )
 
 
-def _moved_kernel(kernel: Kernel, moved: Callable[[Buffer], Buffer]) -> Kernel:
+def moved_kernel(kernel: Kernel, moved: Callable[[Buffer], Buffer]) -> Kernel:
+    """The kernel over the buffers that `moved` gives for its own."""
+
     def access(item: Access) -> Access:
         return replace(item, buffer=moved(item.buffer))
 

@@ -1,10 +1,11 @@
 """Which nodes share one step: fusion groups, library calls with their epilogues, views, eager nodes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from stitch_planner.stitcher.fusing import classify
 from stitch_planner.stitcher.index import GraphIndex, references
+from stitch_planner.stitcher.ir import SCALAR_BYTES
 from stitch_planner.stitcher.templates import NOT_MINE, TEMPLATES, Template
 from stitch_tools.models.graph import GraphNode
 
@@ -25,13 +26,27 @@ class Step:
         return "eager" if self.template is None else self.template.family
 
 
-def partition(index: GraphIndex, templates: Sequence[Template] = TEMPLATES) -> list[Step]:
-    """Steps in an order in which each finds its operands; deterministic."""
-    return _Partition(index, templates).steps()
+NONE: Mapping[str, str] = {}
+
+
+def partition(
+    index: GraphIndex, templates: Sequence[Template] = TEMPLATES, left: Mapping[str, str] = NONE
+) -> list[Step]:
+    """Steps in an order in which each finds its operands; deterministic.
+
+    Args:
+        index: the graph.
+        templates: in the order in which they are asked.
+        left: nodes that no template is to take, and why.
+    """
+    return _Partition(index, templates, left).steps()
 
 
 def choose(node: GraphNode, index: GraphIndex, templates: Sequence[Template]) -> tuple[Template | None, str]:
     """The first template that takes the node, or None and the most telling refusal."""
+    unknown = {spec.dtype for spec in (*node.outputs, *map(index.spec, references(node)))} - set(SCALAR_BYTES)
+    if unknown:
+        return None, f"no template computes in {', '.join(sorted(unknown))}"
     reason = ""
     for template in templates:
         refusal = template.refuses(node, index)
@@ -45,12 +60,15 @@ def choose(node: GraphNode, index: GraphIndex, templates: Sequence[Template]) ->
 class _Partition:
     """Groups of node positions, merged greedily in execution order."""
 
-    def __init__(self, index: GraphIndex, templates: Sequence[Template]) -> None:
+    def __init__(self, index: GraphIndex, templates: Sequence[Template], left: Mapping[str, str]) -> None:
         self.index = index
         self.nodes = list(index.graph.nodes)
         self.place = index.order
         self.templates = templates
-        chosen = [choose(node, index, templates) for node in self.nodes]
+        chosen = [
+            (None, left[node.name]) if node.name in left else choose(node, index, templates)
+            for node in self.nodes
+        ]
         self.template = [template for template, _ in chosen]
         self.reason = [reason for _, reason in chosen]
         self.group: list[int] = list(range(len(self.nodes)))

@@ -5,6 +5,7 @@ from dataclasses import replace
 from math import prod
 
 from stitch_planner.stitcher.index import GraphIndex, ValueKey, value_key
+from stitch_planner.stitcher.input_writes import write_inputs
 from stitch_planner.stitcher.ir import (
     Buffer,
     Kernel,
@@ -37,8 +38,12 @@ def lower_steps(name: str, target: str, graph: Graph, steps: list[Step]) -> Kern
     for step in steps:
         if step.template is None:
             raise UnloweredError(step.reason)
-        step.template.lower(step.nodes, lowering)
+        try:
+            step.template.lower(step.nodes, lowering)
+        except UnloweredError as error:
+            raise UnloweredError(str(error), tuple(node.name for node in step.nodes)) from error
     finished = tuple(_finish_output(lowering, key, place) for place, key in enumerate(outputs))
+    write_inputs(lowering, graph)
     return _assemble(name, target, lowering, inputs, finished)
 
 
@@ -47,7 +52,8 @@ def _bind_inputs(lowering: Lowering, graph: Graph) -> tuple[View, ...]:
     users: list[View] = []
     for item in graph.inputs:
         is_user = item.kind == "user"
-        used = is_user or bool(lowering.index.users((item.name, 0)))
+        key = (item.name, 0)
+        used = is_user or bool(lowering.index.users(key)) or lowering.index.leaves(key)
         buffer = Buffer(
             lowering.unique(item.name),
             scalar(item.spec.dtype) if used else "uint8",
@@ -58,7 +64,7 @@ def _bind_inputs(lowering: Lowering, graph: Graph) -> tuple[View, ...]:
             data=constant_data(item) if used and item.kind == "constant" else None,
         )
         view = View(buffer, item.spec.shape, row_major(item.spec.shape))
-        lowering.bind((item.name, 0), view)
+        lowering.bind(key, view)
         if is_user:
             users.append(view)
     return tuple(users)

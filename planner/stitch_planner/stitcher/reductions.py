@@ -100,7 +100,7 @@ class RowSite:
         return b.sub(rough, self.mean(rough)), self.mean(b.mul(rough, rough))
 
     def shifted_exp(self, value: int) -> tuple[int, int, int]:
-        """exp(x - max), its sum, and max."""
+        """exp(x - max), its sum, and max. NaN in a row of -inf, as torch's softmax."""
         b = self.builder
         top = b.reduce("max", value)
         powers = b.op("exp", (b.sub(value, top),), b.dtype(value))
@@ -167,8 +167,13 @@ def _log_softmax(s: RowSite) -> int:
 
 
 def _logsumexp(s: RowSite) -> int:
-    _, total, top = s.shifted_exp(s.operand())
-    return s.builder.add(s.builder.op("log", (total,), s.dtype), top)
+    b, value = s.builder, s.operand()
+    top = b.reduce("max", value)
+    # In a row of -inf, and beside +inf, x - max is NaN: such rows are shifted by nothing, as torch does it.
+    endless = b.op("eq", (b.op("abs", (top,), s.dtype), b.const(math.inf, s.dtype)), "bool")
+    shift = b.op("where", (endless, b.const(0.0, s.dtype), top), s.dtype)
+    total = b.reduce("sum", b.op("exp", (b.sub(value, shift),), s.dtype))
+    return b.add(b.op("log", (total,), s.dtype), shift)
 
 
 def _affine(s: RowSite, value: int, weight: int | None, bias: int | None) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from stitch_planner.stitcher.bodies import FLOATS, BodyBuilder
 from stitch_planner.stitcher.index import argument
-from stitch_planner.stitcher.ir import SCALAR_BYTES, Scalar
+from stitch_planner.stitcher.ir import Scalar
 from stitch_tools.models.graph import Argument, GraphNode, ValueRef
 
 
@@ -101,6 +101,8 @@ def _operand(site: Site, position: int, other: int) -> int:
     if isinstance(given, ValueRef):
         return site.value(given)
     partner = site.builder.dtype(site.tensor(other))
+    if isinstance(given, int) and partner == "bool" and not isinstance(given, bool):
+        return site.builder.const(given, "int64")
     keeps = partner in FLOATS or isinstance(given, int)
     return site.builder.const(number(given), partner if keeps else "float32")
 
@@ -193,6 +195,11 @@ def _identity(site: Site) -> int:
     return site.result(0)
 
 
+def _rounded(function: str) -> Expression:
+    """A function that leaves integers as they are."""
+    return lambda s: s.call(function, s.result(0)) if s.dtype in FLOATS else s.result(0)
+
+
 def _logical_not(site: Site) -> int:
     return site.builder.op("logical_not", (site.builder.cast(site.tensor(0), "bool"),), "bool")
 
@@ -214,6 +221,11 @@ def _filled(value: float | None) -> Expression:
     return build
 
 
+def _lone_number(site: Site) -> int:
+    """scalar_tensor: its first argument as a tensor."""
+    return site.constant(site.number(0, "s", 0.0))
+
+
 def _counted(site: Site) -> int:
     """arange: start + index * step."""
     numbers = [number(item) for item in site.node.args]
@@ -224,6 +236,8 @@ def _counted(site: Site) -> int:
 
 
 def _is_inf(site: Site) -> int:
+    if site.builder.dtype(site.tensor(0)) not in FLOATS:
+        return site.builder.const(False, "bool")
     size = site.builder.op("abs", (site.tensor(0),), site.builder.dtype(site.tensor(0)))
     return site.builder.op("eq", (size, site.builder.const(math.inf, site.builder.dtype(size))), "bool")
 
@@ -284,7 +298,7 @@ DROPOUTS = frozenset(f"aten.{name}.default" for name in ("dropout", "feature_dro
 
 _UNARY = (
     "exp expm1 log log1p log2 log10 exp2 tanh sigmoid sqrt rsqrt abs neg sin cos tan asin acos atan sinh "
-    "cosh erf erfc floor ceil trunc round sign reciprocal relu silu mish hardswish hardsigmoid square "
+    "cosh erf erfc sign reciprocal relu silu mish hardswish hardsigmoid square "
     "log_sigmoid"
 )
 
@@ -292,6 +306,7 @@ _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 EXPRESSIONS: dict[str, Expression] = {
     **{f"aten.{name}.default": unary(name) for name in _UNARY.split()},
+    **{f"aten.{name}.default": _rounded(name) for name in ("floor", "ceil", "trunc", "round")},
     "aten.log_sigmoid.default": unary("log_sigmoid"),
     "aten.relu6.default": lambda s: s.call("clamp", s.result(0), s.constant(0), s.constant(6)),
     "aten.gelu.default": _gelu,
@@ -329,6 +344,7 @@ EXPRESSIONS: dict[str, Expression] = {
     ),
     "aten.true_divide.Tensor": _divide,
     **_several("aten.pow.Tensor_Scalar", "aten.pow.Tensor_Tensor", "aten.pow.Scalar", build=_power),
+    "aten.copy.default": lambda s: s.result(1),
     "aten.maximum.default": binary("maximum"),
     "aten.minimum.default": binary("minimum"),
     "aten.max.other": binary("maximum"),
@@ -369,9 +385,8 @@ EXPRESSIONS: dict[str, Expression] = {
     "aten.batch_norm.default": _batch_norm_eval,
     **_several("aten.zeros.default", "aten.zeros_like.default", "aten.new_zeros.default", build=_filled(0)),
     **_several("aten.ones.default", "aten.ones_like.default", "aten.new_ones.default", build=_filled(1)),
-    **_several(
-        "aten.full.default", "aten.full_like.default", "aten.scalar_tensor.default", build=_filled(None)
-    ),
+    **_several("aten.full.default", "aten.full_like.default", build=_filled(None)),
+    "aten.scalar_tensor.default": _lone_number,
     "aten.new_full.default": lambda s: s.constant(s.number(2, "fill_value", 0.0)),
     **_several("aten.arange.default", "aten.arange.start", "aten.arange.start_step", build=_counted),
     **dict.fromkeys(COPIES | DROPOUTS, _identity),
@@ -382,9 +397,6 @@ EXPRESSIONS: dict[str, Expression] = {
 def refusal(node: GraphNode) -> str | None:
     """Why a pointwise node cannot be an expression after all; None when it can."""
     types = {out.dtype for out in node.outputs}
-    unknown = types - set(SCALAR_BYTES)
-    if unknown:
-        return f"no template computes in {', '.join(sorted(unknown))}"
     if node.op in DROPOUTS and argument(node, 2, "train") is True:
         return "dropout in training draws random numbers"
     if node.op.startswith(("aten.bitwise_", "aten.__")) and types != {"bool"}:

@@ -8,15 +8,17 @@ from stitch_tools.worker.layout import BUFFER
 _EXPANDS = frozenset(["aten.expand.default", "aten.expand_as.default"])
 
 
-def simplify(graph: Graph, *, updates: bool = False) -> Graph:
+def simplify(graph: Graph, *, updates: bool = False, input_writes: bool = True) -> Graph:
     """The graph with identities removed, unused nodes removed, and explicit broadcasts left to their users.
 
     Args:
         graph: as captured.
-        updates: keep what only an update of a buffer needs, and let such buffers be read anew in each call.
-            Else an update is kept only as far as something else needs it: see `live_outputs`.
+        updates: keep what the forward writes to buffers, and let such buffers be read anew in each call. Else
+            none is written: what changed from call to call would change outputs that depend on it.
+        input_writes: keep what the forward writes to its inputs.
     """
     graph = _with_state(graph) if updates else graph
+    dropped = {"buffer_mutation": not updates, "input_mutation": not input_writes}
     index = GraphIndex(graph)
     same: dict[ValueKey, ValueKey] = {}
     nodes: list[GraphNode] = []
@@ -29,8 +31,9 @@ def simplify(graph: Graph, *, updates: bool = False) -> Graph:
     outputs = tuple(
         out if out.value is None else out.model_copy(update={"value": _as_ref(out.value, same)})
         for out in graph.outputs
+        if not dropped.get(out.kind)
     )
-    kept = [*live_outputs(outputs), *(buffer_updates(outputs) if updates else ())]
+    kept = [*live_outputs(outputs), *written_inputs(outputs), *buffer_updates(outputs)]
     return graph.model_copy(update={"nodes": _live(nodes, kept), "outputs": outputs})
 
 
@@ -42,6 +45,16 @@ def live_outputs(outputs: tuple[GraphOutput, ...]) -> list[GraphOutput]:
 def buffer_updates(outputs: tuple[GraphOutput, ...]) -> list[GraphOutput]:
     """Values that the forward writes into buffers. What an operation writes on the way is not among them."""
     return [out for out in outputs if out.kind == "buffer_mutation" and out.value is not None]
+
+
+def written_inputs(outputs: tuple[GraphOutput, ...]) -> list[GraphOutput]:
+    """Values that the forward leaves in its inputs; `target` is the position of one."""
+    return [out for out in outputs if out.kind == "input_mutation" and out.value is not None]
+
+
+def writes_unseen(graph: Graph) -> bool:
+    """Whether an operation writes to an input without giving the value back, as batch_norm does."""
+    return any(out.kind == "input_mutation" and out.value is None for out in graph.outputs)
 
 
 def _with_state(graph: Graph) -> Graph:
@@ -64,6 +77,9 @@ def _is_identity(node: GraphNode, index: GraphIndex) -> bool:
         return argument(node, 2, "train") is False or argument(node, 1, "p") == 0
     if node.op not in COPIES:
         return False
+    source = index.inputs.get(value_key(node.args[0])[0])
+    if source is not None and source.target.startswith(BUFFER):
+        return False  # the buffer is written later, and the copy holds what was there before
     return index.spec(value_key(node.args[0])).dtype == node.outputs[0].dtype
 
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from stitch_planner.stitcher.emit_partial import MAIN as PARTIAL_MAIN
 from stitch_planner.stitcher.emit_partial import emit_partial
 from stitch_planner.stitcher.index import GraphIndex
+from stitch_planner.stitcher.ir import SCALAR_BYTES
 from stitch_planner.stitcher.lowering import UnloweredError
 from stitch_planner.stitcher.partition import partition
 from stitch_planner.stitcher.program import lower_steps
-from stitch_planner.stitcher.simplify import simplify
-from stitch_planner.stitcher.targets import templates_for, updates_buffers, write_files
+from stitch_planner.stitcher.targets import simple_graph, templates_for, updates_buffers, write_files
 from stitch_tools.errors import StitchError
 from stitch_tools.models import Graph, ProgramFormat, ReferenceFacts, Task
 
@@ -72,24 +72,65 @@ def stitch(
 
     Raises:
         StitchFailedError: something in the graph has no template, and PyTorch cannot stand in for it; or as
-            `refuse_updates` says.
+            `refuse_updates` and `refuse_opaque` say.
     """
     refuse_updates(task, facts)
-    updates = updates_buffers(task, facts)
-    simple = simplify(graph, updates=updates)
-    steps = partition(GraphIndex(simple), templates_for(task, updates=updates))
+    refuse_opaque(graph)
+    simple = simple_graph(task, facts, graph)
     summary = [
         f"{step.index}: {' + '.join(step.ops)}" + (f" ({step.module_path})" if step.module_path else "")
         for step in plan.steps
     ]
-    try:
-        if (updates or any(step.template is None for step in steps)) and task.target == "cpu":
-            files = emit_partial(task, facts, simple, steps, sources or {}, summary)
-            return Stitched(files, PARTIAL_MAIN, "kernelbench", plan.notes)
-        program = lower_steps(task.name, task.target, simple, steps)
-    except UnloweredError as error:
-        own = "Write a program of your own, and judge it with `stitch-mcp check` (docs/program.md)."
-        hint = own if task.target == "cpu" else f"Solve it for `--target cpu`. {own}"
-        raise StitchFailedError(str(error), hint=hint) from error
-    files, main = write_files(program, task.name, summary)
-    return Stitched(files, main, "native", plan.notes)
+    on_cpu = task.target == "cpu"
+    needs_python = on_cpu and (updates_buffers(task, facts) or _takes_other_types(simple))
+    left: dict[str, str] = {}
+    while True:
+        steps = partition(GraphIndex(simple), templates_for(task, facts, simple), left)
+        needs_python = needs_python or (on_cpu and any(step.template is None for step in steps))
+        try:
+            if needs_python:
+                files = emit_partial(task, facts, simple, steps, sources or {}, summary, left)
+                return Stitched(files, PARTIAL_MAIN, "kernelbench", (*plan.notes, *_left(left)))
+            program = lower_steps(task.name, task.target, simple, steps)
+        except UnloweredError as error:
+            unforeseen = {name: str(error) for name in error.nodes if name not in left}
+            if not on_cpu or (needs_python and not unforeseen):
+                raise _failed(str(error), task) from error
+            left.update(unforeseen)
+            needs_python = True
+        else:
+            files, main = write_files(program, task.name, summary)
+            return Stitched(files, main, "native", plan.notes)
+
+
+def refuse_opaque(graph: Graph) -> None:
+    """Nothing, where the capture found operations.
+
+    Raises:
+        StitchFailedError: it found none; the message is its reason.
+    """
+    if graph.source == "opaque":
+        raise StitchFailedError(
+            f"torch cannot write the forward down as a graph of operations: {graph.reason}",
+            hint="Nothing is wrong with the reference, but a graph has no branch, loop, shape or number that "
+            "depends on values, and no write to a parameter: write such a place with torch.where, masks of "
+            "one shape or tensors instead of .item(), or solve a task of the part without it. Or write a "
+            "program of your own, and judge it with `stitch-mcp check` (docs/program.md).",
+        )
+
+
+def _takes_other_types(graph: Graph) -> bool:
+    """Whether an input has a type that a native program has no word for."""
+    return any(item.kind == "user" and item.spec.dtype not in SCALAR_BYTES for item in graph.inputs)
+
+
+def _left(left: Mapping[str, str]) -> tuple[str, ...]:
+    """Notes on nodes that the plan gave to a template, and the template gave back."""
+    return tuple(f"{name} stays with PyTorch: {reason}" for name, reason in left.items())
+
+
+def _failed(reason: str, task: Task) -> StitchFailedError:
+    own = "Write a program of your own, and judge it with `stitch-mcp check` (docs/program.md)."
+    return StitchFailedError(
+        reason, hint=own if task.target == "cpu" else f"Solve it for `--target cpu`. {own}"
+    )

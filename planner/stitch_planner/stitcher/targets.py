@@ -5,18 +5,26 @@ from stitch_planner.stitcher.cuda import emit as emit_cu
 from stitch_planner.stitcher.cuda.templates import cuda_templates
 from stitch_planner.stitcher.index import GraphIndex
 from stitch_planner.stitcher.ir import KernelProgram
+from stitch_planner.stitcher.simplify import simplify, writes_unseen
 from stitch_planner.stitcher.templates import TEMPLATES, Template
 from stitch_planner.stitcher.templates.batch_norm import BatchNorm
-from stitch_tools.models import GraphNode, ReferenceFacts, Task
+from stitch_tools.models import Graph, GraphNode, ReferenceFacts, Task
 
 
-def templates_for(task: Task, *, updates: bool = False) -> tuple[Template, ...]:
+def simple_graph(task: Task, facts: ReferenceFacts, graph: Graph) -> Graph:
+    """The graph of what a program of this task has to compute."""
+    input_writes = task.contract.input_writes == "compared"
+    return simplify(graph, updates=updates_buffers(task, facts), input_writes=input_writes)
+
+
+def templates_for(task: Task, facts: ReferenceFacts, simple: Graph) -> tuple[Template, ...]:
     """Lowering templates of the task's target, in the order in which they are asked.
 
-    With `updates`, statistics of a batch are left to PyTorch: no template writes the running ones.
+    Where running statistics have to be written, batch_norm is left to PyTorch: no template writes them.
     """
     if task.target.startswith("cuda"):
         return cuda_templates(task.contract)
+    updates = updates_buffers(task, facts) or writes_unseen(simple)
     return tuple(Updating() if updates and isinstance(one, BatchNorm) else one for one in TEMPLATES)
 
 
@@ -26,7 +34,7 @@ class Updating(BatchNorm):
     def refuses(self, node: GraphNode, index: GraphIndex) -> str | None:
         """Why PyTorch computes it; as the base class does where it is not batch_norm at all."""
         refusal = super().refuses(node, index)
-        return refusal or "its running statistics have to be written (buffers = updated), which PyTorch does"
+        return refusal or "its running statistics have to be written, which PyTorch does"
 
 
 def updates_buffers(task: Task, facts: ReferenceFacts) -> bool:

@@ -25,6 +25,7 @@ from stitch_planner.stitcher.ir import (
     RowKernel,
     Scalar,
     View,
+    inputs_written,
 )
 from stitch_planner.stitcher.scalar_text import MEMORY_TYPES
 
@@ -99,9 +100,10 @@ def _facts(program: KernelProgram) -> str:
         "State": program.state,
         "Outputs": program.outputs,
     }
-    lines = ["// Name, DLPack's type code and bits, number of dims, shape."]
+    written = {program.inputs[place].buffer for place in inputs_written(program)}
+    lines = ["// Name, DLPack's type code and bits, number of dims, shape, whether the forward writes to it."]
     for name, views in tables.items():
-        rows = ",\n".join(f"    {_tensor_facts(view)}" for view in views)
+        rows = ",\n".join(f"    {_tensor_facts(view, written=view.buffer in written)}" for view in views)
         # C++ has no arrays of length 0; the count says how many entries there are.
         lines.append(f"constexpr stitch::cuda::TensorFacts k{name}[] = {{\n{rows or '    {}'}}};")
     constants = _constants(program)
@@ -133,12 +135,13 @@ def _words(buffer: Buffer) -> str:
     return ", ".join(f"{word:#x}" for (word,) in struct.iter_unpack("<I", padded)) or "0"
 
 
-def _tensor_facts(view: View) -> str:
+def _tensor_facts(view: View, *, written: bool) -> str:
     code, bits = _DLPACK_CODES[view.dtype]
     shape = ", ".join(str(size) for size in view.shape)
     name = view.buffer.source or view.buffer.name
     quoted = json.dumps(name, ensure_ascii=False)
-    return f"{{{quoted}, {code}, {bits}, {len(view.shape)}, {{{shape}}}}}"
+    ending = ", true" if written else ""
+    return f"{{{quoted}, {code}, {bits}, {len(view.shape)}, {{{shape}}}{ending}}}"
 
 
 def _handle(program: KernelProgram, kernels: list[Kernel], calls: list[LibraryCall]) -> str:
@@ -177,14 +180,16 @@ def _declarations(program: KernelProgram, buffers: Iterable[Buffer]) -> list[str
     wanted = set(buffers)
     places = {view.buffer: ("param", place) for place, view in enumerate(_named(program))}
     places |= {buffer: ("constant", place) for place, buffer in enumerate(_constants(program))}
-    return [_declaration(buffer, places) for buffer in program.buffers if buffer in wanted]
+    return [_declaration(buffer, places, program) for buffer in program.buffers if buffer in wanted]
 
 
-def _declaration(buffer: Buffer, places: dict[Buffer, tuple[str, int]]) -> str:
+def _declaration(buffer: Buffer, places: dict[Buffer, tuple[str, int]], program: KernelProgram) -> str:
     kind, name = MEMORY_TYPES[buffer.dtype], pointer_name(buffer)
     if buffer.role == "param":
         source, place = places[buffer]
         return f"const {kind}* {name} = {source}<{kind}>({place});"
+    if buffer.role == "input" and buffer.position in inputs_written(program):
+        return f"{kind}* {name} = written<{kind}>({buffer.position});"
     if buffer.role == "input":
         return f"const {kind}* {name} = input<{kind}>({buffer.position});"
     if buffer.role == "workspace":

@@ -50,7 +50,8 @@ class CudaProduct(LibraryTemplate):
             return "a batched product with an addend has no template"
         if any(index.spec(key).numel == 0 for key in index.operands(node)):
             return refusal(node, index) or "a product of nothing has no template"
-        return refusal(node, index)
+        general = refusal(node, index)
+        return _refusal_here(node, index) if general is None else general
 
     def absorbs(self, nodes: Sequence[GraphNode], candidate: GraphNode, index: GraphIndex) -> bool:
         """One residual of the result's shape, then one ReLU; its GELU is another function than torch's."""
@@ -84,6 +85,17 @@ class CudaProduct(LibraryTemplate):
                 allow_tf32=self.allow_tf32,
             )
         )
+
+
+def _refusal_here(node: GraphNode, index: GraphIndex) -> str | None:
+    """Why a product that a CPU's library takes has no template here; None where it has one."""
+    product = product_of(node)
+    assert product is not None
+    if product.alpha != 1:
+        return "addmm with scaling factors has no template"
+    bias = product.bias
+    fits = bias is None or (index.is_constant(bias) and len(index.shape(bias)) == 1)
+    return None if fits else "only a bias vector of parameters has a template"
 
 
 def product_call(

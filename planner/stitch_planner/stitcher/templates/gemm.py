@@ -45,15 +45,17 @@ def _lower_packed(nodes: Sequence[GraphNode], product: Product, weight: View, lo
     transposed = (weight.strides[0] == 1 and depth > 1) or weight.strides[1] != 1
     rows = prod(lowering.index.shape(product.a)) // depth if depth else 0
     a = _matrix(lowering, product.a, (rows, depth))
-    epilogue = epilogue_of(nodes, lowering)
+    # A bias that the forward computes is not there yet when the library packs the weight.
+    packed = product.bias if product.alpha == 1 and _is_packable(product.bias, lowering) else None
+    epilogue = epilogue_of(nodes, lowering, alpha=product.alpha, bias=None if packed else product.bias)
     target = lowering.new((nodes[-1].name, 0))
     operands, operand_ld = _operands(epilogue, lowering, (rows, width))
     options = (
         f"{{.n = {width}, .k = {depth}, .weight_kn = {flag(not transposed)}, "
         f".weight_ld = {weight.strides[1] if transposed else weight.strides[0]}, "
-        f".has_bias = {flag(product.bias is not None)}, .post = {epilogue.text}, .m_hint = {rows}}}"
+        f".has_bias = {flag(packed is not None)}, .post = {epilogue.text}, .m_hint = {rows}}}"
     )
-    bias = Pointer(lowering.dense(product.bias)) if product.bias is not None else "nullptr"
+    bias = "nullptr" if packed is None else Pointer(lowering.view(packed))
     lowering.add(
         LibraryCall(
             lowering.unique(f"gemm_{site(nodes[0])}"),
@@ -94,17 +96,29 @@ def _matrix(lowering: Lowering, key: ValueKey, shape: tuple[int, int]) -> View:
     return View(seen.buffer, shape, (row, 1), seen.offset)
 
 
+def _is_packable(key: ValueKey | None, lowering: Lowering) -> bool:
+    """Whether the value is a vector that lies dense in a parameter: the library may keep a pointer to it."""
+    if key is None:
+        return False
+    view = lowering.view(key)
+    return view.buffer.role == "param" and view.is_dense and len(view.shape) == 1
+
+
 def _operands(
-    epilogue: Epilogue, lowering: Lowering, shape: tuple[int, int]
+    epilogue: Epilogue, lowering: Lowering, shape: tuple[int, ...]
 ) -> tuple[PointerList | str, int]:
+    """Pointers in the order of the post-ops, and the distance between rows of those that have rows."""
     if not epilogue.operands:
         return "nullptr", 0
     views = [_dense_matrix(lowering, key, shape) for key in epilogue.operands]
-    return PointerList(tuple(Pointer(view) for view in views)), shape[1]
+    return PointerList(tuple(Pointer(view) for view in views)), shape[-1]
 
 
 def _dense_matrix(lowering: Lowering, key: ValueKey, shape: tuple[int, ...]) -> View:
-    seen = reshape(lowering.dense(key), shape)
+    dense = lowering.dense(key)
+    if dense.numel != prod(shape):  # a value for each column
+        return dense
+    seen = reshape(dense, shape)
     assert seen is not None
     return seen
 
@@ -121,13 +135,8 @@ def _lower_batched(nodes: Sequence[GraphNode], product: Product, lowering: Lower
         b = lowering.copy(b, row_major(b.shape), product.b[0])
         batch = _batch(a, b, target)
     sizes, (a_batch, b_batch, c_batch) = batch
-    epilogue = epilogue_of(nodes, lowering)
-    full = (prod(sizes), rows, width)
-    operands = (
-        PointerList(tuple(Pointer(_dense_matrix(lowering, key, full)) for key in epilogue.operands))
-        if epilogue.operands
-        else "nullptr"
-    )
+    epilogue = epilogue_of(nodes, lowering, alpha=product.alpha, bias=product.bias)
+    operands, _ = _operands(epilogue, lowering, (prod(sizes), rows, width))
     sizes, a_batch, b_batch, c_batch = (
         (*([1] * (2 - len(x))), *x) if place == 0 else (*([0] * (2 - len(x))), *x)
         for place, x in enumerate((sizes, a_batch, b_batch, c_batch))

@@ -17,20 +17,23 @@ _PLAIN = frozenset(f"aten.{name}.default" for name in ("mm", "matmul", "bmm", "_
 
 @dataclass(frozen=True)
 class Product:
-    """Which operands a node multiplies: result = a @ b + bias."""
+    """Which operands a node multiplies: result = alpha * (a @ b) + bias."""
 
     a: ValueKey
     b: ValueKey
     bias: ValueKey | None
+    """A vector with a value for each column, or of the result's shape."""
     b_transposed: bool
     """Whether b's value is [columns, depth], as the weight of a linear layer is."""
+    alpha: float = 1.0
 
 
 def product_of(node: GraphNode) -> Product | None:
     """The product that a node computes; None for other operations."""
     if node.op in _WITH_ADDEND:
         bias, a, b = (value_key(item) for item in node.args[:3])
-        return Product(a, b, bias, False)
+        alpha, unused = float(number(node.kwargs.get("alpha", 1))), number(node.kwargs.get("beta", 1)) == 0
+        return Product(a, b, None if unused else bias, False, alpha)
     if node.op != _LINEAR and node.op not in _PLAIN:
         return None
     given = argument(node, 2, "bias") if node.op == _LINEAR else None
@@ -39,19 +42,19 @@ def product_of(node: GraphNode) -> Product | None:
 
 
 def refusal(node: GraphNode, index: GraphIndex) -> str | None:
-    """None for float32 products, with or without a constant bias vector; else why there is no template."""
+    """None for float32 products, with or without a bias; else why there is no template."""
     product = product_of(node)
     if product is None:
         return NOT_MINE
     if any(index.spec(key).dtype != "float32" for key in index.operands(node)):
         return "matrix products are computed in float32 only"
-    if any(number(node.kwargs.get(name, 1)) != 1 for name in ("beta", "alpha")):
-        return "addmm with scaling factors has no template"
+    if number(node.kwargs.get("beta", 1)) not in (0, 1):
+        return "a product with a scaled addend has no template"
     if index.shape(product.a)[-1] == 0:
         return "a product over nothing has no template"
-    bias = product.bias
-    fits = bias is None or (index.is_constant(bias) and index.shape(bias) == node.outputs[0].shape[-1:])
-    return None if fits else "only a bias vector of parameters has a template"
+    shape = node.outputs[0].shape
+    fits = product.bias is None or index.shape(product.bias) in (shape, shape[-1:])
+    return None if fits else "only a bias vector, or an addend of the result's shape, has a template"
 
 
 def matrices(product: Product, lowering: Lowering) -> tuple[View, View]:

@@ -196,10 +196,26 @@ STITCH_FN float log1p(float x) {
 #endif
 }
 
-template <class T>
-STITCH_FN T exp2(T x) {
-  return math::exp(x * T(0.693147180559945309417));
+// 2^x = 2^n * exp((x - n) ln 2): x ln 2 as a whole would be rounded to half a unit of x.
+STITCH_FN float exp2(float x) {
+#if defined(__CUDA_ARCH__)
+  return ::exp2f(x);
+#else
+  constexpr float kShift = 12582912.0f;        // 1.5 * 2^23
+  constexpr float kLn2Slip = -1.90465421e-9f;  // ln 2 minus the float beside it
+  const float low = x < -151.0f ? -151.0f : x;
+  const float bounded = low > 129.0f ? 129.0f : low;
+  const float shifted = bounded + kShift;
+  const float f = bounded - (shifted - kShift);
+  const float r = f * 0.693147182f;
+  const float p = ((detail::exp_tail(r) * r) * r + f * kLn2Slip) + r + 1.0f;
+  const uint32_t bits = bits_of(shifted) - bits_of(kShift);
+  const uint32_t half = static_cast<uint32_t>(static_cast<int32_t>(bits) >> 1);
+  return (p * detail::power_of_two(half)) * detail::power_of_two(bits - half);
+#endif
 }
+STITCH_FN double exp2(double x) { return ::exp2(x); }
+
 template <class T>
 STITCH_FN T log2(T x) {
   return math::log(x) * T(1.44269504088896340736);

@@ -62,23 +62,36 @@ inline bool is_dense(const DLTensor& t) {
 
 inline char* address(const DLTensor& t) { return static_cast<char*>(t.data) + t.byte_offset; }
 
-// Copies a tensor of any strides to dense row-major memory.
-inline void copy_dense(const DLTensor& t, int64_t item, char* target) {
+// Calls `each(element of the tensor, element of dense row-major memory)` for a tensor of any strides.
+template <class Each>
+inline void for_each_element(const DLTensor& t, int64_t item, char* dense, Each&& each) {
   int64_t index[STITCH_MAX_DIMS] = {};
   int64_t total = 1;
   for (int i = 0; i < t.ndim; ++i) total *= t.shape[i];
-  const char* source = address(t);
+  char* const begin = address(t);
   for (int64_t done = 0; done < total; ++done) {
     int64_t offset = 0;
     for (int i = 0; i < t.ndim; ++i) offset += index[i] * t.strides[i];
-    memcpy(target + done * item, source + offset * item, static_cast<size_t>(item));
+    each(begin + offset * item, dense + done * item);
     for (int i = t.ndim - 1; i >= 0 && ++index[i] == t.shape[i]; --i) index[i] = 0;
   }
 }
 
+// Copies a tensor of any strides to dense row-major memory.
+inline void copy_dense(const DLTensor& t, int64_t item, char* target) {
+  for_each_element(t, item, target,
+                   [item](const char* from, char* to) { memcpy(to, from, static_cast<size_t>(item)); });
+}
+
+// The way back.
+inline void copy_back(const DLTensor& t, int64_t item, char* dense) {
+  for_each_element(t, item, dense,
+                   [item](char* to, const char* from) { memcpy(to, from, static_cast<size_t>(item)); });
+}
+
 // Where one forward's tensors lie.
 struct Memory {
-  const char* const* inputs;  // dense
+  char* const* inputs;  // dense
   char* const* outputs;
   char* workspace;
   char* call_scratch;
@@ -87,6 +100,7 @@ struct Memory {
 
 class ProgramBase {
  public:
+  static constexpr int kWritten[] = {-1};  // inputs that the forward writes to; ends with -1
   int threads = 1;
   std::string error;
 
@@ -212,7 +226,7 @@ struct Exports {
     char* const call_scratch = room + round_up(P::kWorkspaceBytes);
     char* const thread_scratch = call_scratch + round_up(P::kCallScratchBytes);
     char* staging = thread_scratch + round_up(P::kThreadScratchBytes * program.threads);
-    const char* inputs[kInputCount + 1];
+    char* inputs[kInputCount + 1];
     char* outputs[kOutputCount + 1];
     for (int i = 0; i < kInputCount; ++i) {
       inputs[i] = address(args->inputs[i]);
@@ -222,7 +236,13 @@ struct Exports {
       staging += round_up(P::kInputs[i].bytes());
     }
     for (int i = 0; i < kOutputCount; ++i) outputs[i] = address(args->outputs[i]);
-    return program.forward({inputs, outputs, room, call_scratch, reinterpret_cast<float*>(thread_scratch)});
+    STITCH_TRY(
+        program.forward({inputs, outputs, room, call_scratch, reinterpret_cast<float*>(thread_scratch)}));
+    for (const int i : P::kWritten) {
+      if (i < 0 || is_dense(args->inputs[i])) continue;
+      copy_back(args->inputs[i], P::kInputs[i].bits / 8, inputs[i]);
+    }
+    return STITCH_OK;
   }
 };
 

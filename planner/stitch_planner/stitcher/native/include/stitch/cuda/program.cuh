@@ -19,6 +19,7 @@ struct TensorFacts {
   uint8_t code, bits;  // as in DLDataType
   int32_t ndim;
   int64_t shape[STITCH_MAX_DIMS];
+  bool written = false;  // an input that the forward writes to
 
   int64_t numel() const {
     int64_t count = 1;
@@ -115,6 +116,7 @@ class Program {
       plan.outputs[i].dtype = {output.code, output.bits, 1};
       memcpy(plan.outputs[i].shape, output.shape, sizeof output.shape);
     }
+    STITCH_TRY(check_written(inputs));
     plan.workspace_bytes = workspace_bytes(inputs);
     plan.flags = STITCH_CAPTURABLE | (facts_.num_state > 0 ? STITCH_INPLACE_STATE : 0);
     return STITCH_OK;
@@ -127,6 +129,7 @@ class Program {
     if (args.workspace_bytes < workspace_bytes(args.inputs)) {
       return errors.fail(STITCH_ERROR, "the workspace is smaller than stitch_plan asked for these inputs");
     }
+    STITCH_TRY(check_written(args.inputs));
     const DeviceScope scope(device_);
     char* const workspace = static_cast<char*>(args.workspace);
     char* next = workspace + align_up(facts_.workspace_bytes);
@@ -151,6 +154,11 @@ class Program {
   template <class T>
   const T* input(int i) const {
     return static_cast<const T*>(inputs_[i]);
+  }
+  // An input that the forward writes to.
+  template <class T>
+  T* written(int i) const {
+    return static_cast<T*>(inputs_[i]);
   }
   template <class T>
   const T* param(int i) const {
@@ -285,6 +293,18 @@ class Program {
       if (!usable(inputs[i])) bytes += align_up(facts_.inputs[i].bytes());
     }
     return bytes;
+  }
+
+  // What the forward writes to an input has to reach it, so that a staged copy will not do.
+  int32_t check_written(const DLTensor* inputs) {
+    for (int i = 0; i < facts_.num_inputs; ++i) {
+      if (facts_.inputs[i].written && !usable(inputs[i])) {
+        return errors.fail(
+            STITCH_UNSUPPORTED,
+            "input " + std::to_string(i) + " is written to: it must be dense and aligned to 16 bytes");
+      }
+    }
+    return STITCH_OK;
   }
 
   int32_t stage(const DLTensor* inputs, char* next, const Call& call) {

@@ -1,0 +1,22 @@
+"""What every test of the planner leaves behind, and should not."""
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+_PROGRAMS = ("stitch_reference", "stitch_candidate", "stitch_runtime")
+
+
+@pytest.fixture(autouse=True)
+def _no_program_stays_loaded(  # pyright: ignore[reportUnusedFunction]  # pytest calls it
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[None]:
+    # A Python program and its reference are imported under names of their own choice, in a process that a
+    # worker has for itself.
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if name.partition(".")[0] in _PROGRAMS:
+            del sys.modules[name]

@@ -1,0 +1,130 @@
+"""What people write and no template knows: PyTorch keeps it, or the refusal says why; never is it wrong."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stitch_planner.plan import make_plan
+from stitch_planner.stitcher import Stitched, StitchFailedError, stitch
+from stitch_tools.check import CheckOptions, ReferenceServer, check_program
+from stitch_tools.compile import compile_program
+from stitch_tools.graph import capture_graph
+from stitch_tools.models import STITCHER, Check, Program
+from stitch_tools.processes.interpreter import find_interpreter
+from stitch_tools.processes.session import TargetSession
+from stitch_tools.references import load_task
+from stitch_tools.store import Store
+from tests.compose_outside import compose_outside
+
+SHORT = CheckOptions(own_draws=2, structured=False, batch_probe=False)
+TEXT = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        {init}
+
+    def forward(self, x):
+        {forward}
+
+
+def get_inputs():
+    return [torch.randn(6, 8)]
+"""
+KEPT = {
+    "numbers beside a tensor": (
+        "native", "pass", "return x * 2, x.shape[0], 0.5, x.dim() > 1, None",
+    ),
+    "numbers and nothing beside what PyTorch computes": (
+        "kernelbench", "pass", "return {'y': x.cumsum(0) + 1, 'n': [x.shape[0], None, 0.5]}",
+    ),
+    "numbers alone with what depends on no input": ("native", "pass", "return torch.ones(3), x.shape[1]"),
+    "complex numbers": (
+        "kernelbench", "self.up = nn.Linear(8, 8)", "return torch.fft.rfft(self.up(x)).abs() * 2",
+    ),
+    "short integers": ("kernelbench", "pass", "return (x * 4).short().float() * 2"),
+    "halves of a weight": (
+        "kernelbench", "self.w = nn.Parameter(torch.randn(8).half())", "return x.relu() * self.w.float()",
+    ),
+    "an output in a type without templates": ("kernelbench", "pass", "return x * 2, x.bfloat16()"),
+    "a function of another module": ("kernelbench", "pass", "return x.relu() + torch.special.bessel_j0(x)"),
+}  # fmt: skip
+SOONEST = ("numbers beside a tensor", "complex numbers", "an output in a type without templates")
+"""Cases of each run of the suite: the others end in the same lines."""
+REFUSED = {
+    "a branch": ("pass", "y = x * 2 if x.sum() > 0 else x", "if x.sum() > 0"),
+    "a number of the data": ("pass", "return x * x.amax().item()", "x.amax().item()"),
+    "a size of the data": ("pass", "return x[x > 0]", "x[x > 0]"),
+}
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[TargetSession]:
+    with TargetSession(find_interpreter(None, Path.cwd()), threads=2) as session:
+        yield session
+
+
+def judged(path: Path, session: TargetSession) -> tuple[Stitched, Check]:
+    """The stitched program of a reference, and its check."""
+    store = Store(path.parent / "store")
+    task = load_task(str(path), workspace=path.parent, store=store)
+    with ReferenceServer(session, task, store) as server:
+        facts = server.observe()
+        graph = capture_graph(server.child, task, facts, None)
+        sources = {file.path: store.get(file.sha256) for file in task.files}
+        stitched = stitch(task, facts, graph, make_plan(graph, facts, task, None), sources)
+        files = store.put_files(stitched.files)
+        program = Program(
+            format=stitched.format, target="cpu", files=files, main=stitched.main, author=STITCHER
+        )
+        prefixes = (session.interpreter.prefix,)
+        build = None
+        if stitched.format == "native":
+            build = compile_program(program, store, cache_dir=path.parent / "cache", prefixes=prefixes)
+        return stitched, check_program(
+            task, program, build, session=session, store=store, facts=facts, options=SHORT, reference=server
+        )
+
+
+@pytest.mark.parametrize(
+    "name", [*SOONEST, *(pytest.param(n, marks=pytest.mark.exhaustive) for n in KEPT if n not in SOONEST)]
+)
+def test_what_has_no_template_is_computed_all_the_same(
+    name: str, session: TargetSession, tmp_path: Path
+) -> None:
+    wanted, init, forward = KEPT[name]
+    path = tmp_path / "model.py"
+    path.write_text(TEXT.format(init=init, forward=forward), encoding="utf-8")
+    stitched, check = judged(path, session)
+    assert (stitched.format, check.status) == (wanted, "accepted"), check.message
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_forward_that_is_no_graph_is_refused_with_its_line(
+    name: str, session: TargetSession, tmp_path: Path
+) -> None:
+    init, forward, code = REFUSED[name]
+    path = tmp_path / "model.py"
+    path.write_text(TEXT.format(init=init, forward=f"{forward}; return x"), encoding="utf-8")
+    line = next(i for i, row in enumerate(path.read_text(encoding="utf-8").splitlines(), 1) if forward in row)
+    with pytest.raises(StitchFailedError) as failure:
+        judged(path, session)
+    assert f"model.py:{line}: " in failure.value.message
+    assert code in failure.value.message
+    assert "torch.where" in failure.value.hint
+
+
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(2, 60))]
+)
+def test_a_random_reference_from_outside_the_templates_is_right(
+    seed: int, session: TargetSession, tmp_path: Path
+) -> None:
+    composed = compose_outside(seed)
+    _, check = judged(composed.write(tmp_path), session)
+    assert check.status == "accepted", f"{', '.join(composed.layers)}: {check.message}"
