@@ -8,10 +8,10 @@ from pathlib import Path
 from stitch_rag.docstrings import Target
 from stitch_rag.inputs import Input, docstring_input, error_input, header_inputs, own_inputs, page_inputs
 from stitch_rag.place import IndexPlace
-from stitch_rag.sources import Root, find_roots
+from stitch_rag.sources import Root, find_headers, find_roots
 from stitch_rag.store import SCHEMA, IndexStore
 from stitch_rag.vectors.client import VectorChild
-from stitch_rag.vectors.embed import follow, vector_id, worth_embedding
+from stitch_rag.vectors.embed import follow, wanted_vectors
 from stitch_rag.vectors.model import HOW_TO_GET, find_model
 from stitch_tools.locks import FileLock
 from stitch_tools.models import Fact
@@ -21,6 +21,8 @@ from stitch_tools.store import storing, sync_folder
 Progress = Callable[[str], None]
 _LOCK_WAIT_S = 600.0
 _REPORT_EVERY_S = 2.0
+_TOGETHER = 50
+"""Files of one transaction: each makes a piece of full text to be merged later; a killed build loses them."""
 
 
 class LibraryCount(Fact):
@@ -87,8 +89,10 @@ def gather(
         target: an interpreter whose docstrings count.
     """
     found = list(find_roots(prefixes) if roots is None else roots)
-    optional = (error_input(found), docstring_input(target) if target else None)
-    inputs = [*own_inputs(), *header_inputs(found), *page_inputs(place), *(row for row in optional if row)]
+    headers = find_headers(found)
+    version = next((row.version for row in headers if row.library == "cudart"), None)
+    optional = (error_input(found, version), docstring_input(target) if target else None)
+    inputs = [*own_inputs(), *header_inputs(headers), *page_inputs(place), *(row for row in optional if row)]
     return inputs, found
 
 
@@ -232,11 +236,13 @@ def _fill(store: IndexStore, inputs: Sequence[Input], progress: Progress) -> tup
     todo = [row for row in inputs if had.get(row.place) != row.sha256]
     progress(f"{len(inputs)} files, {len(todo)} of them to read")
     last = time.monotonic()
-    for number, row in enumerate(todo):
-        store.put_file(row.place, row.sha256, row.read())
+    for start in range(0, len(todo), _TOGETHER):
+        with store.together():
+            for row in todo[start : start + _TOGETHER]:
+                store.put_file(row.place, row.sha256, row.read())
         if time.monotonic() - last > _REPORT_EVERY_S:
             last = time.monotonic()
-            progress(f"read {number + 1} of {len(todo)}")
+            progress(f"read {min(start + _TOGETHER, len(todo))} of {len(todo)}")
     return len(todo), len(gone)
 
 
@@ -248,12 +254,11 @@ def _embed(place: IndexPlace, store: IndexStore, progress: Progress) -> int | No
         return None
     child = VectorChild(model, place.vectors, threads=len(os.sched_getaffinity(0)))
     try:
-        made = follow(store, child, progress)
+        wanted = list(wanted_vectors(store))
+        made = follow({name: text for name, text, _ in wanted}, child, progress)
     finally:
         child.close()
-    store.put_vectors(
-        (vector_id(row.chunk), row.number) for row in store.rows() if worth_embedding(row.chunk)
-    )
+    store.put_vectors((name, number) for name, _, number in wanted)
     return made
 
 

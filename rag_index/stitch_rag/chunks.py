@@ -50,6 +50,8 @@ class Chunk:
     """Which GPUs it is for (sm_90, ...); empty means all."""
     keywords: str = ""
     """Further words to be found by, never shown."""
+    asked: tuple[str, ...] = ()
+    """How people ask for it, each in words of their own; never shown."""
 
     @property
     def chunk_id(self) -> str:

@@ -18,6 +18,8 @@ class CompilerMessage(Fact):
     meaning: str
     action: str
     keywords: str = ""
+    asked: tuple[str, ...] = ()
+    """Messages and symptoms as people paste or tell them."""
 
 
 def messages_text() -> str:
@@ -40,4 +42,5 @@ def message_chunks() -> Iterator[Chunk]:
             source=LIBRARY,
             aliases=(slug,),
             keywords=row.keywords,
+            asked=row.asked,
         )

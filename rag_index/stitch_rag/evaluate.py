@@ -98,7 +98,7 @@ def evaluate(rows: Sequence[QuestionRow], ask: Callable[[str], SearchResult]) ->
 
 def rank_of(answers: Iterable[str], hits: Sequence[Hit]) -> int | None:
     """The place of the first hit that answers, from 1."""
-    return place_of(answers, [names_of(hit.kind, hit.symbol, hit.aliases) for hit in hits])
+    return place_of(answers, [names_of(hit.kind, hit.symbol, (hit.twin, *hit.aliases)) for hit in hits])
 
 
 def names_of(kind: str, symbol: str, aliases: Sequence[str]) -> set[str]:

@@ -9,6 +9,8 @@ from importlib.resources import files as package_files
 
 from stitch_rag.chunks import Chunk
 
+_SEPARATOR = re.compile(r"[,;] ")
+
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
@@ -44,16 +46,21 @@ def explained(chunks: Iterable[Chunk]) -> list[Chunk]:
 def _asked_for(chunk: Chunk) -> Chunk:
     """The chunk with the words by which people ask for it."""
     phrases = _phrases()
-    said = [phrases[name] for name in (chunk.symbol, *chunk.aliases) if name in phrases]
-    return replace(chunk, keywords=" ".join((chunk.keywords, *said)).strip()) if said else chunk
+    said = [part for name in (chunk.symbol, *chunk.aliases) for part in phrases.get(name, ())]
+    return replace(chunk, asked=(*chunk.asked, *dict.fromkeys(said))) if said else chunk
 
 
 def _explain(chunk: Chunk) -> Chunk:
     glossary = _glossary()
-    if chunk.kind in ("group", "section", "note") or not glossary.every.fullmatch(chunk.symbol):
+    if chunk.kind in ("group", "section", "note"):
+        return chunk
+    # A method's other names are those of functions, too.
+    names = (chunk.symbol,) if chunk.kind == "method" else (chunk.symbol, *chunk.aliases)
+    name = next((name for name in names if glossary.every.fullmatch(name)), None)
+    if name is None:
         return chunk
     for entry in glossary.entries:
-        match = entry.name.fullmatch(chunk.symbol)
+        match = entry.name.fullmatch(name)
         if match is not None:
             says = _filled(entry.says, match, glossary)
             if chunk.brief:
@@ -73,9 +80,13 @@ def _filled(says: str, match: re.Match[str], glossary: _Glossary) -> str:
 
 
 @lru_cache(maxsize=1)
-def _phrases() -> Mapping[str, str]:
-    """Name to phrase."""
-    return {name: said for names, said in tomllib.loads(phrases_text()).items() for name in names.split()}
+def _phrases() -> Mapping[str, tuple[str, ...]]:
+    """Name to phrases."""
+    found: dict[str, tuple[str, ...]] = {}
+    for names, said in tomllib.loads(phrases_text()).items():
+        for name in names.split():
+            found[name] = (*found.get(name, ()), *_SEPARATOR.split(said))
+    return found
 
 
 @lru_cache(maxsize=1)

@@ -14,11 +14,12 @@ from stitch_rag.docstrings import Target, read_docstrings
 from stitch_rag.extract.declarations import declarations
 from stitch_rag.extract.merge import Place, header_chunks
 from stitch_rag.glossary import explained
+from stitch_rag.language import language_chunks, language_text
 from stitch_rag.notes import load_notes, note_chunks, packaged_notes
 from stitch_rag.pages import Page, page_chunks, stored_pages
 from stitch_rag.place import IndexPlace
 from stitch_rag.runtime_errors import find_runtime, read_errors
-from stitch_rag.sources import Header, Root, find_headers
+from stitch_rag.sources import Header, Root
 from stitch_tools.models.base import sha256_hex
 
 _RENAMING = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+(\1(?:_v\d+|_64))[ \t]*$", re.MULTILINE)
@@ -35,11 +36,11 @@ class Input:
     read: Callable[[], Sequence[Chunk]]
 
 
-def header_inputs(roots: Iterable[Root]) -> list[Input]:
-    """The headers below `roots`; one that cannot be read is passed over."""
+def header_inputs(headers: Iterable[Header]) -> list[Input]:
+    """The headers as inputs; one that cannot be read is passed over."""
     texts: list[tuple[Header, str]] = []
     renamed: dict[tuple[str, str | None], dict[str, str]] = {}
-    for header in find_headers(roots):
+    for header in headers:
         try:
             # Old headers carry Latin-1 names of people: a damaged letter costs nothing.
             text = header.path.read_bytes().decode("utf-8", errors="replace")
@@ -55,9 +56,14 @@ def header_inputs(roots: Iterable[Root]) -> list[Input]:
 
 
 def own_inputs() -> list[Input]:
-    """What ships with this package: notes, and what compilers' messages mean."""
-    key = sha256_hex(repr((code_hash(), messages_text())).encode("utf-8"))
-    return [note_input(), Input("diagnostics", key, lambda: list(message_chunks()))]
+    """What ships with this package: notes, what compilers' messages mean, names that no header explains."""
+    messages = sha256_hex(repr((code_hash(), messages_text())).encode("utf-8"))
+    language = sha256_hex(repr((code_hash(), language_text())).encode("utf-8"))
+    return [
+        note_input(),
+        Input("diagnostics", messages, lambda: list(message_chunks())),
+        Input("language", language, lambda: list(language_chunks())),
+    ]
 
 
 def docstring_input(target: Target) -> Input | None:
@@ -68,13 +74,11 @@ def docstring_input(target: Target) -> Input | None:
     return Input(f"docstrings:{target.python}", key, lambda: explained(read_docstrings(target)))
 
 
-def error_input(roots: Iterable[Root]) -> Input | None:
-    """The runtime's error messages; None where there is no runtime library beside the headers."""
-    found = list(roots)
-    library = find_runtime(root.folder for root in found)
+def error_input(roots: Iterable[Root], version: str | None) -> Input | None:
+    """The error messages of the runtime of this version; None where it does not lie beside the headers."""
+    library = find_runtime(root.folder for root in roots)
     if library is None:
         return None
-    version = next((row.version for row in find_headers(found) if row.library == "cudart"), None)
     stat = library.stat()
     key = repr((code_hash(), str(library), stat.st_size, stat.st_mtime_ns, version))
     return Input(
@@ -112,6 +116,7 @@ def code_hash() -> str:
         "tokens.py",
         "notes.py",
         "diagnostics.py",
+        "language.py",
         "glossary.py",
         "docstrings.py",
         "runtime_errors.py",

@@ -33,11 +33,9 @@ def named(store: IndexStore, question: Question) -> Named:
     found = {name: store.by_name(name) for name in question.names}
     exact = dict.fromkeys(number for numbers in found.values() for number in numbers)
     # A word that entries use, such as a library's name, is no slip.
-    unknown = [
-        name
-        for name, numbers in found.items()
-        if not numbers and len(name) >= _SHORTEST and not store.frequency(name.lower())
-    ]
+    unknown = [name for name, numbers in found.items() if not numbers and len(name) >= _SHORTEST]
+    known = store.frequencies([name.lower() for name in unknown])
+    unknown = [name for name in unknown if not known[name.lower()]]
     near = [row for name in unknown[:_MOST_UNKNOWN] for row in similar(store, name)]
     numbers, names = dict.fromkeys(row[0] for row in near), dict.fromkeys(row[1] for row in near)
     return Named(tuple(exact), tuple(numbers), tuple(names)[:MOST])

@@ -45,6 +45,8 @@ class NoteHead(Fact):
     """Names that it uses; each exists in a header of its libraries."""
     keywords: str = ""
     """Other words that people use for it."""
+    asked: tuple[str, ...] = ()
+    """How people put it who do not know the technique: symptoms, questions, other names."""
     gain: Gain | None = None
     """None where nobody measured it."""
 
@@ -128,4 +130,5 @@ def note_chunks(notes: list[Note]) -> Iterator[Chunk]:
             aliases=(note.slug,),
             architectures=note.architectures,
             keywords=note.keywords,
+            asked=note.asked,
         )

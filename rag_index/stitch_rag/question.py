@@ -10,11 +10,25 @@ LONGEST_QUESTION = 2000
 """Characters that are read."""
 MOST_WORDS = 32
 _STOP = re.compile(
-    r"a|an|the|of|in|on|at|by|for|to|from|with|without|into|is|are|was|be|been|being|do|does|did|how|what|which|who|"
-    r"when|where|why|can|could|should|would|may|might|must|i|you|we|it|its|this|that|these|those|there|my|your|our|"
-    r"and|or|not|no|if|then|than|as|so|use|used|using|want|need|get|way|best|any|all|some|one|me|have|has|had|"
-    r"will|between|about|over|only|also|via|per|each|them|they|their|such"
+    r"a|an|the|of|in|on|at|by|for|to|from|with|without|into|is|are|was|were|be|been|being|do|does|did|how|what|which|"
+    r"who|when|where|why|can|could|should|would|may|might|must|shall|i|you|we|it|its|this|that|these|those|there|my|"
+    r"your|our|and|or|not|no|if|then|than|as|so|use|used|using|want|need|needs|get|way|best|some|one|me|have|"
+    r"has|had|will|between|about|over|only|also|via|per|each|them|they|their|such|am|but|still|already|yet|very|quite|"
+    r"rather|really|just|please|ever|here|now|right|too|up|somehow|although|though|because|while|whether|until|"
+    r"something|anything|nothing|everything|somebody|nobody|someone|else|ok|okay|he|she|his|her|us|let|lets"
 )
+_LIGHT = re.compile(
+    r"any|all|many|much|more|most|less|least|same|other|others|another|both|own|every|each|either|several|different|various|"
+    r"certain|given|whole|entire|like|instead|again|later|soon|always|often|never|once|twice|well|good|bad|better|"
+    r"work|works|call|calls|called|make|makes|made|go|goes|come|comes|put|puts|take|takes|show|shows|see|look|looks|"
+    r"tell|tells|say|says|know|knows|give|gives|find|try|happen|happens|thing|things|bit|kind|sort|lot|lots|inside|"
+    r"outside|along|across|around|behind|beside|next|last|first|moment|time|times|mean|means|allow|able|possible|"
+    r"possibly|actually|directly|exactly|correctly|properly|currently|before|after|out|off|down|away|back|together|"
+    r"apart|big|little|small|large|huge|handful|couple|since|within|among|through|during|against"
+)
+"""Words that may matter, but tell little."""
+_LIGHTLY = 0.4
+_ABBREVIATION = re.compile(r"\b(?:e\.\s?g|i\.\s?e|etc|vs)\b\.?", re.IGNORECASE)
 _QUALIFIED = re.compile(r"[A-Za-z_]\w*(?:(?:::|\.)[A-Za-z_]\w*)*")
 
 
@@ -24,6 +38,8 @@ class Word:
 
     stem: str
     alternatives: frozenset[str] = frozenset()
+    weight: float = 1.0
+    """How much it counts beside how rare it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +54,8 @@ class Question:
     """Kinds of thing that its words ask for."""
     libraries: frozenset[str] = frozenset()
     """Libraries that it names."""
+    verbs: frozenset[str] = frozenset()
+    """Parts of names (stems) that say what its first word asks to be done."""
     named_share: float = 0.0
     """Share of its words that belong to names of code."""
 
@@ -53,19 +71,31 @@ def read_question(text: str) -> Question:
     """The question in `text`; any text will do, an empty one asks for nothing."""
     text = " ".join(text[:LONGEST_QUESTION].split())
     synonyms = load_synonyms()
-    every = identifiers(text)
-    kept = [word for place, word in enumerate(every) if not _is_filler(word, place)]
-    stems = dict.fromkeys(index_words(" ".join(kept)).split())
-    words = [Word(stem, synonyms.get(stem, frozenset())) for stem in list(stems)[:MOST_WORDS]]
-    code = [word for word in kept if not is_plain(word)]
+    every = identifiers(_ABBREVIATION.sub(" ", text))
+    shouted = text.isupper()
+    kept = [word for place, word in enumerate(every) if not _is_filler(word, place, shouted=shouted)]
+    words: dict[str, Word] = {}
+    for word in kept:
+        weight = _LIGHTLY if _LIGHT.fullmatch(word.lower()) else 1.0
+        for found in index_words(word).split():
+            words.setdefault(found, Word(found, synonyms.get(found, frozenset()), weight))
+    code = [word for word in kept if _is_code(word)]
     kinds, libraries = _asked(every)
     share = len(code) / len(kept) if kept else 0.0
-    return Question(text, tuple(words), tuple(_names(text)), kinds, libraries, share)
+    asked = tuple(words.values())[:MOST_WORDS]
+    return Question(text, asked, tuple(_names(text)), kinds, libraries, _verbs(every), share)
 
 
-def _is_filler(word: str, place: int) -> bool:
-    """Whether a word says nothing; a capital letter inside a sentence names something: matrix A."""
-    return _STOP.fullmatch(word.lower()) is not None and not (place > 0 and word == "A")
+def _is_filler(word: str, place: int, *, shouted: bool) -> bool:
+    """Whether a word says nothing; one in capitals inside a sentence names something: matrix A, atomic OR."""
+    if word.isupper() and not shouted and (place > 0 or len(word) > 1) and word != "I":
+        return False
+    return _STOP.fullmatch(word.lower()) is not None
+
+
+def _is_code(word: str) -> bool:
+    """Whether a word is a name of code; an acronym or a number is none."""
+    return not (is_plain(word) or word[0].isdigit() or (word.isalpha() and word.isupper()))
 
 
 def _asked(words: list[str]) -> tuple[frozenset[str], frozenset[str]]:
@@ -73,10 +103,19 @@ def _asked(words: list[str]) -> tuple[frozenset[str], frozenset[str]]:
     weights = load_weights()
     stems = [stem(word.lower()) for word in words]
     begins = {kind for kind, row in weights.intent.items() if stems and stems[0] in set(map(stem, row.first))}
-    holds = {kind for kind, row in weights.intent.items() if set(map(stem, row.any)) & set(stems)}
-    kinds = begins or holds  # "set an attribute" asks for a function, not for an attribute
+    # "set an attribute" asks for a function, not for an attribute; "launch attribute" may ask for either.
+    telling = set(stems[1:2] if begins else stems)
+    kinds = begins | {kind for kind, row in weights.intent.items() if telling & set(map(stem, row.any))}
     libraries = {name for name, said in weights.named.items() if {stem(word) for word in said} & set(stems)}
     return frozenset(kinds), frozenset(libraries)
+
+
+def _verbs(words: list[str]) -> frozenset[str]:
+    """The parts of names that answer the question's first word."""
+    first = stem(words[0].lower()) if words else ""
+    return frozenset(
+        stem(part) for row in load_weights().verb if first in set(map(stem, row.words)) for part in row.parts
+    )
 
 
 def _names(text: str) -> list[str]:

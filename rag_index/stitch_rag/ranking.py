@@ -16,6 +16,13 @@ class Intent(Fact):
     any: tuple[str, ...]
 
 
+class Verb(Fact):
+    """Words that ask for something to be done, and the parts of names that say so."""
+
+    words: tuple[str, ...]
+    parts: tuple[str, ...]
+
+
 class Weights(Fact):
     """Everything in ranking.toml."""
 
@@ -31,6 +38,7 @@ class Weights(Fact):
     kind: Mapping[str, float]
     library: Mapping[str, float]
     intent: Mapping[str, Intent]
+    verb: tuple[Verb, ...]
     named: Mapping[str, tuple[str, ...]]
 
 

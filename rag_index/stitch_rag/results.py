@@ -32,6 +32,8 @@ class Hit(Fact):
     architectures: tuple[str, ...]
     also_versions: tuple[str, ...] = ()
     """Other installed versions that have the same symbol."""
+    twin: str = ""
+    """The driver's name for it where this is the runtime's, and the other way round."""
     score: float
     shortened: bool = False
 

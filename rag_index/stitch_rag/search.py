@@ -7,17 +7,20 @@ from dataclasses import dataclass, replace
 
 from stitch_rag.chunks import KINDS, Chunk
 from stitch_rag.nearest import Named, named, similar
-from stitch_rag.question import Question, read_question
-from stitch_rag.rank import Candidate, Evidence, rank, rarity
+from stitch_rag.question import Question, Word, read_question
+from stitch_rag.rank import Candidate, Evidence, rank, rarity, with_meaning
 from stitch_rag.ranking import Weights, load_weights
 from stitch_rag.results import Confidence, Hit, SearchMode, SearchResult
 from stitch_rag.shorten import shorten
 from stitch_rag.store import IndexStore, Outline, Row
+from stitch_rag.twins import twin_key
 from stitch_tools.errors import UsageError
 
 MOST_HITS = 100
 DEFAULT_TOKENS = 4000
 _LETTER_RARITY = 3.0
+_UNKNOWN = 0.5
+"""What a word counts that no entry holds, of the rarest."""
 _FEW = 300
 """Entries that are looked through in no time."""
 
@@ -77,17 +80,19 @@ def search(
     weights = load_weights()
     question = read_question(query)
     names = named(store, question)
-    found = evidence(store, question, names, weights, filters=filters)
+    found = evidence(store, question, names, weights, filters)
     ranked = _ranked(store, found, weights)
     if similar_meaning is not None and _leaves_open(ranked, question, weights):
         dense = similar_meaning()
         if dense:
             mode = "fused"
-            ranked = _ranked(store, replace(found, dense=dense), weights)
+            known = {row.outline.number for row in ranked}
+            others = store.outlines([number for number in dense if number not in known])
+            ranked = with_meaning(ranked, replace(found, dense=dense), others, weights)
     absent = _absent_version(store, filters, [row.outline for row in ranked])
     kept = [row for row in ranked if filters.admits(row.outline)]
-    hits, left_out = shorten(_hits(store, _folded(kept)[:count]), max_tokens)
-    confidence = _confidence(question, kept, names.exact, weights)
+    hits, left_out = shorten(_hits(store, folded(kept)[:count]), max_tokens)
+    confidence = _confidence(question, kept, names, weights)
     return SearchResult(
         query=question.text,
         hits=tuple(hits),
@@ -111,15 +116,13 @@ def candidates(
     question: Question,
     names: Named,
     weights: Weights,
-    dense: Mapping[int, float] | None = None,
-    filters: Filters | None = None,
 ) -> list[Candidate]:
-    """Everything that may answer the question, best first."""
-    return _ranked(store, evidence(store, question, names, weights, dense, filters), weights)
+    """Everything that may answer the question by its words, best first."""
+    return _ranked(store, evidence(store, question, names, weights), weights)
 
 
 def _ranked(store: IndexStore, found: Evidence, weights: Weights) -> list[Candidate]:
-    every = (found.short, found.full, found.exact, found.similar, found.dense)
+    every = (found.short, found.full, found.exact, found.similar)
     return rank(found, store.outlines([*dict.fromkeys(itertools.chain(*every))]), weights)
 
 
@@ -128,16 +131,15 @@ def evidence(
     question: Question,
     names: Named,
     weights: Weights,
-    dense: Mapping[int, float] | None = None,
     filters: Filters | None = None,
 ) -> Evidence:
-    """What the index says of a question before candidates are compared."""
+    """What the index says of a question before candidates are compared, without meaning."""
     filters = filters or Filters()
     short: dict[int, float] = {}
     full: dict[int, float] = {}
     total = store.count()
-    counts = {stem: store.frequency(stem) for stem in question.stems}
-    idf = {word.stem: _rarity(counts[word.stem], word.stem, total) for word in question.words}
+    counts = store.frequencies(question.stems)
+    idf = {word.stem: word.weight * _rarity(word, counts, total) for word in question.words}
     # What every eighth entry says finds nothing, and takes most of the time.
     most = max(_FEW, total * weights.telling)
     telling = [stem for stem, count in counts.items() if 0 < count <= most]
@@ -145,16 +147,21 @@ def evidence(
         # Every word is quoted, so that no syntax gets through.
         expression = " OR ".join(f'"{stem}"' for stem in stems)
         # Names and first sentences alone, too: long texts hold many of the words by chance.
-        short_expression = f"{{parts brief}} : ({expression})"
+        short_expression = f"{{parts brief asked}} : ({expression})"
         limits = (weights.columns, weights.candidates, filters.kinds, filters.libraries)
         short = dict(store.match(short_expression, *limits))
         full = dict(store.match(expression, *limits))
-    return Evidence(question, idf, short, full, dense or {}, names.exact, names.similar)
+    return Evidence(question, idf, short, full, {}, names.exact, names.similar)
 
 
-def _rarity(count: int, word: str, total: int) -> float:
-    # A letter is an article in prose and the name of a matrix in a symbol.
-    return _LETTER_RARITY if len(word) == 1 else rarity(count, total)
+def _rarity(word: Word, counts: Mapping[str, int], total: int) -> float:
+    """How much a word tells; one that no entry holds as much as what may stand for it."""
+    if len(word.stem) == 1:
+        return _LETTER_RARITY  # a letter is an article in prose and the name of a matrix in a symbol
+    if counts[word.stem]:
+        return rarity(counts[word.stem], total)
+    others = max((counts[stem] for stem in word.alternatives), default=0)
+    return rarity(others, total) * (1.0 if others else _UNKNOWN)
 
 
 def entry(store: IndexStore, chunk_id: str) -> Hit:
@@ -187,24 +194,43 @@ def _check(count: int, max_tokens: int, filters: Filters) -> None:
             raise UsageError(f"there is no kind {kind!r}", hint=f"kinds: {', '.join(KINDS)}")
 
 
-def _folded(rows: Sequence[Candidate]) -> list[tuple[Candidate, list[str | None]]]:
-    """The best row of each symbol, with the same symbol's other versions."""
-    groups: dict[tuple[str, str], tuple[Candidate, list[str | None]]] = {}
+def folded(rows: Sequence[Candidate]) -> list[tuple[Candidate, list[Outline]]]:
+    """The best row of each symbol, with what says the same: its other versions, its twin in the driver."""
+    groups: dict[tuple[str, str], tuple[Candidate, list[Outline]]] = {}
     for row in rows:
-        key = (row.outline.library, row.outline.symbol)
+        key = hit_key(row.outline)
         if key in groups:
-            groups[key][1].append(row.outline.version)
+            groups[key][1].append(row.outline)
         else:
             groups[key] = (row, [])
     return list(groups.values())
 
 
-def _hits(store: IndexStore, rows: Sequence[tuple[Candidate, list[str | None]]]) -> list[Hit]:
+def hit_key(row: Outline) -> tuple[str, str]:
+    """What entries have in common that are one hit."""
+    twin = twin_key(row.library, row.kind, row.symbol)
+    return ("", twin) if twin else (row.library, row.symbol)
+
+
+def twin_of(row: Candidate, others: Sequence[Outline]) -> str:
+    """The other library's name for a hit; "" where it has none."""
+    return next((other.symbol for other in others if other.library != row.outline.library), "")
+
+
+def _hits(store: IndexStore, rows: Sequence[tuple[Candidate, list[Outline]]]) -> list[Hit]:
     chunks = store.get([row.outline.number for row, _ in rows])
-    return [_hit(chunks[row.outline.number], versions, row.score) for row, versions in rows]
+    return [
+        _hit(
+            chunks[row.outline.number],
+            [other.version for other in others if other.library == row.outline.library],
+            row.score,
+            twin_of(row, others),
+        )
+        for row, others in rows
+    ]
 
 
-def _hit(chunk: Chunk, others: Sequence[str | None], score: float) -> Hit:
+def _hit(chunk: Chunk, others: Sequence[str | None], score: float, twin: str = "") -> Hit:
     versions = dict.fromkeys(version for version in others if version not in (None, chunk.version))
     return Hit(
         id=chunk.chunk_id,
@@ -222,17 +248,18 @@ def _hit(chunk: Chunk, others: Sequence[str | None], score: float) -> Hit:
         parent=chunk.parent,
         architectures=chunk.architectures,
         also_versions=tuple(version for version in versions if version),
+        twin=twin,
         score=round(score, 4),
     )
 
 
-def _confidence(
-    question: Question, kept: Sequence[Candidate], exact: Sequence[int], weights: Weights
-) -> Confidence:
+def _confidence(question: Question, kept: Sequence[Candidate], names: Named, weights: Weights) -> Confidence:
     if not kept:
         return "none"
-    if kept[0].outline.number in exact:
+    if kept[0].outline.number in names.exact:
         return "exact"
+    if names.nearest:
+        return "low"  # a name of the question does not exist: whatever comes first is a guess
     return "high" if kept[0].coverage >= weights.low_coverage and question.words else "low"
 
 

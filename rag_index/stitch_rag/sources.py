@@ -49,6 +49,7 @@ LIBRARIES: tuple[tuple[str, str], ...] = (
 )
 """Paths below an include folder (regular expressions) and the library they belong to; the first wins."""
 
+_LIBRARIES = tuple((re.compile(pattern), name) for pattern, name in LIBRARIES)
 _SKIPPED = re.compile(
     r"generated_|_meta\.h$|_hpp$|Typedefs\.h$|cupti_(?:driver|runtime|nvtx)_cbid\.h|cupti_activity_deprecated\.h|"
     r"nvtxDetail|cudnn_backend_base|^cublas\.h$|cudnn\w*_v\d+\.h$|/detail/|cudaVDPAU|cudaEGL|cuda_egl|cuda_vdpau|specializations"
@@ -115,11 +116,10 @@ def find_headers(roots: Iterable[Root]) -> list[Header]:
     """The headers worth indexing below `roots`, with library and version; unreadable folders have none."""
     headers: list[Header] = []
     for root in roots:
-        files = list(_files(root.folder))
         versions = {**_wheel_versions(root.packages), **_versions(root.folder)}
-        for path, relative in files:
-            library = library_of(relative)
-            if library is not None:
+        for relative in _files(root.folder):
+            library, path = library_of(relative), root.folder / relative
+            if library is not None and path.stat().st_size <= _LARGEST_BYTES:
                 headers.append(Header(path, relative, library, versions.get(library), root.source))
     return headers
 
@@ -128,7 +128,7 @@ def library_of(relative: str) -> str | None:
     """The library that a path below an include folder belongs to; None is not indexed."""
     if _SKIPPED.search(relative):
         return None
-    return next((name for pattern, name in LIBRARIES if re.fullmatch(pattern, relative)), None)
+    return next((name for pattern, name in _LIBRARIES if pattern.fullmatch(relative)), None)
 
 
 def _candidates(prefixes: Sequence[Path], env: Mapping[str, str]) -> Iterator[Root]:
@@ -189,17 +189,13 @@ def _marked(folder: Path) -> Iterator[Path]:
     return (folder / name for name in _MARKS if (folder / name).is_file())
 
 
-def _files(folder: Path) -> Iterator[tuple[Path, str]]:
-    """Headers below `folder` in a fixed order, without following links to folders."""
+def _files(folder: Path) -> Iterator[str]:
+    """Headers below `folder`, as an #include names them, in a fixed order, without following links."""
+    begin = len(str(folder)) + 1
     for current, folders, names in os.walk(folder):
         folders.sort()
-        here = Path(current)
-        for name in sorted(names):
-            if name.endswith((".h", ".hpp", ".cuh")):
-                path = here / name
-                relative = path.relative_to(folder).as_posix()
-                if path.stat().st_size <= _LARGEST_BYTES:
-                    yield path, relative
+        here = f"{current[begin:].replace(os.sep, '/')}/" if len(current) > begin else ""
+        yield from (f"{here}{name}" for name in sorted(names) if name.endswith((".h", ".hpp", ".cuh")))
 
 
 def _versions(folder: Path) -> dict[str, str]:

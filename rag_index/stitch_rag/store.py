@@ -7,52 +7,67 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from stitch_rag.chunks import Chunk
 from stitch_rag.tokens import index_words, name_words
 from stitch_tools.errors import StoreError
 
-SCHEMA = 2
+SCHEMA = 4
 """Raised when stored rows would be read or made differently; an index of another number is built anew."""
 
 _TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE files (id INTEGER PRIMARY KEY, place TEXT NOT NULL UNIQUE, sha256 TEXT NOT NULL);
 CREATE TABLE chunks (
-    id INTEGER PRIMARY KEY, file INTEGER NOT NULL REFERENCES files(id), chunk_id TEXT NOT NULL,
-    symbol TEXT NOT NULL, kind TEXT NOT NULL, library TEXT NOT NULL, version TEXT, signature TEXT NOT NULL,
-    brief TEXT NOT NULL, text TEXT NOT NULL, path TEXT NOT NULL, line INTEGER, parent TEXT NOT NULL,
-    source TEXT NOT NULL, aliases TEXT NOT NULL, architectures TEXT NOT NULL, keywords TEXT NOT NULL,
-    deprecated INTEGER NOT NULL
+    id INTEGER PRIMARY KEY, file INTEGER NOT NULL REFERENCES files(id), deprecated INTEGER NOT NULL,
+    hidden INTEGER NOT NULL DEFAULT 0, chunk_id TEXT NOT NULL, symbol TEXT NOT NULL, kind TEXT NOT NULL,
+    library TEXT NOT NULL, version TEXT, architectures TEXT NOT NULL, path TEXT NOT NULL, line INTEGER,
+    parent TEXT NOT NULL, source TEXT NOT NULL, aliases TEXT NOT NULL, signature TEXT NOT NULL,
+    brief TEXT NOT NULL, keywords TEXT NOT NULL, asked TEXT NOT NULL, text TEXT NOT NULL
 );
+CREATE INDEX chunks_shown ON chunks(library, version) WHERE NOT hidden;
 CREATE INDEX chunks_by_file ON chunks(file);
 CREATE INDEX chunks_by_chunk_id ON chunks(chunk_id);
+CREATE INDEX chunks_by_symbol ON chunks(symbol);
 CREATE TABLE names (low TEXT NOT NULL, name TEXT NOT NULL, chunk INTEGER NOT NULL);
 CREATE INDEX names_by_low ON names(low);
 CREATE INDEX names_by_chunk ON names(chunk);
 CREATE VIRTUAL TABLE fulltext USING fts5(
-    name, parts, brief, body, context, tokenize="unicode61 remove_diacritics 2 tokenchars '_'"
+    name, parts, brief, asked, body, context, tokenize="unicode61 remove_diacritics 2 tokenchars '_'"
 );
 CREATE TABLE vectors (name TEXT PRIMARY KEY, chunk INTEGER NOT NULL);
 CREATE VIRTUAL TABLE vocabulary USING fts5vocab('fulltext', 'row');
+CREATE TABLE terms (term TEXT PRIMARY KEY, chunks INTEGER NOT NULL) WITHOUT ROWID;
+INSERT INTO fulltext(fulltext, rank) VALUES ('hashsize', 33554432);
 """
 _FIELDS = (
     "chunk_id, symbol, kind, library, version, signature, brief, text, path, line, parent, source, aliases, "
-    "architectures, keywords"
+    "architectures, keywords, asked"
 )
+_TO_CHUNKS = f"INSERT INTO chunks (id, file, {_FIELDS}, deprecated) VALUES (?{', ?' * 18})"
+_TO_FULLTEXT = (
+    "INSERT INTO fulltext (rowid, name, parts, brief, asked, body, context) VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
+_TO_NAMES = "INSERT INTO names VALUES (?, ?, ?)"
+_ECHOES = """
+SELECT DISTINCT a.id FROM chunks a JOIN chunks b
+ON a.symbol = b.symbol AND a.library = b.library AND a.version IS b.version AND a.id != b.id
+WHERE a.kind = b.kind AND a.kind IN ('function', 'struct', 'class', 'enum', 'typedef', 'enumerator', 'macro')
+AND length(a.text) < 200 AND length(b.text) > 2 * length(a.text) AND b.brief != ''
+"""
+"""Entries whose symbol another file documents better."""
 _BUSY_MS = 2000
 _BEGINNING = 800
 """Characters of a text, as it is indexed, that the ranking looks at word by word."""
 # No sync at each file: a power cut may cost a half-built index, which is then built anew; the index itself is
 # synced before it is swapped in.
-_FAST = "PRAGMA synchronous = OFF;"
-_DEPRECATED = re.compile(r"\bdeprecated\b", re.IGNORECASE)
+_FAST = "PRAGMA synchronous = OFF; PRAGMA cache_size = -65536;"
+_DEPRECATED = re.compile(r"\bdeprecated\b")
 
 
-@dataclass(frozen=True, slots=True)
-class Outline:
-    """What the ranking has to know of a chunk, without its text."""
+class Outline(NamedTuple):
+    """What the ranking has to know of a chunk, without its text; words are stems in order."""
 
     number: int
     chunk_id: str
@@ -62,9 +77,12 @@ class Outline:
     version: str | None
     architectures: tuple[str, ...]
     deprecated: bool
-    name_stems: frozenset[str]
-    brief_stems: frozenset[str]
-    text_stems: frozenset[str]
+    name_words: Sequence[str]
+    brief_words: Sequence[str]
+    """Of the first sentence."""
+    asked: Sequence[Sequence[str]]
+    """Of each way in which people ask for it."""
+    text_words: Sequence[str]
     """Of the beginning of its text."""
 
 
@@ -81,6 +99,7 @@ class IndexStore:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
+        self._count: int | None = None
 
     @classmethod
     def create(cls, path: Path | None = None) -> "IndexStore":
@@ -133,20 +152,39 @@ class IndexStore:
         return dict(self._db.execute("SELECT place, sha256 FROM files"))
 
     def put_file(self, place: str, sha256: str, chunks: Iterable[Chunk]) -> None:
-        """Store the chunks of one file in one transaction, in the place of those it had before.
+        """Store the chunks of one file, in the place of those it had before: all of them or none.
+
+        Raises:
+            StoreError: the disk is full, or the file cannot be written.
+        """
+        if not self._db.in_transaction:
+            with self.together():
+                self.put_file(place, sha256, chunks)
+            return
+        with _writing():
+            self._remove(place)
+            file = self._db.execute(
+                "INSERT INTO files (place, sha256) VALUES (?, ?)", (place, sha256)
+            ).lastrowid
+            last = int(self._db.execute("SELECT coalesce(max(id), 0) FROM chunks").fetchone()[0])
+            rows = list(enumerate(chunks, last + 1))
+            self._db.executemany(
+                _TO_CHUNKS, ((number, file, *_row(chunk), _is_deprecated(chunk)) for number, chunk in rows)
+            )
+            self._make_searchable(rows)
+
+    @contextmanager
+    def together(self) -> Generator[None]:
+        """Makes one transaction of everything that is stored inside; a failure leaves nothing of it.
 
         Raises:
             StoreError: the disk is full, or the file cannot be written.
         """
         with _writing():
+            self._count = None
             self._db.execute("BEGIN")
             try:
-                self._remove(place)
-                file = self._db.execute(
-                    "INSERT INTO files (place, sha256) VALUES (?, ?)", (place, sha256)
-                ).lastrowid
-                for chunk in chunks:
-                    self._add(file, chunk)
+                yield
                 self._db.execute("COMMIT")
             except BaseException:  # handed on: whatever ended it, half a file must not stay
                 if self._db.in_transaction:
@@ -156,20 +194,19 @@ class IndexStore:
     def remove_file(self, place: str) -> None:
         """Remove one file's chunks."""
         with _writing():
+            self._count = None
             self._remove(place)
 
-    def _add(self, file: int | None, chunk: Chunk) -> None:
-        deprecated = bool(_DEPRECATED.search(f"{chunk.brief} {chunk.text[:300]} {chunk.signature}"))
-        number = self._db.execute(
-            f"INSERT INTO chunks (file, {_FIELDS}, deprecated) VALUES (?{', ?' * 16})",
-            (file, *_row(chunk), deprecated),
-        ).lastrowid
-        self._db.execute(
-            "INSERT INTO fulltext (rowid, name, parts, brief, body, context) VALUES (?, ?, ?, ?, ?, ?)",
-            (number, *searchable(chunk)),
+    def _make_searchable(self, rows: Sequence[tuple[int, Chunk]]) -> None:
+        self._db.executemany(_TO_FULLTEXT, ((number, *searchable(chunk)) for number, chunk in rows))
+        self._db.executemany(
+            _TO_NAMES,
+            (
+                (name.lower(), name, number)
+                for number, chunk in rows
+                for name in dict.fromkeys((chunk.symbol, *chunk.aliases))
+            ),
         )
-        for name in dict.fromkeys((chunk.symbol, *chunk.aliases)):
-            self._db.execute("INSERT INTO names VALUES (?, ?, ?)", (name.lower(), name, number))
 
     def _remove(self, place: str) -> None:
         found = self._db.execute("SELECT id FROM files WHERE place = ?", (place,)).fetchone()
@@ -187,12 +224,27 @@ class IndexStore:
         Raises:
             StoreError: the disk is full, or the file cannot be written.
         """
-        with _writing():
+        with self.together():
+            self._hide_echoes()
             self._db.execute("INSERT INTO fulltext(fulltext) VALUES ('optimize')")
+            self._db.execute("DELETE FROM terms")
+            self._db.execute("INSERT INTO terms SELECT term, doc FROM vocabulary")
+
+    def _hide_echoes(self) -> None:
+        """Leave out of the search what another header of the library declares with its documentation."""
+        shown = self._db.execute(f"SELECT id, {_FIELDS} FROM chunks WHERE hidden").fetchall()
+        self._make_searchable([(number, _chunk(fields)) for number, *fields in shown])
+        self._db.execute("UPDATE chunks SET hidden = 0 WHERE hidden")
+        rows = self._db.execute(_ECHOES).fetchall()
+        for table, key in (("fulltext", "rowid"), ("names", "chunk")):
+            self._db.executemany(f"DELETE FROM {table} WHERE {key} = ?", rows)
+        self._db.executemany("UPDATE chunks SET hidden = 1 WHERE id = ?", rows)
 
     def rows(self) -> Iterator[Row]:
         """Every chunk, in the order in which it was stored."""
-        for number, *fields in self._db.execute(f"SELECT id, {_FIELDS} FROM chunks ORDER BY id"):
+        for number, *fields in self._db.execute(
+            f"SELECT id, {_FIELDS} FROM chunks WHERE NOT hidden ORDER BY id"
+        ):
             yield Row(number, _chunk(fields))
 
     def outlines(self, numbers: Sequence[int]) -> list[Outline]:
@@ -200,8 +252,9 @@ class IndexStore:
         marks = ", ".join("?" * len(numbers))
         found = self._db.execute(
             "SELECT c.id, chunk_id, symbol, kind, library, version, architectures, "
-            f"deprecated, f.parts, f.brief, substr(f.body, 1, {_BEGINNING}) "
-            f"FROM chunks c JOIN fulltext f ON f.rowid = c.id WHERE c.id IN ({marks})",
+            # The rows behind the full-text table: going through that would open it for each of them.
+            f"deprecated, f.c1, f.c2, f.c3, substr(f.c4, 1, {_BEGINNING}) "
+            f"FROM chunks c JOIN fulltext_content f ON f.id = c.id WHERE c.id IN ({marks})",
             tuple(numbers),
         )
         return [_outline(row) for row in found]
@@ -216,7 +269,8 @@ class IndexStore:
         """The chunks with that id; without a version, those of every version."""
         found = self._db.execute(
             f"SELECT id, {_FIELDS} FROM chunks "
-            "WHERE chunk_id = :id OR (chunk_id > :id || '@' AND chunk_id < :id || 'A') ORDER BY id",
+            "WHERE (chunk_id = :id OR (chunk_id > :id || '@' AND chunk_id < :id || 'A')) "
+            "AND NOT hidden ORDER BY id",
             {"id": chunk_id},
         )
         return [Row(number, _chunk(fields)) for number, *fields in found]
@@ -274,18 +328,23 @@ class IndexStore:
         )
         return [(int(number), -float(score)) for number, score in rows]
 
-    def frequency(self, word: str) -> int:
-        """In how many chunks a word (as `index_words` writes it) occurs."""
-        row = self._db.execute("SELECT doc FROM vocabulary WHERE term = ?", (word,)).fetchone()
-        return 0 if row is None else int(row[0])
+    def frequencies(self, words: Sequence[str]) -> dict[str, int]:
+        """In how many chunks each word (as `index_words` writes it) occurs."""
+        marks = ", ".join("?" * len(words))
+        found = self._db.execute(f"SELECT term, chunks FROM terms WHERE term IN ({marks})", tuple(words))
+        return dict.fromkeys(words, 0) | {str(word): int(count) for word, count in found}
 
     def count(self) -> int:
         """How many chunks there are."""
-        return int(self._db.execute("SELECT count(*) FROM chunks").fetchone()[0])
+        if self._count is None:  # counting takes milliseconds, and each question asks
+            self._count = int(self._db.execute("SELECT count(*) FROM chunks WHERE NOT hidden").fetchone()[0])
+        return self._count
 
     def libraries(self) -> list[tuple[str, str | None, int]]:
         """Library, version and number of chunks."""
-        rows = self._db.execute("SELECT library, version, count(*) FROM chunks GROUP BY 1, 2 ORDER BY 1, 2")
+        rows = self._db.execute(
+            "SELECT library, version, count(*) FROM chunks WHERE NOT hidden GROUP BY 1, 2 ORDER BY 1, 2"
+        )
         return [(str(name), version, int(count)) for name, version, count in rows]
 
     def copy_to(self, path: Path) -> None:
@@ -299,13 +358,14 @@ class IndexStore:
 
 
 def searchable(chunk: Chunk) -> tuple[str, ...]:
-    """What the full-text table holds: names, their parts, first sentence and keywords, text, surroundings."""
+    """What the full-text table holds: names, their parts, first sentence, ways to ask, text, surroundings."""
     names = (chunk.symbol, *chunk.aliases)
     title = index_words(chunk.symbol) if chunk.kind in ("note", "section", "group", "diagnostic") else ""
     return (
         " ".join(name.lower() for name in names),
         f"{name_words(names)} {title}".strip(),
         index_words(f"{chunk.brief} {chunk.keywords} {chunk.parent}"),
+        "\n".join(map(index_words, chunk.asked)),
         index_words(f"{chunk.signature}\n{chunk.text}"),
         index_words(f"{chunk.library} {chunk.source} {' '.join(chunk.architectures)}"),
     )
@@ -325,15 +385,29 @@ def _row(chunk: Chunk) -> tuple[object, ...]:
         chunk.line,
         chunk.parent,
         chunk.source,
-        json.dumps(chunk.aliases),
-        json.dumps(chunk.architectures),
+        _listed(chunk.aliases),
+        _listed(chunk.architectures),
         chunk.keywords,
+        _listed(chunk.asked),
     )
+
+
+def _listed(values: Sequence[str]) -> str:
+    return json.dumps(values) if values else "[]"
+
+
+def _unlisted(text: str) -> tuple[str, ...]:
+    return () if text == "[]" else tuple(json.loads(text))
+
+
+def _is_deprecated(chunk: Chunk) -> bool:
+    said = f"{chunk.brief} {chunk.text[:300]} {chunk.signature}".lower()
+    return "deprecated" in said and _DEPRECATED.search(said) is not None
 
 
 def _outline(row: Sequence[Any]) -> Outline:
     number, chunk_id, symbol, kind, library, version, architectures, *rest = row
-    deprecated, parts, brief, text = rest
+    deprecated, parts, brief, asked, text = rest
     return Outline(
         number,
         chunk_id,
@@ -341,18 +415,19 @@ def _outline(row: Sequence[Any]) -> Outline:
         kind,
         library,
         version,
-        () if architectures == "[]" else tuple(json.loads(architectures)),
+        _unlisted(architectures),
         bool(deprecated),
-        frozenset(parts.split()),
-        frozenset(brief.split()),
-        frozenset(text.split()),
+        parts.split(),
+        brief.split(),
+        [said.split() for said in asked.split("\n")] if asked else (),
+        text.split(),
     )
 
 
 def _chunk(fields: Sequence[Any]) -> Chunk:
     """The chunk of a row of `_FIELDS`; its id is made from the others."""
     symbol, kind, library, version, signature, brief, text, path, line, parent, source, *lists = fields[1:]
-    aliases, architectures, keywords = lists
+    aliases, architectures, keywords, asked = lists
     return Chunk(
         symbol,
         kind,
@@ -365,9 +440,10 @@ def _chunk(fields: Sequence[Any]) -> Chunk:
         line,
         parent,
         source,
-        tuple(json.loads(aliases)),
-        tuple(json.loads(architectures)),
+        _unlisted(aliases),
+        _unlisted(architectures),
         keywords,
+        _unlisted(asked),
     )
 
 

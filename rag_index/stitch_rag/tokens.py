@@ -5,7 +5,28 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|\d+(?:\.\d+)?[A-Za-z]*")
-_PART = re.compile(r"bfloat16|\d+[A-Z]{1,2}(?![A-Za-z])|\d+x\d+|[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
+_PART = re.compile(
+    r"bfloat16|NaN|CU(?=[a-z])|[HDA]to[HDA](?![a-z])|[1-4](?:[dD](?![a-z])|D(?=[a-z]{3}))|\d+[A-Z]{1,2}(?![A-Za-z])|\d+x\d+|[A-Z]{2,}s(?![a-z])|"
+    r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+"
+)
+_PLURAL = re.compile(r"[A-Z]{2,}s")
+"""Of an acronym: SMs, CTAs, GPUs."""
+_POSSESSIVE = re.compile(r"(?<=\w)['\u2019]s\b")
+_BRANDS = {
+    "cudnn": "cudnn",
+    "cublas": "cublas",
+    "cublaslt": "cublaslt cublas lt",
+    "cusparse": "cusparse",
+    "cusparselt": "cusparselt cusparse lt",
+    "pytorch": "pytorch torch",
+    "nvlink": "nvlink",
+    "nan": "nan",
+    "relu": "relu",
+    "gelu": "gelu",
+    "silu": "silu",
+}
+"""Names that are spelled with capitals inside, and are one word all the same."""
+
 _VENDORS = (
     "cublas",
     "cudnn",
@@ -21,16 +42,25 @@ _VENDORS = (
 )
 _GLUED = re.compile(rf"({'|'.join(_VENDORS)})(?=lt|[a-z]{{3,}})")
 _ALPHANUMERIC = re.compile(r"^(?:fp|bf|tf|int|sm|f|s|u|b|e)\d", re.IGNORECASE)
+_FLOAT_MATH = re.compile(
+    r"(?:a?(?:sin|cos|tan)h?|sincos|exp|expm1|log|log1p|pow|sqrt|rsqrt|cbrt|rcbrt|hypot|erf|erfc|erfcx|fma|fmod|fdivide|"
+    r"saturate|floor|ceil|round|rint|trunc|remainder|ldexp|frexp|fabs|fmin|fmax)f"
+)
+"""C's functions for float: the last letter says the type."""
+_DECIMAL = re.compile(r"(\d+)\.(\d+)")
 LONGEST_TEXT = 20_000
 """Characters of a chunk's text that are indexed."""
 
 
 def identifiers(text: str) -> list[str]:
     """The identifiers in `text`, in order, with repetitions."""
+    if "'" in text or "\u2019" in text:
+        text = _POSSESSIVE.sub("", text)
     return _IDENTIFIER.findall(text)
 
 
-def parts(identifier: str) -> list[str]:
+@lru_cache(maxsize=50_000)
+def parts(identifier: str) -> tuple[str, ...]:
     """The lower-case parts of an identifier: cudaMemcpyAsync -> cuda, memcpy, async; one part if it has none.
 
     A vendor's prefix that is glued to a lower-case word is split off: nvrtccompile -> nvrtc, compile.
@@ -41,13 +71,14 @@ def parts(identifier: str) -> list[str]:
             found.append(piece.lower())
             continue
         for part in _PART.findall(piece):
-            low = part.lower()
+            low = (part[:-1] if _PLURAL.fullmatch(part) else part).lower()
+            low = low[:-1] if _FLOAT_MATH.fullmatch(low) else low
             glued = None if low in _VENDORS else _GLUED.match(low)
             if glued is not None:
                 found += [glued[1], low[glued.end() :]]
             else:
                 found.append(low)
-    return [part for part in found if part]
+    return tuple(part for part in found if part)
 
 
 def index_words(text: str) -> str:
@@ -70,9 +101,9 @@ def symbol_stems(symbol: str) -> tuple[str, ...]:
 @lru_cache(maxsize=50_000)
 def stem(word: str) -> str:
     """A lower-case word without its inflection, so that copies finds copy, and allocation finds allocate."""
-    if len(word) < 4 or not word.isalpha():
+    if len(word) < 4 or not word.isalpha() or word in _BRANDS:
         return word
-    word = _BRITISH.sub(r"iz\1", word.removesuffix("'s"))
+    word = _BRITISH.sub(r"iz\1", _IRREGULAR.get(word, word))
     for suffix, instead in _SUFFIXES:
         rest = word.removesuffix(suffix)
         if rest != word and len(rest) >= 3 and _VOWEL.search(rest):
@@ -84,10 +115,50 @@ def stem(word: str) -> str:
 
 
 def is_plain(identifier: str) -> bool:
-    """Whether `identifier` is an English word rather than a name of code."""
+    """Whether `identifier` is an English word or a product's name rather than a name of code."""
+    if identifier.lower() in _BRANDS or _PLURAL.fullmatch(identifier):
+        return True
     return identifier.isalpha() and (identifier.islower() or identifier.istitle())
 
 
+_IRREGULAR = {
+    form: word
+    for word, forms in {
+        "half": "halves",
+        "index": "indices",
+        "matrix": "matrices",
+        "write": "wrote written",
+        "build": "built",
+        "keep": "kept",
+        "send": "sent",
+        "begin": "began begun",
+        "choose": "chose chosen",
+        "hold": "held",
+        "take": "took taken",
+        "give": "gave given",
+        "find": "found",
+        "make": "made",
+        "lose": "lost",
+        "run": "ran running",
+        "know": "known knew",
+        "draw": "drew drawn",
+        "split": "splitting",
+        "fast": "faster",
+        "slow": "slower slowly",
+        "small": "smaller",
+        "large": "larger",
+        "few": "fewer",
+        "wide": "wider",
+        "random": "randomly",
+        "atomic": "atomically atomics",
+        "concurrent": "concurrently",
+        "synchronous": "synchronously",
+        "asynchronous": "asynchronously",
+        "launch": "launchable",
+        "nan": "nans",
+    }.items()
+    for form in forms.split()
+}
 _VOWEL = re.compile(r"[aeiouy]")
 _BRITISH = re.compile(r"is(e|es|ed|er|ers|ing|ation|ations)$")
 _SUFFIXES = (
@@ -121,7 +192,13 @@ _SUFFIXES = (
 def _expanded(identifier: str) -> str:
     """What the index stores for one identifier."""
     low = identifier.lower()
+    if low in _BRANDS:
+        return _BRANDS[low]
+    if decimal := _DECIMAL.match(low):
+        return f"{decimal[1]}_{decimal[2]}" if int(decimal[2]) else decimal[1]
+    if _PLURAL.fullmatch(identifier):
+        return low[:-1]
     if is_plain(identifier):
         return stem(low)
     split = parts(identifier)
-    return low if split == [low] else " ".join((low, *map(stem, split)))
+    return low if split == (low,) else " ".join((low, *map(stem, split)))

@@ -113,6 +113,54 @@ def test_methods_belong_to_their_class_and_private_ones_to_nobody(toolkit: Root)
     assert not any("Secret" in name for name in chunks)
 
 
+def test_the_driver_s_versions_of_a_function_lead_to_the_name_that_programs_use() -> None:
+    text = "/** \\brief Frees a box */ int CUDAAPI cuBoxFree(void *box); int CUDAAPI cuBoxFree_v2(void *box);"
+    (chunk,) = header_chunks(declarations(text), Place("driver", "1", "cuda.h", "toolkit"))
+    assert (chunk.symbol, chunk.brief, chunk.aliases) == ("cuBoxFree", "Frees a box", ("cuBoxFree_v2",))
+
+
+def test_a_function_for_64_bit_sizes_is_another_name_of_the_plain_one() -> None:
+    found = chunks_of(
+        "int shelfScale_v2(int n);\nint shelfScale_v2_64(long n);\n#define shelfScale shelfScale_v2\n"
+    )
+    assert set(found) == {"shelfScale"}
+    assert set(found["shelfScale"].aliases) == {"shelfScale_v2", "shelfScale_v2_64", "shelfScale_64"}
+    assert len(found["shelfScale"].signature.splitlines()) == 2
+
+
+def test_a_bare_macro_that_names_another_symbol_is_that_one_s_alias() -> None:
+    found = chunks_of(
+        "/** Puts a box down. */\nint shelfPutA(int);\n#define shelfPut shelfPutA\n"
+        "#define shelfPlace shelfPut\n#define shelfElsewhere otherName\n"
+    )
+    assert set(found["shelfPutA"].aliases) == {"shelfPut", "shelfPlace"}
+    assert "shelfPut" not in found
+    assert found["shelfElsewhere"].kind == "macro"
+
+
+@pytest.mark.parametrize(
+    ("comment", "brief"),
+    [
+        (
+            "Gather\n *\n * Each shelf sends its boxes to the root.",
+            "Gather: Each shelf sends its boxes to the root.",
+        ),
+        ("int shelfGather(int)\n *\n * Collects boxes from all shelves.", "Collects boxes from all shelves."),
+        ("Collects boxes.\n *\n * From all the shelves there are.", "Collects boxes."),
+        ("Gather", "Gather"),
+    ],
+)
+def test_a_first_sentence_that_only_repeats_the_name_goes_on_to_the_next(comment: str, brief: str) -> None:
+    assert chunks_of(f"/**\n * {comment}\n */\nint shelfGather(int count);\n")["shelfGather"].brief == brief
+
+
+def test_a_method_says_what_its_class_is_for(toolkit: Root) -> None:
+    text = (toolkit.folder / "cccl/cub/block/crowd_sum.cuh").read_text(encoding="utf-8")
+    assert (
+        "Member of CrowdSum: Sums the items of a crowd of threads." in chunks_of(text)["CrowdSum::Sum"].text
+    )
+
+
 def test_a_header_of_macros_only_is_read() -> None:
     chunks = chunks_of("#define LEFT 1\n#define RIGHT(x) \\\n  ((x) + LEFT)\n#define EMPTY\n")
     assert chunks["RIGHT"].signature == "#define RIGHT(x) ((x) + LEFT)"

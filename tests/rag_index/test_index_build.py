@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from stitch_rag.build import build_index, clear_index, index_status
+from stitch_rag.chunks import Chunk
 from stitch_rag.inputs import header_inputs, note_input
 from stitch_rag.place import IndexPlace
 from stitch_rag.reader import HOW_TO_BUILD, Reader
@@ -74,7 +75,7 @@ def test_a_file_of_no_known_library_is_not_indexed() -> None:
 
 def test_a_second_build_reads_only_what_changed(toolkit: Root, place: IndexPlace) -> None:
     first = build_index(place, roots=[toolkit])
-    assert first.read == first.files == 7
+    assert first.read == first.files == 8
     again = build_index(place, roots=[toolkit])
     assert (again.read, again.removed, again.fingerprint) == (0, 0, first.fingerprint)
     changed = toolkit.folder / "driver_types.h"
@@ -90,8 +91,24 @@ def test_a_second_build_reads_only_what_changed(toolkit: Root, place: IndexPlace
     assert index_status(place, roots=[toolkit]).fresh
 
 
+def test_of_two_headers_that_declare_a_function_the_one_that_explains_it_is_shown(
+    toolkit: Root, place: IndexPlace
+) -> None:
+    echo = toolkit.folder / "cuda_device_runtime_api.h"
+    echo.write_text("extern int shelfTakeBox(void **box);\n", encoding="utf-8")
+    build_index(place, roots=[toolkit])
+    reader = Reader(place.folder.parent)
+    assert reader.search("shelfTakeBox").hits[0].summary.startswith("Takes a box from a shelf")
+    assert reader.entry("shelfTakeBox").summary.startswith("Takes a box from a shelf")
+    runtime = toolkit.folder / "cuda_runtime_api.h"
+    runtime.write_text("#define CUDART_VERSION 98070\n", encoding="utf-8")
+    build_index(place, roots=[toolkit])
+    assert reader.entry("shelfTakeBox").path == str(echo)
+    reader.close()
+
+
 def test_a_build_that_was_killed_goes_on_from_where_it_stopped(toolkit: Root, place: IndexPlace) -> None:
-    inputs = header_inputs([toolkit])
+    inputs = header_inputs(find_headers([toolkit]))
     place.folder.mkdir(parents=True)
     half = IndexStore.create(place.building)
     half.put_file(inputs[0].place, inputs[0].sha256, inputs[0].read())
@@ -102,10 +119,27 @@ def test_a_build_that_was_killed_goes_on_from_where_it_stopped(toolkit: Root, pl
     assert not index_status(place, roots=[toolkit]).half_built
 
 
+def test_files_that_are_stored_together_are_all_there_or_none(place: IndexPlace) -> None:
+    store = IndexStore.create()
+
+    def stopped() -> None:
+        with store.together():
+            store.put_file("a", "1", [Chunk("shelfA", "function", "cudart", None)])
+            raise StoreError("stopped", hint="none")
+
+    with pytest.raises(StoreError):
+        stopped()
+    assert (store.files(), store.count(), store.by_name("shelfA")) == ({}, 0, [])
+    with store.together():
+        store.put_file("a", "1", [Chunk("shelfA", "function", "cudart", None)])
+    assert store.files() == {"a": "1"}
+    store.close()
+
+
 def test_an_input_that_fails_half_way_leaves_none_of_its_entries(toolkit: Root, place: IndexPlace) -> None:
     place.folder.mkdir(parents=True)
     store = IndexStore.create(place.building)
-    chunks = header_inputs([toolkit])[0].read()
+    chunks = header_inputs(find_headers([toolkit]))[0].read()
 
     def broken():
         yield chunks[0]
@@ -123,12 +157,12 @@ def test_a_damaged_or_older_file_is_built_anew(toolkit: Root, place: IndexPlace)
     place.building.write_bytes(b"\0" * 5000)
     reader = Reader(place.folder.parent)
     assert reader.search("pinned memory").mode == "notes"
-    assert build_index(place, roots=[toolkit]).read == 7
+    assert build_index(place, roots=[toolkit]).read == 8
     with sqlite3.connect(place.index) as db:
         db.execute("UPDATE meta SET value = '0' WHERE key = 'schema'")
     db.close()
     assert not index_status(place, roots=[toolkit]).exists
-    assert build_index(place, roots=[toolkit]).read == 7
+    assert build_index(place, roots=[toolkit]).read == 8
     reader.close()
 
 
@@ -193,7 +227,7 @@ def test_an_unwritable_cache_is_an_error_that_names_it(toolkit: Root, tmp_path: 
 
 def test_without_any_toolkit_the_notes_are_indexed_and_the_report_says_so(place: IndexPlace) -> None:
     report = build_index(place, roots=[])
-    assert {row.library for row in report.libraries} == {"notes", "compiler"}
+    assert {row.library for row in report.libraries} == {"notes", "compiler", "language"}
     assert "CUDA_HOME" in report.notices[0]
 
 
@@ -215,6 +249,6 @@ def test_two_toolkits_are_both_there_and_one_hit_names_both(
 def test_progress_and_report_can_be_sent(toolkit: Root, place: IndexPlace) -> None:
     said: list[str] = []
     report = build_index(place, roots=[toolkit], progress=said.append)
-    assert "7 files, 7 of them to read" in said[0]
+    assert "8 files, 8 of them to read" in said[0]
     assert json.loads(report.canonical_json())["chunks"] == report.chunks
     assert note_input().place == "notes"

@@ -9,6 +9,7 @@ GOOD = """+++
 title = "Stack boxes"
 when = "There are boxes."
 symbols = ["shelfPutBox"]
+asked = ["boxes fall down"]
 +++
 ## What to do
 Stack.
@@ -34,6 +35,7 @@ def test_every_packaged_note_has_title_occasion_and_the_four_sections() -> None:
         assert note.title
         assert note.when
         assert len(note.body) > 400, note.slug
+        assert len(set(note.asked)) == len(note.asked) >= 7, note.slug
     assert len({note.title for note in notes}) == len(notes)
 
 
@@ -42,6 +44,7 @@ def test_a_note_becomes_one_entry_that_its_file_name_leads_to() -> None:
     assert (chunk.symbol, chunk.kind, chunk.aliases) == ("Stack boxes", "note", ("stack-boxes",))
     assert chunk.brief == "There are boxes."
     assert "__global__ void f() {}" in chunk.text
+    assert chunk.asked == ("boxes fall down",)
 
 
 def test_the_fragments_of_a_note_are_its_code() -> None:

@@ -105,6 +105,25 @@ def shared_reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     reader.close()
 
 
+def test_the_driver_s_name_for_the_same_thing_is_told_and_takes_no_place_of_its_own(
+    toolkit: Root, place: IndexPlace
+) -> None:
+    (toolkit.folder / "cuda.h").write_text(
+        "#define CUDA_VERSION 98070\n/** \\brief Paints a box */\nCUresult CUDAAPI cuBoxPaint(CUbox box);\n",
+        encoding="utf-8",
+    )
+    runtime = toolkit.folder / "cuda_runtime_api.h"
+    declared = "/** \\brief Paints a box */\nextern __host__ cudaError_t CUDARTAPI cudaBoxPaint(void *box);\n"
+    runtime.write_text(f"{runtime.read_text(encoding='utf-8')}{declared}", encoding="utf-8")
+    build_index(place, roots=[toolkit])
+    reader = Reader(place.folder.parent)
+    found, asked = reader.search("paint a box"), reader.search("driver call that paints a box")
+    reader.close()
+    assert (found.hits[0].symbol, found.hits[0].twin) == ("cudaBoxPaint", "cuBoxPaint")
+    assert "cuBoxPaint" not in [hit.symbol for hit in found.hits]
+    assert (asked.hits[0].symbol, asked.hits[0].twin) == ("cuBoxPaint", "cudaBoxPaint")
+
+
 def test_filters_keep_what_they_name(reader: Reader) -> None:
     found = reader.search("box shelf", filters=Filters(kinds=("enumerator",)))
     assert {hit.kind for hit in found.hits} == {"enumerator"}
@@ -149,6 +168,27 @@ def test_of_a_long_question_the_beginning_is_read() -> None:
     assert len(question.words) == MOST_WORDS
 
 
+@pytest.mark.parametrize(
+    ("query", "slug"),
+    [
+        ("every thread bumps the same counter and it gets slower", "atomics"),
+        ("the last wave leaves most multiprocessors idle", "persistent-kernels"),
+    ],
+)
+def test_a_symptom_leads_to_the_note_in_whose_words_it_is_asked(
+    shared_reader: Reader, query: str, slug: str
+) -> None:
+    hits = shared_reader.search(query).hits
+    assert hits[0].path == f"stitch_rag/notes/{slug}.md"
+    assert "serialises: contention on one hot address" not in hits[0].text
+
+
+def test_what_no_header_explains_is_answered_in_our_words(shared_reader: Reader) -> None:
+    hit = shared_reader.search("keep the compiler from inlining a device function").hits[0]
+    assert (hit.symbol, hit.library) == ("__noinline__", "language")
+    assert shared_reader.search("mbarrier_expect_tx").hits[0].symbol == "cuda::ptx::mbarrier_arrive_expect_tx"
+
+
 def test_the_hits_for_diagnostics_come_in_order_each_question_once(reader: Reader) -> None:
     found = reader.resolve(["CUDA identifier shelfPutBoxAsinc is undefined", "", "shelfFull", "shelfFull"])
     assert [row.query for row in found] == ["CUDA identifier shelfPutBoxAsinc is undefined", "shelfFull"]
@@ -165,11 +205,14 @@ def test_the_hits_for_diagnostics_come_in_order_each_question_once(reader: Reade
         ("__shfl_down_sync", ["shfl", "down", "sync"]),
         ("SHELF_TILE_64x128", ["shelf", "tile", "64x128"]),
         ("float4", ["float", "4"]),
+        ("numSMs", ["num", "sm"]),
+        ("surf2Dwrite", ["surf", "2d", "write"]),
+        ("cudnnSetTensor4dDescriptor", ["cudnn", "set", "tensor", "4d", "descriptor"]),
         ("___", []),
     ],
 )
 def test_identifiers_fall_into_their_parts(identifier: str, expected: list[str]) -> None:
-    assert parts(identifier) == expected
+    assert list(parts(identifier)) == expected
 
 
 @pytest.mark.parametrize(
@@ -180,10 +223,48 @@ def test_identifiers_fall_into_their_parts(identifier: str, expected: list[str])
         ("synchronize", "synchronization", "synchronise", "synchronizing"),
         ("map", "mapped", "mapping", "maps"),
         ("launch", "launches", "launching"),
+        ("half", "halves"),
+        ("write", "written", "wrote", "writing"),
+        ("cublas", "cublas"),
     ],
 )
 def test_inflections_of_a_word_share_a_stem(family: tuple[str, ...]) -> None:
     assert len({stem(word) for word in family}) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("SMs and CTAs", "sm and cta"),
+        ("the JIT's log", "the jit log"),
+        ("cuBLASLt and PyTorch", "cublaslt cublas lt and pytorch torch"),
+        ("NaN", "nan"),
+    ],
+)
+def test_acronyms_and_products_are_words_and_not_names_of_code(text: str, expected: str) -> None:
+    assert index_words(text) == expected
+    assert read_question(text).named_share == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a shelf, e.g. a wide one", ["shelf", "wide"]),
+        ("bitwise OR over a shelf", ["bitwiz", "or", "shelf"]),
+        ("between 0.0 and 0.5", ["0", "0_5"]),
+        ("CUshelfBox", ["cushelfbox", "cu", "shelf", "box"]),
+        ("boxHtoD", ["boxhtod", "box", "htod"]),
+        ("rsqrtf_fast", ["rsqrtf_fast", "rsqrt", "fast"]),
+    ],
+)
+def test_a_question_falls_into_these_words(text: str, expected: list[str]) -> None:
+    assert [word.stem for word in read_question(text).words] == expected
+
+
+def test_filler_counts_less_than_what_is_asked_for() -> None:
+    weights = {word.stem: word.weight for word in read_question("still how many other kernels").words}
+    assert "still" not in weights
+    assert weights["many"] == weights["other"] < weights["kernel"]
 
 
 @given(st.text(max_size=80))

@@ -10,6 +10,7 @@ from stitch_rag.diagnostics import message_chunks
 from stitch_rag.docstrings import Target, docstring_chunks, read_docstrings
 from stitch_rag.glossary import explained, phrases_text
 from stitch_rag.inputs import docstring_input, error_input
+from stitch_rag.language import language_chunks
 from stitch_rag.runtime_errors import find_runtime, read_errors
 from stitch_rag.sources import Root, find_roots
 
@@ -37,7 +38,7 @@ def test_an_interpreter_without_the_modules_or_that_is_none_gives_nothing(tmp_pa
 
 
 def test_the_runtime_s_messages_are_read_where_it_is_installed(tmp_path: Path) -> None:
-    assert error_input([Root(tmp_path, "nowhere")]) is None
+    assert error_input([Root(tmp_path, "nowhere")], None) is None
     (tmp_path / "libcudart.so").write_bytes(b"no library")
     assert read_errors(tmp_path / "libcudart.so", None) == []
     library = find_runtime(root.folder for root in find_roots())
@@ -68,10 +69,22 @@ def test_an_undocumented_symbol_gets_our_sentence_and_a_documented_one_our_words
 def test_how_people_ask_leads_to_a_symbol_and_is_never_shown() -> None:
     chunk = Chunk("cudaMalloc", "function", "cudart", "13.0", brief="Allocate memory on the device")
     found = explained([chunk])[0]
-    assert "buffer" in found.keywords
+    assert any("buffer" in said for said in found.asked)
     assert (found.brief, found.text) == (chunk.brief, chunk.text)
 
 
-def test_each_name_has_one_phrase() -> None:
-    names = [name for key in tomllib.loads(phrases_text()) for name in key.split()]
-    assert len(names) == len(set(names))
+def test_phrases_of_several_lines_add_up_and_each_way_to_ask_is_one() -> None:
+    lines = [said for key, said in tomllib.loads(phrases_text()).items() if "tiled_partition" in key.split()]
+    (found,) = explained([bare("tiled_partition")])
+    assert len(lines) >= 2
+    assert len(found.asked) >= sum(said.count(", ") + 1 for said in lines) - 1
+    assert len(set(found.asked)) == len(found.asked)
+
+
+def test_names_that_no_header_explains_are_told_once_and_as_code_writes_them() -> None:
+    chunks = list(language_chunks())
+    assert len(chunks) >= 30
+    assert len({name for chunk in chunks for name in (chunk.symbol, *chunk.aliases)}) == sum(
+        1 + len(chunk.aliases) for chunk in chunks
+    )
+    assert all(chunk.brief and chunk.text and chunk.asked for chunk in chunks)

@@ -13,7 +13,7 @@ from stitch_rag.place import IndexPlace
 from stitch_rag.reader import Reader
 from stitch_rag.sources import Root
 from stitch_rag.vectors.client import START_S, VectorChild
-from stitch_rag.vectors.embed import embedded_text, vector_id, worth_embedding
+from stitch_rag.vectors.embed import embedded_texts, vectors_of, worth_embedding
 from stitch_rag.vectors.model import EmbeddingModel, find_model, folder_fingerprint
 
 QUESTION = "stow crates and cartons on a rack"
@@ -41,10 +41,18 @@ def test_other_weights_have_another_fingerprint(tmp_path: Path) -> None:
 def test_another_text_of_an_entry_has_another_vector() -> None:
     chunk = Chunk("cudaStackBox", "function", "cudart", "1", brief="Stacks a box.")
     other = Chunk("cudaStackBox", "function", "cudart", "1", brief="Stacks two boxes.")
-    assert embedded_text(chunk).startswith("cudaStackBox (cuda stack box). Stacks a box.")
-    assert vector_id(chunk) != vector_id(other)
+    assert embedded_texts(chunk) == ["cuda stack box: Stacks a box.  "]
+    assert vectors_of(chunk).keys().isdisjoint(vectors_of(other))
     assert worth_embedding(chunk)
     assert not worth_embedding(Chunk("x", "macro", "cudart", "1"))
+
+
+def test_each_way_to_ask_for_a_note_has_a_vector_of_its_own_and_those_for_a_symbol_share_one() -> None:
+    asked = ("boxes fall down", "the rack is full")
+    note = Chunk("Stack boxes", "note", "notes", None, brief="There are boxes.", asked=asked)
+    symbol = Chunk("cudaStackBox", "function", "cudart", "1", brief="Stacks a box.", asked=asked)
+    assert embedded_texts(note)[1:] == ["Stack boxes", "There are boxes.", *asked]
+    assert embedded_texts(symbol)[1:] == ["boxes fall down, the rack is full"]
 
 
 def test_a_child_that_cannot_start_is_not_ready_and_answers_nothing(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The question sets keep the promises of their README."""
 
+import hashlib
 import re
 from collections import Counter
 from pathlib import Path
@@ -13,9 +14,12 @@ from stitch_tools.compile.toolchain import cuda_root, find_nvcc
 from stitch_tools.errors import EnvironmentMissingError
 
 QUESTIONS = Path(__file__).parent / "questions"
-HALF_A, HALF_B, SET_C = (
-    read_questions(QUESTIONS / name) for name in ("half_a.jsonl", "half_b.jsonl", "set_c.jsonl")
+HALF_A, HALF_B, SET_C, D_READ, D_KEPT = (
+    read_questions(QUESTIONS / name)
+    for name in ("half_a.jsonl", "half_b.jsonl", "set_c.jsonl", "set_d_read.jsonl", "set_d_kept.jsonl")
 )
+SET_D = D_READ + D_KEPT
+FRESH = pytest.mark.parametrize("fresh", [SET_C, SET_D], ids=["c", "d"])
 
 
 def contains_its_answer(row: QuestionRow) -> bool:
@@ -34,31 +38,39 @@ def test_there_are_enough_questions_and_the_halves_share_none() -> None:
     assert abs(len(first) - len(second)) <= 2
 
 
-def test_the_fresh_set_is_large_enough_and_repeats_no_question() -> None:
-    fresh = questions_of(SET_C)
-    assert len(fresh) == len(SET_C) >= 130
-    assert not fresh & (questions_of(HALF_A) | questions_of(HALF_B))
+@pytest.mark.parametrize(
+    ("rows", "older", "least"),
+    [(SET_C, HALF_A + HALF_B, 130), (SET_D, HALF_A + HALF_B + SET_C, 240)],
+    ids=["c", "d"],
+)
+def test_a_fresh_set_is_large_enough_and_repeats_no_question(
+    rows: list[QuestionRow], older: list[QuestionRow], least: int
+) -> None:
+    fresh = questions_of(rows)
+    assert len(fresh) == len(rows) >= least
+    assert not fresh & questions_of(older)
 
 
 def test_each_set_asks_of_every_kind() -> None:
-    first, second, fresh = ({row.kind for row in rows} for rows in (HALF_A, HALF_B, SET_C))
-    assert first == second == fresh
-    assert len(first) >= 12
+    kinds = [{row.kind for row in rows} for rows in (HALF_A, HALF_B, SET_C, SET_D)]
+    assert all(found == kinds[0] for found in kinds)
+    assert len(kinds[0]) >= 12
 
 
-def test_the_fresh_set_asks_of_each_kind_as_often_as_the_halves_do() -> None:
+@FRESH
+def test_a_fresh_set_asks_of_each_kind_as_often_as_the_halves_do(fresh: list[QuestionRow]) -> None:
     halves = Counter(row.kind for row in HALF_A + HALF_B)
-    fresh = Counter(row.kind for row in SET_C)
+    found = Counter(row.kind for row in fresh)
     for kind, count in halves.items():
-        assert abs(fresh[kind] / len(SET_C) - count / len(HALF_A + HALF_B)) < 0.03, kind
+        assert abs(found[kind] / len(fresh) - count / len(HALF_A + HALF_B)) < 0.03, kind
 
 
-@pytest.mark.parametrize("rows", [HALF_A + HALF_B, SET_C], ids=["halves", "fresh"])
+@pytest.mark.parametrize("rows", [HALF_A + HALF_B, SET_C, SET_D], ids=["halves", "c", "d"])
 def test_at_most_a_third_contains_the_answer_s_symbol(rows: list[QuestionRow]) -> None:
     assert sum(map(contains_its_answer, rows)) * 3 <= len(rows)
 
 
-@pytest.mark.parametrize("rows", [HALF_A, HALF_B, SET_C], ids=["a", "b", "c"])
+@pytest.mark.parametrize("rows", [HALF_A, HALF_B, SET_C, SET_D], ids=["a", "b", "c", "d"])
 def test_every_answer_is_a_name_and_notes_and_messages_among_them_exist(rows: list[QuestionRow]) -> None:
     known = {f"note:{note.slug}" for note in load_notes()} | {
         f"diag:{slug}" for chunk in message_chunks() for slug in chunk.aliases
@@ -71,8 +83,25 @@ def test_every_answer_is_a_name_and_notes_and_messages_among_them_exist(rows: li
             assert answer in known or not answer.startswith(("note:", "diag:")), answer
 
 
+def test_the_readme_says_what_each_set_is_for_and_that_the_last_is_not_tuned_on() -> None:
+    readme = (QUESTIONS / "README.md").read_text(encoding="utf-8")
+    assert {path.name for path in QUESTIONS.glob("*.jsonl")} == set(re.findall(r"^- `(\S+)`:", readme, re.M))
+    assert "`set_d_kept.jsonl`: **held out: not used for tuning.**" in readme
+
+
+def test_set_d_is_split_by_the_hash_of_each_question() -> None:
+    def begins_low(row: QuestionRow) -> bool:
+        return int(hashlib.sha256(row.question.encode("utf-8")).hexdigest()[0], 16) < 8
+
+    assert all(map(begins_low, D_READ))
+    assert not any(map(begins_low, D_KEPT))
+
+
 @pytest.mark.nvcc
-def test_the_runtime_s_and_driver_s_names_of_the_fresh_set_stand_in_the_toolkit_s_headers() -> None:
+@FRESH
+def test_the_runtime_s_and_driver_s_names_of_a_fresh_set_stand_in_the_toolkit_s_headers(
+    fresh: list[QuestionRow],
+) -> None:
     try:
         nvcc = find_nvcc()
     except EnvironmentMissingError as error:
@@ -88,10 +117,10 @@ def test_the_runtime_s_and_driver_s_names_of_the_fresh_set_stand_in_the_toolkit_
         "texture_types.h",
         "library_types.h",
     )
-    more = ("cuda_device_runtime_api.h", "cuda_occupancy.h", "driver_functions.h")
+    more = ("cuda_device_runtime_api.h", "cuda_occupancy.h", "cuda_profiler_api.h", "driver_functions.h")
     text = "".join((include / name).read_text(encoding="utf-8", errors="replace") for name in headers + more)
     known = set(re.findall(r"\w+", text))
-    named = {answer for row in SET_C for answer in row.answers}
+    named = {answer for row in fresh for answer in row.answers}
     ours = {name for name in named if re.match(r"cuda|CUDA_|cu[A-Z]|CU[a-z_]", name) and "." not in name}
     assert len(ours) > 150
     assert not ours - known

@@ -47,6 +47,8 @@ _WORDS = {
     "short": "",
 }
 _COMMAND = re.compile(r"[\\@](\w+)(?:\{[^}\n]*\})?[ \t]?")
+_PLACEHOLDER = re.compile(r"___\w+?___")
+"""What a vendor's scripts were to replace."""
 _LINK = re.compile(r"(?<![\w:])(?:::|#)(?=[A-Za-z_])")
 _ROLE = re.compile(r":(?:cpp:)?\w+:`([^`<]+?)[ ]*(?:<[^`>]*>)?`")
 _TAG = re.compile(r"</?[a-zA-Z][^>\n]{0,80}>")
@@ -72,15 +74,26 @@ def read_comment(raw: str) -> Comment:
     """The content of one comment, or of several adjacent line comments joined by line breaks."""
     body = _DELIMITERS.sub("", raw.strip().replace("\r", "")) if raw.lstrip().startswith("/*") else raw
     body = _RULE_LINE.sub("", _LINE_START.sub("", body))
+    body = _PLACEHOLDER.sub("", body)
+    see = group = ""
+    if "@" in body or "\\" in body:
+        body, see, group = _without_commands(body)
+    if "#" in body or "::" in body:
+        body = _LINK.sub("", body)
+    body = _TAG.sub("", _ROLE.sub(r"\1", body)).replace("``", "`")
+    text = _HEADING.sub("", _tidy(body))
+    return Comment(first_sentence(text), text, see, group)
+
+
+def _without_commands(body: str) -> tuple[str, str, str]:
+    """The text with doxygen's commands as words, the names that it refers to, and a group's title."""
     body = _DROPPED_BLOCK.sub("", body)
     group = _GROUP.search(body)
     see = " ".join(name for match in _SEE.finditer(body) for name in re.findall(r"\w{3,}", match["names"]))
     body = _DROPPED_LINE.sub("", _SEE.sub("", body))
     body = _PARAM.sub(lambda match: f"Parameter {match[1]}: ", body)
     body = _COMMAND.sub(lambda match: _WORDS.get(match[1], ""), body)
-    body = _TAG.sub("", _ROLE.sub(r"\1", _LINK.sub("", body))).replace("``", "`")
-    text = _HEADING.sub("", _tidy(body))
-    return Comment(first_sentence(text), text, see, group["title"].strip() if group else "")
+    return body, see, group["title"].strip() if group else ""
 
 
 def first_sentence(text: str) -> str:

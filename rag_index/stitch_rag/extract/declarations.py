@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal
 
 from stitch_rag.extract.comments import Comment, read_comment
@@ -17,29 +18,36 @@ _TYPE_HEAD = re.compile(
 )
 _NAMESPACE = re.compile(r"\bnamespace\b(?:\s+(?P<name>[\w:]+))?[^()]*$")
 _EXTERN_C = re.compile(r'extern\s+"C(?:\+\+)?"\s*$')
-_TEMPLATE = re.compile(r"^\s*template\s*<")
+_TEMPLATE_HEAD = re.compile(r"^(\s*template\s*<(?:[^<>]|<(?:[^<>]|<[^<>]*>)*>)*>)", re.DOTALL)
+_DOCUMENTS = re.compile(r"/\*[*!](?!\*)|//[/!]")
 _ATTRIBUTE = re.compile(
     r"__attribute__\s*\(\((?:[^()]|\([^()]*\))*\)\)|__declspec\s*\([^()]*\)|\[\[[^\]]*\]\]"
     r"|\balignas\s*\([^()]*\)|\b__(?:CUDA_)?(?:align|ALIGN)__\s*\([^()]*\)|\b\w*(?:DEPRECAT|deprecat)\w*(?:\s*\((?:[^()]|\([^()]*\))*\))?"
     r"|\brequires\s*\([^()]*\)|\bCUDART_VERSION\b"
 )
+_ATTRIBUTE_HINT = re.compile(
+    r"__attribute__|__declspec|\[\[|align|ALIGN|DEPRECAT|deprecat|requires|CUDART_VERSION"
+)
+"""Without one of these a statement has no attribute; that is found out faster."""
 _NOISE = re.compile(
-    r"\b(?:extern|CUDARTAPI(?:_CDECL)?|CUDAAPI|CUDACRTAPI|CUBLAS(?:LT)?WINAPI|CUDNNWINAPI|CUBLAS(?:LT)?API|NCCLAPI|"
+    r"(?:extern|CUDARTAPI(?:_CDECL)?|CUDAAPI|CUDACRTAPI|CUBLAS(?:LT)?WINAPI|CUDNNWINAPI|CUBLAS(?:LT)?API|NCCLAPI|"
     r"CUSPARSE(?:LT)?API|CUPTIAPI|NVTX_\w*API|NVTX_DECLSPEC|CUDART_DEVICE|CUDART_CB|CUDA_CB|CUDAAPI|CUPTIUTILAPI|"
     r"__cudart_builtin__|__device_builtin\w*__|__CUDA_\w*DECL__|__CUDA_MATH_CRTIMP|_CRTIMP|__THROW|__NV_NOEXCEPT|"
     r"__NV_SILENCE\w*|_CCCL_\w+|CUB_RUNTIME_FUNCTION|THRUST_RUNTIME_FUNCTION|_LIBCUDACXX_\w+|__forceinline__|"
     r"__DEF_IF_HOST|__specialization_static|__inline__|__VECTOR_FUNCTIONS_DECL__|__DEVICE_\w+_DECL__|__SM_\w+_DECL__|"
     r"inline|static|_CG_\w+|_CUDA_\w+_QUALIFIER|__CUDA_MMA_DEVICE_DECL__|__SM_\w+__|CUTLASS_\w+|CUTE_\w+|"
-    r"constexpr|CUDNN_DEPRECATED\w*)\b(?!\s*::)"
+    r"constexpr|CUDNN_DEPRECATED\w*)"
 )
-_CALL = re.compile(r"(?P<name>(?:operator\s*(?:\(\)|[^\s(\w]+|\w+))|~?[A-Za-z_][\w:]*)\s*\(")
+"""Whole words that say nothing of a declaration."""
+_WORD = re.compile(r"\w++(?!\s*::)")
+_CALL = re.compile(r"(?P<name>(?:operator\s*(?:\(\)|[^\s(\w]+|\w+))|~?(?<!\w)[A-Za-z_][\w:]*+)\s*+\(")
 _NO_FUNCTION = re.compile(
     r"(?:if|for|while|switch|return|sizeof|decltype|noexcept|requires|static_assert|defined|asm|__asm__|alignas|"
     r"__launch_bounds__|__align__|__builtin_align__|catch|throw)"
 )
 _MACRO = re.compile(r"^\s*#\s*define\s+(?P<name>\w+)(?P<arguments>\([^)]*\))?\s*(?P<value>.*)$", re.DOTALL)
 _CONDITION = re.compile(r"^\s*#\s*(?P<word>if|ifdef|ifndef|elif|else|endif)\b")
-_LICENSE = re.compile(r"copyright|all rights reserved|SPDX-License|limitation of liability", re.IGNORECASE)
+_LICENSE = ("copyright", "all rights reserved", "spdx-license", "limitation of liability")
 _BODY_MACRO = re.compile(r"\b__DEF_IF_HOST\b")
 _LONE_MACRO = re.compile(r"^[ \t]*[A-Z_][A-Z0-9_]{3,}(?:\([^()\n]*\))?[ \t]*(?=\n)", re.MULTILINE)
 _ANGLES = re.compile(r"<[^<>]*>")
@@ -90,6 +98,7 @@ class _Reader:
         self._statement = ""
         self._line = 0
         self._pending: list[Token] = []
+        """The last comment: one token, or line comments below each other."""
         self._last: Declaration | None = None
         self._last_line = 0
         self._closed: Declaration | None = None
@@ -136,10 +145,13 @@ class _Reader:
         if "defgroup" in token.text or "addtogroup" in token.text:
             self._emit_group(token)
             return
+        low = token.text.lower()
+        if any(words in low for words in _LICENSE):
+            return
         last = self._pending[-1] if self._pending else None
         if last is not None and last.end >= token.start - 1 and _both_lines(last, token):
-            token = Token("comment", f"{last.text}\n{token.text}", last.start, token.end)
-        if not _LICENSE.search(token.text):
+            self._pending.append(token)
+        else:
             self._pending = [token]
 
     def _document_last(self, token: Token) -> None:
@@ -198,11 +210,12 @@ class _Reader:
             self._take_enumerators(token, scope)
             return
         text = token.text
-        if scope is not None and scope.kind == "type":
+        if scope is not None and scope.kind == "type" and ":" in text:
             for access in re.finditer(r"\b(public|private|protected)\s*:(?!:)", text):
                 scope.private = access[1] != "public"
             text = re.sub(r"\b(?:public|private|protected)\s*:(?!:)", "", text)
-        text = _LONE_MACRO.sub("", text)
+        if "\n" in text:
+            text = _LONE_MACRO.sub("", text)
         if not self._statement.strip():
             self._line = token.start + _leading_lines(text)
         self._statement += text
@@ -244,7 +257,7 @@ class _Reader:
             return
         if _EXTERN_C.search(self._statement) or not statement:
             self._scopes.append(_Scope("space" if statement or self._statement.strip() else "body"))
-        elif namespace := _NAMESPACE.search(statement):
+        elif "namespace" in statement and (namespace := _NAMESPACE.search(statement)):
             self._scopes.append(_Scope("space", namespace["name"] or ""))
         elif head := self._type_head(statement):
             self._scopes.append(head)
@@ -258,6 +271,8 @@ class _Reader:
         self._pending = []
 
     def _type_head(self, statement: str) -> _Scope | None:
+        if not any(key in statement for key in ("enum", "struct", "union", "class")):
+            return None
         plain = _without_angles(re.sub(r"<<|>>=|->", " ", statement)).replace("template", " ")
         match = _TYPE_HEAD.match(plain)
         if match is None or "(" in plain:
@@ -355,12 +370,9 @@ class _Reader:
 
     def _emit_function(self, statement: str, token: Token) -> bool:
         """Whether `statement` declared a function; it is added."""
-        head = re.sub(
-            r"^(\s*template\s*<(?:[^<>]|<(?:[^<>]|<[^<>]*>)*>)*>)",
-            "",
-            _ATTRIBUTE.sub(" ", statement),
-            flags=re.DOTALL,
-        )
+        head = _without_attributes(statement)
+        if "template" in head:
+            head = _TEMPLATE_HEAD.sub("", head)
         match = _CALL.search(head)
         while match is not None and _NO_FUNCTION.fullmatch(match["name"]):
             match = _CALL.search(head, match.end())
@@ -382,7 +394,7 @@ class _Reader:
         return "::".join(name for name in names if not name.startswith(("_V_", "__4", "_CCCL", "__detail")))
 
     def _clean(self) -> str:
-        return _NOISE.sub("", _ATTRIBUTE.sub(" ", self._statement)).strip()
+        return _WORD.sub(_without_noise, _without_attributes(self._statement)).strip()
 
     def _add(self, row: Declaration, last_line: int) -> None:
         self.found.append(row)
@@ -396,14 +408,26 @@ class _Reader:
         """The pending comment, if it is a documentation comment or ends right above `line`."""
         if not self._pending:
             return Comment()
-        pending = self._pending[-1]
-        documents = re.match(r"/\*[*!](?!\*)|//[/!]", pending.text) is not None
-        near = 0 <= line - pending.end <= (4 if documents else 1)
-        return read_comment(pending.text) if near else Comment()
+        documents = _DOCUMENTS.match(self._pending[0].text) is not None
+        near = 0 <= line - self._pending[-1].end <= (4 if documents else 1)
+        return read_comment("\n".join(token.text for token in self._pending)) if near else Comment()
 
 
 def _both_lines(first: Token, second: Token) -> bool:
     return first.text.startswith("//") and second.text.startswith("//")
+
+
+def _without_attributes(text: str) -> str:
+    return _ATTRIBUTE.sub(" ", text) if _ATTRIBUTE_HINT.search(text) else text
+
+
+def _without_noise(match: re.Match[str]) -> str:
+    return "" if _is_noise(match[0]) else match[0]
+
+
+@lru_cache(maxsize=20_000)
+def _is_noise(word: str) -> bool:
+    return _NOISE.fullmatch(word) is not None
 
 
 def _without_angles(text: str) -> str:

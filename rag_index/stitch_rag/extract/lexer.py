@@ -6,27 +6,26 @@ regular enough for this. Nothing here fails: what is not understood is code.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 TokenKind = Literal["comment", "directive", "open", "close", "end", "code"]
 
+# Runs of plain characters are possessive (++): a choice at each character would take most of an index' time.
 _TOKEN = re.compile(
     r"""
-    (?P<comment> /\*.*?(?:\*/|\Z) | //(?:\\\n|[^\n])* )
-  | (?P<directive> ^[ \t]*\#(?: \\\r?\n | /(?![*/]) | [^\n/] )* )
-  | (?P<string> "(?:\\.|[^"\\\n])*" | '(?:\\.|[^'\\\n])*' )
+    (?P<comment> /\*[^*]*+(?:\*(?!/)[^*]*+)*+(?:\*/)? | //(?:[^\n\\]++|\\\n|\\)*+ )
+  | (?P<directive> ^[ \t]*\#(?: [^\n/\\]++ | \\\r?\n | \\ | /(?![*/]) )*+ )
+  | (?P<string> "(?:[^"\\\n]++|\\.)*+" | '(?:[^'\\\n]++|\\.)*+' )
   | (?P<open> \{ )
   | (?P<close> \} )
   | (?P<end> ; )
-  | (?P<code> (?: [^/"'\#{};\n] | /(?![*/]) | \n(?![ \t]*\#) | (?<!\n)\# )+ | . | \n )
+  | (?P<code> (?: [^/"'\#{};\n]++ | /(?![*/]) | \n(?![ \t]*\#) | (?<!\n)\# )++ | . | \n )
     """,
     re.VERBOSE | re.DOTALL | re.MULTILINE,
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):
     """A piece of the file; `start` and `end` are its lines, counted from 1."""
 
     kind: TokenKind

@@ -5,11 +5,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stitch_rag.chunks import Chunk
+from stitch_rag.extract.comments import first_sentence
 from stitch_rag.extract.declarations import Declaration
+from stitch_rag.tokens import index_words, symbol_stems
 
 _RENAMING = re.compile(
     r"^(?:#define (?P<new>\w+) (?P<old>\w+)|typedef (?:struct )?(?P<before>\w+) \*?(?P<after>\w+))$"
 )
+_WIDE = re.compile(r"(\w+?)(?:_v\d+)?_64$")
+"""cuBLAS declares each function again for 64-bit sizes."""
+_PLAIN_MACRO = re.compile(r"#define (\w+) ([A-Za-z_]\w*)$")
+_DECLARES = re.compile(r"(?:[\w:<>,*& ]*[:<>,*& ])?(?P<name>\w+)\s*(?:\(.*\))?;?")
+"""A first sentence that is code."""
+_NO_SENTENCE = re.compile(r"(?:Parameter |Returns|Fields:|Values:|Note: |Requires: |- |\W)")
 _INTERNAL = re.compile(r"(?:^|::)(?:_*detail\w*|_*impl\w*|_+[a-z]\w*)(?:::|$)")
 _PLUMBING = re.compile(
     r"_H_*$|_H_INCLUDED|_HPP_*$|^_|_DECL__$|_SUPPRESS|_VISIBILITY|WINAPI$|^CUDART(?:API|_CB)$|(?:BEGIN|END)$"
@@ -49,25 +57,27 @@ def header_chunks(
     rows = [row for row in found if _is_public(row)]
     names = {row.name for row in rows if row.kind in ("function", "method")}
     renamed = {**(renamed or {}), **renamings(rows)}
-    newer = {old: new for new, old in renamed.items()}
+    newer = {old: new for new, old in renamed.items()} | _later_versions(names, place)
+    newer |= _wide(names, newer)
     enumerators: dict[str, list[Declaration]] = {}
     for row in rows:
         if row.kind == "enumerator":
             enumerators.setdefault(row.parent, []).append(row)
-    briefs = {row.name: row.comment.brief for row in rows if row.kind == "enum"}
+    briefs = {row.name: row.comment.brief for row in rows if row.kind in ("enum", "class", "struct")}
     chunks: list[Chunk] = []
     for row in rows:
         if row.kind in ("macro", "typedef") and (
-            row.name in renamed or (row.kind == "macro" and row.name in names)
+            row.name in renamed
+            or (row.kind == "macro" and (row.name in names or _is_wide(row.name, renamed)))
         ):
             continue
         if row.kind != "enumerator":
-            chunks.append(_chunk(row, place, newer, enumerators))
+            chunks.append(_chunk(row, place, newer, enumerators, briefs))
     for parent, members in enumerators.items():
         chunks += _enumerator_chunks(members, place, briefs.get(parent, ""))
     if place.library in _TEMPLATES:
         chunks = [chunk for chunk in chunks if chunk.brief]
-    return merge_overloads(chunks)
+    return _without_second_names(merge_overloads(chunks))
 
 
 def merge_overloads(chunks: Iterable[Chunk]) -> list[Chunk]:
@@ -91,6 +101,55 @@ def renamings(rows: Iterable[Declaration]) -> dict[str, str]:
     return found
 
 
+def _later_versions(names: set[str], place: Place) -> dict[str, str]:
+    """The driver's versioned functions, each with the name that programs use: cuMemFree_v2, cuMemFree."""
+    if place.library != "driver":
+        return {}
+    plain = {name: re.sub(r"_v\d+$", "", name) for name in names}
+    return {name: base for name, base in plain.items() if base != name and base in names}
+
+
+def _wide(names: set[str], newer: Mapping[str, str]) -> dict[str, str]:
+    """The functions for 64-bit sizes, each with the name of the plain one."""
+    known = names | set(newer.values())
+    matches = {name: _WIDE.match(name) for name in names}
+    return {name: match[1] for name, match in matches.items() if match and match[1] in known}
+
+
+def _is_wide(name: str, renamed: Mapping[str, str]) -> bool:
+    match = _WIDE.match(name)
+    return match is not None and match[1] in renamed
+
+
+def _without_second_names(chunks: Sequence[Chunk]) -> list[Chunk]:
+    """The chunks; a macro without a comment that only names another of them became that one's alias."""
+    matches = [_PLAIN_MACRO.match(chunk.signature) if chunk.kind == "macro" else None for chunk in chunks]
+    second = {
+        match[1]: match[2]
+        for chunk, match in zip(chunks, matches, strict=True)
+        if match is not None and not chunk.text
+    }
+    first = {
+        name for chunk in chunks if chunk.symbol not in second for name in (chunk.symbol, *chunk.aliases)
+    }
+    aliases: dict[str, list[str]] = {}
+    for name, other in second.items():
+        while other in second and other != name:
+            other = second[other]  # a macro that names a macro
+        if other in first:
+            aliases.setdefault(other, []).append(name)
+    gone = {name for names in aliases.values() for name in names}
+    return [
+        replace(chunk, aliases=(*chunk.aliases, *more)) if (more := _of(chunk, aliases)) else chunk
+        for chunk in chunks
+        if chunk.symbol not in gone
+    ]
+
+
+def _of(chunk: Chunk, aliases: Mapping[str, Sequence[str]]) -> list[str]:
+    return [name for own in (chunk.symbol, *chunk.aliases) for name in aliases.get(own, ())]
+
+
 def _is_public(row: Declaration) -> bool:
     if not row.name or _INTERNAL.search(row.parent) or _HIDDEN.search(row.name):
         return False
@@ -102,16 +161,23 @@ def _is_public(row: Declaration) -> bool:
 
 
 def _chunk(
-    row: Declaration, place: Place, newer: Mapping[str, str], enumerators: dict[str, list[Declaration]]
+    row: Declaration,
+    place: Place,
+    newer: Mapping[str, str],
+    enumerators: Mapping[str, list[Declaration]],
+    briefs: Mapping[str, str],
 ) -> Chunk:
     symbol, aliases = row.name, [row.tag] if row.tag and row.kind != "group" else []
     if symbol in newer:
-        aliases.append(symbol)
+        aliases += [symbol, *([f"{newer[symbol]}_64"] if symbol.endswith("_64") else [])]
         symbol = newer[symbol]
     text = row.comment.text
     if row.kind == "method":
+        owner = row.parent.split("::")[-1]
+        about = briefs.get(owner, "")
+        text = f"{text}\nMember of {owner}: {about}".strip() if about else text
         aliases += [symbol, f"{row.parent}::{symbol}"]
-        symbol = f"{row.parent.split('::')[-1]}::{symbol}"
+        symbol = f"{owner}::{symbol}"
     elif row.parent and row.kind in ("class", "function", "struct"):
         aliases.append(f"{row.parent}::{symbol}")
     if row.members:
@@ -125,14 +191,30 @@ def _chunk(
         library=place.library,
         version=place.version,
         signature=row.signature,
-        brief=row.comment.brief,
+        brief=_telling(row.comment.brief, row.comment.text, row.name),
         text=text,
         path=place.path,
         line=row.line,
         parent=row.parent,
         source=place.source,
-        aliases=tuple(dict.fromkeys(aliases)),
+        aliases=tuple(dict.fromkeys(alias for alias in aliases if alias != symbol)),
     )
+
+
+def _telling(brief: str, text: str, name: str) -> str:
+    """The first sentence; where it only repeats the name or the declaration, with the next one."""
+    if not brief:
+        return ""
+    repeats = set(index_words(brief).split()) <= set(index_words(name).split()) | set(symbol_stems(name))
+    match = _DECLARES.fullmatch(brief)
+    declares = match is not None and match["name"] == name
+    if not repeats and not declares:
+        return brief
+    lines = (line for line in text.split("\n") if line.rstrip(".") != brief.rstrip("."))
+    more = next((line for line in lines if line.count(" ") > 2 and not _NO_SENTENCE.match(line)), "")
+    if not more:
+        return brief
+    return first_sentence(more) if declares else first_sentence(f"{brief.rstrip('.')}: {more}")
 
 
 def _member_lines(members: Sequence[tuple[str, str]]) -> str:

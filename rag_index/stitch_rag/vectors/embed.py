@@ -1,6 +1,6 @@
 """Which text of an entry is embedded, and how the collection follows the index."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from stitch_rag.chunks import Chunk
 from stitch_rag.store import IndexStore
@@ -8,21 +8,30 @@ from stitch_rag.tokens import identifiers, parts
 from stitch_rag.vectors.client import START_S, VectorChild
 from stitch_tools.models.base import sha256_hex
 
-_LONGEST = 700
+_LONGEST = 350
+"""Characters: what follows the beginning blurs the meaning, and takes most of the time."""
 _BATCH = 512
 _LEFT_OUT = frozenset(("cupti", "cute", "cutlass", "nvvm"))
 """Libraries whose entries are found by name only: they would be half of the vectors and drown the rest."""
+_ASKED_SINGLY = frozenset(("note", "diagnostic"))
+"""Kinds that people describe by symptoms: each way to ask has a vector of its own."""
 
 
-def embedded_text(chunk: Chunk) -> str:
-    """Name, its parts as words, first sentence and the beginning of the text."""
+def embedded_texts(chunk: Chunk) -> list[str]:
+    """What is embedded of an entry: name in words with the beginning of what it says, and how people ask."""
     words = " ".join(part for name in identifiers(chunk.symbol) for part in parts(name))
-    return f"{chunk.symbol} ({words}). {chunk.brief} {chunk.keywords} {chunk.text}"[:_LONGEST]
+    title = chunk.symbol if chunk.kind in ("note", "section", "diagnostic") else words
+    texts = [f"{title}: {chunk.brief} {chunk.keywords} {chunk.text}"]
+    if chunk.kind in _ASKED_SINGLY:
+        texts += [chunk.symbol, chunk.brief, *chunk.asked]
+    elif chunk.asked:
+        texts.append(", ".join(chunk.asked))
+    return list(dict.fromkeys(text[:_LONGEST] for text in texts))
 
 
-def vector_id(chunk: Chunk) -> str:
-    """Names the vector: the same text of the same entry has the same id."""
-    return sha256_hex(f"{chunk.chunk_id}\0{embedded_text(chunk)}".encode())[:40]
+def vectors_of(chunk: Chunk) -> dict[str, str]:
+    """Id and text of each vector of an entry: the same text of the same entry has the same id."""
+    return {sha256_hex(f"{chunk.chunk_id}\0{text}".encode())[:40]: text for text in embedded_texts(chunk)}
 
 
 def worth_embedding(chunk: Chunk) -> bool:
@@ -30,27 +39,29 @@ def worth_embedding(chunk: Chunk) -> bool:
     return bool(chunk.brief) and chunk.library not in _LEFT_OUT
 
 
-def follow(store: IndexStore, child: VectorChild, progress: Callable[[str], None]) -> int | None:
-    """How many vectors were made; those of entries that are gone are removed. None where the child failed."""
+def wanted_vectors(store: IndexStore) -> Iterator[tuple[str, str, int]]:
+    """Id, text and number of the entry of each vector that the index is to have."""
+    for row in store.rows():
+        if worth_embedding(row.chunk):
+            for name, text in vectors_of(row.chunk).items():
+                yield name, text, row.number
+
+
+def follow(wanted: Mapping[str, str], child: VectorChild, progress: Callable[[str], None]) -> int | None:
+    """How many vectors were made of the texts by id; others are removed. None where the child failed."""
     if not child.ready(wait_s=START_S):
         return None
     there = child.ids()
     if there is None:
         return None
-    wanted = dict(_wanted(store))
     stale = sorted(there - wanted.keys())
     for start in range(0, len(stale), _BATCH):
         if not child.drop(stale[start : start + _BATCH]):
             return None
-    missing = [(name, text) for name, text in wanted.items() if name not in there]
+    # Texts of one length go together: the model pads a batch to its longest.
+    missing = sorted((row for row in wanted.items() if row[0] not in there), key=lambda row: len(row[1]))
     for start in range(0, len(missing), _BATCH):
         progress(f"{start} of {len(missing)} vectors")
         if not child.add(missing[start : start + _BATCH]):
             return None
     return len(missing)
-
-
-def _wanted(store: IndexStore) -> Iterator[tuple[str, str]]:
-    for row in store.rows():
-        if worth_embedding(row.chunk):
-            yield vector_id(row.chunk), embedded_text(row.chunk)

@@ -6,8 +6,8 @@ from stitch_rag.store import IndexStore
 from stitch_rag.vectors.client import VectorChild
 from stitch_rag.vectors.model import find_model
 
-NEAREST = 40
-"""Vectors that are looked at for a question."""
+NEAREST = 80
+"""Vectors that are looked at for a question; an entry may have several."""
 
 
 class Meaning:
@@ -28,7 +28,11 @@ class Meaning:
             return {}
         found = child.query(query[:LONGEST_QUESTION], NEAREST) or {}
         numbers = store.by_vector(list(found))
-        return {numbers[name]: max(0.0, value) for name, value in found.items() if name in numbers}
+        similar: dict[int, float] = {}
+        for name, value in found.items():  # the nearest first
+            if name in numbers:
+                similar.setdefault(numbers[name], max(0.0, value))
+        return similar
 
     def close(self) -> None:
         """End the child process, if there is one."""
