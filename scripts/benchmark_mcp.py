@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 HEAVY = ("torch", "chromadb", "openai", "sentence_transformers")
 CONCURRENCY = 10
 REQUESTS = 200
+JOURNEYS = 3
 BARE = """
 import anyio
 from mcp.server.lowlevel import Server
@@ -198,15 +199,44 @@ def mcp() -> Table:
         starts(table, workspace)
         loaded(table, workspace)
         travel(workspace)  # warms the caches of builds and of torch.compile
-    with mlp_workspace() as workspace:
-        turns, seconds = travel(workspace)
-        shown = f"{sum(seconds):.1f} s in {len(turns)} calls"
-        table.rows.append(["an agent's journey on `examples/mlp.py`, caches warm", shown, "-", "1", "30 s"])
-        slowest = sorted(zip(turns, seconds, strict=True), key=lambda row: -row[1])[:4]
-        told = ", ".join(f"`{turn.call.tool}` {took:.1f} s" for turn, took in slowest)
-        table.notes.append(f"the journey's slowest calls: {told}")
-        answers(table, workspace, turns)
+    journeys(table)
     return table
+
+
+def journeys(table: Table) -> None:
+    """Journeys in fresh workspaces, with warm caches; and how fast answers come after the last."""
+    totals: list[float] = []
+    turns: list[Any] = []
+    for number in range(1, JOURNEYS + 1):
+        with mlp_workspace() as workspace:
+            turns, seconds = travel(workspace)
+            totals.append(sum(seconds))
+            calls = ", ".join(f"{name} {took:.1f}" for name, took in by_step(turns, seconds))
+            table.notes.append(f"journey {number}, {totals[-1]:.1f} s: {calls}; outcome {outcome_of(turns)}")
+            if number == JOURNEYS:
+                answers(table, workspace, turns)
+    shown = f"{statistics.median(totals):.1f} s ({min(totals):.1f} to {max(totals):.1f})"
+    what = f"an agent's journey on `examples/mlp.py`, {len(turns)} calls, caches warm"
+    table.rows.append([what, shown, "-", str(JOURNEYS), "30 s"])
+
+
+def by_step(turns: "list[Any]", seconds: list[float]) -> list[tuple[str, float]]:
+    """Seconds of each call, those of waiting for it among them."""
+    found: list[tuple[str, float]] = []
+    for turn, took in zip(turns, seconds, strict=True):
+        if turn.call.tool == "get_job" and found:
+            name, before = found.pop()
+            found.append((name, before + took))
+        else:
+            found.append((turn.call.tool, took))
+    return found
+
+
+def outcome_of(turns: "list[Any]") -> str:
+    """What the certificate says of the program's speed."""
+    answer = turns[-1].answer
+    speedup = answer.get("speedup")
+    return f"{answer['outcome']}, {speedup:.2f}x eager" if speedup else str(answer["outcome"])
 
 
 SECTIONS: dict[str, Callable[[], Table]] = {"mcp": mcp}

@@ -8,9 +8,9 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
-from stitch_mcp.config import Settings
+from stitch_mcp.config import Config, Settings
 from stitch_mcp.desk import Desk, Emit, configure, open_desk, refuse_forbidden
 from stitch_tools.models import Bench, Build, Ceilings, Check, Graph, ReferenceFacts, Task
 
@@ -274,11 +274,6 @@ def solve(
     from stitch_planner.loop import SolveRequest
     from stitch_planner.loop import solve as run
 
-    # What a resumed run was begun with stands above settings of other sources than this call.
-    kept = {
-        name: None if resume and not config.origin(name).startswith("--") else getattr(config, name)
-        for name in ("target", "min_speedup", "threads", "require_sandbox")
-    }
     request = SolveRequest(
         workspace=config.workspace,
         reference=None if reference is None else str(reference),
@@ -292,6 +287,15 @@ def solve(
         build_time_limit_s=config.build_time_limit_s,
         inputs=inputs,
         resume_command=lambda run_id: resume_command(config.workspace, run_id),
-        **kept,
+        **_kept_by_runs(config, resumed=bool(resume)),
     )
     return run(request, emit=emit, stop=stop)
+
+
+def _kept_by_runs(config: Config, *, resumed: bool) -> dict[str, Any]:
+    """The settings that a run keeps from its beginning; for a resumed one only those that this call gives."""
+    # What a resumed run was begun with stands above settings of other sources.
+    return {
+        name: None if resumed and not config.origin(name).startswith("--") else getattr(config, name)
+        for name in ("target", "min_speedup", "threads", "require_sandbox")
+    }

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from stitch_mcp.commands import resume_command
-from stitch_planner.runs import Workspace, read_state
-from stitch_tools.certificate import Archive, read_certificate, signed, write_certificate
+from stitch_planner.runs import Workspace, has_whole_certificate, read_state
+from stitch_tools.certificate import Archive, read_certificate, read_contents, signed, write_certificate
 from stitch_tools.errors import CertificateError, UsageError
-from stitch_tools.models import Fact, sha256_hex
+from stitch_tools.models import Fact
 from stitch_tools.signature import public_key_hex
 from stitch_tools.store import write_atomically
 
@@ -43,16 +43,20 @@ class CertificateView(Fact):
 def verify_certificate(path: str | Path, *, signer: str | Path | None = None) -> CertificateView:
     """The certificate's content after every hash and every byte of the archive was checked.
 
+    It must also hold what a certificate is about: task, program, facts, and the files that they name.
+
     Args:
         path: the certificate.
         signer: PEM file of the ed25519 public key that must have signed it; None accepts any or none.
 
     Raises:
-        CertificateError: it is damaged, no certificate, from a newer version, or not signed by `signer`.
+        CertificateError: it is damaged, no certificate, from a newer version, not signed by `signer`, or
+            lacks something; the message names it.
         UsageError: there is no such file, or `signer` is no such key.
     """
     file = Path(path).expanduser()
     archive = read_certificate(file)
+    read_contents(archive, file)
     if signer is not None:
         _require_signer(archive, Path(signer).expanduser())
     certificate = archive.certificate
@@ -101,7 +105,7 @@ def export_certificate(
 
     Raises:
         UsageError: no such run, or it has no certificate.
-        CertificateError: its archive was damaged since.
+        CertificateError: its archive is gone, or is not what was written; the hint says how to get it again.
     """
     folder = Workspace(root).run_folder(run_id)
     state = read_state(folder)
@@ -113,16 +117,17 @@ def export_certificate(
     if sign is not None and output is None:
         # The run's own copy is named by hash in its log.
         raise UsageError("a signed copy needs a place", hint="name one with --output")
-    seen = verify_certificate(path)  # first: a damaged one is not copied
+    if not has_whole_certificate(folder, state):
+        found = "is not what was written: damaged, or changed" if path.exists() else "is missing"
+        again = resume_command(root, folder.name)
+        raise CertificateError(f"the certificate {path} {found}", hint=f"it is written again by: {again}")
+    seen = verify_certificate(path)
     if output is not None:
         target = Path(output).expanduser().absolute()
         if target.is_dir():
             target = target / path.name
-        data = path.read_bytes()
-        if sha256_hex(data) != state.certificate.sha256:
-            raise UsageError(f"{path} was changed since it was written", hint="solve the task again")
         if sign is None:
-            write_atomically(target, data)
+            write_atomically(target, path.read_bytes())
         else:
             write_certificate(signed(read_certificate(path), Path(sign).expanduser()), target)
         seen = verify_certificate(target)

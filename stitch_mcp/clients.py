@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from stitch_tools.errors import UsageError
+from stitch_tools.small_file import read_small
 from stitch_tools.store import write_atomically
 
 NAME = "stitch"
@@ -122,9 +123,13 @@ def write_config(client: Client, start: Launch, path: Path) -> bool:
         StoreError: it cannot be written.
     """
     try:
-        before = path.read_text(encoding="utf-8") if path.exists() else ""
+        before = read_small(path).decode("utf-8") if path.exists() else ""
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read {path}: {error}", hint="mend the file or its permissions") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(
+            f"cannot read {path}: {reason}",
+            hint="mend it, or paste the entry yourself: without --write it is printed",
+        ) from error
     after = config_text(client, start, before)
     if after == before:
         return False
@@ -135,7 +140,7 @@ def write_config(client: Client, start: Launch, path: Path) -> bool:
 def _json(client: Client, start: Launch, before: str) -> str:
     try:
         whole = _object(json.loads(before or "{}"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(
             f"the configuration is no JSON: {error}", hint="mend it, or paste the entry yourself"
         ) from error
@@ -152,7 +157,7 @@ def _json(client: Client, start: Launch, before: str) -> str:
 
 def _object(value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise UsageError("the configuration is not made of JSON objects", hint="mend it by hand")
+        raise UsageError("the configuration is not made of objects or tables", hint="mend it by hand")
     return cast(dict[str, Any], value)
 
 
@@ -161,11 +166,11 @@ def _toml(client: Client, start: Launch, before: str) -> str:
 
     try:
         whole: dict[str, Any] = tomllib.loads(before)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise UsageError(
             f"the configuration is no TOML: {error}", hint="mend it, or paste the entry yourself"
         ) from error
-    present = whole.get(client.table, {}).get(NAME)
+    present = _object(whole.get(client.table, {})).get(NAME)
     if present is not None and present == tomllib.loads(_toml(client, start, ""))[client.table][NAME]:
         return before
     if present is not None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypedDict, get_args
 
-from stitch_tools.errors import UsageError
+from stitch_tools.errors import EnvironmentMissingError, UsageError
 from stitch_tools.models.verdict import SandboxLevel
 from stitch_tools.small_file import read_small
 from stitch_tools.store import can_write
@@ -84,18 +84,22 @@ def load_config(
 
     Raises:
         UsageError: a file is not TOML, names an unknown setting, or a value does not fit.
+        EnvironmentMissingError: the current folder was removed.
     """
     given = {name: value for name, value in (flags or {}).items() if value is not None}
     environment = dict(os.environ) if environ is None else environ
-    workspace, workspace_origin = find_workspace(given.get("workspace"), environment, cwd or Path.cwd())
+    cwd = cwd or current_folder()
+    workspace, workspace_origin = find_workspace(given.get("workspace"), environment, cwd)
     values: dict[str, object] = {"workspace": workspace}
     origins = {"workspace": workspace_origin}
-    for layer in _layers(given, environment, workspace, user_file, cwd or Path.cwd()):
+    for layer in _layers(given, environment, workspace, user_file, cwd):
         for name, raw in layer.values.items():
             label = layer.origin.format(name=name.replace("_", "-"), upper=name.upper())
             values[name] = _parse(name, raw, label, layer.base)
             origins[name] = label
-    return Config(**values, origins=origins)  # pyright: ignore[reportArgumentType] # checked by _parse
+    config = Config(**values, origins=origins)  # pyright: ignore[reportArgumentType] # checked by _parse
+    _refuse_too_many_threads(config)
+    return config
 
 
 def find_workspace(flag: object, environ: Mapping[str, str], cwd: Path) -> tuple[Path, str]:
@@ -323,6 +327,30 @@ _PARSERS = {
     "forbid_relaxed": _flag,
     "confirm": _confirm,
 }
+
+
+def _refuse_too_many_threads(config: Config) -> None:
+    """Only what is in force counts: a file may be meant for a larger machine, and be overridden here."""
+    most = os.cpu_count() or 1
+    if config.threads is not None and config.threads > most:
+        raise UsageError(
+            f"{config.origin('threads')}: {config.threads} threads are more than this machine's processors",
+            hint=f"it has {most}; leave threads out to use those that this process may run on",
+        )
+
+
+def current_folder() -> Path:
+    """The folder that this process works in.
+
+    Raises:
+        EnvironmentMissingError: it was removed.
+    """
+    try:
+        return Path.cwd()
+    except OSError as error:
+        raise EnvironmentMissingError(
+            f"the current folder cannot be found: {error.strerror}", hint="cd into a folder that is there"
+        ) from error
 
 
 def _folder(text: str, origin: str, cwd: Path) -> Path:

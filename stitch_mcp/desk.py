@@ -14,7 +14,7 @@ from stitch_mcp.config import Config, Settings, load_config
 from stitch_mcp.programs import read_program
 from stitch_planner.runs import Workspace, read_state
 from stitch_tools.errors import EnvironmentMissingError, UsageError
-from stitch_tools.models import Bench, Build, Check, Program, ReferenceFacts, Task
+from stitch_tools.models import Bench, Build, Check, Graph, Program, ReferenceFacts, Task
 
 if TYPE_CHECKING:
     from stitch_tools.check import ReferenceServer
@@ -32,7 +32,8 @@ class Trial:
     program: Program
     build: Build | None
     session: "TargetSession"
-    server: "ReferenceServer"
+    reference: "ReferenceServer | None"
+    """None where the task's device is not here: then the reference was looked at on the CPU."""
     facts: ReferenceFacts
 
 
@@ -44,6 +45,8 @@ class Desk:
     workspace: Workspace
     emit: Emit | None
     deadline_s: float
+    warm: "TargetSession | None" = None
+    """A session that was started before it was needed."""
 
     @property
     def target(self) -> str:
@@ -132,39 +135,58 @@ class Desk:
     @contextlib.contextmanager
     def session(self) -> "Generator[TargetSession]":
         """A warm session in the target interpreter."""
+        interpreter = self.interpreter
+        warm, config = self.warm, self.config
+        if warm and warm.fits(interpreter, require_sandbox=config.require_sandbox, threads=config.threads):
+            # Whoever started it ends it: nobody waits for that.
+            yield warm
+            return
+        self.say(f"starting {interpreter.path} (torch {interpreter.torch_version})")
+        with self.cold_session() as session:
+            yield session
+
+    def cold_session(self) -> "TargetSession":
+        """A session in the target interpreter that is not started yet."""
         from stitch_tools.processes.session import TargetSession
 
-        interpreter = self.interpreter
-        self.say(f"starting {interpreter.path} (torch {interpreter.torch_version})")
-        with TargetSession(
-            interpreter, require_sandbox=self.config.require_sandbox, threads=self.config.threads
-        ) as session:
-            yield session
+        config = self.config
+        return TargetSession(self.interpreter, require_sandbox=config.require_sandbox, threads=config.threads)
 
     @contextlib.contextmanager
     def observed(
-        self, session: "TargetSession", task: Task
+        self, session: "TargetSession", task: Task, known: ReferenceFacts | None = None
     ) -> "Generator[tuple[ReferenceServer, ReferenceFacts]]":
         """The task's reference in a server of its own, and what one look at it tells.
 
-        Where the task's device is not here, the reference is looked at on the CPU.
+        Where the task's device is not here, the reference is looked at on the CPU. `known` is what an earlier
+        look told: it stands for another one where Python and torch are those that it was made with.
         """
         from stitch_tools.check import ReferenceServer
         from stitch_tools.device import resolve_target
 
         here = resolve_target(task.target).available
-        self.say("observing the reference")
         seen = task if here else task.model_copy(update={"target": "cpu"})
+        versions = session.torch_version, session.interpreter.python_version
+        if known is not None and (known.torch_version, known.python_version) != versions:
+            known = None
+        self.say("loading the reference" if known else "observing the reference")
         with ReferenceServer(session, seen, self.workspace.store) as server:
-            yield server, server.observe()
+            yield server, known or server.observe()
 
     @contextlib.contextmanager
-    def trial(self, task: Task, program: str | Path | Program, main: str | None = None) -> Generator[Trial]:
+    def trial(
+        self,
+        task: Task,
+        program: str | Path | Program,
+        main: str | None = None,
+        known: ReferenceFacts | None = None,
+    ) -> Generator[Trial]:
         """The program, built where it is native (a Python file builds itself), and the observed reference."""
         candidate = program if isinstance(program, Program) else self.program(program, task.target, main)
         build = self.build(candidate) if candidate.format == "native" else None
-        with self.session() as session, self.observed(session, task) as (server, facts):
-            yield Trial(candidate, build, session, server, facts)
+        with self.session() as session, self.observed(session, task, known) as (server, facts):
+            reference = server if server.task == task else None
+            yield Trial(candidate, build, session, reference, facts)
 
     def check(
         self,
@@ -178,7 +200,6 @@ class Desk:
         """The trial's correctness evidence; `sanitize`: with memory errors and races looked for."""
         from stitch_tools.check import CheckOptions, check_program
 
-        reference = trial.server if trial.server.task == task else None
         checked = check_program(
             task,
             trial.program,
@@ -189,7 +210,7 @@ class Desk:
             options=CheckOptions(ablation=ablation, reference_tolerance=reference_tolerance),
             emit=self.emit,
             deadline_s=self.deadline_s,
-            reference=reference,
+            reference=trial.reference,
         )
         if not sanitize:
             return checked.model_copy(update={"not_checked": (*checked.not_checked, _UNSANITIZED)})
@@ -206,14 +227,14 @@ class Desk:
             store=self.workspace.store,
             facts=trial.facts,
             options=SanitizeOptions(cache_dir=self.config.cache_dir),
-            reference=reference,
+            reference=trial.reference,
             emit=self.emit,
             deadline_s=self.deadline_s,
         )
         return apply_sanitizers(checked, runs)
 
-    def benchmark(self, task: Task, trial: Trial, *, quick: bool) -> Bench:
-        """The trial's timing beside its baselines."""
+    def benchmark(self, task: Task, trial: Trial, *, quick: bool, graph: Graph | None = None) -> Bench:
+        """The trial's timing beside its baselines; `graph`: the reference's, where it is known."""
         from stitch_tools.timing import BenchOptions, benchmark_program
 
         return benchmark_program(
@@ -224,6 +245,8 @@ class Desk:
             store=self.workspace.store,
             facts=trial.facts,
             options=BenchOptions(quick=quick, cache_dir=self.config.cache_dir),
+            graph=graph,
+            reference=trial.reference,
             emit=self.emit,
             deadline_s=self.deadline_s,
         )

@@ -7,13 +7,17 @@ import re
 import shutil
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from stitch_mcp.config import Config, unknown_environment
 from stitch_tools.errors import EnvironmentMissingError, StitchError
 from stitch_tools.models import Fact
 from stitch_tools.store import can_write
+
+if TYPE_CHECKING:
+    from stitch_tools.processes.session import TargetSession
 
 Status = Literal["ok", "warning", "optional", "missing", "failed"]
 _LITTLE_DISK_BYTES = 2 << 30
@@ -45,12 +49,14 @@ class Diagnosis(Fact):
 def examine(config: Config, emit: Callable[[str], None] | None = None) -> Diagnosis:
     """The state of this machine. Never raises for what is missing: that is what it reports."""
     say = emit or _silent
-    say("looking at Python, compilers and libraries")
-    items = [_platform_item(), _cpu_item(), _python_item(), *_compiler_items(), *_library_items()]
-    say("starting the target interpreter")
-    target_items, torch_cuda = _target_items(config)
+    say("starting the target interpreter; looking at Python, compilers and libraries")
+    # Torch takes seconds to import: all that does not need it is looked at meanwhile.
+    with ThreadPoolExecutor(1) as pool:
+        looking = pool.submit(_tool_items)
+        target_items, torch_cuda = _target_items(config)
+        tools = looking.result()
     say("looking for GPUs and profilers")
-    items += [*target_items, *_gpu_items(torch_cuda), *_profiler_items(), *_disk_items(config)]
+    items = [*tools, *target_items, *_gpu_items(torch_cuda), *_profiler_items(), *_disk_items(config)]
     items += [
         Item(name="settings", status="warning", detail=text) for text in unknown_environment(os.environ)
     ]
@@ -64,6 +70,10 @@ def examine(config: Config, emit: Callable[[str], None] | None = None) -> Diagno
         can_build_cuda=builds_cuda,
         can_measure_cuda=runs and builds_cuda and status.get("GPU") == "ok",
     )
+
+
+def _tool_items() -> list[Item]:
+    return [_platform_item(), _cpu_item(), _python_item(), *_compiler_items(), *_library_items()]
 
 
 def _silent(sentence: str) -> None:
@@ -155,9 +165,28 @@ def _target_items(config: Config) -> tuple[list[Item], str | None]:
     try:
         with TargetSession(interpreter, require_sandbox=config.require_sandbox) as session:
             isolation = isolation_item(session.sandbox_level, session.sandbox_reason)
-            return [found, isolation], session.cuda_version
+            return [found, isolation, *_plane_items(session)], session.cuda_version
     except StitchError as error:
         return [found, _failure("isolation", error)], None
+
+
+def _plane_items(session: "TargetSession") -> list[Item]:
+    """The way of tensors between judge and program, tried out where there is a GPU."""
+    from stitch_tools.device import find_gpus
+
+    if not find_gpus().gpus or session.cuda_version is None:
+        return []
+    plane = session.plane()
+    return [plane_item(plane.kind, plane.reason)]
+
+
+def plane_item(kind: str, reason: str) -> Item:
+    """How tensors on the GPU travel between judge and program, and why not the quick way."""
+    if kind == "device":
+        return Item(name="data plane", status="ok", detail="device: memory of the GPU that both map")
+    detail = f"host: tensors on the GPU are copied through memory of the host, which takes longer: {reason}"
+    fix = "nothing has to be done; checks of large tensors take longer"
+    return Item(name="data plane", status="optional", detail=detail, fix=fix)
 
 
 def isolation_item(level: str, reason: str) -> Item:

@@ -114,13 +114,3 @@ def _words(event: Event) -> str:
         if plain and not name.endswith("_id") and name != "interpreter":
             parts.append(f"{name}={value}")
     return ", ".join(parts)
-
-
-def newest_open_run(root: Path) -> str | None:
-    """Id of the newest run that is neither finished nor failed, or None."""
-    workspace = Workspace(root)
-    for run_id in reversed(workspace.run_ids()):
-        state = read_state(workspace.runs_folder / run_id)
-        if state.started is not None and state.status == "open":
-            return run_id
-    return None

@@ -4,16 +4,16 @@ import atexit
 import contextlib
 import importlib.util
 import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Collection, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stitch_tools.certificate import Archive, read_certificate
-from stitch_tools.errors import CertificateError, EnvironmentMissingError, UsageError
+from stitch_tools.certificate import Archive, read_certificate, read_contents
+from stitch_tools.errors import EnvironmentMissingError, UsageError
 from stitch_tools.models import Build, Program, ReferenceFacts, Task
+from stitch_tools.scratch import make_scratch, scratch_folder
 from stitch_tools.store import Store
 
 if TYPE_CHECKING:
@@ -45,22 +45,16 @@ def load_program(
         threads: CPU threads at most; None leaves it to the runtime.
 
     Raises:
-        CertificateError: the archive is damaged.
+        CertificateError: the archive is damaged or lacks something.
         EnvironmentMissingError: this process has no torch, or the program cannot be built here.
         UsageError: there is no such file, or the weights are not those of such a reference.
     """
     _require_torch()
-    archive = read_certificate(Path(certificate).expanduser())
-    try:
-        task = Task.from_json_bytes(archive.entries["task.json"])
-        facts = ReferenceFacts.from_json_bytes(archive.entries["facts.json"])
-        program = Program.from_json_bytes(archive.entries["program.json"])
-    except (KeyError, ValueError) as error:
-        raise CertificateError(
-            f"{certificate} lacks a fact: {error}", hint="is it from a newer version?"
-        ) from error
-    with tempfile.TemporaryDirectory(prefix="stitch-load-") as name:
-        folder = Path(name)
+    file = Path(certificate).expanduser()
+    archive = read_certificate(file)
+    contents = read_contents(archive, file)
+    task, program, facts = contents.task, contents.program, contents.facts
+    with scratch_folder("load") as folder:
         if program.format == "kernelbench":
             return _python_module(archive, task, facts, program, weights)
         store = Store(folder / "store")
@@ -125,8 +119,8 @@ def _python_module(
     # The file stays until the process ends: it may build or read beside itself when it is first called.
     folder = _folder_until_exit()
     _write(archive.folder("program"), folder)
-    with tempfile.TemporaryDirectory(prefix="stitch-load-") as name, _undisturbed():
-        reference = _reference(archive, task, Path(name))
+    with scratch_folder("load") as place, _undisturbed():
+        reference = _reference(archive, task, place)
         arguments = reference.init_arguments(0)
         _, generator = reference.construct(0)
         made = PythonProgram(str(folder), program.main, mode=task.contract.mode, device=_device(task))
@@ -141,14 +135,14 @@ def _python_module(
 
 def _folder_until_exit() -> Path:
     """A new folder that goes when this process ends; a fork of it that ends before leaves it alone."""
-    folder, owner = Path(tempfile.mkdtemp(prefix="stitch-program-")), os.getpid()
+    scratch, owner = make_scratch("program"), os.getpid()
 
     def remove() -> None:
         if os.getpid() == owner:
-            shutil.rmtree(folder, ignore_errors=True)
+            scratch.remove()
 
     atexit.register(remove)
-    return folder
+    return scratch.path
 
 
 def _load_weights(module: "torch.nn.Module", state: "dict[str, torch.Tensor]", facts: ReferenceFacts) -> None:

@@ -1,16 +1,22 @@
 """Programs as users name them (a folder, a file, a certificate) turned into a Program in the store."""
 
+import errno
 from collections.abc import Mapping
 from pathlib import Path
 
 from stitch_tools.errors import UsageError
 from stitch_tools.models import Program, ProgramFormat
+from stitch_tools.small_file import LARGEST_BYTES, read_small
 from stitch_tools.store import Store
 
 CERTIFICATE_SUFFIX = ".zip"
 _NATIVE = (".cpp", ".cc", ".cxx", ".cu")
-_MAX_FILE_BYTES = 16 << 20
+_MAX_BYTES = 4 * LARGEST_BYTES
 _MAX_FILES = 2000
+_LIMITS = (
+    f"a program holds at most {_MAX_FILES} files of {LARGEST_BYTES >> 20} MiB, {_MAX_BYTES >> 20} MiB in all;"
+    " keep data out of its sources, and what is no part of it out of its folder"
+)
 
 
 def read_program(path: Path, store: Store, *, target: str, main: str | None = None) -> Program:
@@ -23,13 +29,13 @@ def read_program(path: Path, store: Store, *, target: str, main: str | None = No
         main: the file of a folder that is compiled or imported; None where only one can be meant.
 
     Raises:
-        UsageError: nothing there, or it is not clear which file is the program.
-        CertificateError: the certificate is damaged.
+        UsageError: nothing there, unreadable or too large, or it is not clear which file is the program.
+        CertificateError: the certificate is damaged or lacks something.
     """
     if path.is_file() and path.suffix == CERTIFICATE_SUFFIX:
         return _from_certificate(path, store)
     if path.is_file():
-        return program_of_files({path.name: path.read_bytes()}, store, target=target, main=main or path.name)
+        return program_of_files({path.name: _read(path)}, store, target=target, main=main or path.name)
     return program_of_files(_folder_files(path), store, target=target, main=main, where=str(path))
 
 
@@ -44,8 +50,9 @@ def program_of_files(
     """The program that consists of these files, which are put into the store; `where` names it in messages.
 
     Raises:
-        UsageError: it is not clear which file is the program.
+        UsageError: they are too large, or it is not clear which file is the program.
     """
+    _refuse_large(where, {path: len(data) for path, data in files.items()})
     name = main or _find_main(where, files)
     if name not in files:
         raise UsageError(f"{where} has no file {name}", hint="name one of its files with --main")
@@ -55,10 +62,10 @@ def program_of_files(
 
 
 def _from_certificate(path: Path, store: Store) -> Program:
-    from stitch_tools.certificate import read_certificate
+    from stitch_tools.certificate import read_certificate, read_contents
 
     archive = read_certificate(path)
-    program = Program.from_json_bytes(archive.entries["program.json"])
+    program = read_contents(archive, path).program
     store.put_files(archive.folder("program"))
     return program
 
@@ -70,20 +77,34 @@ def _folder_files(folder: Path) -> dict[str, bytes]:
             f"there is no program at {folder}",
             hint="name a folder, a .cpp, .cu or .py file, a certificate, or a run (`stitch-mcp runs list`)",
         )
-    found: dict[str, bytes] = {}
+    found: dict[str, Path] = {}
     for path in sorted(folder.rglob("*")):
         relative = path.relative_to(folder)
-        if any(part.startswith(".") or part == "__pycache__" for part in relative.parts):
-            continue
-        if not path.is_file():
-            continue
-        if path.stat().st_size > _MAX_FILE_BYTES or len(found) >= _MAX_FILES:
-            raise UsageError(
-                f"{folder} is no program folder: {relative} is too large, or there are too many files",
-                hint=f"a program holds at most {_MAX_FILES} files of {_MAX_FILE_BYTES >> 20} MiB",
-            )
-        found[relative.as_posix()] = path.read_bytes()
-    return found
+        hidden = any(part.startswith(".") or part == "__pycache__" for part in relative.parts)
+        if not hidden and path.is_file():
+            found[relative.as_posix()] = path
+    # Before anything is read: a folder of somebody's data would fill the memory.
+    _refuse_large(str(folder), {name: path.stat().st_size for name, path in found.items()})
+    return {name: _read(path) for name, path in found.items()}
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return read_small(path)
+    except OSError as error:
+        hint = _LIMITS if error.errno == errno.EFBIG else "check its permissions"
+        raise UsageError(f"cannot read {path}: {error.strerror or error}", hint=hint) from error
+
+
+def _refuse_large(where: str, sizes: Mapping[str, int]) -> None:
+    """Raise a UsageError where files of these sizes are more than a program is made of."""
+    large = next((name for name, size in sizes.items() if size > LARGEST_BYTES), None)
+    total = sum(sizes.values())
+    if large is not None:
+        raise UsageError(f"{where} is too large: {large} is {sizes[large] >> 20} MiB large", hint=_LIMITS)
+    if len(sizes) > _MAX_FILES or total > _MAX_BYTES:
+        count = f"{len(sizes)} files of {total >> 20} MiB in all"
+        raise UsageError(f"{where} is too large: it holds {count}", hint=_LIMITS)
 
 
 def _find_main(folder: str, files: Mapping[str, bytes]) -> str:

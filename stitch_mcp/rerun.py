@@ -1,6 +1,5 @@
 """`certify --verify --rerun`: builds, checks and times a certificate's program again, on this machine."""
 
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, Unpack
@@ -8,9 +7,10 @@ from typing import Literal, Unpack
 from stitch_mcp.config import Settings
 from stitch_mcp.desk import Desk, Emit, open_desk
 from stitch_planner.runs import Workspace
-from stitch_tools.certificate import Archive, read_certificate
-from stitch_tools.errors import CertificateError, EnvironmentMissingError
+from stitch_tools.certificate import Archive, Contents, read_certificate, read_contents
+from stitch_tools.errors import EnvironmentMissingError
 from stitch_tools.models import Bench, Check, Fact, Program, Task
+from stitch_tools.scratch import scratch_folder
 
 SpeedupClaim = Literal["confirmed", "not_confirmed", "not_compared"]
 
@@ -47,14 +47,16 @@ def rerun_certificate(
         CertificateError: the archive is damaged, or names something that it does not hold.
         EnvironmentMissingError: no torch, no compiler, or weaker isolation than required.
     """
-    archive = read_certificate(Path(path).expanduser())
+    file = Path(path).expanduser()
+    archive = read_certificate(file)
+    contents = read_contents(archive, file)
     desk = open_desk(settings, emit)
-    with tempfile.TemporaryDirectory(prefix="stitch-rerun-") as folder:
+    with scratch_folder("rerun") as folder:
         # A store of its own: nothing that was computed here before may answer for the program.
-        workspace = Workspace(Path(folder))
+        workspace = Workspace(folder)
         workspace.prepare()
         own = replace(desk, workspace=workspace)
-        task, program = _unpack(archive, own)
+        task, program = _unpack(archive, contents, own)
         with own.trial(task, program) as trial:
             check = own.check(task, trial, sanitize=not quick)
             then = archive.certificate.bench
@@ -64,20 +66,10 @@ def rerun_certificate(
     return _conclude(archive, check, bench)
 
 
-def _unpack(archive: Archive, desk: Desk) -> tuple[Task, Program]:
-    try:
-        task = Task.from_json_bytes(archive.entries["task.json"])
-        program = Program.from_json_bytes(archive.entries["program.json"])
-    except (KeyError, ValueError) as error:
-        raise CertificateError(
-            "the certificate holds no task and program that this version can read",
-            hint="update stitch-mcp, or solve again",
-        ) from error
-    for prefix, files in (("task", task.files), ("program", program.files)):
-        held = {file.sha256 for file in desk.workspace.store.put_files(archive.folder(prefix))}
-        lost = [file.path for file in files if file.sha256 not in held]
-        if lost:
-            raise CertificateError(f"the certificate lacks {prefix}/{lost[0]}", hint="solve again")
+def _unpack(archive: Archive, contents: Contents, desk: Desk) -> tuple[Task, Program]:
+    task, program = contents.task, contents.program
+    for prefix in ("task", "program"):
+        desk.workspace.store.put_files(archive.folder(prefix))
     missing = [folder for folder in task.search_path if not Path(folder).is_dir()]
     if missing:
         raise EnvironmentMissingError(

@@ -159,7 +159,8 @@ def _check_notes(check: Check) -> list[str]:
     if check.status != "accepted" and (printed := own_words(check.stderr_tail)):
         notes.append(f"the program's last output:\n{printed}")
     notes += _next_step(check)
-    notes.append(f"oracle: {check.oracle}; isolation: {check.sandbox or 'nothing ran'}")
+    plane = f"; tensors through memory of the {check.plane}" if check.plane else ""
+    notes.append(f"oracle: {check.oracle}; isolation: {check.sandbox or 'nothing ran'}{plane}")
     if check.repeats_bitwise is not None:
         notes.append(f"a second call on the same inputs gives {_same_bits(check.repeats_bitwise)}")
     notes += _not_checked(check.not_checked)
@@ -373,7 +374,7 @@ def solve_sections(result: "SolveResult", again: str = "") -> list[Section]:
         path = shlex.quote(result.certificate)
         notes.append(f"certificate: {result.certificate}")
         notes.append(f"re-check it: {program_name()} certify --verify {path}")
-    if result.outcome == "inconclusive" and _was_disturbed(result.bench):
+    if result.outcome == "inconclusive" and result.bench and result.bench.disturbed:
         notes.append(f"run it again on a quieter machine: {again or 'solve the reference anew'}")
     return [*sections, Section(notes=tuple(notes))]
 
@@ -383,12 +384,6 @@ def _built(result: "SolveResult") -> list[str]:
     if result.status != "unmeasured" or result.library is None:
         return []
     return [f"it compiled, and was not run; sources: {result.sources or '-'}", f"library: {result.library}"]
-
-
-def _was_disturbed(bench: Bench | None) -> bool:
-    from stitch_tools.timing.wording import tells_of_disturbance
-
-    return bench is not None and tells_of_disturbance(bench.message)
 
 
 def demo_sections(result: "SolveResult", again: str) -> list[Section]:

@@ -5,6 +5,11 @@ import sys
 from collections.abc import Generator
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes says more about the machine than about us.
+settings.register_profile("unhurried", settings(deadline=None))
+settings.load_profile("unhurried")
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 NOT_COLLECTED = pytest.StashKey[int]()

@@ -6,7 +6,7 @@ import click
 
 from stitch_mcp.cli.exit_codes import for_result
 from stitch_mcp.cli.interrupt import stop_on_interrupt
-from stitch_mcp.cli.options import json_option, session_options, settings
+from stitch_mcp.cli.options import json_option, session_options
 from stitch_mcp.cli.output import Output
 from stitch_mcp.commands import this_command
 from stitch_mcp.config import Settings
@@ -21,7 +21,7 @@ def command(as_json: bool, **given: Unpack[Settings]) -> int:
     from stitch_mcp.demo import solve_demo
 
     output = Output("demo", as_json=as_json)
-    with stop_on_interrupt(settings(**given).workspace) as stop:
+    with stop_on_interrupt() as stop:
         result = solve_demo(emit=output.progress, stop=stop, **given)
     sections = demo_sections(result, this_command())
     return output.finish(dict(result), sections, for_result(result.status, result.bench, None))

@@ -49,7 +49,8 @@ def describe(error: BaseException) -> Failure:
         return Failure("interrupted", "interrupted", hint, ExitCode.INTERRUPTED)
     if isinstance(error, OSError):
         hint = _SYSTEM_HINTS.get(error.errno or 0, "run `stitch-mcp doctor`")
-        message = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
+        reason = error.strerror or str(error)
+        message = f"{error.filename}: {reason}" if error.filename else reason
         return Failure("environment", message, hint, ExitCode.ENVIRONMENT)
     message = f"{type(error).__name__}: {error}"
     return Failure(

@@ -221,7 +221,7 @@ def clear(cache_dir: str | None, as_json: bool) -> int:
 
 def _sections(found: SearchResult) -> list[Section]:
     rows = tuple(
-        (hit.symbol, hit.kind, hit.library, one_line(hit.summary or hit.signature)) for hit in found.hits
+        (_names(hit), hit.kind, hit.library, one_line(hit.summary or hit.signature)) for hit in found.hits
     )
     notes = [*found.notices]
     if found.confidence in ("low", "none"):
@@ -231,6 +231,10 @@ def _sections(found: SearchResult) -> list[Section]:
     columns = ("name", "kind", "library", "what it is") if rows else ()
     near = [Section(notes=(f"no such name; nearest: {', '.join(found.nearest)}",))] if found.nearest else []
     return [*near, Section("", columns, rows, tuple(notes))]
+
+
+def _names(hit: Hit) -> str:
+    return f"{hit.symbol} / {hit.twin}" if hit.twin else hit.symbol
 
 
 def _place(hit: Hit) -> str:

@@ -1,32 +1,33 @@
-"""Ctrl-C: once stops after the step in hand, twice at once."""
+"""Ctrl-C: once stops after the step in hand, twice at once; what cleans up afterwards is left in peace."""
 
 import signal
+import sys
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 
 from stitch_mcp.cli.streams import tell
-from stitch_mcp.commands import resume_command
-from stitch_mcp.history import newest_open_run
 from stitch_tools.errors import InterruptedRunError
 
 
 @contextmanager
-def stop_on_interrupt(workspace: Path) -> Generator[threading.Event]:
-    """An event that the first Ctrl-C (or SIGTERM) sets; the second ends the run of `workspace` at once.
+def stop_on_interrupt() -> Generator[threading.Event]:
+    """An event that the first Ctrl-C (or SIGTERM) sets; the second ends at once what is going on.
+
+    Further ones are ignored, also after the block: what is left to do is to clean up, to tell and to end.
 
     Raises:
-        InterruptedRunError: the second one came; the hint says how to resume.
+        InterruptedRunError: the second one came; the hint says how to resume, as the run's note does.
     """
     stop = threading.Event()
 
     def handle(number: int, frame: FrameType | None) -> None:
-        if stop.is_set():
+        if not stop.is_set():
+            stop.set()
+            tell("\nstopping after this step; press Ctrl-C again to stop at once")
+        elif not _is_ending():
             raise KeyboardInterrupt
-        stop.set()
-        tell("\nstopping after this step; press Ctrl-C again to stop at once")
 
     if threading.current_thread() is not threading.main_thread():
         yield stop
@@ -35,9 +36,19 @@ def stop_on_interrupt(workspace: Path) -> Generator[threading.Event]:
     try:
         yield stop
     except KeyboardInterrupt as error:
-        run_id = newest_open_run(workspace)
-        hint = f"go on with: {resume_command(workspace, run_id)}" if run_id else "run the same command again"
+        # Only what was interrupted knows which run it was: others may work in the same workspace.
+        hint = next(iter(getattr(error, "__notes__", ())), "run the same command again")
         raise InterruptedRunError("stopped at once; the finished steps are kept", hint=hint) from error
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if stop.is_set() else handler)
+
+
+def _is_ending() -> bool:
+    """Whether an interruption is on its way up: half of what cleans up would stay behind for ever."""
+    error = sys.exc_info()[1]
+    while error is not None:
+        if isinstance(error, InterruptedRunError | KeyboardInterrupt):
+            return True
+        error = error.__context__
+    return False

@@ -51,7 +51,13 @@ def command(
     del as_json
     from stitch_mcp.server.room import open_room, parse_toolsets
 
-    room = open_room(given, keep_jobs=http, read_only=read_only, toolsets=parse_toolsets(toolsets))
+    room = open_room(
+        given,
+        keep_jobs=http,
+        prepare_jobs=not read_only,
+        read_only=read_only,
+        toolsets=parse_toolsets(toolsets),
+    )
     if not http:
         import anyio
 

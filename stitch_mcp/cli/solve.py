@@ -11,7 +11,6 @@ from stitch_mcp.cli.options import (
     parse_overrides,
     reference_options,
     session_options,
-    settings,
     speedup_option,
 )
 from stitch_mcp.cli.output import Output
@@ -51,7 +50,7 @@ def command(
     from stitch_mcp.api import solve
 
     output = Output("solve", as_json=as_json)
-    with stop_on_interrupt(settings(**given).workspace) as stop:
+    with stop_on_interrupt() as stop:
         result = solve(
             reference,
             resume=resume,

@@ -7,6 +7,7 @@ import click
 
 from stitch_mcp.cli.options import json_option
 from stitch_mcp.cli.output import Output
+from stitch_mcp.config import current_folder
 from stitch_mcp.report import Section
 from stitch_tools.errors import StoreError, UsageError
 
@@ -39,7 +40,9 @@ def new(reference: str, inputs: str | None, output: str | None, force: bool, as_
         raise UsageError(f"{path} is a folder", hint="name a file with --output")
     if path.exists() and not force:
         raise UsageError(f"{path} exists", hint="replace it with --force, or choose another with --output")
-    text = render_task_toml(reference, workspace=Path.cwd(), inputs=inputs, folder=path.absolute().parent)
+    text = render_task_toml(
+        reference, workspace=current_folder(), inputs=inputs, folder=path.absolute().parent
+    )
     try:
         write_atomically(path.absolute(), text.encode("utf-8"))
     except StoreError as error:

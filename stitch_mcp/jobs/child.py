@@ -1,28 +1,49 @@
 """What runs inside a job's process: `python -m stitch_mcp.jobs.child FOLDER LOCK`.
 
 It holds the inherited lock, does the request's work and writes the state. It ends when it is asked (SIGTERM)
-or when its standard input ends, which is the far end of a pipe of the server that started it.
+or when its standard input ends, which is the far end of a pipe of the server that started it. With
+`--wait FD` or `--wait-warm FD` in place of folder and lock it gets ready first, and waits for both
+(`stitch_mcp.jobs.spare`).
 """
 
 import os
 import signal
+import socket
 import sys
 import threading
 import time
 import traceback
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 from stitch_mcp.jobs.folder import JobFolder
 from stitch_mcp.jobs.places import place
+from stitch_mcp.jobs.spare import WAIT, WAIT_WARM, await_job, become, settings_given
 from stitch_mcp.jobs.state import JobState
 from stitch_mcp.jobs.tree import process_start
 from stitch_tools.errors import InterruptedRunError, StitchError
 from stitch_tools.worker import linux
 from stitch_tools.worker.proctree import kill_descendants
 
+if TYPE_CHECKING:
+    from stitch_tools.processes.session import TargetSession
+
+_IMPORTED = (
+    "stitch_mcp.certificates",
+    "stitch_mcp.server.docs",
+    "stitch_mcp.server.steps",
+    "stitch_mcp.server.work",
+    "stitch_planner.certify",
+    "stitch_planner.join",
+    "stitch_tools.compile.build",
+)
+"""What jobs import."""
+_IMPORTED_WARM = ("stitch_mcp.api", "stitch_planner.loop", "stitch_tools.check", "stitch_tools.timing")
+"""What those that need a session import beside it."""
 _GRACE_S = 1.0
 _SAY_EVERY_S = 0.5
 
@@ -56,8 +77,13 @@ class Reporter:
         self.folder.write_state(self.state)
 
 
-def run(folder: JobFolder) -> None:
-    """Do the job's work and write how it ended. The process' outermost frame: nothing is raised."""
+def run(folder: JobFolder, warm: "TargetSession | None" = None) -> None:
+    """Do the job's work and write how it ended. The process' outermost frame: nothing is raised.
+
+    Args:
+        folder: the job's.
+        warm: a session that was started before the job came, for whatever needs one.
+    """
     pid = os.getpid()
     state = folder.state_as_written().model_copy(update={"pid": pid, "pid_started": process_start(pid)})
     reporter = Reporter(folder, state)
@@ -66,7 +92,7 @@ def run(folder: JobFolder) -> None:
         from stitch_mcp.server.work import do_work
 
         with place(folder.path.parent, reporter.say):
-            result = do_work(folder.request(), state.run_id, reporter.say, reporter.joined)
+            result = do_work(folder.request(), state.run_id, reporter.say, reporter.joined, warm)
         reporter.end(status="completed", result=result, message="")
     except (KeyboardInterrupt, InterruptedRunError):
         reporter.end(status="interrupted", message=f"ended while {reporter.state.progress or 'starting'}")
@@ -110,15 +136,51 @@ def _end_with_server() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def main() -> None:
-    """Run the job that the arguments name."""
-    path, lock = Path(sys.argv[1]), int(sys.argv[2])
+def _session(settings: dict[str, Any]) -> "TargetSession | None":
+    """A session of the target interpreter; None where none can be had, which a job finds out by itself."""
+    from stitch_mcp.desk import open_desk
+
+    try:
+        session = open_desk(settings).cold_session()  # pyright: ignore[reportArgumentType] # from a Settings
+        session.start()
+    except StitchError:
+        return None
+    return session
+
+
+def _wait_and_run(fd: int, *, needs_session: bool) -> None:
+    """Get ready, wait for a job, and run it; nothing where none comes."""
+    with socket.socket(fileno=fd) as channel:
+        settings = settings_given(channel)
+        for name in (*_IMPORTED, *(_IMPORTED_WARM if needs_session else ())):
+            import_module(name)
+        warm = _session(settings) if needs_session else None
+        try:
+            given = await_job(channel)
+            if given is None:
+                return
+            _run_held(given.folder, become(given), warm)
+        finally:
+            if warm is not None:
+                warm.close()
+
+
+def _run_held(path: Path, lock: int, warm: "TargetSession | None" = None) -> None:
+    """Run the job of the folder at `path`, whose lock this process alone holds; it ends with its server."""
     os.set_inheritable(lock, False)
+    _end_with_server()
+    run(JobFolder(path.parent, path.name), warm)
+
+
+def main() -> None:
+    """Run the job that the arguments name, or wait for one."""
     if linux.is_supported():
         linux.become_subreaper()
     _end_on_request()
-    _end_with_server()
-    run(JobFolder(path.parent, path.name))
+    if sys.argv[1] in (WAIT, WAIT_WARM):
+        _wait_and_run(int(sys.argv[2]), needs_session=sys.argv[1] == WAIT_WARM)
+    else:
+        _run_held(Path(sys.argv[1]), int(sys.argv[2]))
     kill_descendants(os.getpid())
 
 

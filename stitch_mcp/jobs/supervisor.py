@@ -15,40 +15,55 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from stitch_mcp.jobs.folder import JobFolder, job_ids
+from stitch_mcp.jobs.spare import Likeness, Spare, start_spare
 from stitch_mcp.jobs.state import JobRequest, JobState
 from stitch_mcp.jobs.tree import end_tree, process_start
 from stitch_mcp.secrets import without_secrets
+from stitch_tools.device import usable_cpus
 from stitch_tools.errors import LockedError, StoreError
 from stitch_tools.locks import FileLock
+from stitch_tools.worker import linux
 
 _END_S = 10.0
 _PROBE_S = 0.3
 """How long a look at a lock by somebody else may hold it."""
+# -P: a file of the folder that we stand in must not stand in for a module of ours.
+_COMMAND = [sys.executable, "-P", "-m", "stitch_mcp.jobs.child"]
 
 
 class Supervisor:
     """The jobs of one workspace. Methods block for milliseconds (`cancel`: up to 2 s)."""
 
-    def __init__(self, stitch_folder: Path, *, keep: bool = False) -> None:
+    def __init__(self, stitch_folder: Path, *, keep: bool = False, prepare: bool = False) -> None:
         """Nothing is touched.
 
         Args:
             stitch_folder: the workspace's `.stitch`.
             keep: let jobs outlive this process; else they are ended with it, even by SIGKILL.
+            prepare: while a job works, start processes that wait for the next one.
         """
         self.jobs = stitch_folder / "jobs"
         self.keep = keep
+        # On one core it would take its time from the job.
+        self._prepare = prepare and linux.is_supported() and usable_cpus() > 1
+        self._spares: dict[bool, Spare] = {}
+        """By whether a session is part of what is ready."""
+        self._timed: set[str] = set()
         self._lifelines: dict[str, int] = {}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         # Calls come from many threads: what one starts another must not take for what has ended.
         self._guard = threading.Lock()
 
-    def start(self, request: JobRequest, *, rerun: bool = False) -> JobState:
+    def start(
+        self, request: JobRequest, *, rerun: bool = False, warm: bool = False, timed: bool = False
+    ) -> JobState:
         """The state of the request's job: a finished or running one, else one that was started now.
 
         Args:
             request: the work. Equal requests are one job.
             rerun: do finished work again.
+            warm: the work needs a session.
+            timed: nothing may be prepared beside it.
 
         Raises:
             StoreError: the workspace cannot be written.
@@ -68,9 +83,33 @@ class Supervisor:
             attempt = before.attempt + 1 if before else 1
             # A run that an unfinished attempt opened is gone on with; work done again opens its own.
             begun = before.run_id if before and before.status != "completed" else None
-            return self._launch(folder, request, attempt, begun, lock)
+            likeness = self._likeness(request, warm=warm)
+            state = self._launch(folder, request, attempt, begun, lock, likeness)
         finally:
             lock.release()
+        if timed:
+            self._timed.add(request.job_id)
+        self._get_ready(request)
+        return state
+
+    def _likeness(self, request: JobRequest, *, warm: bool) -> Likeness:
+        # What is not there no program, compiler or log can tell.
+        return Likeness(request.settings, request.environment, without_secrets(os.environ), warm)
+
+    def _get_ready(self, request: JobRequest) -> None:
+        """Start processes that wait for jobs like this one, unless there are any or something is timed."""
+        with self._guard:
+            for warm, spare in list(self._spares.items()):
+                if spare.process.poll() is not None:
+                    spare.close()  # It has waited long enough.
+                    del self._spares[warm]
+            if not self._prepare or self._timed & self._processes.keys():
+                return
+            for warm in (True, False):
+                if warm not in self._spares and (
+                    spare := start_spare(_COMMAND, self._likeness(request, warm=warm))
+                ):
+                    self._spares[warm] = spare
 
     def _taken(self, folder: JobFolder, lock: FileLock) -> bool:
         """Whether the lock could be taken; not where somebody else works under it.
@@ -90,7 +129,13 @@ class Supervisor:
         return False
 
     def _launch(
-        self, folder: JobFolder, request: JobRequest, attempt: int, run_id: str | None, lock: FileLock
+        self,
+        folder: JobFolder,
+        request: JobRequest,
+        attempt: int,
+        run_id: str | None,
+        lock: FileLock,
+        likeness: Likeness,
     ) -> JobState:
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         state = JobState(
@@ -108,20 +153,8 @@ class Supervisor:
             # It gave its lock back, so it is at its very end.
             earlier.wait(_END_S)
             self.reap()
-        # -P: a file of the folder that we stand in must not stand in for a module of ours.
-        command = [sys.executable, "-P", "-m", "stitch_mcp.jobs.child", str(folder.path), str(lock.fileno())]
         try:
-            with folder.log.open("ab") as log:
-                process = subprocess.Popen(
-                    command,
-                    # What is not there no program, compiler or log can tell.
-                    env=without_secrets(os.environ),
-                    stdin=subprocess.DEVNULL if self.keep else reading,
-                    stdout=log,
-                    stderr=log,
-                    pass_fds=(lock.fileno(),),
-                    start_new_session=True,
-                )
+            process = self._begin(folder, lock.fileno(), reading, likeness)
         except OSError as error:
             os.close(writing)
             raise StoreError(f"no job can be started: {error}", hint="free memory or processes") from error
@@ -135,6 +168,32 @@ class Supervisor:
         if self.keep:
             os.close(writing)
         return state
+
+    def _begin(
+        self, folder: JobFolder, lock: int, lifeline: int, likeness: Likeness
+    ) -> "subprocess.Popen[bytes]":
+        """The job's process: the one that waits, where it is what would be started now, else a new one."""
+        with contextlib.ExitStack() as stack:
+            log = stack.enter_context(folder.log.open("ab"))
+            stdin = stack.enter_context(Path(os.devnull).open("rb")).fileno() if self.keep else lifeline
+            if (spare := self._take_spare(likeness.warm)) is not None:
+                if spare.likeness != likeness:
+                    spare.close()
+                elif spare.give(folder.path, lock, stdin, log.fileno()):
+                    return spare.process
+            return subprocess.Popen(
+                [*_COMMAND, str(folder.path), str(lock)],
+                env=without_secrets(os.environ),
+                stdin=stdin,
+                stdout=log,
+                stderr=log,
+                pass_fds=(lock,),
+                start_new_session=True,
+            )
+
+    def _take_spare(self, warm: bool) -> Spare | None:
+        with self._guard:
+            return self._spares.pop(warm, None)
 
     def find(self, job_id: str) -> JobState | None:
         """The state of a job, None where it never was started."""
@@ -216,11 +275,15 @@ class Supervisor:
             for job_id, process in list(self._processes.items()):
                 if process.poll() is not None:
                     del self._processes[job_id]
+                    self._timed.discard(job_id)
                     if (lifeline := self._lifelines.pop(job_id, None)) is not None:
                         os.close(lifeline)
 
     def close(self) -> None:
         """End the jobs of this process, unless they are kept; they can be resumed."""
+        for warm in (True, False):
+            if (spare := self._take_spare(warm)) is not None:
+                spare.close()
         if not self.keep:
             for job_id in list(self._processes):
                 self._end(JobFolder(self.jobs, job_id))

@@ -12,13 +12,15 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import mcp_types as types
-from mcp.server.context import ServerRequestContext
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from stitch_mcp import __version__
 from stitch_mcp.jobs.state import JobState
+from stitch_mcp.server import core_tasks
 from stitch_mcp.server.completions import MOST, complete
 from stitch_mcp.server.confirmation import confirmed, needs_consent, question_of
 from stitch_mcp.server.definitions import (
@@ -52,7 +54,9 @@ from stitch_mcp.server.tools.get_job import GetJob, JobAnswer
 from stitch_tools.errors import StitchError, WorkerError
 
 Context = ServerRequestContext[Any, Any]
-_POLL_S = 0.1
+_SHORTEST_POLL_S, _LONGEST_POLL_S = 0.02, 0.1
+_POLL_SHARE = 0.05
+"""Of the time that was waited already: so much longer a call may take than its job."""
 _SAY_EVERY_S = 1.0
 _LOG = logging.getLogger(__name__)
 _OUR_FAULT = "this is a fault of stitch-mcp; the server's log (stderr) has the traceback"
@@ -80,7 +84,7 @@ def build_server(room: Room) -> Server[Any]:
                 await anyio.to_thread.run_sync(supervisor.close)
                 await anyio.to_thread.run_sync(docs.close)
 
-    server: Server[Any] = Server(
+    server: Server[Any] = _ServerWithTasks(
         "stitch-mcp",
         version=__version__,
         title="StitchCUDA (stitch-mcp)",
@@ -100,8 +104,21 @@ def build_server(room: Room) -> Server[Any]:
     server.add_request_handler("tasks/get", TaskParams, served.get_task)
     server.add_request_handler("tasks/cancel", TaskParams, served.cancel_task)
     server.add_request_handler("tasks/update", UpdateParams, served.update_task)
+    server.add_request_handler("tasks/result", TaskParams, served.task_result)
+    server.add_request_handler("tasks/list", types.PaginatedRequestParams, served.list_tasks)
+    server.middleware.append(served.answer_with_task)
     server.extensions[EXTENSION] = {}
     return server
+
+
+class _ServerWithTasks(Server[Any]):
+    """The SDK's server, which tells of core tasks, too."""
+
+    def get_capabilities(self, *given: Any, **named: Any) -> types.ServerCapabilities:
+        found = super().get_capabilities(*given, **named)
+        if named.get("protocol_version") in MODERN_PROTOCOL_VERSIONS:
+            return found
+        return found.model_copy(update={"tasks": core_tasks.CAPABILITY})
 
 
 class _Served:
@@ -116,8 +133,9 @@ class _Served:
     async def list_tools(
         self, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        del context, params
-        return types.ListToolsResult(tools=tool_definitions(self._room))
+        del params
+        found = tool_definitions(self._room, with_tasks=core_tasks.speaks(context))
+        return types.ListToolsResult(tools=found)
 
     async def list_resources(
         self, context: Context, params: types.PaginatedRequestParams | None
@@ -168,21 +186,57 @@ class _Served:
         shown = types.Completion(values=found[:MOST], total=len(found), has_more=len(found) > MOST)
         return types.CompleteResult(completion=shown)
 
+    async def answer_with_task(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+        """In front of all handlers: the task of a call that asks for one (protocol 2025-11-25)."""
+        if not core_tasks.asks_for_task(ctx):
+            return await call_next(ctx)
+        params = types.CallToolRequestParams.model_validate(ctx.params, by_name=False)
+        tool = self._tool(params.name)
+        if tool.work is None:
+            raise MCPError(types.METHOD_NOT_FOUND, f"{tool.name} answers at once, without a task")
+        try:
+            request = _request(tool, params)
+            await self._consent(ctx, params, tool, request)
+            assert isinstance(request, SlowRequest)
+            return core_tasks.created(await anyio.to_thread.run_sync(_start, self._room, tool, request))
+        except StitchError as error:
+            told = failure_words(tool, error.message, error.hint)
+            raise MCPError(types.INVALID_PARAMS, blot_text(told)) from error
+
+    async def task_result(self, context: Context, params: TaskParams) -> dict[str, Any]:
+        _need_core_tasks(context)
+        state = await self._wait(context, await self._job(params.task_id), float("inf"))
+        return core_tasks.related(
+            result(await anyio.to_thread.run_sync(tool_answer, self._room, state)), state
+        )
+
+    async def list_tasks(self, context: Context, params: types.PaginatedRequestParams) -> dict[str, Any]:
+        del params
+        _need_core_tasks(context)
+        states = [await self._job(job_id) for job_id in self._room.supervisor.recent()]
+        return {"tasks": [core_tasks.view(state) for state in states]}
+
     async def get_task(self, context: Context, params: TaskParams) -> dict[str, Any]:
+        if core_tasks.speaks(context):
+            return core_tasks.view(await self._job(params.task_id))
         need_tasks(context)
         state = await self._job(params.task_id)
         told = state.status in ("completed", "failed")
         answer = await anyio.to_thread.run_sync(tool_answer, self._room, state) if told else None
         return task_view(state, result(answer) if answer else None)
 
-    async def cancel_task(self, context: Context, params: TaskParams) -> types.EmptyResult:
-        need_tasks(context)
+    async def cancel_task(self, context: Context, params: TaskParams) -> types.EmptyResult | dict[str, Any]:
+        core = core_tasks.speaks(context)
+        if not core:
+            need_tasks(context)
         state = await self._job(params.task_id)
+        if core and state.done:
+            raise MCPError(types.INVALID_PARAMS, f"task {params.task_id} is over: {state.status}")
         if needs_consent(self._room, state):
             told = f"job {params.task_id} was begun by another server; cancel_job asks the user about it"
             raise MCPError(types.INVALID_PARAMS, told)
-        await anyio.to_thread.run_sync(self._room.supervisor.cancel, params.task_id)
-        return types.EmptyResult()
+        state = await anyio.to_thread.run_sync(self._room.supervisor.cancel, params.task_id)
+        return core_tasks.view(state) if core else types.EmptyResult()
 
     async def update_task(self, context: Context, params: UpdateParams) -> types.EmptyResult:
         need_tasks(context)
@@ -198,17 +252,10 @@ class _Served:
     async def call_tool(
         self, context: Context, params: types.CallToolRequestParams
     ) -> types.CallToolResult | types.InputRequiredResult | dict[str, Any]:
-        if params.name not in offered(self._room):
-            known = ", ".join(offered(self._room))
-            raise MCPError(types.INVALID_PARAMS, f"there is no tool {params.name[:60]!r}; tools: {known}")
-        tool = find_tool(params.name)
+        tool = self._tool(params.name)
         try:
-            request = tool.request.model_validate(params.arguments or {})
-        except ValidationError as error:
-            return refusal(tool, explain_arguments(tool, error))
-        try:
-            question = await anyio.to_thread.run_sync(question_of, self._room, tool, request)
-            if question and (asked := await confirmed(context, params, self._room, question)):
+            request = _request(tool, params)
+            if asked := await self._consent(context, params, tool, request):
                 return asked
             answer = await self._answer(context, tool, request)
         except StitchError as error:
@@ -221,6 +268,19 @@ class _Served:
         if isinstance(answer, JobState):
             return created(answer)
         return result(answer, detailed=getattr(request, "detail", "concise") == "detailed")
+
+    def _tool(self, name: str) -> Tool:
+        if name not in offered(self._room):
+            known = ", ".join(offered(self._room))
+            raise MCPError(types.INVALID_PARAMS, f"there is no tool {name[:60]!r}; tools: {known}")
+        return find_tool(name)
+
+    async def _consent(
+        self, context: Context, params: types.CallToolRequestParams, tool: Tool, request: Request
+    ) -> types.InputRequiredResult | None:
+        """None where the call may be answered; else what the client has to ask first."""
+        question = await anyio.to_thread.run_sync(question_of, self._room, tool, request)
+        return await confirmed(context, params, self._room, question) if question else None
 
     async def _answer(self, context: Context, tool: Tool, request: Request) -> Answer | JobState:
         """The tool's answer; the state of a job that goes on, for a client with tasks."""
@@ -243,20 +303,40 @@ class _Served:
 
     async def _wait(self, context: Context, state: JobState, wait_s: float) -> JobState:
         """The job's state at its end or after `wait_s` seconds; what it says is passed on meanwhile."""
-        deadline = anyio.current_time() + wait_s
+        begin = anyio.current_time()
+        deadline = begin + wait_s
         told, told_at = 0, float("-inf")
         while not state.done and (left := deadline - anyio.current_time()) > 0:
             if state.sentences > told and anyio.current_time() - told_at >= _SAY_EVERY_S:
                 told, told_at = state.sentences, anyio.current_time()
                 await context.session.report_progress(told, message=blot_text(state.progress))
-            await anyio.sleep(min(_POLL_S, left))
+            pause = _POLL_SHARE * (anyio.current_time() - begin)
+            await anyio.sleep(min(max(pause, _SHORTEST_POLL_S), _LONGEST_POLL_S, left))
             state = await anyio.to_thread.run_sync(self._room.supervisor.view, state.job_id)
         return state
 
 
+def _request(tool: Tool, params: types.CallToolRequestParams) -> Request:
+    """The call's arguments.
+
+    Raises:
+        UsageError: they do not fit.
+    """
+    try:
+        return tool.request.model_validate(params.arguments or {})
+    except ValidationError as error:
+        raise explain_arguments(tool, error) from error
+
+
+def _need_core_tasks(context: Context) -> None:
+    if not core_tasks.speaks(context):
+        raise MCPError(types.METHOD_NOT_FOUND, f"tasks of protocol {core_tasks.VERSION} alone have it")
+
+
 def _start(room: Room, tool: Tool, request: SlowRequest) -> JobState:
     job = job_request(room, tool, request)
-    return room.supervisor.start(job, rerun=getattr(request, "rerun", False) or not tool.reuse)
+    rerun = getattr(request, "rerun", False) or not tool.reuse
+    return room.supervisor.start(job, rerun=rerun, warm=tool.warm, timed=tool.timed)
 
 
 def result(answer: Answer, *, detailed: bool = False, own_words: bool = False) -> types.CallToolResult:

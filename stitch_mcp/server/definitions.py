@@ -11,10 +11,13 @@ from stitch_mcp.server.schema import tool_schema
 from stitch_mcp.server.tool import Tool
 from stitch_mcp.server.tools import TOOLS, find_tool
 
+_TASK_OR_NOT = types.ToolExecution(task_support="optional")
+"""How a tool says that it may be called as a task."""
 
-def tool_definitions(room: Room) -> list[types.Tool]:
-    """The tools as `tools/list` shows them."""
-    return [definition(find_tool(name)) for name in offered(room)]
+
+def tool_definitions(room: Room, *, with_tasks: bool = False) -> list[types.Tool]:
+    """The tools as `tools/list` shows them; `with_tasks`: to clients whose protocol has core tasks."""
+    return [definition(find_tool(name), with_tasks=with_tasks) for name in offered(room)]
 
 
 def offered(room: Room) -> Sequence[str]:
@@ -28,7 +31,7 @@ def offered(room: Room) -> Sequence[str]:
     ]
 
 
-def definition(tool: Tool) -> types.Tool:
+def definition(tool: Tool, *, with_tasks: bool) -> types.Tool:
     """A tool as `tools/list` shows it."""
     return types.Tool(
         name=tool.name,
@@ -36,6 +39,7 @@ def definition(tool: Tool) -> types.Tool:
         description=tool.description,
         input_schema=tool_schema(tool.request),
         output_schema=tool_schema(tool.answer, output=True),
+        execution=_TASK_OR_NOT if with_tasks and tool.work else None,
         annotations=types.ToolAnnotations(
             read_only_hint=tool.read_only,
             # What is not said has a default: destructive and open to the world.

@@ -26,6 +26,8 @@ class Room:
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """What `serve` was given by flag; a job's process reads all other sources again."""
     keep_jobs: bool = False
+    prepare_jobs: bool = False
+    """Keep a process ready for the next job."""
     read_only: bool = False
     """Offer only what builds, runs and writes nothing but notes about itself."""
     toolsets: tuple[Toolset, ...] = TOOLSETS
@@ -42,7 +44,7 @@ class Room:
     @cached_property
     def supervisor(self) -> Supervisor:
         """The jobs of this workspace."""
-        return Supervisor(self.workspace.folder, keep=self.keep_jobs)
+        return Supervisor(self.workspace.folder, keep=self.keep_jobs, prepare=self.prepare_jobs)
 
     @cached_property
     def unsandboxed(self) -> bool:
@@ -94,6 +96,7 @@ def open_room(
     settings: Mapping[str, Any],
     *,
     keep_jobs: bool = False,
+    prepare_jobs: bool = False,
     read_only: bool = False,
     toolsets: tuple[Toolset, ...] = TOOLSETS,
 ) -> Room:
@@ -110,7 +113,14 @@ def open_room(
     given["workspace"] = str(config.workspace)
     # Who was asked what is no part of the work.
     given.pop("confirm", None)
-    return Room(config=config, settings=given, keep_jobs=keep_jobs, read_only=read_only, toolsets=toolsets)
+    return Room(
+        config=config,
+        settings=given,
+        keep_jobs=keep_jobs,
+        prepare_jobs=prepare_jobs,
+        read_only=read_only,
+        toolsets=toolsets,
+    )
 
 
 def parse_toolsets(text: str | None) -> tuple[Toolset, ...]:

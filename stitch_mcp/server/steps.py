@@ -6,17 +6,18 @@ from collections.abc import Generator
 from stitch_mcp.api import Captured
 from stitch_mcp.server.work import Work
 from stitch_planner.join import OUTSIDE, joined, stitch_anew
-from stitch_planner.loop import begin_run
 from stitch_planner.plan import Plan, make_plan
 from stitch_planner.run_events import GraphCaptured, PlanMade, ReferenceObserved, RunStopped
-from stitch_planner.runs import Run, started
-from stitch_tools.errors import StitchError, UsageError
+from stitch_planner.runs import Run, read_state, started
+from stitch_tools.errors import StitchError, StoreError, UsageError
 from stitch_tools.models import Ceilings, Graph, ReferenceFacts, Task
 
 
 @contextlib.contextmanager
 def open_run(work: Work, task: Task) -> Generator[Run]:
     """The run that the job began before it was interrupted, else a new one; a failure is left in its log."""
+    from stitch_planner.loop import begin_run
+
     config = work.desk.config
     with contextlib.ExitStack() as stack:
         if work.subject.run_id:
@@ -65,6 +66,17 @@ def captured_facts(run: Run) -> Captured:
     )
 
 
+def known_facts(work: Work) -> ReferenceFacts | None:
+    """What the request's run observed of its reference; None without a run, or where that is lost."""
+    if not work.subject.run_id:
+        return None
+    workspace = work.desk.workspace
+    observed = read_state(workspace.run_folder(work.subject.run_id)).reference
+    with contextlib.suppress(StoreError):
+        return workspace.store.get_fact(observed.facts, ReferenceFacts) if observed else None
+    return None
+
+
 def stored_plan(run: Run, task: Task, captured: Captured) -> tuple[Plan, str]:
     """The run's plan, made and recorded where it has none, and its hash."""
     if run.state.plan is not None:
@@ -81,6 +93,8 @@ def hand_over(work: Work, *, quick: bool, min_speedup: float | None) -> str:
     Raises:
         UsageError: a run that exists keeps what it was begun with.
     """
+    from stitch_planner.loop import begin_run
+
     config = work.desk.config
     if not work.subject.run_id:
         run = begin_run(

@@ -18,7 +18,8 @@ from stitch_mcp.server.render import blot_text
 EXTENSION = "io.modelcontextprotocol/tasks"
 HANDLE_AFTER_S = 2.0
 """How long a call of a client with tasks is held before it gets a handle."""
-_POLL_MS = 1000
+POLL_MS = 1000
+"""How often a client may well look."""
 
 
 class TaskParams(types.RequestParams):
@@ -81,14 +82,18 @@ def task_view(state: JobState, result: types.CallToolResult | None) -> dict[str,
     return {**_task(state, "completed"), "result": dumped}
 
 
+def said(state: JobState) -> str:
+    """What the job told last, without secrets."""
+    return blot_text(state.progress if state.status == "working" else state.message)
+
+
 def _task(state: JobState, status: str) -> dict[str, Any]:
-    said = state.progress if state.status == "working" else state.message
     return {
         "taskId": state.job_id,
         "status": status,
-        "statusMessage": blot_text(said),
+        "statusMessage": said(state),
         "createdAt": state.started_at,
         "lastUpdatedAt": state.ended_at or state.started_at,
         "ttlMs": None,
-        "pollIntervalMs": _POLL_MS,
+        "pollIntervalMs": POLL_MS,
     }

@@ -79,6 +79,10 @@ class Tool:
     """Whether it changes nothing but our own `.stitch` folder."""
     runs_code: bool = False
     """Whether it runs a reference, a program, or a compiler over one."""
+    warm: bool = False
+    """Whether its work begins with a session of the target interpreter."""
+    timed: bool = False
+    """Whether its work is disturbed by anything that runs beside it."""
     destructive: bool = False
     reuse: bool = True
     """Whether an equal call may be answered with the finished job's result."""

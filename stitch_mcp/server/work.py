@@ -2,9 +2,9 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stitch_mcp.desk import Desk, open_desk
 from stitch_mcp.jobs.state import JobRequest, Subject
@@ -12,6 +12,9 @@ from stitch_mcp.server.tool import Answer
 from stitch_mcp.server.tools import find_tool
 from stitch_tools.errors import UsageError
 from stitch_tools.models import Program, Task
+
+if TYPE_CHECKING:
+    from stitch_tools.processes.session import TargetSession
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,11 @@ class Work:
 
 
 def do_work(
-    request: JobRequest, run_id: str | None, say: Callable[[str], None], joined: Callable[[str], None]
+    request: JobRequest,
+    run_id: str | None,
+    say: Callable[[str], None],
+    joined: Callable[[str], None],
+    warm: "TargetSession | None" = None,
 ) -> dict[str, Any]:
     """The answer of the request's tool, as JSON.
 
@@ -68,6 +75,7 @@ def do_work(
         run_id: run that it works in; that of an interrupted attempt is gone on with.
         say: takes progress sentences.
         joined: takes the run's id as soon as there is one.
+        warm: a session that was started already.
 
     Raises:
         StitchError: a failure of ours or of the caller.
@@ -77,6 +85,7 @@ def do_work(
         raise UsageError(f"{request.tool} does not run as a job", hint="this is a fault of stitch-mcp")
     arguments = tool.request.model_validate(request.arguments)
     desk = open_desk(request.settings, say)  # pyright: ignore[reportArgumentType] # from a checked Settings
+    desk = replace(desk, warm=warm)
     os.chdir(desk.config.workspace)
     subject = request.subject.model_copy(update={"run_id": run_id})
     answer: Answer = tool.work(arguments, Work(desk, subject, say, joined))

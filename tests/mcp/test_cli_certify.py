@@ -145,3 +145,19 @@ def test_a_signature_names_its_key_and_another_key_is_refused(
     unsigned = call(workspace, "certify", "--verify", "last", "--signer", str(public))
     assert unsigned[0] == 3
     assert "not signed" in unsigned[1]["error"]["message"]
+
+
+def test_a_run_s_certificate_that_is_damaged_or_gone_is_written_again_by_resuming(
+    certified: Archive, workspace: Path
+) -> None:
+    path = Path(call(workspace, "certify", "last")[1]["path"])
+    whole = path.read_bytes()
+    for damaged, word in ((whole[:-1] + b"?", "damaged"), (None, "missing")):
+        path.unlink() if damaged is None else path.write_bytes(damaged)
+        code, found = call(workspace, "certify", "last")
+        assert (code, found["error"]["code"]) == (3, "certificate")
+        assert word in found["error"]["message"]
+        assert "solve --resume" in found["error"]["hint"]
+        assert call(workspace, "solve", "--resume", "last")[0] == 0
+        code, found = call(workspace, "certify", "--verify", "last")
+        assert (code, found["program_id"]) == (0, certified.certificate.program_id)

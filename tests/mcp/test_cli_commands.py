@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -49,13 +50,13 @@ def good_program(folder: Path) -> Path:
 def test_config_show_names_the_origin_of_each_value(
     workspace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (workspace / "stitch.toml").write_text("threads = 3\n", encoding="utf-8")
+    (workspace / "stitch.toml").write_text("threads = 1\n", encoding="utf-8")
     code, found = run_json(capsys, "config", "show", "--origin")
     assert code == 0
     settings, origins = found["settings"], found["origins"]
     assert isinstance(settings, dict)
     assert isinstance(origins, dict)
-    assert settings["threads"] == 3
+    assert settings["threads"] == 1
     assert origins["threads"] == str(workspace / "stitch.toml")
     assert origins["cache_dir"] == "STITCH_CACHE_DIR"
     assert main(["config", "show", "--origin"]) == 0
@@ -233,6 +234,10 @@ def test_a_relaxed_contract_can_be_forbidden(workspace: Path, capsys: pytest.Cap
     error = found["error"]
     assert isinstance(error, dict)
     assert (code, "stitch.toml" in error["message"]) == (2, True)
+    code, found = run_json(capsys, "solve", "model.py", "--set", "input_low=0")
+    error = found["error"]
+    assert isinstance(error, dict)
+    assert (code, "input_low = 0.0 (caller), was None" in error["message"]) == (2, True)
 
 
 def test_overrides_are_numbers_where_they_look_like_numbers() -> None:
@@ -267,18 +272,59 @@ def test_a_python_file_is_a_kernelbench_program(tmp_path: Path) -> None:
     assert read_program(tmp_path / "new.py", Store(tmp_path / "s"), target="cpu").format == "kernelbench"
 
 
-def test_the_first_interrupt_asks_to_stop_and_the_second_stops(tmp_path: Path) -> None:
-    before = signal.getsignal(signal.SIGINT)
+@pytest.fixture
+def signals() -> Iterator[None]:
+    """Ctrl-C means afterwards what it meant before."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
-    def press_twice() -> None:
-        with stop_on_interrupt(tmp_path) as stop:
+
+@pytest.mark.usefixtures("signals")
+def test_the_first_interrupt_asks_to_stop_and_the_second_stops_but_what_cleans_up(tmp_path: Path) -> None:
+    cleaned_up = False
+
+    def press_often() -> None:
+        nonlocal cleaned_up
+        with stop_on_interrupt() as stop:
             assert not stop.is_set()
             os.kill(os.getpid(), signal.SIGINT)
             assert stop.wait(timeout=10)
-            os.kill(os.getpid(), signal.SIGINT)
-            signal.pause()  # ended at once by the second signal, should it not have been delivered yet
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+                signal.pause()  # ended at once by the second signal, should it not have been delivered yet
+            finally:
+                try:
+                    (tmp_path / "gone").unlink()
+                except FileNotFoundError:
+                    os.kill(os.getpid(), signal.SIGINT)
+                cleaned_up = True
 
     with pytest.raises(InterruptedRunError, match="stopped at once") as caught:
-        press_twice()
+        press_often()
+    assert cleaned_up
     assert "run the same command again" in caught.value.hint
+    os.kill(os.getpid(), signal.SIGINT)  # the command has nothing left to do but to tell, and to end
+
+
+@pytest.mark.usefixtures("signals")
+def test_the_second_interrupt_names_the_run_that_it_stopped() -> None:
+    def stopped() -> None:
+        with stop_on_interrupt() as stop:
+            stop.set()
+            error = KeyboardInterrupt()
+            error.add_note("go on with: solve --resume this-one")
+            raise error
+
+    with pytest.raises(InterruptedRunError) as caught:
+        stopped()
+    assert caught.value.hint == "go on with: solve --resume this-one"
+
+
+@pytest.mark.usefixtures("signals")
+def test_without_an_interrupt_the_next_one_means_what_it_meant_before() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with stop_on_interrupt():
+        assert signal.getsignal(signal.SIGINT) is not before
     assert signal.getsignal(signal.SIGINT) is before

@@ -1,15 +1,24 @@
 """`solve` as a user runs it: result, certificate, resuming after Ctrl-C, a device that is not here."""
 
+import contextlib
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
+
+from stitch_planner.runs import Run, Workspace
+from stitch_tools.events import read_events
+from stitch_tools.timing.device_lock import device_lock
+from stitch_tools.worker import proctree
 
 PROGRAMS = Path(__file__).parents[1] / "tools" / "programs"
 PREFIX = [sys.executable, "-c", "from stitch_mcp.cli import main; raise SystemExit(main())"]
@@ -87,29 +96,91 @@ def test_the_program_of_a_run_can_be_checked_by_itself(solved: dict[str, Any], w
     assert (code, found["status"]) == (0, "accepted")
 
 
+class Command:
+    """A command as a terminal starts it, in a process group of its own, and all processes seen below it."""
+
+    def __init__(self, workspace: Path, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [*PREFIX, *arguments],
+            cwd=workspace,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        assert self.process.stderr is not None
+        self.stderr = self.process.stderr
+        self.family: dict[int, int] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        with self.process:
+            self.process.kill()
+        for handle in self.family.values():
+            os.close(handle)
+
+    def read_to(self, word: str) -> str:
+        """What it says up to the line with that word."""
+        text = ""
+        for line in self.stderr:
+            text += line
+            if word in line:
+                break
+        return text
+
+    def wait_for(self, happened: Callable[[], bool]) -> None:
+        """Return as soon as `happened` says so; fail where it never will."""
+        while not happened():
+            self.look_below()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(0.002)
+                assert happened(), "it ended too early"
+        self.look_below()
+
+    def look_below(self) -> None:
+        for pid in proctree.descendants(self.process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                if pid not in self.family:
+                    self.family[pid] = os.pidfd_open(pid)
+
+    def is_out_of_reach(self) -> bool:
+        """Whether what imports torch has a session of its own: a process just born may die of Ctrl-C."""
+        for pid in proctree.descendants(self.process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                if os.getsid(pid) == pid:
+                    return True
+        return False
+
+    def press(self) -> None:
+        """Press Ctrl-C."""
+        os.killpg(self.process.pid, signal.SIGINT)
+
+    def press_on(self) -> tuple[int, str]:
+        """Exit code and what it says at last, while Ctrl-C is pressed again and again."""
+        while self.process.poll() is None:
+            self.press()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(0.005)
+        return self.process.returncode, self.stderr.read()
+
+    def left_behind(self) -> list[int]:
+        """Processes below it that have not ended half a minute later."""
+        return [pid for pid, handle in self.family.items() if not select.select([handle], [], [], 30.0)[0]]
+
+
 def interrupt(workspace: Path, presses: int) -> tuple[int, str]:
     """Exit code and stderr of a solve that is interrupted while its reference is observed."""
-    with subprocess.Popen(
-        [*PREFIX, "solve", "model.py", "--quick"],
-        cwd=workspace,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        assert process.stderr is not None
-        lines: list[str] = []
-        for line in process.stderr:
-            lines.append(line)
-            if "starting" in line:
-                break
-        os.killpg(process.pid, signal.SIGINT)
+    with Command(workspace, "solve", "model.py", "--quick") as command:
+        lines = [command.read_to("starting")]
+        command.wait_for(command.is_out_of_reach)
+        command.press()
         for _ in range(presses - 1):
-            lines.append(process.stderr.readline())
-            lines.append(process.stderr.readline())
-            os.killpg(process.pid, signal.SIGINT)
-        lines.append(process.stderr.read())
-        return process.wait(timeout=120), "".join(lines)
+            lines += [command.stderr.readline(), command.stderr.readline()]
+            command.press()
+        lines.append(command.stderr.read())
+        return command.process.wait(timeout=120), "".join(lines)
 
 
 def resume_hint(err: str) -> str:
@@ -136,6 +207,54 @@ def test_two_interrupts_end_the_run_at_once_and_say_how_to_go_on(workspace: Path
     assert code == 130, err
     assert "stopped at once" in err
     assert call(workspace, "runs", "show", resume_hint(err))[1]["status"] == "open"
+
+
+def kinds(workspace: Path) -> list[str]:
+    """Kinds of the events of the workspace's only run, as far as there are any."""
+    logs = workspace.glob(".stitch/runs/*/events.jsonl")
+    return [event.kind for path in logs for event in read_events(path)]
+
+
+def assert_clean(command: Command, scratch: Path, code: int, err: str) -> None:
+    """An interrupted command ended in order, and left nothing behind."""
+    assert (code, "Traceback" in err, "solve --resume" in err) == (130, False, True), err
+    assert command.family
+    assert command.left_behind() == []
+    assert list(scratch.iterdir()) == []
+
+
+def test_a_run_goes_on_however_often_it_was_interrupted_while_it_cleaned_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(PROGRAMS / "linear_relu.py", tmp_path / "model.py")
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setenv("TMPDIR", str(scratch))
+    # Any outcome of the timing will do: it waits for nobody else's.
+    monkeypatch.setenv("STITCH_LOCK_DIR", str(tmp_path))
+    with Command(tmp_path, "solve", "model.py", "--quick") as command:
+        command.read_to("starting")
+        command.wait_for(command.is_out_of_reach)
+        command.press()
+        # The step in hand is done: what is left to do is to clean up.
+        command.wait_for(lambda: "reference_observed" in kinds(tmp_path))
+        ended = command.press_on()
+        assert_clean(command, scratch, *ended)
+    with Command(tmp_path, "solve", "--resume", "last") as command:
+        command.read_to("timing program")
+        command.look_below()
+        command.press()
+        ended = command.press_on()
+        assert_clean(command, scratch, *ended)
+    found = kinds(tmp_path)
+    assert (found.count("run_stopped"), found.count("check_finished")) == (2, 1)
+    workspace = Workspace(tmp_path)
+    with device_lock("cpu", wait_s=0):  # nobody holds it, nor the run
+        Run(workspace.run_folder("last"), workspace.store).close()
+    code, result = call(tmp_path, "solve", "--resume", "last")
+    assert (code, result["status"]) == (0, "accepted"), result
+    steps = Counter(kinds(tmp_path)) - Counter({"run_stopped": 2, "run_resumed": 2})
+    assert set(steps.values()) == {1}, "no step was done twice"
 
 
 def test_a_time_limit_stops_the_run_with_7_and_can_be_resumed(workspace: Path) -> None:

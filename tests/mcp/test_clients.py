@@ -65,7 +65,16 @@ def test_a_toml_configuration_keeps_what_stands_there(home: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("client", "broken"), [("cursor", "{"), ("cursor", '{"mcpServers": 3}'), ("codex", "= 1")]
+    ("client", "broken"),
+    [
+        ("cursor", "{"),
+        ("cursor", '{"mcpServers": 3}'),
+        ("cursor", '{"a": ' + 100_000 * "["),
+        ("codex", "= 1"),
+        ("codex", "mcp_servers = 3"),
+        ("codex", "a = " + 100_000 * "["),
+    ],
+    ids=lambda value: value[:20],
 )
 def test_a_file_that_cannot_be_read_is_not_overwritten(home: Path, client: str, broken: str) -> None:
     path = config_path(find_client(client), home)
@@ -73,6 +82,22 @@ def test_a_file_that_cannot_be_read_is_not_overwritten(home: Path, client: str, 
     path.write_text(broken, encoding="utf-8")
     assert main(["init", client, "--write", "--workspace", str(home)]) == 2
     assert path.read_text(encoding="utf-8") == broken
+
+
+def test_a_file_that_is_no_configuration_by_its_size_or_kind_is_not_read(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = config_path(find_client("cursor"), home)
+    path.parent.mkdir(parents=True)
+    with path.open("wb") as file:
+        file.truncate(1 << 30)
+    for words in ("larger than 16 MiB", "no regular file"):
+        assert main(["init", "cursor", "--write", "--json", "--workspace", str(home)]) == 2
+        error = json.loads(capsys.readouterr().out)["error"]
+        assert words in error["message"]
+        assert "without --write" in error["hint"]
+        path.unlink()
+        os.mkfifo(path)
 
 
 @pytest.mark.parametrize("client", ["claude-code", "codex"])

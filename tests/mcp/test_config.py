@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stitch_mcp.config import SETTINGS, Config, Settings, find_workspace, load_config, unknown_environment
-from stitch_tools.errors import UsageError
+from stitch_tools.errors import EnvironmentMissingError, UsageError
 
 
 def load(workspace: Path, *, flags: dict[str, object] | None = None, **environ: str) -> Config:
@@ -28,27 +28,45 @@ def test_defaults_hold_where_nothing_is_set(tmp_path: Path) -> None:
 
 
 def test_each_source_wins_over_the_weaker_ones(tmp_path: Path) -> None:
-    seen: list[tuple[int | None, str]] = []
+    seen: list[tuple[float | None, str]] = []
 
     def note(config: Config) -> None:
-        seen.append((config.threads, config.origin("threads")))
+        seen.append((config.min_speedup, config.origin("min_speedup")))
 
     (tmp_path / "user").mkdir()
-    (tmp_path / "user" / "config.toml").write_text("threads = 1\n", encoding="utf-8")
+    (tmp_path / "user" / "config.toml").write_text("min-speedup = 1\n", encoding="utf-8")
     note(load(tmp_path))
-    (tmp_path / "pyproject.toml").write_text("[tool.stitch]\nthreads = 2\n", encoding="utf-8")
+    (tmp_path / "pyproject.toml").write_text("[tool.stitch]\nmin-speedup = 2\n", encoding="utf-8")
     note(load(tmp_path))
-    (tmp_path / "stitch.toml").write_text("threads = 3\n", encoding="utf-8")
+    (tmp_path / "stitch.toml").write_text("min-speedup = 3\n", encoding="utf-8")
     note(load(tmp_path))
-    note(load(tmp_path, STITCH_THREADS="4"))
-    note(load(tmp_path, STITCH_THREADS="4", flags={"threads": 5}))
+    note(load(tmp_path, STITCH_MIN_SPEEDUP="4"))
+    note(load(tmp_path, STITCH_MIN_SPEEDUP="4", flags={"min_speedup": 5}))
     assert seen == [
         (1, str(tmp_path / "user" / "config.toml")),
         (2, f"{tmp_path / 'pyproject.toml'} [tool.stitch]"),
         (3, str(tmp_path / "stitch.toml")),
-        (4, "STITCH_THREADS"),
-        (5, "--threads"),
+        (4, "STITCH_MIN_SPEEDUP"),
+        (5, "--min-speedup"),
     ]
+
+
+def test_more_threads_than_processors_are_refused_unless_they_are_overridden(tmp_path: Path) -> None:
+    (tmp_path / "stitch.toml").write_text("threads = 100000\n", encoding="utf-8")
+    with pytest.raises(UsageError, match="100000 threads are more than this machine's processors"):
+        load(tmp_path)
+    assert load(tmp_path, STITCH_THREADS="1").threads == 1
+
+
+def test_a_current_folder_that_was_removed_is_named_as_the_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(EnvironmentMissingError, match="the current folder cannot be found"):
+        load_config({}, environ={}, user_file=tmp_path / "none")
 
 
 def test_an_unknown_key_is_refused_with_the_nearest_one(tmp_path: Path) -> None:

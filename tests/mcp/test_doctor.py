@@ -50,6 +50,15 @@ def test_an_interpreter_without_torch_fails_with_the_fix(tmp_path: Path) -> None
     assert "torch" in item.fix
 
 
+def test_how_tensors_travel_is_named_with_the_reason() -> None:
+    found = doctor.plane_item("device", "")
+    assert (found.name, found.status) == ("data plane", "ok")
+    found = doctor.plane_item("host", "cuMemCreate: CUDA error 801")
+    assert found.status == "optional"
+    assert "cuMemCreate" in found.detail
+    assert found.fix
+
+
 @pytest.mark.parametrize(
     ("driver", "torch", "status"),
     [("13.0", "13.0", "ok"), ("13.0", "12.8", "ok"), ("12.4", "13.0", "failed"), ("13.0", None, "warning")],

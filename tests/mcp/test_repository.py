@@ -136,7 +136,8 @@ for name in sys.argv[2:]:
             raise
 """
     # The SDK asks for fcntl itself, unless it sees that the system is Windows.
-    behind_sdk = {f"stitch_mcp.server.{name}" for name in ("app", "confirmation", "http", "stdio", "tasks")}
+    asking = ("app", "confirmation", "core_tasks", "http", "stdio", "tasks")
+    behind_sdk = {f"stitch_mcp.server.{name}" for name in asking}
     names = [name for name in modules_outside_worker() if name not in behind_sdk]
     done = run_python(code, ",".join(POSIX_ONLY), *names)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr

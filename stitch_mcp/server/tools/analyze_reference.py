@@ -32,17 +32,18 @@ class ReferenceAnswer(Answer):
     gflop: float | None = None
     """Work of one forward."""
     min_time_us: float | None = None
-    """Sum of the operations' lower bounds on this device; fusion can go below."""
+    """Sum of the operations' least times by this device's measured limits; fusion can go below."""
     operations: tuple[str, ...] = ()
-    """The costliest: operation at module: bound in us, share of all."""
+    """The costliest: operation at module: least time in us, share of all."""
     warnings: tuple[str, ...] = ()
-    """Doubts about the reference."""
+    """Doubts about the reference and the measured limits."""
 
 
 def analyze(request: AnalyzeReference, work: Work) -> ReferenceAnswer:
     """The captured reference, recorded in its run."""
     from stitch_mcp.api import capture_task
     from stitch_mcp.server.steps import open_run, record_capture
+    from stitch_mcp.tables import disturbance
 
     task = work.task
     with open_run(work, task) as run:
@@ -64,7 +65,7 @@ def analyze(request: AnalyzeReference, work: Work) -> ReferenceAnswer:
         gflop=round(graph.flops / 1e9, 4),
         min_time_us=_total(graph),
         operations=_costliest(graph),
-        warnings=facts.warnings,
+        warnings=(*facts.warnings, *disturbance(captured.ceilings)),
         next_steps=_next(run_id),
     )
 
@@ -106,11 +107,12 @@ TOOL = Tool(
     title="Analyze a PyTorch reference",
     description=(
         "Opens a run for a PyTorch module with example inputs: runs it once in a sandbox and shows shapes, "
-        "operations with lower-bound times, and warnings. Use it before anything else is done for a module. "
+        "operations with estimated times, and warnings. Use it before anything else is done for a module. "
         "Takes 5 to 20 s. Then make_plan, or solve to have it done."
     ),
     request=AnalyzeReference,
     answer=ReferenceAnswer,
     work=analyze,
     runs_code=True,
+    warm=True,
 )

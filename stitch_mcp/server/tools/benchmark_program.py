@@ -5,7 +5,7 @@ from typing import ClassVar
 from stitch_mcp.server.requests import Detailed, JudgesProgram
 from stitch_mcp.server.tool import Answer, NextStep, Tool
 from stitch_mcp.server.work import Work
-from stitch_tools.models import Bench, Timing
+from stitch_tools.models import Bench, Graph, Timing
 
 
 class BenchmarkProgram(JudgesProgram, Detailed):
@@ -38,15 +38,18 @@ class BenchAnswer(Answer):
 
 def benchmark(request: BenchmarkProgram, work: Work) -> BenchAnswer:
     """The timing of a program, recorded in its run."""
+    from stitch_mcp.server.steps import known_facts
     from stitch_planner.join import accepted_check, joined, record_bench
 
     desk, task, program = work.desk, work.task, work.program
-    run_id = work.subject.run_id
+    run_id, graph = work.subject.run_id, None
     if run_id:
         with joined(desk.workspace, run_id) as run:
             accepted_check(run, program)
-    with desk.trial(task, program) as trial:
-        bench = desk.benchmark(task, trial, quick=request.quick)
+            if (captured := run.state.graph) is not None:
+                graph = run.store.get_fact(captured.graph, Graph)
+    with desk.trial(task, program, known=known_facts(work)) as trial:
+        bench = desk.benchmark(task, trial, quick=request.quick, graph=graph)
     if run_id:
         with joined(desk.workspace, run_id) as run:
             record_bench(run, program, bench)
@@ -124,4 +127,6 @@ TOOL = Tool(
     answer=BenchAnswer,
     work=benchmark,
     runs_code=True,
+    warm=True,
+    timed=True,
 )

@@ -49,10 +49,11 @@ class CheckAnswer(Answer):
 def check(request: CheckProgram, work: Work) -> CheckAnswer:
     """The check of a program, recorded in its run."""
     from stitch_mcp.server.docs import advice
+    from stitch_mcp.server.steps import known_facts
     from stitch_planner.join import joined, record_check
 
     desk, task, program = work.desk, work.task, work.program
-    with desk.trial(task, program) as trial:
+    with desk.trial(task, program, known=known_facts(work)) as trial:
         checked = desk.check(task, trial, sanitize=request.sanitize)
     if run_id := work.subject.run_id:
         with joined(desk.workspace, run_id) as run:
@@ -140,4 +141,5 @@ TOOL = Tool(
     answer=CheckAnswer,
     work=check,
     runs_code=True,
+    warm=True,
 )

@@ -1,4 +1,4 @@
-"""`make_plan`: which operations one kernel should compute together, and how long each must take at least."""
+"""`make_plan`: which operations one kernel should compute together, and how long each should take."""
 
 from typing import TYPE_CHECKING
 
@@ -18,21 +18,24 @@ class PlanAnswer(Answer):
     """The order of work."""
 
     predicted_us: float | None = None
-    """Sum of the steps' lower bounds on this device."""
+    """Sum of the steps' least times by this device's measured limits."""
     steps: tuple[str, ...] = ()
-    """In order: number, kind, operations (module) -> outputs; lower bound in us and what sets it."""
+    """In order: number, kind, operations (module) -> outputs; least time in us and what sets it."""
     eager: int | None = None
     """Steps that the stitcher would leave to PyTorch."""
     notes: tuple[str, ...] = ()
+    """Also whether the limits were measured on a busy machine."""
 
 
 def plan(request: MakePlan, work: Work) -> PlanAnswer:
     """The plan of a run, recorded in it."""
     from stitch_mcp.server.steps import captured_facts, stored_plan
+    from stitch_mcp.tables import disturbance
     from stitch_planner.join import joined
 
     with joined(work.desk.workspace, work.run_id) as run:
-        made, hashed = stored_plan(run, work.task, captured_facts(run))
+        captured = captured_facts(run)
+        made, hashed = stored_plan(run, work.task, captured)
     run_id = work.run_id
     eager = sum(step.kind == "eager" for step in made.steps)
     return PlanAnswer(
@@ -42,7 +45,7 @@ def plan(request: MakePlan, work: Work) -> PlanAnswer:
         predicted_us=round(made.predicted_us, 2) if made.predicted_us is not None else None,
         steps=tuple(_line(step) for step in made.steps),
         eager=eager,
-        notes=made.notes,
+        notes=(*made.notes, *disturbance(captured.ceilings)),
         next_steps=_next(run_id, made),
     )
 

@@ -101,6 +101,7 @@ def _fields(hit: "Hit") -> dict[str, Any]:
         "library": hit.library,
         "version": version_of(hit),
         "also_versions": list(hit.also_versions),
+        "twin": hit.twin,
         "place": f"{hit.path}:{hit.line}" if hit.line else hit.path,
         "architectures": list(hit.architectures),
         "signature": hit.signature,

@@ -97,5 +97,6 @@ TOOL = Tool(
     answer=SolveAnswer,
     work=solve,
     runs_code=True,
+    timed=True,
     toolset="solve",
 )

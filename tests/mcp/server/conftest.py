@@ -103,9 +103,9 @@ def room(workspace: Path) -> Generator[Room]:
     found.supervisor.close()
 
 
-def until(happened: Callable[[], bool], *, within_s: float = 30.0) -> None:
-    """Return as soon as `happened` says so; fail after `within_s` seconds."""
-    deadline = time.monotonic() + within_s
+def until(happened: Callable[[], bool]) -> None:
+    """Return as soon as `happened` says so; fail after half a minute."""
+    deadline = time.monotonic() + 30.0
     while not happened():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.02)

@@ -35,6 +35,8 @@ class Wire:
 
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         self.process = process
+        self.hello: dict[str, Any] = {}
+        """What the server said of itself."""
         self._asked = 0
 
     def send(self, method: str, params: dict[str, Any]) -> int:
@@ -51,21 +53,26 @@ class Wire:
         return self.answer(self.send("tools/call", {"name": tool, "arguments": arguments}))
 
     def answer(self, number: int) -> dict[str, Any]:
+        """The result of a request."""
+        result: dict[str, Any] = self.reply(number)["result"]
+        return result
+
+    def reply(self, number: int) -> dict[str, Any]:
+        """The message that answers a request, with its result or its error."""
         assert self.process.stdout is not None
         while True:
-            message = json.loads(self.process.stdout.readline())
+            message: dict[str, Any] = json.loads(self.process.stdout.readline())
             assert message["jsonrpc"] == "2.0"
             if message.get("id") == number:
-                result: dict[str, Any] = message["result"]
-                return result
+                return message
 
 
 @contextlib.contextmanager
-def wired(workspace: Path) -> Generator[Wire]:
-    """A server that is spoken to by hand."""
+def wired(workspace: Path, version: str = "2025-06-18") -> Generator[Wire]:
+    """A server that is spoken to by hand, in that revision of the protocol."""
     with subprocess.Popen(serve(workspace), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         wire = Wire(process)
-        wire.answer(wire.send("initialize", HELLO))
+        wire.hello = wire.answer(wire.send("initialize", {**HELLO, "protocolVersion": version}))
         try:
             yield wire
         finally:
@@ -172,7 +179,7 @@ def test_an_http_server_ends_in_time_with_a_call_open(
             connection.sendall(b"POST /mcp HTTP/1.1\r\nContent-Length: 1000\r\n")
             children = descendants(process.pid)
             process.send_signal(number)
-            process.wait(timeout=5)
+            process.wait(timeout=30)  # the open call never ends
     assert not [pid for pid in children if running(pid)]
 
 

@@ -1,0 +1,148 @@
+"""Processes that wait for the next job: who takes them, who does not, and that they end with their server."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from stitch_mcp.jobs.spare import WAIT, WAIT_WARM, await_job
+from stitch_mcp.jobs.state import JobRequest
+from stitch_mcp.jobs.supervisor import Supervisor
+from stitch_mcp.server.room import Room, open_room
+from stitch_mcp.server.subjects import job_request
+from stitch_mcp.server.tools import find_tool
+from stitch_tools.device import usable_cpus
+from stitch_tools.worker.proctree import descendants
+from tests.mcp.server.conftest import SLOW_TO_COMPILE, until
+from tests.mcp.server.test_job_supervisor import BROKEN, command, compiling, request_of, running
+
+pytestmark = pytest.mark.skipif(usable_cpus() < 2, reason="on one core nothing is prepared")
+
+
+@pytest.fixture
+def ready(workspace: Path) -> Generator[Room]:
+    """The room of a server that prepares."""
+    found = open_room({"workspace": workspace}, prepare_jobs=True)
+    yield found
+    found.supervisor.close()
+    assert waiting() == waiting(kind=WAIT) == []
+
+
+def waiting(above: int | None = None, kind: str = WAIT_WARM) -> list[int]:
+    """Numbers of the processes that wait for a job below `above`, by default below this one."""
+    found = descendants(above or os.getpid())
+    return [pid for pid in found if kind in command(pid).split("\0") and running(pid)]
+
+
+def done(supervisor: Supervisor, request: JobRequest, *, warm: bool = True) -> int | None:
+    """The number of the process that finished the request."""
+    state = supervisor.wait(supervisor.start(request, warm=warm).job_id, 60)
+    assert state.status == "completed", state.message
+    return state.pid
+
+
+def test_the_next_job_gets_the_process_that_waits_and_its_session(ready: Room) -> None:
+    assert waiting() == []
+    done(ready.supervisor, request_of(ready, BROKEN))
+    (first,) = waiting()
+    tool = find_tool("analyze_reference")
+    request = job_request(ready, tool, tool.request.model_validate({"reference": "model.py"}))
+    assert done(ready.supervisor, request) == first
+    log = (ready.supervisor.jobs / request.job_id / "log.txt").read_text(encoding="utf-8")
+    assert "observing the reference" in log
+    assert "starting" not in log, "the session was there already"
+    until(lambda: not running(first))
+    (second,) = waiting()
+    assert second != first
+
+
+def test_a_job_that_needs_no_session_leaves_the_process_for_one_that_does(ready: Room) -> None:
+    done(ready.supervisor, request_of(ready, BROKEN))
+    (spare,), (without,) = waiting(), waiting(kind=WAIT)
+    assert not any("bootstrap" in command(pid) for pid in descendants(without))
+    assert done(ready.supervisor, request_of(ready, BROKEN + " "), warm=False) == without
+    assert waiting() == [spare]
+
+
+def test_a_process_that_waits_under_other_variables_is_not_taken(
+    ready: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done(ready.supervisor, request_of(ready, BROKEN))
+    (spare,) = waiting()
+    monkeypatch.setenv("SOMETHING_ELSE", "1")
+    assert done(ready.supervisor, request_of(ready, BROKEN + " ")) != spare
+    assert spare not in waiting()
+
+
+def test_a_job_goes_on_where_the_process_that_waited_has_ended(ready: Room) -> None:
+    done(ready.supervisor, request_of(ready, BROKEN))
+    (spare,) = waiting()
+    os.kill(spare, 9)
+    until(lambda: not running(spare))
+    assert done(ready.supervisor, request_of(ready, BROKEN + " ")) not in (spare, None)
+
+
+def test_nothing_is_prepared_beside_a_job_that_is_timed(ready: Room) -> None:
+    job_id = ready.supervisor.start(request_of(ready, SLOW_TO_COMPILE), timed=True).job_id
+    done(ready.supervisor, request_of(ready, BROKEN))
+    assert waiting() == waiting(kind=WAIT) == []
+    ready.supervisor.cancel(job_id)
+    done(ready.supervisor, request_of(ready, BROKEN + " "))
+    assert len(waiting()) == 1
+
+
+def test_a_cancelled_job_takes_the_session_of_its_process_along(ready: Room) -> None:
+    done(ready.supervisor, request_of(ready, BROKEN))
+    job_id = ready.supervisor.start(request_of(ready, SLOW_TO_COMPILE), warm=True).job_id
+    tree = compiling(ready.supervisor, job_id)
+    assert any("bootstrap" in command(pid) for pid in tree), "the session's first process"
+    assert ready.supervisor.cancel(job_id).status == "cancelled"
+    assert not [pid for pid in tree if running(pid)]
+
+
+HOST = """
+import sys
+from stitch_mcp.server.room import open_room
+from tests.mcp.server.test_job_supervisor import BROKEN, request_of
+room = open_room({"workspace": sys.argv[1]}, prepare_jobs=True)
+room.supervisor.start(request_of(room, BROKEN))
+print("begun", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_the_process_that_waits_ends_with_a_server_that_is_killed(workspace: Path) -> None:
+    command_line = [sys.executable, "-c", HOST, str(workspace)]
+    with subprocess.Popen(command_line, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"begun\n"
+        (spare,), (without,) = waiting(process.pid), waiting(process.pid, WAIT)
+        below = [spare, *descendants(spare), without]
+        process.kill()
+    until(lambda: not [pid for pid in below if running(pid)])
+
+
+def test_who_waited_long_enough_takes_no_job() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        assert await_job(theirs, idle_s=0.0) is None
+        with pytest.raises(BrokenPipeError):
+            ours.send(b"/jobs/0123")
+
+
+def test_a_job_that_was_sent_before_the_waiting_ended_is_still_taken(tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs, (tmp_path / "file").open("wb") as file:
+        socket.send_fds(ours, [b"/jobs/0123"], [file.fileno()] * 3)
+        theirs.shutdown(socket.SHUT_RD)  # as when nothing was there a moment before
+        given = await_job(theirs, idle_s=0.0)
+        assert given is not None
+        assert given.folder == Path("/jobs/0123")
+        for fd in given.fds:
+            os.close(fd)
+        with pytest.raises(BrokenPipeError):
+            socket.send_fds(ours, [b"/jobs/4567"], [file.fileno()] * 3)

@@ -1,0 +1,87 @@
+"""Resources, prompts and completions as a client reads them, in both eras."""
+
+import json
+from typing import Any
+
+import pytest
+from mcp.client import Client
+from mcp.types import PromptReference, ResourceTemplateReference
+
+from stitch_mcp.desk import open_desk
+from stitch_mcp.programs import program_of_files
+from stitch_mcp.server.app import build_server
+from stitch_mcp.server.room import Room
+from stitch_mcp.server.subjects import keep_program
+from stitch_planner.join import OUTSIDE, record_program
+from stitch_planner.loop import begin_run
+from tests.mcp.server.conftest import PROGRAM
+
+pytestmark = pytest.mark.anyio
+ERAS = pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+
+
+@pytest.fixture
+def run(room: Room) -> tuple[str, str]:
+    """Ids of a run of the workspace, and of its program."""
+    desk = open_desk({"workspace": room.root})
+    task = desk.task(room.root / "model.py")
+    program = program_of_files({"program.cpp": PROGRAM.encode()}, desk.workspace.store, target="cpu")
+    keep_program(room, program)
+    opened = begin_run(desk.workspace, task, desk.interpreter, coder=OUTSIDE)
+    record_program(opened, program)
+    opened.close()
+    return opened.run_id, program.program_id
+
+
+async def text_of(client: Client, uri: str) -> str:
+    (contents,) = (await client.read_resource(uri)).contents
+    text: Any = contents
+    return text.text
+
+
+@ERAS
+async def test_runs_programs_and_guides_are_read_as_resources(
+    room: Room, run: tuple[str, str], mode: Any
+) -> None:
+    run_id, program_id = run
+    async with Client(build_server(room), mode=mode) as client:
+        fixed = [str(row.uri) for row in (await client.list_resources()).resources]
+        assert fixed == ["stitch://guide", "stitch://abi", "stitch://contract"]
+        assert "stitch_forward" in await text_of(client, "stitch://abi")
+        templates = [row.uri_template for row in (await client.list_resource_templates()).resource_templates]
+        assert {"stitch://run/{run_id}", "stitch://artifact/{id}"} <= set(templates)
+        files = json.loads(await text_of(client, f"stitch://run/{run_id}"))["files"]
+        assert any(row.startswith("events.jsonl (") for row in files)
+        first, *_ = (await text_of(client, f"stitch://run/{run_id}/events.jsonl")).splitlines()
+        assert json.loads(first)["kind"] == "run_started"
+        assert await text_of(client, f"stitch://artifact/{program_id}/program.cpp") == PROGRAM
+
+
+@ERAS
+async def test_prompts_are_filled_in(room: Room, mode: Any) -> None:
+    async with Client(build_server(room), mode=mode) as client:
+        names = [prompt.name for prompt in (await client.list_prompts()).prompts]
+        assert names == ["optimize_module", "port_reference", "fix_check"]
+        given = {"reference": "model.py", "goal": "2x eager"}
+        (message,) = (await client.get_prompt("optimize_module", given)).messages
+    content: Any = message.content
+    assert "model.py" in content.text
+    assert "the goal is: 2x eager" in content.text
+
+
+@ERAS
+async def test_ids_targets_and_references_are_completed(room: Room, run: tuple[str, str], mode: Any) -> None:
+    run_id, program_id = run
+    where = ResourceTemplateReference(uri="stitch://run/{run_id}")
+    prompt = PromptReference(name="port_reference")
+    async with Client(build_server(room), mode=mode) as client:
+
+        async def completed(ref: Any, name: str, begun: str) -> list[str]:
+            return (await client.complete(ref, {"name": name, "value": begun})).completion.values
+
+        assert await completed(where, "run_id", run_id[:8]) == [run_id]
+        assert await completed(where, "run_id", "no such run") == []
+        assert await completed(prompt, "target", "cuda:sm_9") == ["cuda:sm_90"]
+        assert await completed(prompt, "reference", "mod") == ["model.py"]
+        artifact = ResourceTemplateReference(uri="stitch://artifact/{id}")
+        assert await completed(artifact, "id", program_id[:4]) == [program_id[:16]]

@@ -1,0 +1,91 @@
+"""What is too large to be a program is refused before it is read, with the limits."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from stitch_mcp.cli import main
+from stitch_mcp.programs import program_of_files, read_program
+from stitch_tools.certificate import Certificate, seal_certificate, write_certificate
+from stitch_tools.errors import UsageError
+from stitch_tools.models import Check, Environment
+from stitch_tools.store import Store
+
+MIB = 1 << 20
+
+
+def sparse(path: Path, nbytes: int) -> Path:
+    """A file of so many bytes that takes no room on the disk."""
+    with path.open("wb") as file:
+        file.truncate(nbytes)
+    return path
+
+
+@pytest.mark.parametrize("name", ["huge.py", "huge.cpp", "huge.cu"])
+def test_a_huge_file_is_no_program(tmp_path: Path, name: str) -> None:
+    path = sparse(tmp_path / name, 500 * MIB)
+    with pytest.raises(UsageError, match="larger than 16 MiB") as caught:
+        read_program(path, Store(tmp_path / "store"), target="cpu")
+    assert "at most 2000 files of 16 MiB, 64 MiB in all" in caught.value.hint
+
+
+def test_a_folder_is_refused_by_its_largest_file_by_all_of_them_and_by_their_number(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+
+    def refused(folder: Path, words: str) -> None:
+        (folder / "main.cpp").write_text("int x;", encoding="utf-8")
+        with pytest.raises(UsageError, match=words) as caught:
+            read_program(folder, store, target="cpu")
+        assert "at most 2000 files" in caught.value.hint
+
+    folders = [tmp_path / name for name in ("one", "all", "many")]
+    for folder in folders:
+        folder.mkdir()
+    one, together, many = folders
+    sparse(one / "table.h", 300 * MIB)
+    refused(one, "table.h is 300 MiB large")
+    for number in range(5):
+        sparse(together / f"{number}.h", 15 * MIB)
+    refused(together, "6 files of 75 MiB in all")
+    for number in range(2000):
+        (many / f"{number}.h").touch()
+    refused(many, "2001 files of 0 MiB in all")
+    assert not store.root.exists(), "nothing was stored"
+
+
+def test_files_that_are_handed_over_have_the_same_limits(tmp_path: Path) -> None:
+    files = {"main.cpp": b"", **{f"{number}.h": bytes(15 * MIB) for number in range(5)}}
+    with pytest.raises(UsageError, match="the program is too large: it holds 6 files of 75 MiB"):
+        program_of_files(files, Store(tmp_path / "store"), target="cpu")
+
+
+def test_a_program_file_that_is_a_pipe_is_told_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "program.py")
+    with pytest.raises(UsageError, match="there is no program at"):
+        read_program(tmp_path / "program.py", Store(tmp_path / "store"), target="cpu")
+
+
+@pytest.mark.parametrize(
+    "command", [["compile"], ["certify", "--verify"], ["certify", "--verify", "--rerun"]]
+)
+def test_a_certificate_without_its_program_fails_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    draft = Certificate(
+        created_at="2026-01-01T00:00:00+00:00",
+        run_id="r",
+        task_id="t",
+        program_id="p",
+        target="cpu",
+        check=Check(program_id="p", task_id="t", status="accepted"),
+        bench=None,
+        environment=Environment(stitch_version="0", platform="test"),
+        files=(),
+    )
+    write_certificate(seal_certificate(draft, {"README.txt": b"empty"}), tmp_path / "c.stitch.zip")
+    assert main([*command, "c.stitch.zip"]) == 3
+    said = capsys.readouterr().err
+    assert "c.stitch.zip lacks task.json" in said
+    assert "Traceback" not in said
