@@ -6,6 +6,9 @@ VENV := $(or $(STITCH_VENV),.venv)
 # An interpreter that already has torch is used as it is; the file is written by scripts/setup.
 TARGET = STITCH_PYTHON="$${STITCH_PYTHON:-$$(scripts/setup --target)}"
 
+# Tests side by side. Programs are timed one at a time on a machine whatever this says.
+PROCESSES ?= 2
+
 .PHONY: demo test check lint clean
 
 demo:
@@ -14,7 +17,7 @@ demo:
 
 test:
 	@scripts/setup --dev
-	@$(TARGET) "$(VENV)/bin/python" -m pytest -q $(ARGS)
+	@$(TARGET) "$(VENV)/bin/python" -m pytest -q -n $(PROCESSES) --dist worksteal $(ARGS)
 
 check:
 	@scripts/setup --dev
