@@ -1,11 +1,7 @@
 """`certify` as a user runs it: a re-run confirms what is true, and refutes what was made up."""
 
-import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -19,20 +15,11 @@ from stitch_tools.certificate import (
     write_certificate,
 )
 from stitch_tools.models import Bench, Program, Ratio, SourceFile, sha256_hex
+from tests.mcp.cli_support import call
 
 PROGRAMS = Path(__file__).parents[1] / "tools" / "programs"
-PREFIX = [sys.executable, "-c", "from stitch_mcp.cli import main; raise SystemExit(main())"]
 
 pytestmark = pytest.mark.slow
-
-
-def call(workspace: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
-    done = subprocess.run(
-        [*PREFIX, *arguments, "--json"], cwd=workspace, capture_output=True, text=True, timeout=500
-    )
-    found: dict[str, Any] = json.loads(done.stdout)
-    assert found["exit_code"] == done.returncode, done.stderr
-    return done.returncode, found
 
 
 @pytest.fixture(scope="module")

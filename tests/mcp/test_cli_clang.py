@@ -1,21 +1,17 @@
 """`solve` and `check` where clang++ is the C++ compiler: what the stitcher and what people write."""
 
-import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from stitch_tools.certificate import read_certificate
 from stitch_tools.compile.toolchain import find_cpp_compiler
 from stitch_tools.errors import EnvironmentMissingError
+from tests.mcp.cli_support import call
 
 PROGRAMS = Path(__file__).parents[1] / "tools" / "programs"
-PREFIX = [sys.executable, "-c", "from stitch_mcp.cli import main; raise SystemExit(main())"]
 # Of each kind that the stitcher writes: a product, a pointwise chain, and sums over rows by vectors.
 REFERENCE = """
 import torch
@@ -51,15 +47,6 @@ def clang(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         patch.setenv("STITCH_CACHE_DIR", folder)
         patch.setenv("STITCH_LOCK_DIR", folder)  # any outcome will do: wait for nobody's timing
         yield compiler.version_line
-
-
-def call(workspace: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
-    done = subprocess.run(
-        [*PREFIX, *arguments, "--json"], cwd=workspace, capture_output=True, text=True, timeout=500
-    )
-    found: dict[str, Any] = json.loads(done.stdout)
-    assert found["exit_code"] == done.returncode, done.stderr
-    return done.returncode, found
 
 
 def test_a_stitched_program_is_built_judged_and_timed(clang: str, tmp_path: Path) -> None:

@@ -1,17 +1,15 @@
 """`doctor`, `compile` and `solve` where the C++ compiler is missing or too old."""
 
-import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.mcp.cli_support import call
+
 PROGRAMS = Path(__file__).parents[1] / "tools" / "programs"
-PREFIX = [sys.executable, "-c", "from stitch_mcp.cli import main; raise SystemExit(main())"]
 OLD_GCC = """#!/bin/sh
 echo 'g++ (GCC) 4.8.5 20150623 (Red Hat 4.8.5-44)'
 echo 'Copyright (C) 2015 Free Software Foundation, Inc.'
@@ -31,13 +29,9 @@ def machine(tmp_path: Path, request: pytest.FixtureRequest) -> dict[str, str]:
     return {**kept, "PATH": str(tools), "STITCH_CACHE_DIR": str(tmp_path / "cache")}
 
 
-def call(folder: Path, machine: dict[str, str], *arguments: str) -> dict[str, Any]:
+def printed(folder: Path, machine: dict[str, str], *arguments: str) -> dict[str, Any]:
     """The one object that a command prints on that machine."""
-    done = subprocess.run(
-        [*PREFIX, *arguments, "--json"], cwd=folder, env=machine, capture_output=True, text=True, timeout=500
-    )
-    found: dict[str, Any] = json.loads(done.stdout)
-    assert found["exit_code"] == done.returncode, done.stderr
+    _, found = call(folder, *arguments, env=machine)
     return found
 
 
@@ -48,7 +42,7 @@ def problem(machine: dict[str, str]) -> str:
 
 
 def test_doctor_names_the_compiler_with_the_fix(tmp_path: Path, machine: dict[str, str]) -> None:
-    found = call(tmp_path, machine, "doctor")
+    found = printed(tmp_path, machine, "doctor")
     (item,) = [row for row in found["items"] if row["name"] == "C++ compiler"]
     assert (found["exit_code"], item["status"], found["can_solve_cpu"]) == (5, "failed", False)
     assert problem(machine) in item["detail"]
@@ -63,7 +57,7 @@ def test_a_command_that_compiles_ends_with_the_fix(
 ) -> None:
     shutil.copy(PROGRAMS / "linear_relu.py", tmp_path / "model.py")
     shutil.copy(PROGRAMS / "linear_relu.cpp", tmp_path)
-    found = call(tmp_path, machine, *arguments)
+    found = printed(tmp_path, machine, *arguments)
     error = found["error"]
     assert (found["exit_code"], error["code"]) == (5, "environment"), error
     assert problem(machine) in error["message"]
@@ -74,9 +68,9 @@ def test_a_command_that_compiles_ends_with_the_fix(
 @pytest.mark.exhaustive
 def test_a_run_without_a_compiler_goes_on_once_there_is_one(tmp_path: Path, machine: dict[str, str]) -> None:
     shutil.copy(PROGRAMS / "linear_relu.py", tmp_path / "model.py")
-    error = call(tmp_path, machine, "solve", "model.py", "--quick")["error"]
+    error = printed(tmp_path, machine, "solve", "model.py", "--quick")["error"]
     run_id = error["hint"].rsplit(" ", 1)[-1]
     mended = {**machine, "PATH": os.environ["PATH"]}
-    found = call(tmp_path, mended, "solve", "--resume", run_id)
+    found = printed(tmp_path, mended, "solve", "--resume", run_id)
     assert found["ok"], found
     assert (found["status"], found["run_id"]) == ("accepted", run_id)

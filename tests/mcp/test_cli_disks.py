@@ -1,18 +1,17 @@
 """`solve` on a full disk, whichever folder it holds; and what is left when there is room again."""
 
-import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.mcp.cli_support import call
+
 MODEL = Path(__file__).parents[1] / "tools" / "programs" / "linear_relu.py"
-PREFIX = [sys.executable, "-c", "from stitch_mcp.cli import main; raise SystemExit(main())"]
 VARIABLES = {"workspace": "STITCH_WORKSPACE", "cache": "STITCH_CACHE_DIR", "scratch": "TMPDIR"}
 
 
@@ -38,19 +37,10 @@ def disk(folders: dict[str, Path], request: pytest.FixtureRequest) -> Generator[
     subprocess.run(["umount", folder], check=True)
 
 
-def call(folders: dict[str, Path], *arguments: str) -> dict[str, Any]:
+def printed(folders: dict[str, Path], *arguments: str) -> dict[str, Any]:
     """The one object that a command prints with these folders."""
     places = {VARIABLES[name]: str(folder) for name, folder in folders.items()}
-    done = subprocess.run(
-        [*PREFIX, *arguments, "--json"],
-        cwd=folders["workspace"].parent,
-        env={**os.environ, **places},
-        capture_output=True,
-        text=True,
-        timeout=500,
-    )
-    found: dict[str, Any] = json.loads(done.stdout)
-    assert found["exit_code"] == done.returncode, done.stderr
+    _, found = call(folders["workspace"].parent, *arguments, env={**os.environ, **places})
     return found
 
 
@@ -84,7 +74,7 @@ def unfinished(folders: dict[str, Path]) -> list[Path]:
 def test_a_full_disk_stops_the_run_with_the_way_out_and_with_room_it_goes_on(
     disk: Path, option: str, folders: dict[str, Path]
 ) -> None:
-    found = call(folders, "solve", "model.py", "--quick")
+    found = printed(folders, "solve", "model.py", "--quick")
     error = found["error"]
     assert (found["exit_code"], error["code"]) == (5, "store"), error
     assert "No space left on device" in error["message"]
@@ -93,16 +83,16 @@ def test_a_full_disk_stops_the_run_with_the_way_out_and_with_room_it_goes_on(
     assert unfinished(folders) == []
     subprocess.run(["mount", "-o", "remount,size=256m", disk], check=True)
     run_id = error["hint"].rsplit(" ", 1)[-1]
-    again = call(folders, "solve", "--resume", run_id)
+    again = printed(folders, "solve", "--resume", run_id)
     assert again["ok"], again
     assert (again["status"], again["run_id"]) == ("accepted", run_id)
 
 
 @pytest.mark.parametrize("disk", [("workspace", 4 << 10)], indirect=True)
 def test_a_disk_without_any_room_is_named_before_a_run_begins(disk: Path, folders: dict[str, Path]) -> None:
-    found = call(folders, "solve", "model.py", "--quick")
+    found = printed(folders, "solve", "model.py", "--quick")
     error = found["error"]
     assert (found["exit_code"], error["code"]) == (5, "store"), error
     assert "--workspace" in error["hint"]
     assert unfinished(folders) == []
-    assert call(folders, "runs", "list")["runs"] == []
+    assert printed(folders, "runs", "list")["runs"] == []

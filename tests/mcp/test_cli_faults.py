@@ -1,9 +1,7 @@
 """`solve` as a user runs it where the environment is at fault: disk read-only, interpreter without torch."""
 
-import json
 import shutil
 import subprocess
-import sys
 import venv
 from collections.abc import Generator
 from pathlib import Path
@@ -11,21 +9,15 @@ from typing import Any
 
 import pytest
 
+from tests.mcp.cli_support import call
+
 MODEL = Path(__file__).parents[1] / "tools" / "programs" / "linear_relu.py"
-PREFIX = [sys.executable, "-c", "from stitch_mcp.cli import main; raise SystemExit(main())"]
 
 
 def failure(folder: Path, *arguments: str) -> dict[str, Any]:
     """The error of a solve that the environment stops; stdout is one JSON object."""
-    done = subprocess.run(
-        [*PREFIX, "solve", "model.py", "--quick", "--json", *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    found = json.loads(done.stdout)
-    assert (done.returncode, found["exit_code"]) == (5, 5), found
+    code, found = call(folder, "solve", "model.py", "--quick", *arguments)
+    assert code == 5, found
     error: dict[str, Any] = found["error"]
     return error
 

@@ -1,14 +1,12 @@
 """`solve` of references whose inputs are unusual: without rows, of one row, integers, masks, strided."""
 
-import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-PREFIX = [sys.executable, "-c", "from stitch_mcp.cli import main; raise SystemExit(main())"]
+from tests.mcp.cli_support import call
+
 EMPTY = """
 import torch
 
@@ -58,16 +56,9 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_unusual_inputs_are_solved(name: str, tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(CASES[name], encoding="utf-8")
-    done = subprocess.run(
-        [*PREFIX, "solve", "model.py", "--quick", "--threads", "1", "--json"],
-        cwd=tmp_path,
-        env={**os.environ, "STITCH_LOCK_DIR": str(tmp_path)},  # any outcome will do: wait for nobody's timing
-        capture_output=True,
-        text=True,
-        timeout=500,
-    )
-    found = json.loads(done.stdout)
-    assert (done.returncode, found.get("status")) == (0, "accepted"), found.get("error") or found["check"]
+    quiet = {**os.environ, "STITCH_LOCK_DIR": str(tmp_path)}  # any outcome will do: wait for nobody's timing
+    code, found = call(tmp_path, "solve", "model.py", "--quick", "--threads", "1", env=quiet)
+    assert (code, found.get("status")) == (0, "accepted"), found.get("error") or found["check"]
     assert found["outcome"] in {"faster", "slower", "inconclusive"}
     assert "weak" not in found["check"]["flags"] or name == "no rows", "only what is empty shows nothing"
     assert Path(found["certificate"]).is_file()

@@ -1,33 +1,22 @@
 """`solve`, `certify` and `check` where every path has spaces and letters beyond ASCII."""
 
-import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.mcp.cli_support import call
+
 MODEL = Path(__file__).parents[1] / "tools" / "programs" / "linear_relu.py"
-PREFIX = [sys.executable, "-c", "from stitch_mcp.cli import main; raise SystemExit(main())"]
 
 pytestmark = pytest.mark.slow
 
 
-def call(folder: Path, *arguments: str, **variables: str) -> dict[str, Any]:
+def printed(folder: Path, *arguments: str, **variables: str) -> dict[str, Any]:
     """The one object that a command prints."""
-    done = subprocess.run(
-        [*PREFIX, *arguments, "--json"],
-        cwd=folder,
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        timeout=500,
-    )
-    found: dict[str, Any] = json.loads(done.stdout)
-    assert found["exit_code"] == done.returncode, done.stderr
+    _, found = call(folder, *arguments, env={**os.environ, **variables})
     return found
 
 
@@ -39,9 +28,9 @@ def test_paths_with_spaces_and_unicode_lead_from_reference_to_certificate(tmp_pa
     shutil.copy(MODEL, reference)
     variables = {"STITCH_CACHE_DIR": str(folder / "çache 快"), "TMPDIR": str(folder / "scratch ü")}
     workspace = ("--workspace", str(folder / "wörk späce"))
-    found = call(folder, "solve", reference.name, "--quick", *workspace, **variables)
+    found = printed(folder, "solve", reference.name, "--quick", *workspace, **variables)
     assert found["ok"], found
     certificate = Path(found["certificate"])
     assert certificate.is_relative_to(folder / "wörk späce")
-    assert call(folder, "certify", "--verify", str(certificate), **variables)["ok"]
-    assert call(folder, "check", reference.name, str(certificate), *workspace, **variables)["ok"]
+    assert printed(folder, "certify", "--verify", str(certificate), **variables)["ok"]
+    assert printed(folder, "check", reference.name, str(certificate), *workspace, **variables)["ok"]

@@ -1,15 +1,13 @@
 """`check --sanitize` as a user runs it."""
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.mcp.cli_support import call
+
 PROGRAMS = Path(__file__).parents[1] / "tools" / "programs"
-PREFIX = [sys.executable, "-c", "from stitch_mcp.cli import main; raise SystemExit(main())"]
 
 pytestmark = pytest.mark.slow
 
@@ -21,15 +19,7 @@ def check(folder: Path, defect: str, *options: str) -> dict[str, Any]:
     (folder / "reference.py").write_bytes((PROGRAMS / "doubled.py").read_bytes())
     (program / "doubled.cpp").write_bytes((PROGRAMS / "doubled.cpp").read_bytes())
     (program / "defect.h").write_text(f"#define DEFECT {defect}\n", encoding="utf-8")
-    done = subprocess.run(
-        [*PREFIX, "check", "reference.py", "program", "--json", *options],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    found: dict[str, Any] = json.loads(done.stdout)
-    assert found["exit_code"] == done.returncode, done.stderr
+    _, found = call(folder, "check", "reference.py", "program", *options)
     return found
 
 

@@ -1,13 +1,11 @@
 """`solve` as a user runs it: result, certificate, resuming after Ctrl-C, a device that is not here."""
 
 import contextlib
-import json
 import os
 import select
 import shutil
 import signal
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -19,9 +17,9 @@ from stitch_planner.runs import Run, Workspace
 from stitch_tools.events import read_events
 from stitch_tools.timing.device_lock import device_lock
 from stitch_tools.worker import proctree
+from tests.mcp.cli_support import COMMAND, call
 
 PROGRAMS = Path(__file__).parents[1] / "tools" / "programs"
-PREFIX = [sys.executable, "-c", "from stitch_mcp.cli import main; raise SystemExit(main())"]
 
 pytestmark = pytest.mark.slow
 
@@ -33,15 +31,6 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder.mkdir()
     shutil.copy(PROGRAMS / "linear_relu.py", folder / "model.py")
     return folder
-
-
-def call(workspace: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
-    done = subprocess.run(
-        [*PREFIX, *arguments, "--json"], cwd=workspace, capture_output=True, text=True, timeout=500
-    )
-    found: dict[str, Any] = json.loads(done.stdout)
-    assert found["exit_code"] == done.returncode, done.stderr
-    return done.returncode, found
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +90,7 @@ class Command:
 
     def __init__(self, workspace: Path, *arguments: str) -> None:
         self.process = subprocess.Popen(
-            [*PREFIX, *arguments],
+            [*COMMAND, *arguments],
             cwd=workspace,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

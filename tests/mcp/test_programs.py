@@ -7,10 +7,10 @@ import pytest
 
 from stitch_mcp.cli import main
 from stitch_mcp.programs import program_of_files, read_program
-from stitch_tools.certificate import Certificate, seal_certificate, write_certificate
+from stitch_tools.certificate import seal_certificate, write_certificate
 from stitch_tools.errors import UsageError
-from stitch_tools.models import Check, Environment
 from stitch_tools.store import Store
+from tests.certificates import draft_certificate
 
 MIB = 1 << 20
 
@@ -73,18 +73,9 @@ def test_a_certificate_without_its_program_fails_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: list[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    draft = Certificate(
-        created_at="2026-01-01T00:00:00+00:00",
-        run_id="r",
-        task_id="t",
-        program_id="p",
-        target="cpu",
-        check=Check(program_id="p", task_id="t", status="accepted"),
-        bench=None,
-        environment=Environment(stitch_version="0", platform="test"),
-        files=(),
+    write_certificate(
+        seal_certificate(draft_certificate(), {"README.txt": b"empty"}), tmp_path / "c.stitch.zip"
     )
-    write_certificate(seal_certificate(draft, {"README.txt": b"empty"}), tmp_path / "c.stitch.zip")
     assert main([*command, "c.stitch.zip"]) == 3
     said = capsys.readouterr().err
     assert "c.stitch.zip lacks task.json" in said

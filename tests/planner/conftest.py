@@ -1,11 +1,22 @@
-"""What every test of the planner leaves behind, and should not."""
+"""A process for references and programs; and what tests leave behind, and should not."""
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from stitch_tools.processes.interpreter import find_interpreter
+from stitch_tools.processes.session import TargetSession
+
 _PROGRAMS = ("stitch_reference", "stitch_candidate", "stitch_runtime")
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[TargetSession]:
+    """Two threads in the interpreter that runs these tests."""
+    with TargetSession(find_interpreter(None, Path.cwd()), threads=2) as session:
+        yield session
 
 
 @pytest.fixture(autouse=True)

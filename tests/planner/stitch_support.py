@@ -1,5 +1,6 @@
 """Stitches a module in this process: capture, plan, program, build, one forward."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from stitch_tools.graph import build_graph
 from stitch_tools.models import Contract, Graph, Program, ReferenceFacts, Task
 from stitch_tools.store import Store
 from stitch_tools.worker.candidate.native import NativeProgram, make_workspace
+from stitch_tools.worker.candidate.python_program import PythonProgram
 from stitch_tools.worker.capture import capture
 
 NO_FACTS = ReferenceFacts(inputs=(), outputs=(), output_structure="", parameters=())
@@ -109,3 +111,49 @@ def assert_equal_to_torch(
         error = float((ours.double() - true)[finite].abs().max()) if finite.any() else 0.0
         assert error <= max(factor * own, 4e-6 * max(scale, 1e-30)), (error, own, scale)
     return result
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A reference and the program that PyTorch has a share in, both loaded into this process."""
+
+    plan: Plan
+    module: nn.Module
+    """The reference's model; its constructor drew after seed 0."""
+    inputs: list[torch.Tensor]
+    program: PythonProgram
+    """Initialized after seed 0, too."""
+
+    @property
+    def computed(self) -> nn.Module:
+        """The program's model."""
+        assert self.program.module is not None
+        return self.program.module
+
+
+def shared(text: str, structure: Sequence[str], folder: Path) -> Shared:
+    """A KernelBench-style reference and its stitched program, which must be no native one.
+
+    Args:
+        text: the reference.
+        structure: words of its outputs' structure.
+        folder: where both are written.
+    """
+    folder.joinpath("reference.py").write_text(text, encoding="utf-8")
+    names: dict[str, Any] = {}
+    exec(compile(text, "reference.py", "exec"), names)
+    torch.manual_seed(0)
+    module, inputs = names["Model"](), names["get_inputs"]()
+    graph = build_graph(capture(module, [x.clone() for x in inputs]), Contract(), None)
+    task = Task(name="case", files=(), main="reference.py")
+    facts = NO_FACTS.model_copy(update={"output_structure": json.dumps(list(structure))})
+    plan = make_plan(graph, facts, task, None)
+    stitched = stitch(task, facts, graph, plan, {"reference.py": text.encode("utf-8")})
+    assert stitched.format == "kernelbench"
+    for path, data in stitched.files.items():
+        (folder / "program" / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "program" / path).write_bytes(data)
+    program = PythonProgram(str(folder / "program"), stitched.main)
+    torch.manual_seed(0)
+    program.init(b"", [])
+    return Shared(plan, module, inputs, program)

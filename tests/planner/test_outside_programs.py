@@ -1,23 +1,15 @@
 """What people write and no template knows: PyTorch keeps it, or the refusal says why; never is it wrong."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from stitch_planner.plan import make_plan
-from stitch_planner.stitcher import Stitched, StitchFailedError, stitch
-from stitch_tools.check import CheckOptions, ReferenceServer, check_program
-from stitch_tools.compile import compile_program
-from stitch_tools.graph import capture_graph
-from stitch_tools.models import STITCHER, Check, Program
-from stitch_tools.processes.interpreter import find_interpreter
+from stitch_planner.stitcher import StitchFailedError
 from stitch_tools.processes.session import TargetSession
-from stitch_tools.references import load_task
 from stitch_tools.store import Store
 from tests.compose_outside import compose_outside
+from tests.planner.judge_support import judged
 
-SHORT = CheckOptions(own_draws=2, structured=False, batch_probe=False)
 TEXT = """
 import torch
 from torch import nn
@@ -63,34 +55,6 @@ REFUSED = {
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def session() -> Iterator[TargetSession]:
-    with TargetSession(find_interpreter(None, Path.cwd()), threads=2) as session:
-        yield session
-
-
-def judged(path: Path, session: TargetSession) -> tuple[Stitched, Check]:
-    """The stitched program of a reference, and its check."""
-    store = Store(path.parent / "store")
-    task = load_task(str(path), workspace=path.parent, store=store)
-    with ReferenceServer(session, task, store) as server:
-        facts = server.observe()
-        graph = capture_graph(server.child, task, facts, None)
-        sources = {file.path: store.get(file.sha256) for file in task.files}
-        stitched = stitch(task, facts, graph, make_plan(graph, facts, task, None), sources)
-        files = store.put_files(stitched.files)
-        program = Program(
-            format=stitched.format, target="cpu", files=files, main=stitched.main, author=STITCHER
-        )
-        prefixes = (session.interpreter.prefix,)
-        build = None
-        if stitched.format == "native":
-            build = compile_program(program, store, cache_dir=path.parent / "cache", prefixes=prefixes)
-        return stitched, check_program(
-            task, program, build, session=session, store=store, facts=facts, options=SHORT, reference=server
-        )
-
-
 @pytest.mark.parametrize(
     "name", [*SOONEST, *(pytest.param(n, marks=pytest.mark.exhaustive) for n in KEPT if n not in SOONEST)]
 )
@@ -100,8 +64,9 @@ def test_what_has_no_template_is_computed_all_the_same(
     wanted, init, forward = KEPT[name]
     path = tmp_path / "model.py"
     path.write_text(TEXT.format(init=init, forward=forward), encoding="utf-8")
-    stitched, check = judged(path, session)
-    assert (stitched.format, check.status) == (wanted, "accepted"), check.message
+    found = judged(path, session, Store(tmp_path / "store"))
+    check = found.check
+    assert (found.stitched.format, check.status) == (wanted, "accepted"), check.message
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -113,7 +78,7 @@ def test_a_forward_that_is_no_graph_is_refused_with_its_line(
     path.write_text(TEXT.format(init=init, forward=f"{forward}; return x"), encoding="utf-8")
     line = next(i for i, row in enumerate(path.read_text(encoding="utf-8").splitlines(), 1) if forward in row)
     with pytest.raises(StitchFailedError) as failure:
-        judged(path, session)
+        judged(path, session, Store(tmp_path / "store"))
     assert f"model.py:{line}: " in failure.value.message
     assert code in failure.value.message
     assert "torch.where" in failure.value.hint
@@ -126,5 +91,5 @@ def test_a_random_reference_from_outside_the_templates_is_right(
     seed: int, session: TargetSession, tmp_path: Path
 ) -> None:
     composed = compose_outside(seed)
-    _, check = judged(composed.write(tmp_path), session)
+    check = judged(composed.write(tmp_path), session, Store(tmp_path / "store")).check
     assert check.status == "accepted", f"{', '.join(composed.layers)}: {check.message}"

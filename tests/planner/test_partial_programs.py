@@ -1,22 +1,14 @@
 """Programs that leave operations to PyTorch: constants, shared weights and arguments reach these."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from stitch_planner.plan import make_plan
-from stitch_planner.stitcher import Stitched, stitch
-from stitch_tools.check import CheckOptions, ReferenceServer, check_program
-from stitch_tools.graph import capture_graph
-from stitch_tools.models import STITCHER, Check, Program
-from stitch_tools.processes.interpreter import find_interpreter
 from stitch_tools.processes.session import TargetSession
-from stitch_tools.references import load_task
 from stitch_tools.store import Store
 from stitch_tools.worker.layout import BUFFER
+from tests.planner.judge_support import Judged, judged
 
-SHORT = CheckOptions(own_draws=2, structured=False, batch_probe=False)
 TEXT = """
 import torch
 from torch.nn import functional as F
@@ -98,34 +90,11 @@ UPDATES = {
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def session() -> Iterator[TargetSession]:
-    with TargetSession(find_interpreter(None, Path.cwd()), threads=2) as session:
-        yield session
-
-
-def judged(
-    text: str, session: TargetSession, folder: Path, buffers: str = "ignored"
-) -> tuple[Stitched, Check]:
-    """The stitched program of a reference, and its check."""
-    store = Store(folder / "store")
+def judged_in_training(text: str, session: TargetSession, folder: Path, buffers: str = "ignored") -> Judged:
     path = folder / "model.py"
     path.write_text(text, encoding="utf-8")
-    task = load_task(
-        str(path), workspace=folder, store=store, overrides={"mode": "train", "buffers": buffers}
-    )
-    with ReferenceServer(session, task, store) as server:
-        facts = server.observe()
-        graph = capture_graph(server.child, task, facts, None)
-        sources = {file.path: store.get(file.sha256) for file in task.files}
-        stitched = stitch(task, facts, graph, make_plan(graph, facts, task, None), sources)
-        files = store.put_files(stitched.files)
-        program = Program(
-            format=stitched.format, target="cpu", files=files, main=stitched.main, author=STITCHER
-        )
-        return stitched, check_program(
-            task, program, None, session=session, store=store, facts=facts, options=SHORT, reference=server
-        )
+    overrides: dict[str, object] = {"mode": "train", "buffers": buffers}
+    return judged(path, session, Store(folder / "store"), overrides=overrides)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +106,8 @@ def judged(
 )
 def test_what_stays_with_pytorch_gets_its(name: str, session: TargetSession, tmp_path: Path) -> None:
     init, forward = CASES[name]
-    stitched, check = judged(TEXT.format(init=init or "pass", forward=forward), session, tmp_path)
+    found = judged_in_training(TEXT.format(init=init or "pass", forward=forward), session, tmp_path)
+    stitched, check = found.stitched, found.check
     assert stitched.format == "kernelbench"
     assert any(path.endswith(".cpp") for path in stitched.files), "a part of it is native"
     assert (check.status, "partial" in check.flags) == ("accepted", True), check.message
@@ -146,7 +116,8 @@ def test_what_stays_with_pytorch_gets_its(name: str, session: TargetSession, tmp
 @pytest.mark.parametrize("name", UPDATES)
 def test_buffers_that_forward_updates_are_written(name: str, session: TargetSession, tmp_path: Path) -> None:
     init, forward = UPDATES[name]
-    stitched, check = judged(TEXT.format(init=init, forward=forward), session, tmp_path, "updated")
+    found = judged_in_training(TEXT.format(init=init, forward=forward), session, tmp_path, "updated")
+    stitched, check = found.stitched, found.check
     assert stitched.format == "kernelbench"
     assert any(path.endswith(".cpp") for path in stitched.files), "a part of it is native"
     assert check.status == "accepted", check.message

@@ -11,9 +11,8 @@ from stitch_planner.plan import make_plan
 from stitch_planner.stitcher import Stitched, stitch
 from stitch_tools.graph import build_graph
 from stitch_tools.models import Contract, Task
-from stitch_tools.worker.candidate.python_program import PythonProgram
 from stitch_tools.worker.capture import capture
-from tests.planner.stitch_support import NO_FACTS, Built, leaves
+from tests.planner.stitch_support import NO_FACTS, Built, leaves, shared
 
 
 class Of(nn.Module):
@@ -100,25 +99,9 @@ def get_inputs():
 
 
 def test_a_program_with_eager_nodes_writes_them_too(tmp_path: Path) -> None:
-    from tests.planner.test_stitch_programs import load
-
-    (tmp_path / "reference.py").write_text(PARTIAL, encoding="utf-8")
-    namespace = load(tmp_path / "reference.py")
-    module, inputs = namespace.Model(), namespace.get_inputs()
-    graph = build_graph(capture(module, fresh(inputs)), Contract(), None)
-    task = Task(name="case", files=(), main="reference.py")
-    facts = NO_FACTS.model_copy(update={"output_structure": '["tuple", "leaf", "leaf", "leaf"]'})
-    sources = {"reference.py": PARTIAL.encode("utf-8")}
-    stitched = stitch(task, facts, graph, make_plan(graph, facts, task, None), sources)
-    assert stitched.format == "kernelbench"
-    for path, data in stitched.files.items():
-        (tmp_path / "program" / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "program" / path).write_bytes(data)
-    program = PythonProgram(str(tmp_path / "program"), stitched.main)
-    program.init(b"", [])
-    assert program.module is not None
-    ours, theirs = fresh(inputs), fresh(inputs)
-    expected, actual = module(*theirs), program.module(*ours)
+    made = shared(PARTIAL, ["tuple", "leaf", "leaf", "leaf"], tmp_path)
+    ours, theirs = fresh(made.inputs), fresh(made.inputs)
+    expected, actual = made.module(*theirs), made.computed(*ours)
     for mine, true in zip([*actual, *ours], [*expected, *theirs], strict=True):
         torch.testing.assert_close(mine, true)
 

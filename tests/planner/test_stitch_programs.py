@@ -10,15 +10,10 @@ from types import ModuleType
 import pytest
 import torch
 
-from stitch_planner.plan import make_plan
-from stitch_planner.stitcher import StitchFailedError, stitch
+from stitch_planner.stitcher import StitchFailedError
 from stitch_planner.stitcher.emit_partial import runtime_files
-from stitch_tools.graph import build_graph
-from stitch_tools.models import Contract, Task
-from stitch_tools.worker.candidate.python_program import PythonProgram
-from stitch_tools.worker.capture import capture
 from tests.compose import compose
-from tests.planner.stitch_support import NO_FACTS, assert_equal_to_torch, made
+from tests.planner.stitch_support import assert_equal_to_torch, made, shared
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 EVAL = {"train = False", 'mode = "eval"'}
@@ -78,33 +73,17 @@ def get_inputs():
 
 
 def test_a_program_with_eager_nodes_draws_and_computes_as_the_reference(tmp_path: Path) -> None:
-    (tmp_path / "reference.py").write_text(REFERENCE, encoding="utf-8")
-    namespace = load(tmp_path / "reference.py")
-    torch.manual_seed(0)
-    module, inputs = namespace.Model(), namespace.get_inputs()
-    graph = build_graph(capture(module, inputs), Contract(), None)
-    task = Task(name="case", files=(), main="reference.py")
-    facts = NO_FACTS.model_copy(update={"output_structure": '["tuple", "leaf", "leaf"]'})
-    plan = make_plan(graph, facts, task, None)
-    sources = {"reference.py": REFERENCE.encode("utf-8")}
-    stitched = stitch(task, facts, graph, plan, sources)
-    assert stitched.format == "kernelbench"
-    assert [step.ops for step in plan.steps if step.kind == "eager"] == [("dropout",), ("cumsum",)]
-    for path, data in stitched.files.items():
-        (tmp_path / "program" / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "program" / path).write_bytes(data)
-    program = PythonProgram(str(tmp_path / "program"), stitched.main)
-    torch.manual_seed(0)
-    program.init(b"", [])
-    assert program.module is not None
+    both = shared(REFERENCE, ["tuple", "leaf", "leaf"], tmp_path)
+    assert [step.ops for step in both.plan.steps if step.kind == "eager"] == [("dropout",), ("cumsum",)]
+    module, program, inputs = both.module, both.computed, both.inputs
     for seed in (1, 2):
         torch.manual_seed(seed)
         expected = module(*inputs)
         torch.manual_seed(seed)
-        for ours, theirs in zip(program.module(*inputs), expected, strict=True):
+        for ours, theirs in zip(program(*inputs), expected, strict=True):
             torch.testing.assert_close(ours, theirs.detach())
         with torch.no_grad():  # weights changed in place are packed again
-            for tensor, other in zip(module.parameters(), program.module.parameters(), strict=True):
+            for tensor, other in zip(module.parameters(), program.parameters(), strict=True):
                 tensor.mul_(1.5)
                 other.mul_(1.5)
 

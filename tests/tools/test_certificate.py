@@ -11,7 +11,6 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from stitch_tools.certificate import (
     Archive,
-    Certificate,
     read_certificate,
     read_contents,
     seal_certificate,
@@ -21,8 +20,6 @@ from stitch_tools.certificate import (
 from stitch_tools.errors import CertificateError, UsageError
 from stitch_tools.models import (
     Bench,
-    Check,
-    Environment,
     Program,
     ReferenceFacts,
     SourceFile,
@@ -31,6 +28,7 @@ from stitch_tools.models import (
     canonical_json,
     sha256_hex,
 )
+from tests.certificates import draft_certificate
 
 
 @pytest.fixture
@@ -38,18 +36,9 @@ def archive() -> Archive:
     bench = Bench(
         program_id="p", task_id="t", outcome="faster", timings=(Timing(name="program", latency_us=1.25),)
     )
-    draft = Certificate(
-        created_at="2026-01-01T00:00:00+00:00",
-        run_id="r",
-        task_id="t",
-        program_id="p",
-        target="cpu",
-        check=Check(program_id="p", task_id="t", status="accepted"),
-        bench=bench,
-        environment=Environment(stitch_version="0", platform="test"),
-        files=(),
+    return seal_certificate(
+        draft_certificate(bench), {"program/program.cpp": b"int x;\n", "task/ü.py": "ü".encode()}
     )
-    return seal_certificate(draft, {"program/program.cpp": b"int x;\n", "task/ü.py": "ü".encode()})
 
 
 def test_a_certificate_comes_back_whole(archive: Archive, tmp_path: Path) -> None:

@@ -83,9 +83,10 @@ def stitch(
     ]
     on_cpu = task.target == "cpu"
     needs_python = on_cpu and (updates_buffers(task, facts) or _takes_other_types(simple))
+    index, templates = GraphIndex(simple), templates_for(task, facts, simple)
     left: dict[str, str] = {}
     while True:
-        steps = partition(GraphIndex(simple), templates_for(task, facts, simple), left)
+        steps = partition(index, templates, left)
         needs_python = needs_python or (on_cpu and any(step.template is None for step in steps))
         try:
             if needs_python:

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from stitch_tools.check import CheckOptions, check_program
-from stitch_tools.check.reference import ReferenceServer
+from stitch_tools.check import CheckOptions
 from stitch_tools.processes.interpreter import find_interpreter
 from stitch_tools.processes.session import TargetSession
 from stitch_tools.store import Store
-from tests.tools.check_support import build
+from tests.tools.check_support import checked
 from tests.tools.work_cases import CASES, WorkCase
 
 pytestmark = [
@@ -33,17 +32,8 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TargetSession]
 def test_the_work_is_told_apart_by_caller(case: WorkCase, session: TargetSession, tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     task, program = case.task(store), case.program(store)
-    with ReferenceServer(session, task, store) as reference:
-        check = check_program(
-            task,
-            program,
-            build(program, store) if program.format == "native" else None,
-            session=session,
-            store=store,
-            facts=reference.observe(),
-            options=CheckOptions(static=False, ablation=True, structured=False, batch_probe=False),
-            reference=reference,
-        )
+    options = CheckOptions(static=False, ablation=True, structured=False, batch_probe=False)
+    check = checked(session, store, task, program, options)
     assert case.problems(check) == []
     if case.native:
         assert check.work is not None

@@ -3,7 +3,7 @@
 import json
 import re
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from stitch_planner.stitcher.call_text import wrapped
 from stitch_planner.stitcher.cuda.lines import comment_line
@@ -180,15 +180,16 @@ def _declarations(program: KernelProgram, buffers: Iterable[Buffer]) -> list[str
     wanted = set(buffers)
     places = {view.buffer: ("param", place) for place, view in enumerate(_named(program))}
     places |= {buffer: ("constant", place) for place, buffer in enumerate(_constants(program))}
-    return [_declaration(buffer, places, program) for buffer in program.buffers if buffer in wanted]
+    written = inputs_written(program)
+    return [_declaration(buffer, places, written) for buffer in program.buffers if buffer in wanted]
 
 
-def _declaration(buffer: Buffer, places: dict[Buffer, tuple[str, int]], program: KernelProgram) -> str:
+def _declaration(buffer: Buffer, places: dict[Buffer, tuple[str, int]], written: Container[int]) -> str:
     kind, name = MEMORY_TYPES[buffer.dtype], pointer_name(buffer)
     if buffer.role == "param":
         source, place = places[buffer]
         return f"const {kind}* {name} = {source}<{kind}>({place});"
-    if buffer.role == "input" and buffer.position in inputs_written(program):
+    if buffer.role == "input" and buffer.position in written:
         return f"{kind}* {name} = written<{kind}>({buffer.position});"
     if buffer.role == "input":
         return f"const {kind}* {name} = input<{kind}>({buffer.position});"

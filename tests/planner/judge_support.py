@@ -1,0 +1,67 @@
+"""Takes a reference the whole way that `solve` goes with it, up to its check."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from stitch_planner.plan import Plan, make_plan
+from stitch_planner.stitcher import Stitched, stitch
+from stitch_tools.check import CheckOptions, ReferenceServer, check_program
+from stitch_tools.compile import compile_program
+from stitch_tools.graph import capture_graph
+from stitch_tools.models import STITCHER, Build, Check, Program
+from stitch_tools.processes.session import TargetSession
+from stitch_tools.references import load_task
+from stitch_tools.store import Store
+
+SHORT = CheckOptions(own_draws=2, structured=False, batch_probe=False)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One reference at the end of its way."""
+
+    plan: Plan
+    stitched: Stitched
+    build: Build | None
+    """None for a program in Python, which builds its native part itself."""
+    check: Check
+
+
+def judged(
+    path: Path,
+    session: TargetSession,
+    store: Store,
+    options: CheckOptions = SHORT,
+    overrides: dict[str, object] | None = None,
+) -> Judged:
+    """The stitched program of a reference or task file, and its check.
+
+    Args:
+        path: the reference or its task file.
+        session: where it is captured, and its program runs.
+        store: of task and program; built programs are cached beside it.
+        options: of the check.
+        overrides: fields of the contract.
+
+    Raises:
+        StitchFailedError: no program can be written for it.
+    """
+    task = load_task(str(path), workspace=path.parent, store=store, overrides=overrides)
+    with ReferenceServer(session, task, store) as server:
+        facts = server.observe()
+        graph = capture_graph(server.child, task, facts, None)
+        plan = make_plan(graph, facts, task, None)
+        sources = {file.path: store.get(file.sha256) for file in task.files}
+        stitched = stitch(task, facts, graph, plan, sources)
+        files = store.put_files(stitched.files)
+        program = Program(
+            format=stitched.format, target="cpu", files=files, main=stitched.main, author=STITCHER
+        )
+        build = None
+        if stitched.format == "native":
+            cache, prefixes = store.root.parent / "cache", (session.interpreter.prefix,)
+            build = compile_program(program, store, cache_dir=cache, prefixes=prefixes)
+        check = check_program(
+            task, program, build, session=session, store=store, facts=facts, options=options, reference=server
+        )
+    return Judged(plan, stitched, build, check)
