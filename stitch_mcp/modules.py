@@ -122,9 +122,9 @@ def _python_module(
     with scratch_folder("load") as place, _undisturbed():
         reference = _reference(archive, task, place)
         arguments = reference.init_arguments(0)
-        _, generator = reference.construct(0)
-        made = PythonProgram(str(folder), program.main, mode=task.contract.mode, device=_device(task))
-        made.init(generator, arguments)
+        original, generator = reference.construct(0)
+        made = PythonProgram(str(folder), program.main, device=_device(task))
+        made.init(generator, arguments, training=original.training)
     module = made.module
     if module is None:
         raise UsageError(f"{program.main} made no module", hint="solve the task again")
@@ -208,7 +208,7 @@ def _reference(archive: Archive, task: Task, folder: Path) -> "Reference":
         inputs=task.inputs,
         init_inputs=task.init_inputs,
         search_path=task.search_path,
-        mode=task.contract.mode,
+        mode=task.contract.named_mode,
         device=_device(task),
     )
     try:

@@ -343,3 +343,28 @@ def test_a_python_program_of_the_stitcher_is_partial_whatever_its_share(room: Ro
         )
         assert check.status == "accepted", check.message
         assert check.flags == flags
+
+
+SETTLED = """
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(6)
+    def forward(self, x):
+        return F.dropout(self.norm(x), 0.5, self.training) * 3
+block = Block().eval()
+def get_inputs():
+    return [torch.randn(16, 6)]
+"""
+SAME = SETTLED.replace("Block", "ModelNew").partition("block =")[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("contract", "training"), [(Contract(), False), (None, True)])
+def test_the_reference_s_mode_is_the_program_s(room: Room, contract: Contract | None, training: bool) -> None:
+    """The file's own mode where nobody names one; the contract's where somebody does."""
+    contract = contract or Contract(mode="train", sources={"mode": "task.toml"})
+    task = room.task(SETTLED, entry="block", style="object", init_inputs=None, contract=contract)
+    assert room.observe(task).training is training
+    check = room.check(task, SAME, CheckOptions(own_draws=1, structured=False, static=False))
+    assert check.status == "accepted", check.message

@@ -122,7 +122,6 @@ class Worker:
                 "format": "kernelbench",
                 "folder": str(self.folder),
                 "main": self._program.main,
-                "mode": self._task.contract.mode,
                 "matmul_precision": self._task.contract.matmul_precision,
                 "conv_precision": self._task.contract.conv_precision,
                 "device": device,
@@ -137,6 +136,7 @@ class Worker:
             "init": weights.init,
             "init_structure": weights.init_structure,
             "scale": weights.scale,
+            "training": weights.training,
             "kept": self._kept,
         }
         return read_answer(self.child.request(message, weights.generator, weights.fds, timeout_s))

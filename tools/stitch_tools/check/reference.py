@@ -72,6 +72,8 @@ class Weights(Pack):
     generator: bytes
     scale: dict[str, Any] | None = None
     """How weights of order 1 were made; None: by the task's own initialisers."""
+    training: bool = True
+    """Whether the reference with these weights is in training mode."""
 
 
 @dataclass
@@ -211,7 +213,13 @@ class ReferenceServer:
         answer = self._ask_for_pack(request, "parameters", on_host=on_host)
         message = answer.message
         return Weights(
-            answer.fds, message["parameters"], message["init"], message["init_structure"], answer.blob, scale
+            answer.fds,
+            message["parameters"],
+            message["init"],
+            message["init_structure"],
+            answer.blob,
+            scale,
+            message["training"],
         )
 
     def sensitivity(self) -> tuple[Sensitivity, ...]:
@@ -339,7 +347,7 @@ class ReferenceServer:
             "inputs": task.inputs,
             "init_inputs": task.init_inputs,
             "search_path": list(task.search_path),
-            "mode": contract.mode,
+            "mode": contract.named_mode,
             "device": task.target.partition(":")[0],
             "rtol": contract.tolerance.rtol,
             "atol": contract.tolerance.atol,

@@ -72,7 +72,7 @@ class Contract(Fact):
     conv_precision: Precision = "fp32"
     """Least precise format allowed in convolutions."""
     mode: Literal["train", "eval"] = "train"
-    """Mode of the module when it runs; KernelBench-style references are never put into eval mode."""
+    """Mode of the module when it runs; see `named_mode`."""
     shape_policy: Literal["batch-probe", "fixed"] = "batch-probe"
     """Whether a program must also cope with one other leading size."""
     buffers: BufferPolicy = "ignored"
@@ -93,6 +93,14 @@ class Contract(Fact):
     """Whether a caller openly loosened a field; marks every later result."""
     sources: dict[str, FieldSource] = Field(default_factory=dict[str, FieldSource])
     """Where each field's value came from; a field that is not named is a default."""
+
+    @property
+    def named_mode(self) -> str:
+        """`mode` where somebody named it, else "": a module stays in the mode in which its file leaves it.
+
+        So KernelBench-style references are never put into eval mode.
+        """
+        return self.mode if self.mode == "eval" or "mode" in self.sources else ""
 
 
 class SourceFile(Fact):
@@ -150,6 +158,8 @@ class ReferenceFacts(Fact):
     """Names in `parameters` that are buffers."""
     mutated_buffers: tuple[str, ...] = ()
     """Buffers whose value changed in one forward."""
+    training: bool = True
+    """Whether the module ran in training mode."""
     uses_rng: bool = False
     """Whether forward consumed the generator."""
     deterministic: bool = True

@@ -196,7 +196,7 @@ def _python(bench: CudaBench, material: Material) -> Generator[_Command]:
         job = {
             "folder": str(program),
             "main": bench.program.main,
-            "mode": contract.mode,
+            "training": material.weights.training,
             "matmul_precision": contract.matmul_precision,
             "conv_precision": contract.conv_precision,
             "generator": base64.b64encode(material.weights.generator).decode("ascii"),

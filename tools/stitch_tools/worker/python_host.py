@@ -23,9 +23,10 @@ def main(job_file: str, init_fd: str, inputs_fd: str) -> int:
     job = json.loads(Path(job_file).read_text(encoding="utf-8"))
     try:
         set_precision(job["matmul_precision"], job["conv_precision"])
-        program = PythonProgram(job["folder"], job["main"], mode=job["mode"], device="cuda")
+        program = PythonProgram(job["folder"], job["main"], device="cuda")
         init = map_pack(int(init_fd), job["init"], writable=True)
-        program.init(base64.b64decode(job["generator"]), unflatten(job["init_structure"], init))
+        arguments = unflatten(job["init_structure"], init)
+        program.init(base64.b64decode(job["generator"]), arguments, training=job["training"])
         mapped = map_pack(int(inputs_fd), job["inputs"], writable=True)
         program.run(unflatten(job["structure"], [fresh_copy(tensor, "cuda") for tensor in mapped]), b"")
         torch.cuda.synchronize()

@@ -22,14 +22,14 @@ REFERENCE_ENTRY = "Model"
 class PythonProgram:
     """The loaded file and one `ModelNew` instance."""
 
-    def __init__(self, folder: str, main: str, *, mode: str = "train", device: str = "cpu") -> None:
+    def __init__(self, folder: str, main: str, *, device: str = "cpu") -> None:
         """Execute the file.
 
         Raises:
             ProgramError: it fails (a kernel that does not compile, for one) or defines no `ModelNew`.
         """
         path = Path(folder) / main
-        self.mode, self.device = mode, device
+        self.device = device
         sys.path.insert(0, str(path.parent))
         spec = importlib.util.spec_from_file_location("stitch_candidate", path)
         if spec is None or spec.loader is None:
@@ -51,10 +51,14 @@ class PythonProgram:
         self._entry: Any = entry
         self.module: torch.nn.Module | None = None
 
-    def init(self, generator_state: bytes, arguments: Any, scale: Scale | None = None) -> None:
+    def init(
+        self, generator_state: bytes, arguments: Any, scale: Scale | None = None, *, training: bool = True
+    ) -> None:
         """Construct `ModelNew` from the generator state that the reference was constructed from.
 
-        With `scale` its parameters get the same values of order 1 as the reference's.
+        With `scale` its parameters get the same values of order 1 as the reference's. Where the reference is
+        not in `training` mode, so is the program; else it is left as its constructor made it, as KernelBench
+        does.
 
         Raises:
             ProgramError: the constructor fails.
@@ -66,7 +70,7 @@ class PythonProgram:
         try:
             with weights:
                 module = self._entry(**arguments) if isinstance(arguments, dict) else self._entry(*arguments)
-            if self.mode == "eval":
+            if not training:
                 module.eval()
             self.module = module.to(self.device)
         except Exception as error:  # the candidate's outermost frame: its constructor may raise anything

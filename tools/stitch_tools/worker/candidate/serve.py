@@ -70,7 +70,7 @@ def _load(state: CandidateState, request: Request) -> Reply:
     else:
         # The flags of the reference: what is forbidden there must not slip in through torch's defaults.
         set_precision(message["matmul_precision"], message["conv_precision"])
-        state.load_python(message["folder"], message["main"], message["mode"], message["device"])
+        state.load_python(message["folder"], message["main"], message["device"])
     return _done()
 
 
@@ -86,6 +86,7 @@ def _init(state: CandidateState, request: Request) -> Reply:
         init_tensors,
         Scale(**scale) if scale is not None else None,
         message["kept"],
+        training=message["training"],
     )
     return _done()
 

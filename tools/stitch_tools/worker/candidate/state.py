@@ -89,14 +89,14 @@ class CandidateState:
         self.threads = threads
         self.native = NativeProgram(path, libraries)
 
-    def load_python(self, folder: str, main: str, mode: str, device: str) -> None:
+    def load_python(self, folder: str, main: str, device: str) -> None:
         """Load a file with `ModelNew`.
 
         Raises:
             ProgramError: it cannot be loaded.
         """
         self._take_device(device)
-        self.python = PythonProgram(folder, main, mode=mode, device=device)
+        self.python = PythonProgram(folder, main, device=device)
 
     def init(
         self,
@@ -106,10 +106,13 @@ class CandidateState:
         init_tensors: list[torch.Tensor],
         scale: Scale | None = None,
         kept: Sequence[str] = (),
+        *,
+        training: bool = True,
     ) -> None:
         """Weights to the program: named tensors to a native one, a generator state to a `ModelNew`.
 
         `kept`: buffers that hold before every call what they hold now (a `ModelNew` makes them first).
+        `training`: the reference's mode.
 
         Raises:
             ProgramError: the program refuses or fails.
@@ -120,7 +123,8 @@ class CandidateState:
             self.native.init(self.parameters, device=self.device, stream=self.stream, threads=self.threads)
             self._synchronize()
         if self.python is not None:
-            self.python.init(generator_state, unflatten(init_structure, init_tensors), scale)
+            arguments = unflatten(init_structure, init_tensors)
+            self.python.init(generator_state, arguments, scale, training=training)
             self.keep(kept)
 
     def keep(self, names: Sequence[str]) -> None:

@@ -56,7 +56,8 @@ class ReferenceSource:
     inputs: str = "get_inputs"
     init_inputs: str | None = "get_init_inputs"
     search_path: tuple[str, ...] = ()
-    mode: str = "train"
+    mode: str = ""
+    """`train` or `eval`; "": the mode in which the file leaves the module."""
     device: str = "cpu"
 
     @property
@@ -241,8 +242,8 @@ class Reference:
         self.filled = mode.count
 
     def _finish(self, module: torch.nn.Module) -> torch.nn.Module:
-        if self.source.mode == "eval":
-            module.eval()
+        if self.source.mode == "eval" or (self.source.mode == "train" and not module.training):
+            module.train(self.source.mode == "train")
         lazy = [name for name, value in module.state_dict(keep_vars=True).items() if is_lazy(value)]
         if lazy:
             message = f"{', '.join(lazy[:5])}: of no size before the first call, since the module is lazy"

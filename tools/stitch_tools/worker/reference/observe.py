@@ -56,6 +56,7 @@ def observe(
         "buffers": [name for name, _, is_buffer in tensors if is_buffer],
         "mutated_buffers": sorted(first.buffers_after),
         "uses_rng": uses_rng,
+        "training": module.training,
         "deterministic": deterministic,
         "depends_on_inputs": depends,
         "warnings": warnings,

@@ -134,6 +134,7 @@ def _set_weights(state: ServerState, request: Request) -> Reply:
         "parameters": weights_manifest,
         "init": init_manifest,
         "init_structure": arguments.structure,
+        "training": module.training,
         "parameter_names": [name for name, _, is_buffer in named_tensors(module) if not is_buffer],
     }
     return Reply(message, generator, (weights_fd, init_fd))
