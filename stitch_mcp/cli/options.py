@@ -43,7 +43,11 @@ def session_options(command: F) -> F:
 def run_options(command: F) -> F:
     """The command with the options of everything that runs code: interpreter, threads, isolation, limit."""
     for name, metavar, text in (
-        ("--time-limit-s", "SECONDS", "Begin no further step, draw or round after this time."),
+        (
+            "--time-limit-s",
+            "SECONDS",
+            "Begin no further step (solve), draw (check) or round (bench) after this time.",
+        ),
         ("--require-sandbox", "LEVEL", _SANDBOX),
         ("--threads", "N", "CPU threads of program, reference and baselines (default: all CPUs)."),
         (

@@ -1,7 +1,7 @@
 """A program under every sanitizer of its device: one SanitizerRun each, whatever happens to the program."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from stitch_tools.sanitize.runner import TOO_SLOW
 from stitch_tools.store import Store
 
 Emit = Callable[[str], None] | None
+_Run = Callable[[Sequence[SanitizerTool], Material], dict[SanitizerTool, SanitizerRun]]
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def sanitize_program(
             with drawn(server, task, facts, kind) as material:
                 if material is None:
                     continue
-                for row in run(missing, material).values():
+                for row in _rows(run, _groups(task, missing), material, emit):
                     # Of two reasons that of the task's own shapes is the one that tells something.
                     if row.tool not in found or row.status != "not_checked" or kind == OWN:
                         found[row.tool] = row
@@ -107,6 +108,26 @@ def _missing(
     if all(run.status == "not_checked" for run in found.values()):
         return tuple(tool for tool in tools if smaller or tool not in slow)
     return tuple(tool for tool in tools if smaller and tool in slow)
+
+
+def _groups(task: Task, tools: Sequence[SanitizerTool]) -> list[tuple[SanitizerTool, ...]]:
+    """The tools by what they are built and run with: those of a group share it."""
+    if task.target != "cpu":
+        return [tuple(tools)]
+    groups: list[tuple[SanitizerTool, ...]] = [
+        tuple(tool for tool in tools if tool != "tsan"),
+        tuple(tool for tool in tools if tool == "tsan"),
+    ]
+    return [group for group in groups if group]
+
+
+def _rows(
+    run: _Run, groups: Sequence[tuple[SanitizerTool, ...]], material: Material, emit: Emit
+) -> Iterator[SanitizerRun]:
+    for group in groups:
+        if emit is not None:
+            emit(f"building and running it under {', '.join(group)}")
+        yield from run(group, material).values()
 
 
 def _impossible(task: Task, program: Program, build: Build | None, facts: ReferenceFacts) -> str | None:
@@ -127,7 +148,7 @@ def _runner(
     session: TargetSession,
     store: Store,
     options: SanitizeOptions,
-) -> Callable[[Sequence[SanitizerTool], Material], dict[SanitizerTool, SanitizerRun]]:
+) -> _Run:
     if task.target == "cpu":
         assert build is not None  # _impossible has looked
         cpu = CpuBench(
