@@ -264,6 +264,17 @@ def test_numbers_among_the_outputs_are_constants(way: Callable[..., Any]) -> Non
         assert torch.equal(value, torch.as_tensor(expected, dtype=value.dtype))
 
 
+def test_a_layer_under_two_names_keeps_its_weights_when_it_is_traced() -> None:
+    layer = nn.Linear(4, 4)
+    module = Body(lambda self, x: self.both(x))
+    module.layer, module.both = layer, nn.Sequential(layer, nn.ReLU(), layer)
+    weight, bits = layer.weight, layer.weight.detach().clone()
+    with torch.no_grad():
+        by_tracing(module, Arguments((torch.randn(3, 4),)))
+    assert layer.weight is weight
+    assert torch.equal(weight, bits)
+
+
 class Pair(NamedTuple):
     """Inputs under names that do not matter."""
 

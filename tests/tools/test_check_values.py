@@ -180,3 +180,43 @@ def test_kernelbench_s_rule_is_told_beside_ours(room: Room) -> None:
     half = room.check("self.fc(x).half()", "self.fc(x).half() * 1.004", options=options).reference_tolerance
     assert half is not None
     assert (half.ok, half.atol) == (True, 1e-2)
+
+
+SHARED = """
+class Scale(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.rand(8))
+
+    def forward(self, x):
+        return x * self.w
+
+class {name}(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv1d(8, 8, 3, padding=1)
+        self.scale = Scale()
+        self.norm = nn.BatchNorm1d(8)
+        self.features = nn.Sequential(self.conv, nn.ReLU(), self.conv)
+        self.rest = nn.Sequential(self.scale, self.norm, self.scale)
+
+    def forward(self, x):
+        return {value}
+"""
+
+
+@pytest.mark.parametrize(
+    ("value", "status"),
+    [
+        ("self.rest(self.features(x).mean(-1))", "accepted"),
+        ("self.scale(self.norm(self.scale(self.conv(self.conv(x).relu()).mean(2))))", "accepted"),
+        ("self.scale(self.norm(self.scale(self.conv(x).mean(2))))", "incorrect"),
+    ],
+)
+def test_modules_under_two_names_are_judged_as_others_are(room: Room, value: str, status: str) -> None:
+    source = HEAD + SHARED.format(name="Model", value="self.rest(self.features(x).mean(-1))")
+    task = make_task(room.store, f"{source}def get_inputs():\n    return [torch.rand(16, 8, 9)]\n{TAIL}")
+    candidate = model_new(room.store, HEAD + SHARED.format(name="ModelNew", value=value))
+    check = checked(room.session, room.store, task, candidate, QUICK)
+    assert check.status == status, check.message
+    assert check.oracle == "fp64"

@@ -91,6 +91,104 @@ def test_the_module_and_its_buffers_are_left_alone(reference: Reference) -> None
     assert not torch.equal(oracle.buffers["running_mean"].float(), before["running_mean"])
 
 
+class Scale(nn.Module):
+    """One parameter of its own, which forward reads by attribute."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(size))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.w
+
+
+def under_two_names(part: nn.Module) -> nn.Module:
+    """`part` as a submodule, inside a Sequential, and in a dict."""
+    inside = nn.Sequential(part, nn.ReLU(), part)
+    return Wrap(lambda self, x: self.inside(x), part=part, inside=inside, more=nn.ModuleDict({"a": part}))
+
+
+def recurrent_under_two_names() -> nn.Module:
+    """A layer that keeps a list of its own weights beside them."""
+    layer = nn.GRU(6, 6)
+    return Wrap(lambda self, x: self.more[0](x)[0], part=layer, more=nn.ModuleList([layer]))
+
+
+def tied(use: bool) -> nn.Module:
+    """Two modules that share a weight; `use` makes forward read it through the second name, too."""
+    module = Wrap(
+        lambda self, x: self.b(self.a(x)) if use else self.a(x), a=nn.Linear(6, 6), b=nn.Linear(6, 6)
+    )
+    module.b.weight = module.a.weight
+    return module
+
+
+def held(module: nn.Module) -> dict[str, tuple[int, type, torch.dtype, torch.Tensor]]:
+    """Every parameter and buffer under every name: the object, its type, its bits."""
+    named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+    return {name: (id(value), type(value), value.dtype, value.detach().clone()) for name, value in named}
+
+
+@pytest.mark.parametrize(
+    ("module", "shape"),
+    [
+        (under_two_names(Scale(6)), (3, 6)),
+        (under_two_names(nn.Conv2d(3, 3, 3)), (2, 3, 8, 8)),
+        (under_two_names(nn.LayerNorm(6)), (3, 6)),
+        (under_two_names(nn.BatchNorm1d(6)), (3, 6)),
+        (recurrent_under_two_names(), (4, 2, 6)),
+        (tied(True), (3, 6)),
+        (tied(False), (3, 6)),
+    ],
+)
+def test_what_is_registered_under_several_names_runs_in_fp64_and_comes_back(
+    reference: Reference, module: nn.Module, shape: tuple[int, ...]
+) -> None:
+    x = torch.randn(shape)
+    before, alone = held(module), call_reference(reference, module, (x,), forward_seed=7)
+    call, oracle, _ = both(reference, module, x)
+    assert oracle.outputs.tensors[0].dtype == torch.float64
+    assert 0 < error(call, oracle) < 1e-6
+    after = held(module)
+    assert after.keys() == before.keys()
+    for name, (which, kind, dtype, bits) in before.items():
+        assert after[name][:3] == (which, kind, dtype), name
+        assert torch.equal(after[name][3], bits), name
+    again = call_reference(reference, module, (x,), forward_seed=7)
+    assert torch.equal(again.outputs.tensors[0], alone.outputs.tensors[0])
+
+
+def test_a_module_comes_back_also_when_its_forward_fails_in_fp64() -> None:
+    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+        assert self.inside(x).dtype == torch.float32
+        return x
+
+    part = Scale(6)
+    module = Wrap(forward, part=part, inside=nn.Sequential(part))
+    weight = part.w
+    with pytest.raises(AssertionError):
+        run_oracle(module, (torch.randn(3, 6),), forward_seed=7)
+    assert part.w is weight
+    assert weight.dtype == torch.float32
+
+
+def test_a_buffer_that_forward_replaces_is_the_oracles_own(reference: Reference) -> None:
+    class Mean(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mean", torch.ones(6))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.mean = self.mean * 0.9 + x.mean(0) / 10
+            return x - self.mean
+
+    module = Mean()
+    _, oracle, _ = both(reference, module, torch.randn(3, 6))
+    assert oracle.buffers["mean"].dtype == torch.float64
+    assert not torch.equal(oracle.buffers["mean"].float(), torch.ones(6))
+    assert torch.equal(module.get_buffer("mean"), torch.ones(6))
+
+
 @pytest.mark.parametrize(
     "function",
     [

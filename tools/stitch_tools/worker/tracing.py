@@ -18,6 +18,7 @@ from stitch_tools.worker.graph_json import (
     tensor_spec,
 )
 from stitch_tools.worker.recurrent_shapes import recurrent_shape_rules
+from stitch_tools.worker.replaced import replaced
 from stitch_tools.worker.trees import Flat, flatten_inputs, flatten_outputs, number_tensor
 
 MAX_CONSTANT_BYTES = 1 << 20
@@ -186,8 +187,8 @@ def by_tracing(module: nn.Module, inputs: Arguments) -> Json:
             filled[position] = tensor
         values = dict(zip(names, flat_weights, strict=True))
         args, kwargs = pytree.tree_unflatten(filled, structure)
-        result = flatten_outputs(torch.func.functional_call(module, values, args, kwargs))
-        return list(result.tensors)
+        with replaced(module, values):
+            return list(flatten_outputs(module(*args, **kwargs)).tensors)
 
     tensors = [leaves[i] for i in where]
     with recurrent_shape_rules():

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from stitch_tools.worker.reference.margins import Margins
 from stitch_tools.worker.reference.rounding import Rounding, reduction_length
 from stitch_tools.worker.reference.run import restore, snapshot
+from stitch_tools.worker.replaced import replaced
 from stitch_tools.worker.sharing import map_shared
 from stitch_tools.worker.streams import seed_generators
 from stitch_tools.worker.trees import Flat, flatten_inputs, flatten_outputs, fresh_copy, map_tensors
@@ -228,8 +229,10 @@ def run_oracle(
     try:
         if forward_seed is not None:
             seed_generators(forward_seed)
-        with torch.no_grad(), mode:
-            raw = torch.func.functional_call(module, wide, positional, named, tie_weights=True)
+        with torch.no_grad(), mode, replaced(module, wide):
+            raw = module(*positional, **named)
+            # Forward may have put another tensor in a buffer's place.
+            buffers = dict(module.named_buffers(remove_duplicate=False))
         flat = flatten_outputs(raw)
     finally:
         restore(module, state)
@@ -239,7 +242,7 @@ def run_oracle(
         tuple(mode.notes.path([tensor]) for tensor in flat.tensors),
         tuple(mode.margins.of(tensor) for tensor in flat.tensors),
         tuple(sorted(mode.strict_ops)),
-        {name: wide[name] for name, _ in module.named_buffers()},
+        {name: buffers.get(name, wide[name]) for name, _ in module.named_buffers()},
         dict(zip(flatten_inputs(own).names, flatten_inputs(own).tensors, strict=True)),
     )
 
