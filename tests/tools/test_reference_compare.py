@@ -52,6 +52,30 @@ def test_an_error_is_judged_against_four_times_the_reference_s_own() -> None:
     assert float(row.oracle[wrong.worst_index]) == wrong.expected
 
 
+@pytest.mark.parametrize("slack", [0.0, 3e-5])
+@pytest.mark.parametrize("size", [1e-5, 1e-3])
+def test_the_figures_of_a_verdict_are_enough_to_repeat_it(slack: float, size: float) -> None:
+    row = replace(expected(4 * truth(16, 9)), slack=slack)
+    noise = torch.randn(16, 9, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
+    actual = (row.oracle + size * noise).float()
+    found = compare(actual, row)
+    assert found.rms == pytest.approx(float(row.oracle.square().mean().sqrt()))
+    assert found.floor == FP32.floor("fp32", "fp32")
+    assert found.worst_index is not None
+    assert found.bound is not None
+    assert found.slack == slack
+    scale = row.oracle.abs().clamp_min(found.rms or 0)
+    distance = ((actual.double() - row.oracle).abs() - slack).clamp_min(0)
+    own = ((row.reference.double() - row.oracle).abs() - slack).clamp_min(0)
+    assert found.max_error == pytest.approx(float((distance / scale)[found.worst_index]))
+    assert found.reference_error == pytest.approx(float((own / scale).max()))
+    assert found.rms_error == pytest.approx(float(distance.square().mean().sqrt()) / (found.rms or 1))
+    s = float(scale[found.worst_index])
+    ceiling = (RULE.atol + RULE.rtol * s) / s
+    assert found.bound == pytest.approx(min(ceiling, max(4 * (found.reference_error or 0), found.floor or 0)))
+    assert (found.problem is None) == ((found.max_error or 0) <= found.bound)
+
+
 def test_a_reference_that_is_exact_by_luck_leaves_the_floor() -> None:
     row = expected(truth(1), own_error=0.0, rounding=Rounding(eps=2.0**-23, length=100))
     assert compare(row.oracle.float() * (1 + 1e-5), row).problem is None

@@ -43,24 +43,36 @@ class Finding(Fact):
 
 
 class OutputError(Fact):
-    """How one output of one draw compares with the oracle."""
+    """How one output of one draw compares with the oracle.
+
+    A distance is |program - oracle| less `slack`, and not below 0. It is measured by s, the larger of the
+    oracle's `rms` (1 where that is 0) and of the oracle's own magnitude at that element.
+    """
 
     output: str
     """Name of the output (its path in the tree)."""
     max_error: float | None
-    """Largest |program - oracle| over the oracle's rms; None where the comparison is exact."""
+    """Distance over s at `worst_index`; None where the comparison is exact."""
     rms_error: float | None
-    """rms of the difference over the oracle's rms."""
+    """rms of the distances over the oracle's rms."""
     reference_error: float | None
-    """The same largest error of the reference itself against the oracle."""
+    """Largest distance over s of the reference's own values, in place of the program's."""
     bound: float | None
-    """What max_error had to stay under."""
+    """What max_error had to stay under: the larger of 4 x reference_error and `floor`, and never more than
+    the contract's share, (atol + rtol x s) / s at `worst_index` (or one eps of the output's largest value, if
+    that is more). Where the rms is at most atol on values that the judge made up, that share alone."""
     worst_index: tuple[int, ...] | None = None
-    """Position of the largest error."""
+    """Position of the element that comes nearest to what it may be off by, or goes furthest beyond it."""
     expected: float | None = None
     """Oracle's value there."""
     actual: float | None = None
     """Program's value there."""
+    slack: float = 0.0
+    """Absolute error that rounding of the inputs alone excuses, on draws that are meant to be extreme."""
+    rms: float | None = None
+    """The oracle's rms over the output's finite values."""
+    floor: float | None = None
+    """16 x eps x sqrt(longest sum): the relative error that any order of summation may have."""
     ulp_histogram: tuple[int, ...] | None = None
     """Elements by their distance from the oracle rounded to the output's type, in `ULP_BINS`; None where the
     output is discrete or its pattern of non-finite values is wrong."""

@@ -45,6 +45,9 @@ class Verdict:
     worst_index: tuple[int, ...] | None = None
     expected: float | None = None
     actual: float | None = None
+    slack: float = 0.0
+    rms: float | None = None
+    floor: float | None = None
     ulp_histogram: tuple[int, ...] | None = None
     problem: str | None = None
 
@@ -166,6 +169,9 @@ def _compare_floating(actual: torch.Tensor, expected: Expected, rule: Rule) -> V
         worst_index=index,
         expected=float(oracle[index]),
         actual=float(wide[index]),
+        slack=expected.slack,
+        rms=rms,
+        floor=floor,
         ulp_histogram=ulp_histogram(actual, oracle),
         problem=problem,
     )
