@@ -116,11 +116,9 @@ def recurrent_under_two_names() -> nn.Module:
 
 def tied(use: bool) -> nn.Module:
     """Two modules that share a weight; `use` makes forward read it through the second name, too."""
-    module = Wrap(
-        lambda self, x: self.b(self.a(x)) if use else self.a(x), a=nn.Linear(6, 6), b=nn.Linear(6, 6)
-    )
-    module.b.weight = module.a.weight
-    return module
+    first, second = nn.Linear(6, 6), nn.Linear(6, 6)
+    second.weight = first.weight
+    return Wrap(lambda self, x: self.b(self.a(x)) if use else self.a(x), a=first, b=second)
 
 
 def held(module: nn.Module) -> dict[str, tuple[int, type, torch.dtype, torch.Tensor]]:
