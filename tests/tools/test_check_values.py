@@ -220,3 +220,24 @@ def test_modules_under_two_names_are_judged_as_others_are(room: Room, value: str
     check = checked(room.session, room.store, task, candidate, QUICK)
     assert check.status == status, check.message
     assert check.oracle == "fp64"
+
+
+@pytest.mark.parametrize(
+    ("reference", "flags"),
+    [
+        ("F.layer_norm(x, (8,)).sum()", ("partial", "weak")),
+        ("self.fc(F.layer_norm(x, (8,))).sum()", ("partial",)),
+    ],
+)
+def test_another_order_of_summing_what_cancels_is_right_and_a_pass_on_nothing_else_is_weak(
+    room: Room, reference: str, flags: tuple[str, ...]
+) -> None:
+    normed = "x = (x - x.flip(1).mean(1, True)) / (x.var(1, unbiased=False, keepdim=True) + 1e-5).sqrt()"
+    body = (
+        "x.cumsum(1)[:, -1].cumsum(0)[-1]"
+        if "fc" not in reference
+        else "self.fc(x).cumsum(1)[:, -1].cumsum(0)[-1]"
+    )
+    check = room.check(reference, f"{normed}\nreturn {body}", options=CheckOptions())
+    assert check.status == "accepted", check.message
+    assert tuple(sorted(check.flags)) == flags

@@ -1,6 +1,8 @@
 """What rounding of a draw's inputs excuses, and which few values of a draw make a difference."""
 
-from collections.abc import Iterator
+import functools
+import math
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -98,3 +100,71 @@ def test_a_task_that_does_not_look_at_its_values_is_not_altered(tmp_path: Path) 
     refusing = server(tmp_path, "x if self.__dict__.setdefault('kept', x.sum()) == x.sum() else 1 / 0")
     with pytest.raises(DrawUnavailableError, match="refuses it: ZeroDivisionError"):
         smallest_alteration(refusing, 5, 7)
+
+
+ZERO_SUMS = {
+    "norm of groups": ("F.group_norm(x, 4).mean([1, 2, 3])", "torch.randn(4, 8, 10, 12)"),
+    "norm of a batch": ("F.batch_norm(x, None, None, training=True).mean()", "torch.randn(64, 16)"),
+    "norm of a layer": ("F.layer_norm(x, (16,)).sum()", "torch.randn(3, 4, 16)"),
+    "norm in fp64": ("F.layer_norm(x, (16,)).mean(-1)", "torch.randn(3, 4, 16).double()"),
+    "softmax in fp64": (
+        "(x.softmax(-1).sum(-1) - 1).abs() + 1e-3 * x[:, 0]",
+        "torch.randn(64, 128).double()",
+    ),
+    "centred in fp64": ("(x - x.mean(0)).sum(0)", "torch.randn(64, 128).double()"),
+}
+
+
+def sequential(x: torch.Tensor, *dims: int) -> torch.Tensor:
+    """The sum over these dimensions, one number after another in the type of `x`."""
+    kept = [dim for dim in range(x.dim()) if dim not in dims]
+    rows = x.permute(*kept, *dims).reshape(*(x.shape[dim] for dim in kept), -1)
+    return functools.reduce(torch.add, rows.unbind(-1))
+
+
+def normed(x: torch.Tensor, *dims: int) -> torch.Tensor:
+    count = math.prod(x.shape[dim] for dim in dims)
+    shape = [1 if dim in dims else size for dim, size in enumerate(x.shape)]
+    centred = x - (sequential(x, *dims) / count).view(shape)
+    return centred / (sequential(centred.square(), *dims) / count + 1e-5).sqrt().view(shape)
+
+
+OTHER_ORDERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "norm of groups": lambda x: sequential(normed(x.view(4, 4, -1), 2), 1, 2) / 960,
+    "norm of a batch": lambda x: sequential(normed(x, 0), 0, 1) / x.numel(),
+    "norm of a layer": lambda x: sequential(normed(x, 2), 0, 1, 2),
+    "norm in fp64": lambda x: sequential(normed(x, 2), 2) / 16,
+    "softmax in fp64": lambda x: (
+        (sequential(x.exp() / sequential(x.exp().flip(1), 1)[:, None], 1) - 1).abs() + 1e-3 * x[:, 0]
+    ),
+    "centred in fp64": lambda x: sequential(x - (sequential(x.flip(0), 0) / 64), 0),
+}
+
+
+@pytest.mark.parametrize("case", ZERO_SUMS)
+def test_what_cancels_is_bounded_by_what_any_order_of_summation_rounds(tmp_path: Path, case: str) -> None:
+    state = server(tmp_path, *ZERO_SUMS[case])
+    for seed in range(6):
+        state.make_draw("own-1", seed, 7)
+        draw = state.expect(())
+        x = flatten_inputs(draw.arguments).tensors[0]
+        before = torch.get_rng_state()
+        right = OTHER_ORDERS[case](x)
+        found = state.compare([right])[0]
+        assert found.problem is None, (seed, found)
+        eps = torch.finfo(x.dtype).eps
+        wrong = state.compare([right + 512 * eps * x.abs().max() * math.sqrt(x.numel())])[0]
+        assert wrong.problem is not None, (seed, wrong)
+        assert torch.equal(before, torch.get_rng_state())
+
+
+def test_other_roundings_leave_the_bound_of_what_does_not_cancel(tmp_path: Path) -> None:
+    state = server(tmp_path, "F.gelu(x @ x.T)")
+    row = expect(state, "own-1").expected[0]
+    floor = row.rounding.floor("fp32", "fp32")
+    noise = torch.randn(row.oracle.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    rms = float(row.oracle.square().mean().sqrt())
+    found = state.compare([(row.oracle + 3 * floor * rms * noise).float()])[0]
+    assert found.problem is not None
+    assert found.bound == floor
+    assert 0 < (found.reference_error or 0) < floor / 4

@@ -56,7 +56,8 @@ class OutputError(Fact):
     rms_error: float | None
     """rms of the distances over the oracle's rms."""
     reference_error: float | None
-    """Largest distance over s of the reference's own values, in place of the program's."""
+    """Largest distance over s of the reference's own values, in place of the program's; where the program's
+    were else too large, also of evaluations of the reference that round otherwise."""
     bound: float | None
     """What max_error had to stay under: the larger of 4 x reference_error and `floor`, and never more than
     the contract's share, (atol + rtol x s) / s at `worst_index` (or one eps of the output's largest value, if

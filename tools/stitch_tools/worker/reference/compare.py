@@ -1,7 +1,7 @@
 """The equality rule: how far an output may be from the oracle's, given the reference's own error."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -60,6 +60,19 @@ class Verdict:
 
 
 @dataclass(frozen=True)
+class OwnError:
+    """How far honest evaluations are from the oracle, in the figures that a program's are measured by."""
+
+    largest: float = 0.0
+    rms: float = 0.0
+    sliced: float = 0.0
+
+    def or_worse(self, other: "OwnError") -> "OwnError":
+        """The larger of each figure."""
+        return OwnError(*map(max, vars(self).values(), vars(other).values()))
+
+
+@dataclass(frozen=True)
 class Expected:
     """What is known about one output of one draw."""
 
@@ -70,6 +83,8 @@ class Expected:
     margin: torch.Tensor | None = None
     slack: float = 0.0
     """Absolute error that rounding of the inputs alone excuses, on draws that are meant to be extreme."""
+    others: OwnError = OwnError()
+    """Of evaluations that round otherwise than the reference; they count beside its own."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +102,10 @@ class _Errors:
     sliced: float
     """As `largest`, with the rms of the element's last-axis slice."""
 
+    def own(self) -> OwnError:
+        """The figures, without the elements."""
+        return OwnError(self.largest, self.rms, self.sliced)
+
 
 def compare_output(actual: torch.Tensor, expected: Expected, rule: Rule) -> Verdict:
     """How `actual` compares; `problem` is None when it counts as equal."""
@@ -99,17 +118,23 @@ def compare_output(actual: torch.Tensor, expected: Expected, rule: Rule) -> Verd
     if actual.numel() == 0:
         return Verdict(expected.name)
     if actual.is_complex():
-        expected = Expected(
-            expected.name,
-            torch.view_as_real(reference),
-            torch.view_as_real(expected.oracle),
-            expected.rounding,
-            slack=expected.slack,
-        )
-        return compare_output(torch.view_as_real(actual), expected, rule)
+        return compare_output(torch.view_as_real(actual), _real(expected), rule)
     if not actual.is_floating_point():
         return _compare_discrete(actual, expected, rule)
     return _compare_floating(actual, expected, rule)
+
+
+def error_of(value: torch.Tensor, expected: Expected) -> OwnError:
+    """The figures of an honest evaluation of this output; none of what is discrete or has another form."""
+    if value.is_complex() and expected.oracle.is_complex():
+        value, expected = torch.view_as_real(value), _real(expected)
+    if value.shape != expected.oracle.shape or not value.is_floating_point():
+        return OwnError()
+    finite = expected.oracle.isfinite()
+    usable = finite & value.isfinite()
+    if not bool(usable.any()):
+        return OwnError()
+    return _errors(value.double(), expected, usable, _rms(_only(expected.oracle, finite))).own()
 
 
 def undecidable(expected: Expected, rule: Rule) -> str | None:
@@ -143,7 +168,7 @@ def _compare_floating(actual: torch.Tensor, expected: Expected, rule: Rule) -> V
         return Verdict(expected.name)
     rms = _rms(_only(oracle, usable))
     errors = _errors(wide, expected, usable, rms)
-    own = _errors(reference, expected, usable & reference.isfinite(), rms)
+    own = _errors(reference, expected, usable & reference.isfinite(), rms).own().or_worse(expected.others)
     floor = expected.rounding.floor(rule.matmul_precision, rule.conv_precision)
     allowed = _ceiling(errors.scale, expected, rule, rms)
     if not (rule.structured and rms <= rule.atol):
@@ -177,7 +202,7 @@ def _compare_floating(actual: torch.Tensor, expected: Expected, rule: Rule) -> V
     )
 
 
-def _spread_problem(errors: _Errors, own: _Errors, floor: float) -> str | None:
+def _spread_problem(errors: _Errors, own: OwnError, floor: float) -> str | None:
     """What is wrong with errors that are small beside the largest values, or each by itself."""
     limit = max(OWN_ERROR_FACTOR * own.rms, floor)
     if errors.rms > limit:
@@ -214,6 +239,12 @@ def _own_flip_margin(expected: Expected) -> float:
     if expected.margin is None or not bool(flipped.any()):
         return 0.0
     return float(expected.margin.to(flipped.device)[flipped].max())
+
+
+def _real(expected: Expected) -> Expected:
+    """Complex numbers as pairs."""
+    pairs = torch.view_as_real(expected.reference), torch.view_as_real(expected.oracle)
+    return replace(expected, reference=pairs[0], oracle=pairs[1], margin=None)
 
 
 def _ceiling(scale: torch.Tensor, expected: Expected, rule: Rule, rms: float) -> torch.Tensor:

@@ -205,15 +205,22 @@ class Fp64Mode(TorchDispatchMode):
 
 
 def run_oracle(
-    module: torch.nn.Module, arguments: Any, *, forward_seed: int | None, device: str | None = None
+    module: torch.nn.Module,
+    arguments: Any,
+    *,
+    forward_seed: int | None,
+    device: str | None = None,
+    mode: Fp64Mode | None = None,
 ) -> OracleRun:
     """The outputs in fp64, on `device` (None: where the module is). The module and its state are left alone.
+
+    `mode` is a fresh one of another kind than the plain one.
 
     Raises:
         Exception: whatever the user's code raises when its tensors are fp64; the caller falls back.
     """
     state = snapshot(module)
-    mode = Fp64Mode()
+    mode = mode or Fp64Mode()
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
     def register(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,5 +1,6 @@
 """What the reference server holds between requests: the module, the current draw, what is expected of it."""
 
+import contextlib
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -8,7 +9,15 @@ import torch
 from stitch_tools.worker.layout import BUFFER, INPUT
 from stitch_tools.worker.order_one import Scale
 from stitch_tools.worker.precision import precision
-from stitch_tools.worker.reference.compare import Expected, Rule, Verdict, compare_output, undecidable
+from stitch_tools.worker.reference.compare import (
+    Expected,
+    OwnError,
+    Rule,
+    Verdict,
+    compare_output,
+    error_of,
+    undecidable,
+)
 from stitch_tools.worker.reference.conditioning import inputs_slack
 from stitch_tools.worker.reference.draws import Bounds, DrawUnavailableError, make_draw
 from stitch_tools.worker.reference.forecast import Forecast, Place, is_out_of_memory
@@ -17,6 +26,7 @@ from stitch_tools.worker.reference.kinds import EXACT, MIXED, SLACK
 from stitch_tools.worker.reference.load import Reference, ReferenceFault, ReferenceSource
 from stitch_tools.worker.reference.oracle import OracleRun, run_oracle
 from stitch_tools.worker.reference.rounding import Rounding
+from stitch_tools.worker.reference.roundings import other_roundings
 from stitch_tools.worker.reference.run import Call, all_buffers, call_reference, kept_generators
 from stitch_tools.worker.streams import GeneratorState, generator_state, pack_torch_state, seed_generators
 from stitch_tools.worker.trees import flatten_inputs
@@ -53,6 +63,8 @@ class Draw:
     """Where the oracle ran; None: it did not."""
     undecided: str | None = None
     """Why it is not known how far rounding alone moves the outputs."""
+    others: dict[str, OwnError] | None = None
+    """Errors of evaluations that round otherwise, by name; None: nobody asked yet."""
     notes: tuple[str, ...] = ()
     expected: tuple[Expected, ...] = ()
     expected_inputs: tuple[Expected, ...] = ()
@@ -158,14 +170,23 @@ class ServerState:
     def compare(self, actual: list[torch.Tensor]) -> list[Verdict]:
         """How the outputs compare; then the updated buffers, and inputs that forward has to write to."""
         draw = self._need_draw()
-        rule = self._rule(draw)
-        pairs = list(zip(actual, draw.expected, strict=True))
+        rows, values = draw.expected, actual
         if draw.shared is not None and draw.expected_inputs:
             names = flatten_inputs(draw.arguments).names
             written = dict(zip(names, draw.shared, strict=True))
             # Copies: the program may go on writing there while they are compared.
-            pairs += [(written[row.name.removeprefix(INPUT)].clone(), row) for row in draw.expected_inputs]
-        return [compare_output(tensor.to(row.reference.device), row, rule) for tensor, row in pairs]
+            values = actual + [written[row.name.removeprefix(INPUT)].clone() for row in draw.expected_inputs]
+            rows += draw.expected_inputs
+        verdicts = self._verdicts(values, rows)
+        # Such errors only raise a bound, so that nobody needs them for what is right without them.
+        if any(row.problem and row.bound is not None for row in verdicts):
+            verdicts = self._verdicts(values, self._with_other_roundings(draw, rows))
+        return verdicts
+
+    def _verdicts(self, values: list[torch.Tensor], rows: tuple[Expected, ...]) -> list[Verdict]:
+        rule = self._rule(self._need_draw())
+        pairs = zip(values, rows, strict=True)
+        return [compare_output(value.to(row.reference.device), row, rule) for value, row in pairs]
 
     def agrees_with_reference(self, actual: list[torch.Tensor]) -> Agreement | None:
         """What KernelBench's rule says of the outputs; None on draws that are not the task's own."""
@@ -221,6 +242,25 @@ class ServerState:
         excused = tuple(replace(row, slack=value) for row, value in rows)
         draw.expected = (*excused, *draw.expected[len(excused) :])
 
+    def _with_other_roundings(self, draw: Draw, rows: tuple[Expected, ...]) -> tuple[Expected, ...]:
+        """What is expected, with the errors of evaluations that round otherwise than the reference."""
+        if draw.place is None:
+            return rows
+        if draw.others is None:
+            draw.others = {}
+            known = {row.name: row for row in (*draw.expected, *draw.expected_inputs)}
+            place = draw.place.device
+            with kept_generators(), contextlib.suppress(Exception):
+                # Foreign code may refuse numbers that differ by a bit: then what there is counts.
+                for run in other_roundings(
+                    self.need()[1], draw.arguments, forward_seed=draw.forward_seed, device=place
+                ):
+                    for name, value in _named_values(run).items():
+                        if name in known:
+                            found = error_of(value.to(known[name].oracle.device), known[name])
+                            draw.others[name] = draw.others.get(name, OwnError()).or_worse(found)
+        return tuple(replace(row, others=draw.others.get(row.name, OwnError())) for row in rows)
+
     def _run_oracle(self, module: torch.nn.Module, draw: Draw) -> OracleRun | None:
         draw.oracle_kind, draw.notes = "fp32-strict", (_NO_MEMORY,)
         for place in self._forecast.places(module, _nbytes(draw)):
@@ -261,6 +301,13 @@ def _expectations(
         truth = oracle.buffers[name].to(tensor.device) if oracle else _wide(tensor)
         rows.append(Expected(f"{BUFFER}{name}", tensor, truth, path))
     return tuple(rows)
+
+
+def _named_values(run: OracleRun) -> dict[str, torch.Tensor]:
+    """Outputs, buffers and inputs after the call, by the names of what is expected."""
+    values = dict(zip(run.outputs.names, run.outputs.tensors, strict=True))
+    values |= {f"{BUFFER}{name}": value for name, value in run.buffers.items()}
+    return values | {f"{INPUT}{name}": value for name, value in run.inputs.items()}
 
 
 def _written_inputs(call: Call, oracle: OracleRun | None) -> tuple[Expected, ...]:
