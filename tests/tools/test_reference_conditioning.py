@@ -153,6 +153,7 @@ def test_what_cancels_is_bounded_by_what_any_order_of_summation_rounds(tmp_path:
         found = state.compare([right])[0]
         assert found.problem is None, (seed, found)
         eps = torch.finfo(x.dtype).eps
+        assert state.compare([right + 1])[0].problem is not None
         wrong = state.compare([right + 512 * eps * x.abs().max() * math.sqrt(x.numel())])[0]
         assert wrong.problem is not None, (seed, wrong)
         assert torch.equal(before, torch.get_rng_state())
@@ -164,6 +165,9 @@ def test_other_roundings_leave_the_bound_of_what_does_not_cancel(tmp_path: Path)
     floor = row.rounding.floor("fp32", "fp32")
     noise = torch.randn(row.oracle.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     rms = float(row.oracle.square().mean().sqrt())
+    assert state.compare([(row.oracle + rms * noise).float()])[0].problem is not None
+    assert state.draw is not None
+    assert state.draw.others is None, "nobody runs the oracle again for what no rounding explains"
     found = state.compare([(row.oracle + 3 * floor * rms * noise).float()])[0]
     assert found.problem is not None
     assert found.bound == floor

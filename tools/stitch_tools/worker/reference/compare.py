@@ -137,6 +137,18 @@ def error_of(value: torch.Tensor, expected: Expected) -> OwnError:
     return _errors(value.double(), expected, usable, _rms(_only(expected.oracle, finite))).own()
 
 
+def beyond_ceiling(actual: torch.Tensor, expected: Expected, rule: Rule) -> bool:
+    """Whether an output of the right form is further off than the contract allows, whatever rounds."""
+    if actual.is_complex():
+        actual, expected = torch.view_as_real(actual), _real(expected)
+    if not actual.is_floating_point():
+        return False
+    usable = actual.isfinite() & expected.oracle.isfinite()
+    rms = _rms(_only(expected.oracle, usable))
+    errors = _errors(actual.double(), expected, usable, rms)
+    return bool((errors.distance > _ceiling(errors.scale, expected, rule, rms)).any())
+
+
 def undecidable(expected: Expected, rule: Rule) -> str | None:
     """Why no program could be judged on this draw: the reference itself is further off than the ceiling."""
     reference, oracle = expected.reference, expected.oracle

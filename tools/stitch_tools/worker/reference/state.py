@@ -14,6 +14,7 @@ from stitch_tools.worker.reference.compare import (
     OwnError,
     Rule,
     Verdict,
+    beyond_ceiling,
     compare_output,
     error_of,
     undecidable,
@@ -178,10 +179,16 @@ class ServerState:
             values = actual + [written[row.name.removeprefix(INPUT)].clone() for row in draw.expected_inputs]
             rows += draw.expected_inputs
         verdicts = self._verdicts(values, rows)
-        # Such errors only raise a bound, so that nobody needs them for what is right without them.
-        if any(row.problem and row.bound is not None for row in verdicts):
+        # Such errors only raise a bound, and not above the ceiling: beyond it nobody needs them.
+        wrong = [index for index, row in enumerate(verdicts) if row.problem]
+        if wrong and all(self._may_be_rounding(values[i], rows[i], verdicts[i]) for i in wrong):
             verdicts = self._verdicts(values, self._with_other_roundings(draw, rows))
         return verdicts
+
+    def _may_be_rounding(self, value: torch.Tensor, row: Expected, verdict: Verdict) -> bool:
+        if verdict.bound is None:
+            return False
+        return not beyond_ceiling(value.to(row.reference.device), row, self._rule(self._need_draw()))
 
     def _verdicts(self, values: list[torch.Tensor], rows: tuple[Expected, ...]) -> list[Verdict]:
         rule = self._rule(self._need_draw())
