@@ -28,6 +28,9 @@ from stitch_tools.models import (
 from stitch_tools.worker.layout import BUFFER
 
 MAIN = "model_new.py"
+_DENSE, _COPY = ".contiguous()", ".clone()"
+_COPIED = ("abi.py", "native.py", "given.py")
+"""Files of the worker that programs bring along, so that they stand alone."""
 
 
 def emit_partial(
@@ -80,6 +83,8 @@ class _Partial:
                 summary=summary,
                 reference=PurePosixPath(self.task.main).stem,
                 entry=self.task.entry,
+                tensors=[(repr(item.target), _wanted(item)) for item in users(self.graph)],
+                fixed=_constants(facts.input_structure),
                 lines=lines,
                 result=_structure(facts.output_structure, values),
                 names=self.segments,
@@ -101,11 +106,9 @@ class _Partial:
             if item.target.startswith(BUFFER):
                 lines.append(f"{_variable(key)} = state[{item.target.removeprefix(BUFFER)!r}]")
             elif item.kind == "user":
-                if not item.target.isdigit():
-                    raise UnloweredError("inputs inside lists or dicts have no binding in a partial program")
                 # What the forward writes there comes last, and must not show in values that others read.
-                own = ".clone()" if item.target in written else ""
-                lines.append(f"{_variable(key)} = given[{item.target}]{own}")
+                own = _COPY if item.target in written else _DENSE if item.spec.stride is None else ""
+                lines.append(f"{_variable(key)} = given[{item.target!r}]{own}")
             elif item.kind == "constant":
                 # A segment brings the constants that it reads in its own text.
                 if self.index.leaves(key) or any(user.name in eager for user in self.index.users(key)):
@@ -123,7 +126,7 @@ class _Partial:
             if out.kind == "input_mutation":
                 # An operation that gives no value back has written to our copy.
                 key = users[out.target] if out.value is None else value_key(out.value)
-                lines.append(f"given[{out.target}].copy_({_variable(key)})")
+                lines.append(f"given[{out.target!r}].copy_({_variable(key)})")
         return lines
 
     def _constant(self, item: GraphInput) -> str:
@@ -152,6 +155,44 @@ class _Partial:
         place = len(self.segments)
         self.segments.append(name)
         return [f"{outputs.rstrip()} = segments[{place}]([{weights}], [{inputs}])"]
+
+
+def users(graph: Graph) -> list[GraphInput]:
+    """The tensors that a call gives; what is read from buffers at each call is none of them."""
+    return [item for item in graph.inputs if item.kind == "user" and not item.target.startswith(BUFFER)]
+
+
+def _wanted(item: GraphInput) -> str:
+    """Type, sizes and strides of an input as Python text."""
+    return f"({item.spec.dtype!r}, {item.spec.shape!r}, {item.spec.stride!r})"
+
+
+def _constants(structure: str) -> str:
+    """Kind and text of all inputs that are no tensors, by path, as Python text; None where not observed."""
+    if not structure:
+        return "None"
+    found: dict[str, tuple[str, str]] = {}
+
+    def walk(tree: object, path: str) -> None:
+        if isinstance(tree, dict):
+            items = cast("dict[str, dict[str, object]]", tree)["dict"].items()
+        elif isinstance(tree, list) and tree[0] in ("tuple", "list"):
+            items = [(str(place), item) for place, item in enumerate(cast("list[object]", tree)[1:])]
+        else:
+            if isinstance(tree, list):
+                found[path] = _constant_words(cast("list[str]", tree), path)
+            return
+        for name, item in items:
+            walk(item, f"{path}.{name}" if path else name)
+
+    walk(json.loads(structure), "")
+    return repr(found)
+
+
+def _constant_words(tree: list[str], path: str) -> tuple[str, str]:
+    if tree[0] == "opaque":
+        raise UnloweredError(f"input {path} is a {tree[1]}, which cannot be handed to a program in Python")
+    return ("NoneType", "None") if tree[0] == "none" else (tree[1], tree[2])
 
 
 def _made_here(out: GraphOutput, index: GraphIndex) -> bool:
@@ -213,15 +254,16 @@ def _structure(described: str, values: list[str]) -> str:
 
 
 def runtime_files() -> dict[str, bytes]:
-    """The binding: the worker's own ctypes code, copied so that the program stands alone."""
+    """The binding: the worker's own code, copied so that the program stands alone."""
     folder = resources.files("stitch_tools").joinpath("worker", "candidate")
-    native = folder.joinpath("native.py").read_text(encoding="utf-8")
-    native = native.replace("from stitch_tools.worker.candidate import abi", "from stitch_runtime import abi")
     flags = tuple(flag for flag in (*BASE, "-fPIC", "-shared") if flag != "-Wall")
     segments = templates().get_template("segments.j2").render(flags=repr(flags))
+    copied = {name: folder.joinpath(name).read_text(encoding="utf-8") for name in _COPIED}
     return {
         "stitch_runtime/__init__.py": b"",
-        "stitch_runtime/abi.py": folder.joinpath("abi.py").read_bytes(),
-        "stitch_runtime/native.py": native.encode("utf-8"),
         "stitch_runtime/segments.py": segments.encode("utf-8"),
+        **{
+            f"stitch_runtime/{name}": text.replace("stitch_tools.worker.candidate", "stitch_runtime").encode()
+            for name, text in copied.items()
+        },
     }

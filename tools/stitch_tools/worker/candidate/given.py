@@ -1,0 +1,91 @@
+"""What a call gives to a `ModelNew` that was made for inputs of one shape; anything else is refused.
+
+Stands alone beside `native.py`: the stitcher copies both into the programs that it writes in Python.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import torch
+
+from stitch_tools.worker.candidate.native import ProgramError
+
+Wanted = tuple[str, tuple[int, ...], tuple[int, ...] | None]
+"""Type (torch's name for it), sizes and strides of a tensor; None: dense, as others can be made."""
+
+
+def take(
+    args: Sequence[Any],
+    named: Mapping[str, Any],
+    tensors: Mapping[str, Wanted],
+    constants: Mapping[str, tuple[str, str]] | None,
+) -> dict[str, torch.Tensor]:
+    """The call's tensors by their dotted paths ("0", "1.hidden", "mask.0").
+
+    Args:
+        args: positional arguments.
+        named: named arguments.
+        tensors: what the program takes, by path.
+        constants: kind and text of what is part of the program, by path; None where that is not known.
+
+    Raises:
+        ProgramError: status `unsupported`; an argument is missing, unknown, or not what it was.
+    """
+    leaves = {**dict(_leaves(list(args), "")), **dict(_leaves(dict(named), ""))}
+    for path in (*tensors, *(constants or ())):
+        if path not in leaves:
+            raise _refusal(f"input {path} is missing")
+    for path, value in leaves.items():
+        if path in tensors:
+            _check_tensor(path, value, tensors[path])
+        elif constants is not None and _words(value) != constants.get(path):
+            made = " ".join(constants[path]) if path in constants else "none"
+            raise _refusal(f"input {path}: made for {made}, given {' '.join(_words(value))}")
+    return {path: leaves[path] for path in tensors}
+
+
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        items: Any = cast("dict[object, Any]", value).items()
+    elif isinstance(value, (list, tuple)):
+        items = enumerate(cast("Sequence[Any]", value))
+    else:
+        yield path, value
+        return
+    for key, item in items:
+        yield from _leaves(item, f"{path}.{key}" if path else str(key))
+
+
+def _check_tensor(path: str, value: Any, wanted: Wanted) -> None:
+    dtype, shape, stride = wanted
+    if not isinstance(value, torch.Tensor):
+        raise _refusal(f"input {path} is no tensor")
+    if value.device.type != "cpu":
+        raise _refusal(f"input {path} is on {value.device}, made for the CPU")
+    if (_name(value.dtype), tuple(value.shape)) != (dtype, shape):
+        raise _refusal(f"input {path}: made for {dtype}{list(shape)}, given {_described(value)}")
+    if stride is not None and value.stride() != stride:
+        raise _refusal(f"input {path}: made for strides {stride}, given {value.stride()}")
+
+
+def _described(tensor: torch.Tensor) -> str:
+    return f"{_name(tensor.dtype)}{list(tensor.shape)}"
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _words(value: Any) -> tuple[str, str]:
+    """Kind and text of a constant, as the tree of a reference's inputs names them."""
+    if isinstance(value, torch.Tensor):
+        return "tensor", _described(value)
+    if isinstance(value, torch.dtype):
+        return "dtype", _name(value)
+    if isinstance(value, (str, torch.device)):
+        return type(value).__name__, str(value)
+    return type(value).__name__, repr(value)
+
+
+def _refusal(message: str) -> ProgramError:
+    return ProgramError("unsupported", "inputs", message)
