@@ -213,9 +213,9 @@ def capture_task(desk: Desk, task: Task) -> Captured:
 
 def plan_reference(captured: Captured) -> "Plan":
     """The order of work for a captured reference: fusion groups with predicted times."""
-    from stitch_planner.plan import make_plan
+    from stitch_planner.plan import try_plan
 
-    return make_plan(captured.graph, captured.facts, captured.task, captured.ceilings)
+    return try_plan(captured.graph, captured.facts, captured.task, captured.ceilings)
 
 
 def measure_device(

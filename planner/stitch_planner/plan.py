@@ -6,6 +6,7 @@ from typing import Literal
 from stitch_planner.stitcher.index import GraphIndex, ValueKey, references
 from stitch_planner.stitcher.partition import Step, partition
 from stitch_planner.stitcher.reductions import REDUCTIONS
+from stitch_planner.stitcher.stitch import StitchFailedError, stitch
 from stitch_planner.stitcher.targets import simple_graph, templates_for
 from stitch_tools.models import Ceilings, Contract, Fact, Graph, GraphNode, ReferenceFacts, Task
 
@@ -88,6 +89,17 @@ def make_plan(graph: Graph, facts: ReferenceFacts, task: Task, ceilings: Ceiling
         predicted_us=sum(known) if len(known) == len(times) else None,
         notes=_notes(graph, facts, task, planned),
     )
+
+
+def try_plan(graph: Graph, facts: ReferenceFacts, task: Task, ceilings: Ceilings | None) -> Plan:
+    """As `make_plan`, with a note where no program can be written after the plan, whatever the reason."""
+    plan = make_plan(graph, facts, task, ceilings)
+    try:
+        # Of the sources only the names count here.
+        stitch(task, facts, graph, plan, {task.main: b""})
+    except StitchFailedError as error:
+        return plan.model_copy(update={"notes": (*plan.notes, f"no program can be written: {error.message}")})
+    return plan
 
 
 def _plan_step(

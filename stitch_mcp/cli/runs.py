@@ -101,6 +101,8 @@ def _state(status: str, running: bool) -> str:
 
 def _how_to_go_on(seen: "RunView", command: str) -> list[str]:
     """What a run that is not finished waits for."""
+    from stitch_planner.stitcher import StitchFailedError
+
     if seen.running:
         return ["running: a process works on it now"]
     go_on = f"go on with: {command}"
@@ -111,4 +113,7 @@ def _how_to_go_on(seen: "RunView", command: str) -> list[str]:
     lines = [f"failed at the step '{seen.stopped.step}': {seen.stopped.message}"]
     if seen.stopped.hint:
         lines.append(f"next: {seen.stopped.hint}")
+    if seen.stopped.code == StitchFailedError.code:
+        # The same reference gives the same graph, for which the same stitcher writes no program either.
+        return lines
     return [*lines, f"once that is mended, {go_on}; a reference that was changed is solved anew"]

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from stitch_mcp.api import Captured
 from stitch_mcp.server.work import Work
 from stitch_planner.join import OUTSIDE, joined, stitch_anew
-from stitch_planner.plan import Plan, make_plan
+from stitch_planner.plan import Plan, try_plan
 from stitch_planner.run_events import GraphCaptured, PlanMade, ReferenceObserved, RunStopped
 from stitch_planner.runs import Run, read_state, started
 from stitch_tools.errors import StitchError, StoreError, UsageError
@@ -81,7 +81,7 @@ def stored_plan(run: Run, task: Task, captured: Captured) -> tuple[Plan, str]:
     """The run's plan, made and recorded where it has none, and its hash."""
     if run.state.plan is not None:
         return run.store.get_fact(run.state.plan.plan, Plan), run.state.plan.plan
-    made = make_plan(captured.graph, captured.facts, task, captured.ceilings)
+    made = try_plan(captured.graph, captured.facts, task, captured.ceilings)
     hashed = run.store.put_fact(made)
     run.record(PlanMade(plan=hashed, steps=len(made.steps)))
     return made, hashed

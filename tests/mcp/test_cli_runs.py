@@ -47,9 +47,10 @@ def test_a_list_tells_the_reason_without_the_verdict_before_it(message: str, sho
     assert reason_of(message) == shown
 
 
-def test_a_failed_run_says_where_why_and_how_to_go_on(tmp_path: Path) -> None:
+def test_a_failed_run_says_where_and_why_and_not_to_resume_what_cannot_be_stitched(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(REFERENCE, encoding="utf-8")
-    done = call(tmp_path, "solve", "model.py:Model", "--set", "mode=train", "--set", "buffers=updated")
+    contract = ("--set", "mode=train", "--set", "buffers=updated")
+    done = call(tmp_path, "solve", "model.py", "--target", "cuda:sm_90", *contract)
     assert done.returncode == 3, done.stderr
     (row,) = json.loads(call(tmp_path, "runs", "list", "--json").stdout)["runs"]
     assert row["status"] == "failed"
@@ -62,7 +63,15 @@ def test_a_failed_run_says_where_why_and_how_to_go_on(tmp_path: Path) -> None:
     shown = call(tmp_path, "runs", "show", "last").stdout
     assert "failed at the step 'graph'" in shown
     assert "Write a ModelNew that updates them" in shown
-    assert f"solve --resume {row['run_id']}" in shown
+    assert "--resume" not in shown
+
+
+def test_a_run_that_failed_for_a_reason_that_can_be_mended_says_how_to_go_on(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(REFERENCE.replace("self.norm(x)", "[][0]"), encoding="utf-8")
+    assert call(tmp_path, "solve", "model.py").returncode != 0
+    shown = call(tmp_path, "runs", "show", "last").stdout
+    assert "failed at the step 'reference'" in shown
+    assert "solve --resume " in shown
 
 
 def test_a_workspace_that_is_not_there_is_not_called_empty(tmp_path: Path) -> None:

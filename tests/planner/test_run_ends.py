@@ -1,6 +1,5 @@
 """However a solve ends, its log says so, and resuming does what is left."""
 
-import dataclasses
 import threading
 from pathlib import Path
 
@@ -57,8 +56,7 @@ def resume(folder: Path) -> SolveRequest:
 
 def test_a_stitcher_that_cannot_ends_the_run_as_failed_and_cannot_again(tmp_path: Path) -> None:
     contract = {"mode": "train", "buffers": "updated"}
-    named = request(tmp_path, overrides=contract)
-    asked = dataclasses.replace(named, reference=f"{named.reference}:Model")
+    asked = request(tmp_path, overrides=contract, target="cuda:sm_90")
     with pytest.raises(StitchFailedError) as failure:
         solve(asked)
     last = events(tmp_path)[-1]

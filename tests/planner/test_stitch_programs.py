@@ -88,12 +88,12 @@ def test_a_program_with_eager_nodes_draws_and_computes_as_the_reference(tmp_path
                 other.mul_(1.5)
 
 
-def test_eager_nodes_without_a_reference_class_are_refused_with_the_reason() -> None:
+def test_eager_nodes_without_the_references_files_are_refused_with_the_reason() -> None:
     class Odd(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.cumsum(x, 0)
 
-    with pytest.raises(StitchFailedError, match="reference class"):
+    with pytest.raises(StitchFailedError, match="the reference's files"):
         made(Odd(), [torch.randn(3)])
 
 

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping
 from importlib import resources
-from pathlib import PurePosixPath
 from typing import cast
 
 from stitch_planner.stitcher.emit_cpp import emit_cpu, templates
@@ -29,7 +28,7 @@ from stitch_tools.worker.layout import BUFFER
 
 MAIN = "model_new.py"
 _DENSE, _COPY = ".contiguous()", ".clone()"
-_COPIED = ("abi.py", "native.py", "given.py")
+_COPIED = ("abi.py", "native.py", "given.py", "origin.py")
 """Files of the worker that programs bring along, so that they stand alone."""
 
 
@@ -45,12 +44,18 @@ def emit_partial(
     """Files of the program, `model_new.py` among them. `left` is what no template is to take, and why.
 
     Raises:
-        UnloweredError: the reference is no class that could be constructed again, or a segment cannot be
+        UnloweredError: the reference cannot be constructed where the program runs, or a segment cannot be
             written.
     """
-    if task.style != "kernelbench" or not sources:
-        missing = "; ".join(dict.fromkeys(step.reason for step in steps if step.template is None))
-        raise UnloweredError(f"a program with PyTorch operations needs a reference class: {missing}")
+    made = facts.entry_kind or "class"
+    if made == "function" and any(item.kind in ("parameter", "buffer") for item in graph.inputs):
+        raise UnloweredError(f"{task.entry} has weights, and is no module that could be made again")
+    if made != "function" and not sources:
+        raise UnloweredError("a program in Python needs the reference's files, and none were given")
+    if made != "function" and task.search_path:
+        raise UnloweredError(
+            "a program in Python constructs the reference from its own files, and cannot read its search_path"
+        )
     return _Partial(task, graph, steps, left).files(facts, sources, summary)
 
 
@@ -69,6 +74,7 @@ class _Partial:
     def files(
         self, facts: ReferenceFacts, sources: Mapping[str, bytes], summary: list[str]
     ) -> dict[str, bytes]:
+        made = facts.entry_kind or "class"
         parts = cut(self.steps, self.index)
         lines = self._inputs({node.name for part in parts if not part.native for node in part.nodes})
         for part in parts:
@@ -81,8 +87,9 @@ class _Partial:
             .render(
                 title=self.task.name,
                 summary=summary,
-                reference=PurePosixPath(self.task.main).stem,
-                entry=self.task.entry,
+                made=made,
+                reference=repr(self.task.main),
+                entry=repr(self.task.entry),
                 tensors=[(repr(item.target), _wanted(item)) for item in users(self.graph)],
                 fixed=_constants(facts.input_structure),
                 lines=lines,
@@ -93,8 +100,9 @@ class _Partial:
         )
         self.contents[MAIN] = text.encode("utf-8")
         self.contents.update(runtime_files())
-        self.contents.update({f"stitch_reference/{path}": data for path, data in sources.items()})
-        self.contents.setdefault("stitch_reference/__init__.py", b"")
+        if made != "function":
+            self.contents.update({f"stitch_reference/{path}": data for path, data in sources.items()})
+            self.contents.setdefault("stitch_reference/__init__.py", b"")
         return self.contents
 
     def _inputs(self, eager: set[str]) -> list[str]:

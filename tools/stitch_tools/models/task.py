@@ -173,6 +173,8 @@ class ReferenceFacts(Fact):
     "" in facts of older versions."""
     input_names: tuple[str, ...] = ()
     """Names of forward's arguments that may be given by position, in order."""
+    entry_kind: Literal["class", "instance", "function", ""] = ""
+    """What the entry is: a module's class, a module, or any other callable. "" in facts of older versions."""
     torch_version: str = ""
     """torch of the target interpreter."""
     python_version: str = ""

@@ -97,6 +97,14 @@ class Reference:
         self._find(source.entry, "missing_entry")
         self._find(source.inputs, "missing_inputs")
 
+    @property
+    def entry_kind(self) -> str:
+        """`class` of a module, `instance` of one, or `function`: what is called without any weights."""
+        entry = self._find(self.source.entry, "missing_entry")
+        if isinstance(entry, torch.nn.Module):
+            return "instance"
+        return "class" if isinstance(entry, type) and issubclass(entry, torch.nn.Module) else "function"
+
     def construct(self, weights_seed: int, scale: Scale | None = None) -> tuple[torch.nn.Module, bytes]:
         """A fresh module, and the generator state that its constructor started from.
 

@@ -62,6 +62,7 @@ def observe(
         "warnings": warnings,
         "input_structure": json.dumps(inputs.structure),
         "input_names": list(reference.input_names(module)),
+        "entry_kind": reference.entry_kind,
         "torch_version": str(torch.__version__),
         "python_version": platform.python_version(),
     }
