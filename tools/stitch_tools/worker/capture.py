@@ -20,6 +20,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from stitch_tools.worker.cumulative_norm import averages_as_tensors
 from stitch_tools.worker.graph_json import Json, UnsupportedGraphError, tensor_spec
 from stitch_tools.worker.reference.state import ServerState
 from stitch_tools.worker.serving import Reply, Request, is_users, user_place
@@ -40,7 +41,7 @@ def capture(module: nn.Module, inputs: Sequence[Any] | Mapping[str, Any]) -> Jso
     arguments = _arguments(module, inputs)
     reasons: list[str] = []
     for source, way in (("export", by_export), ("fx", by_tracing)):
-        with _undisturbed(module):
+        with _undisturbed(module), averages_as_tensors(module):
             try:
                 graph = way(module, arguments)
             except Exception as error:  # torch raises whatever the user's code provokes
