@@ -5,7 +5,7 @@ import secrets
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Self
 
 from stitch_tools.errors import EnvironmentMissingError, TaskError, WorkerError
@@ -377,11 +377,35 @@ class ReferenceServer:
 
     def _by_hand(self) -> str:
         """What to do about a fault that says no more itself: the command that shows its whole traceback."""
-        task, run = self.task, f"from runpy import run_path; m = run_path({self.task.main!r})"
-        if task.init_inputs is not None and "." not in task.entry:
-            run += f"; m[{task.entry!r}](*m[{task.init_inputs!r}]())(*m[{task.inputs!r}]())"
-        command = f"{self._session.interpreter.path} -c {shlex.quote(run)}"
-        return f"Its whole traceback, in the folder that {task.main} is named from: {command}"
+        command = f"{self._session.interpreter.path} -c {shlex.quote(by_hand(self.task))}"
+        return f"Its whole traceback, in the folder that {self.task.main} is named from: {command}"
+
+
+def by_hand(task: Task) -> str:
+    """Python text that does what the server does with a reference: import, construct, make inputs, call."""
+    package = PurePosixPath(task.main).with_suffix("").parts
+    # Only by its dotted name a file in a package can import what lies beside it.
+    runner, named = ("run_module", ".".join(package)) if len(package) > 1 else ("run_path", task.main)
+    lines = [f"import runpy, sys; sys.path[:0] = {['.', *task.search_path]}; m = runpy.{runner}({named!r})"]
+    # As forward is called: named arguments from a dict, positional ones from anything else.
+    lines.append("c = lambda f, a: f(**a) if isinstance(a, dict) else f(*a)")
+    first, *rest = task.entry.split(".")
+    lines.append(f"f = {'.'.join([f'm[{first!r}]', *rest])}")
+    arguments = _made_by(task.init_inputs) if task.init_inputs is not None else "()"
+    lines.append(f"f = c(f, {arguments}) if isinstance(f, type) else f")
+    if task.contract.mode == "eval":
+        lines.append("getattr(f, 'eval', int)()")
+    lines.append("import torch; torch.set_grad_enabled(False)")
+    lines.append(f"c(f, {_made_by(task.inputs)})")
+    return "; ".join(lines)
+
+
+def _made_by(name: str) -> str:
+    """What the maker `name` gives, or is, as the arguments of a call."""
+    return (
+        f"(lambda a: a if isinstance(a, (dict, list, tuple)) else (a,))"
+        f"(m[{name!r}]() if callable(m[{name!r}]) else m[{name!r}])"
+    )
 
 
 def _seed() -> int:
