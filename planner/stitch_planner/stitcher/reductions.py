@@ -92,12 +92,17 @@ class RowSite:
         """The value minus its mean, and its variance (a pass of its own: no cancellation).
 
         The mean is rounded, and in rows whose spread is small beside it that slip would be most of the
-        result; the mean of the differences is just the slip, and is taken off again. In the variance the
-        slip counts squared, far below the rounding of the values themselves.
+        result; the mean of the differences is just the slip, and is taken off again, and its square off the
+        variance. Equal values differ from their mean by few units in the last place: there all of this is
+        exact, and the variance 0.
         """
         b = self.builder
         rough = b.sub(value, self.mean(value))
-        return b.sub(rough, self.mean(rough)), self.mean(b.mul(rough, rough))
+        slip = self.mean(rough)
+        variance = b.sub(self.mean(b.mul(rough, rough)), b.mul(slip, slip))
+        # Rounding may leave a little less than nothing; a NaN stays.
+        floor = b.const(0.0, b.dtype(variance))
+        return b.sub(rough, slip), b.op("maximum", (variance, floor), b.dtype(variance))
 
     def shifted_exp(self, value: int) -> tuple[int, int, int]:
         """exp(x - max), its sum, and max. NaN in a row of -inf, as torch's softmax."""

@@ -29,6 +29,8 @@
 #ifndef STITCH_COMMON_SPACE_H_
 #define STITCH_COMMON_SPACE_H_
 
+#include <type_traits>
+
 #include "stitch/common/math.h"
 
 namespace stitch {
@@ -117,11 +119,16 @@ STITCH_FN float kept(const At& at) {
 }
 
 // ---- reductions: an identity and an associative step --------------------------------------------------
+//
+// kRounds: each step rounds, so that a long chain of them drifts. Executors then reduce blocks of the
+// elements, and join the blocks' totals with Wide: in doubles, where the elements are floats.
 
 template <class T>
 struct Sum {
   using Type = T;
+  using Wide = Sum<std::conditional_t<std::is_same_v<T, float>, double, T>>;
   static constexpr bool kIsSum = true;
+  static constexpr bool kRounds = std::is_floating_point_v<T>;
   STITCH_FN static T identity() { return T(0); }
   STITCH_FN static T combine(T a, T b) { return a + b; }
 };
@@ -129,7 +136,9 @@ struct Sum {
 template <class T>
 struct Max {
   using Type = T;
+  using Wide = Max;
   static constexpr bool kIsSum = false;
+  static constexpr bool kRounds = false;
   STITCH_FN static T identity() { return lowest(T(0)); }
   STITCH_FN static T combine(T a, T b) { return math::maximum(a, b); }
 
@@ -144,7 +153,9 @@ struct Max {
 template <class T>
 struct Min {
   using Type = T;
+  using Wide = Min;
   static constexpr bool kIsSum = false;
+  static constexpr bool kRounds = false;
   STITCH_FN static T identity() { return highest(T(0)); }
   STITCH_FN static T combine(T a, T b) { return math::minimum(a, b); }
 
@@ -159,7 +170,9 @@ struct Min {
 template <class T>
 struct Prod {
   using Type = T;
+  using Wide = Prod;
   static constexpr bool kIsSum = false;
+  static constexpr bool kRounds = false;
   STITCH_FN static T identity() { return T(1); }
   STITCH_FN static T combine(T a, T b) { return a * b; }
 };

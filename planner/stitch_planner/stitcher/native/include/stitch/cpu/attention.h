@@ -80,6 +80,10 @@ class Attention {
   }
 
  private:
+  // Keys whose weights are added in one chain: a sum of the sums of such runs rounds less than one long
+  // chain.
+  static constexpr int64_t kRun = 64 * kLanes;
+
   // Floats of one thread's memory: transposed keys, padded values (0: read in place), scores.
   struct Sizes {
     int64_t keys, values, all;
@@ -165,10 +169,14 @@ class Attention {
     }
     Vec total = splat(0.0f);
     const Vec base = splat(highest);
-    for (int64_t j = 0; j < whole; j += kLanes) {
-      const Vec e = exp(load(line + j) - base);
-      store(line + j, e);
-      total += e;
+    for (int64_t begin = 0; begin < whole; begin += kRun) {
+      Vec run = splat(0.0f);
+      for (int64_t j = begin; j < std::min(begin + kRun, whole); j += kLanes) {
+        const Vec e = exp(load(line + j) - base);
+        store(line + j, e);
+        run += e;
+      }
+      total += run;
     }
     if (whole < visible) {
       const Vec e = exp(load_some(line + whole, visible - whole, kLowest) - base);

@@ -22,6 +22,8 @@ class Columns {
   // Four full vectors of floats: enough lanes to hide the latency of additions.
   static constexpr int64_t kBlock = 64;
   static constexpr int64_t kBlocks = (kWidth + kBlock - 1) / kBlock;
+  // Elements of a column that are summed in their own type; such runs are joined in doubles.
+  static constexpr int64_t kRun = 128;
 
  public:
   static constexpr int64_t kScratchFloats = K::kKept * Inner::kTotal * kBlock;
@@ -73,7 +75,7 @@ class Columns {
                                   int64_t from, Count lanes_used) {
     run_passes<0>(first, index, kept, lanes, from, lanes_used);
     if constexpr (K::kHasElements) {
-      for_each_line(first, index, kept, from, [&](const At<K, kDim>& line) {
+      for_each_line(first, index, kept, from, 0, Inner::kTotal, [&](const At<K, kDim>& line) {
         const Pointers<K> local = line.row;
 #pragma omp simd
         for (int64_t l = 0; l < lanes_used.count(); ++l) {
@@ -89,27 +91,40 @@ class Columns {
     if constexpr (kPass < K::Passes::kCount) {
       using Pass = typename K::Passes::template Get<kPass>;
       using Reduce = typename Pass::Reduce;
-      typename Reduce::Type totals[kBlock];
-      for (int64_t l = 0; l < kBlock; ++l) totals[l] = Reduce::identity();
-      for_each_line(first, index, kept, from, [&](const At<K, kDim>& line) {
-        const Pointers<K> local = line.row;
+      using T = typename Reduce::Type;
+      T totals[kBlock];
+      const auto reduce_lines = [&](int64_t begin, int64_t end) {
+        for (int64_t l = 0; l < kBlock; ++l) totals[l] = Reduce::identity();
+        for_each_line(first, index, kept, from, begin, end, [&](const At<K, kDim>& line) {
+          const Pointers<K> local = line.row;
 #pragma omp simd
-        for (int64_t l = 0; l < lanes_used.count(); ++l) {
-          const At<K, kDim> at{local, from + l, line.index_of, line.kept, line.kept_stride};
-          totals[l] = Reduce::combine(totals[l], Pass::term(at, lanes.rows[l]));
+          for (int64_t l = 0; l < lanes_used.count(); ++l) {
+            const At<K, kDim> at{local, from + l, line.index_of, line.kept, line.kept_stride};
+            totals[l] = Reduce::combine(totals[l], Pass::term(at, lanes.rows[l]));
+          }
+        });
+      };
+      if constexpr (Reduce::kRounds && Inner::kTotal > kRun) {
+        typename Reduce::Wide::Type wide[kBlock] = {};
+        for (int64_t begin = 0; begin < Inner::kTotal; begin += kRun) {
+          reduce_lines(begin, std::min(begin + kRun, Inner::kTotal));
+          for (int64_t l = 0; l < kBlock; ++l) wide[l] += totals[l];
         }
-      });
+        for (int64_t l = 0; l < kBlock; ++l) totals[l] = static_cast<T>(wide[l]);
+      } else {
+        reduce_lines(0, Inner::kTotal);
+      }
       for (int64_t l = 0; l < lanes_used.count(); ++l) Pass::finish(lanes.rows[l], totals[l]);
       run_passes<kPass + 1>(first, index, kept, lanes, from, lanes_used);
     }
   }
 
-  // Calls body for each index of Inner. Kept values lie as [Inner][kBlock]; At adds its column, so the
-  // block's first column is taken off here.
+  // Calls body for the indices of Inner from `begin` to `end`. Kept values lie as [Inner][kBlock]; At adds
+  // its column, so the block's first column is taken off here.
   template <class Body>
   STITCH_FN static void for_each_line(const Pointers<K>& first, int64_t* index, float* kept, int64_t from,
-                                      Body&& body) {
-    for (int64_t line = 0; line < Inner::kTotal; ++line) {
+                                      int64_t begin, int64_t end, Body&& body) {
+    for (int64_t line = begin; line < end; ++line) {
       Pointers<K> at_line = first;
       int64_t rest = line;
       for (int dim = Inner::kRank - 1; dim >= 0; --dim) {

@@ -66,6 +66,9 @@ class ClassLoss {
   }
 
  private:
+  // Classes that are added in one chain of floats; one chain over a large vocabulary would drift.
+  static constexpr int64_t kRun = 128 * kLanes;
+
   float loss(const float* line, int64_t target, const float* weight, float own) const {
     if constexpr (!kFromLogits) {
       return -own * line[target];
@@ -74,13 +77,18 @@ class ClassLoss {
       const float log_sum = log_sum_exp(line);
       const float plain = own * (log_sum - o.input_scale * line[target]);
       if (o.smoothing == 0.0f) return plain;
-      float spread = 0.0f;  // the share of smoothing that falls on every class alike
-#pragma omp simd reduction(+ : spread)
-      for (int64_t c = 0; c < o.classes; ++c) {
-        spread += (weight ? weight[c] : 1.0f) * (log_sum - o.input_scale * line[c]);
+      double spread = 0.0;  // the share of smoothing that falls on every class alike
+      for (int64_t begin = 0; begin < o.classes; begin += kRun) {
+        const int64_t end = std::min(begin + kRun, o.classes);
+        float run = 0.0f;
+#pragma omp simd reduction(+ : run)
+        for (int64_t c = begin; c < end; ++c) {
+          run += (weight ? weight[c] : 1.0f) * (log_sum - o.input_scale * line[c]);
+        }
+        spread += run;
       }
       const float share = o.smoothing / static_cast<float>(o.classes);
-      return (1.0f - o.smoothing) * plain + share * spread;
+      return (1.0f - o.smoothing) * plain + share * static_cast<float>(spread);
     }
   }
 
@@ -96,9 +104,14 @@ class ClassLoss {
     Vec total[2] = {};
     const Vec base = splat(highest);
     int64_t c = 0;
-    for (; c + 2 * kLanes <= whole; c += 2 * kLanes) {
-      total[0] += exp(fma(load(line + c), scale, -base));
-      total[1] += exp(fma(load(line + c + kLanes), scale, -base));
+    while (c + 2 * kLanes <= whole) {
+      Vec run[2] = {};
+      for (const int64_t end = std::min(c + kRun, whole); c + 2 * kLanes <= end; c += 2 * kLanes) {
+        run[0] += exp(fma(load(line + c), scale, -base));
+        run[1] += exp(fma(load(line + c + kLanes), scale, -base));
+      }
+      total[0] += run[0];
+      total[1] += run[1];
     }
     if (c < whole) total[0] += exp(fma(load(line + c), scale, -base));
     float tail = 0.0f;

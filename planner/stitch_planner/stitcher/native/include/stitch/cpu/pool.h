@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <type_traits>
 
 #include "stitch/common/status.h"
 #include "stitch/common/math.h"
@@ -64,6 +65,8 @@ class Pool {
 
  private:
   static constexpr int64_t kChunk = 4 * kLanes;
+  // Additions in one chain of floats; longer sums are cut into such runs, so that they do not drift.
+  static constexpr int64_t kRun = 128;
 
   // Input places begin, begin + step, ... < end along one axis, and how many count for an average.
   struct Window {
@@ -97,6 +100,8 @@ class Pool {
     return value > sum || value != value ? value : sum;  // a NaN stays
   }
 
+  using Wide = std::conditional_t<kPooling == Pooling::kAverage, double, float>;  // of totals of runs
+
   static constexpr float kStart = kPooling == Pooling::kMax ? -std::numeric_limits<float>::infinity() : 0.0f;
 
   void channels(const float* x, const Window& h, const Window& w, int64_t count, float* y) const {
@@ -114,14 +119,16 @@ class Pool {
     Vec sums[kVecs];
     for (Vec& sum : sums) sum = splat(kStart);
     for (int64_t i = h.begin; i < h.end; i += h.step) {
-      Vec row[kVecs];  // a sum of its own for each row keeps the rounding of large windows small
-      for (Vec& sum : row) sum = splat(kStart);
-      for (int64_t j = w.begin; j < w.end; j += w.step) {
-        const float* p = x + (i * o.input[1] + j) * o.channels;
-        for (int v = 0; v + 1 < kVecs; ++v) row[v] = join(row[v], load(p + v * kLanes));
-        row[kVecs - 1] = join(row[kVecs - 1], load_some(p + (kVecs - 1) * kLanes, last));
+      for (int64_t j = w.begin; j < w.end;) {
+        Vec run[kVecs];  // a sum of its own for each row, or part of a long one
+        for (Vec& sum : run) sum = splat(kStart);
+        for (const int64_t end = std::min(w.end, j + kRun * w.step); j < end; j += w.step) {
+          const float* p = x + (i * o.input[1] + j) * o.channels;
+          for (int v = 0; v + 1 < kVecs; ++v) run[v] = join(run[v], load(p + v * kLanes));
+          run[kVecs - 1] = join(run[kVecs - 1], load_some(p + (kVecs - 1) * kLanes, last));
+        }
+        for (int v = 0; v < kVecs; ++v) sums[v] = join(sums[v], run[v]);
       }
-      for (int v = 0; v < kVecs; ++v) sums[v] = join(sums[v], row[v]);
     }
     if constexpr (kPooling == Pooling::kAverage) {
       const Vec scale = splat(factor(h, w));
@@ -144,15 +151,18 @@ class Pool {
       if (o.adaptive) {
         for (int64_t column = 0; column < o.output[1]; ++column) {
           const Window w = window(1, column);
-          y[column] = kStart;
+          Wide total = kStart;
           for (int64_t i = h.begin; i < h.end; i += h.step)
-            y[column] = one(y[column], line(x + i * o.input[1], w));
+            total = one<Wide>(total, line(x + i * o.input[1], w));
+          y[column] = static_cast<float>(total);
         }
+      } else if (kPooling == Pooling::kAverage && o.kernel[0] * o.kernel[1] > 8 * kRun) {
+        large(x, h, y);
       } else {
         std::fill_n(y, o.output[1], kStart);
         for (int64_t i = h.begin; i < h.end; i += h.step) {
           for (int64_t k = 0; k < o.kernel[1]; ++k)
-            shifted(x + i * o.input[1], k * o.dilation[1] - o.padding[1], y);
+            shifted(x + i * o.input[1], k * o.dilation[1] - o.padding[1], 0, o.output[1], y);
         }
       }
       if constexpr (kPooling == Pooling::kAverage) {
@@ -161,25 +171,54 @@ class Pool {
     }
   }
 
-  // Joins one column of all windows of a row: y[c] with x[c * stride + shift], where that lies inside.
-  void shifted(const float* x, int64_t shift, float* y) const {
-    const int64_t stride = options_.stride[1], width = options_.input[1];
-    const int64_t begin = shift < 0 ? (-shift + stride - 1) / stride : 0;
-    const int64_t end = std::min(options_.output[1], shift < width ? (width - shift - 1) / stride + 1 : 0);
-    const float* from = x + shift;
-    if (stride == 1) {
-#pragma omp simd
-      for (int64_t c = begin; c < end; ++c) y[c] = one(y[c], from[c]);
-    } else if (stride == 2) {
-#pragma omp simd
-      for (int64_t c = begin; c < end; ++c) y[c] = one(y[c], from[2 * c]);
-    } else {
-      for (int64_t c = begin; c < end; ++c) y[c] = one(y[c], from[c * stride]);
+  // A row of sums over large windows: runs of floats, which join doubles.
+  void large(const float* x, const Window& h, float* y) const {
+    const PoolOptions& o = options_;
+    constexpr int64_t kColumns = 128;
+    for (int64_t first = 0; first < o.output[1]; first += kColumns) {
+      const int64_t last = std::min(o.output[1], first + kColumns);
+      double totals[kColumns] = {};
+      for (int64_t i = h.begin; i < h.end; i += h.step) {
+        for (int64_t begin = 0; begin < o.kernel[1]; begin += kRun) {
+          float run[kColumns] = {};
+          for (int64_t k = begin; k < std::min(o.kernel[1], begin + kRun); ++k)
+            shifted(x + i * o.input[1], k * o.dilation[1] - o.padding[1], first, last, run);
+          for (int64_t c = 0; c < last - first; ++c) totals[c] += run[c];
+        }
+      }
+      for (int64_t c = first; c < last; ++c) y[c] = static_cast<float>(totals[c - first]);
     }
   }
 
-  // One row of a window. Wide ones (global pooling) go 16 places at a time.
+  // Joins one column of the windows first to last of a row: y[c - first] with x[c * stride + shift], where
+  // that lies inside.
+  void shifted(const float* x, int64_t shift, int64_t first, int64_t last, float* y) const {
+    const int64_t stride = options_.stride[1], width = options_.input[1];
+    const int64_t begin = std::max(first, shift < 0 ? (-shift + stride - 1) / stride : 0);
+    const int64_t end = std::min(last, shift < width ? (width - shift - 1) / stride + 1 : 0);
+    const float* from = x + shift;
+    if (stride == 1) {
+#pragma omp simd
+      for (int64_t c = begin; c < end; ++c) y[c - first] = one(y[c - first], from[c]);
+    } else if (stride == 2) {
+#pragma omp simd
+      for (int64_t c = begin; c < end; ++c) y[c - first] = one(y[c - first], from[2 * c]);
+    } else {
+      for (int64_t c = begin; c < end; ++c) y[c - first] = one(y[c - first], from[c * stride]);
+    }
+  }
+
   static float line(const float* x, const Window& w) {
+    constexpr int64_t kLongest = 4 * kLanes * kRun;
+    if (kPooling == Pooling::kMax || w.end - w.begin <= kLongest) return piece(x, w);
+    Wide total = 0;
+    for (int64_t j = w.begin; j < w.end; j += kLongest)
+      total += piece(x, {j, std::min(w.end, j + kLongest), w.step, 0});
+    return static_cast<float>(total);
+  }
+
+  // One row of a window, or part of a long one. Wide ones (global pooling) go 16 places at a time.
+  static float piece(const float* x, const Window& w) {
     float total = kStart;
     int64_t j = w.begin;
     if (w.step == 1 && w.end - j >= 4 * kLanes) {
@@ -195,7 +234,8 @@ class Pool {
     return total;
   }
 
-  static STITCH_INLINE float one(float sum, float value) {
+  template <class T = float>
+  static STITCH_INLINE T one(T sum, T value) {
     if constexpr (kPooling == Pooling::kAverage) return sum + value;
     return value > sum || value != value ? value : sum;
   }

@@ -25,6 +25,9 @@ class Rows {
   static constexpr int64_t kWidth = Inner::size(Inner::kRank - 1);
   static constexpr int64_t kLines = Inner::kTotal / (kWidth ? kWidth : 1);
   using Row = typename K::Row;
+  // Elements of a line that are summed in their own type (64 steps of a full vector): about as exact as
+  // torch's cascade, and long enough that joining the totals of such runs in doubles costs nothing.
+  static constexpr int64_t kRun = 1024;
 
  public:
   // Scratch floats that one thread needs for values kept between passes.
@@ -70,19 +73,38 @@ class Rows {
     if constexpr (kPass < K::Passes::kCount) {
       using Pass = typename K::Passes::template Get<kPass>;
       using Reduce = typename Pass::Reduce;
-      auto total = Reduce::identity();
+      using Wide = typename Reduce::Wide;
+      auto total = Wide::identity();
       for_each_line(first, index, kept, [&](const At<K, kDim>& line) {
-        total = Reduce::combine(total, reduce_line<Pass>(line, row));
+        total = Wide::combine(total, reduce_line<Pass>(line, row));
       });
-      Pass::finish(row, total);
+      Pass::finish(row, static_cast<typename Reduce::Type>(total));
       run_passes<kPass + 1>(first, index, kept, row);
     }
   }
 
-  // Reduces one contiguous line. The pragmas allow the lanes to be summed in another order, which plain C++
-  // forbids; sums of a line therefore run in as many partial sums as a vector has lanes.
+  // Reduces one contiguous line.
   template <class Pass>
-  STITCH_FN static typename Pass::Reduce::Type reduce_line(const At<K, kDim>& line, const Row& row) {
+  STITCH_FN static typename Pass::Reduce::Wide::Type reduce_line(const At<K, kDim>& line, const Row& row) {
+    if constexpr (Pass::Reduce::kRounds && kWidth > kRun) {
+      auto total = Pass::Reduce::Wide::identity();
+      for (int64_t begin = 0; begin + kRun <= kWidth; begin += kRun) {
+        total += reduce_run<Pass, kRun>(line, row, begin);
+      }
+      if constexpr (kWidth % kRun != 0) {
+        total += reduce_run<Pass, kWidth % kRun>(line, row, kWidth - kWidth % kRun);
+      }
+      return total;
+    } else {
+      return reduce_run<Pass, kWidth>(line, row, 0);
+    }
+  }
+
+  // Reduces kCount neighbours. The pragmas allow the lanes to be summed in another order, which plain C++
+  // forbids; sums therefore run in as many partial sums as a vector has lanes.
+  template <class Pass, int64_t kCount>
+  STITCH_FN static typename Pass::Reduce::Type reduce_run(const At<K, kDim>& line, const Row& row,
+                                                          int64_t begin) {
     using Reduce = typename Pass::Reduce;
     using T = typename Reduce::Type;
     const Pointers<K> local = line.row;
@@ -93,15 +115,16 @@ class Rows {
     T total = Reduce::identity();
     if constexpr (Reduce::kIsSum) {
 #pragma omp simd reduction(+ : total)
-      for (int64_t j = 0; j < kWidth; ++j) total += Pass::term(at(j), here);
+      for (int64_t j = begin; j < begin + kCount; ++j) total += Pass::term(at(j), here);
     } else if constexpr (std::is_same_v<Reduce, Max<float>>) {
 #pragma omp simd reduction(stitch_max : total)
-      for (int64_t j = 0; j < kWidth; ++j) total = math::maximum(total, Pass::term(at(j), here));
+      for (int64_t j = begin; j < begin + kCount; ++j) total = math::maximum(total, Pass::term(at(j), here));
     } else if constexpr (std::is_same_v<Reduce, Min<float>>) {
 #pragma omp simd reduction(stitch_min : total)
-      for (int64_t j = 0; j < kWidth; ++j) total = math::minimum(total, Pass::term(at(j), here));
+      for (int64_t j = begin; j < begin + kCount; ++j) total = math::minimum(total, Pass::term(at(j), here));
     } else {
-      for (int64_t j = 0; j < kWidth; ++j) total = Reduce::combine(total, Pass::term(at(j), here));
+      for (int64_t j = begin; j < begin + kCount; ++j)
+        total = Reduce::combine(total, Pass::term(at(j), here));
     }
     return total;
   }

@@ -3,16 +3,22 @@
 #define STITCH_CUDA_HOST_ROWS_CUH_
 
 #include "stitch/cuda/launch.cuh"
+#include "stitch/cuda/reduce.cuh"
 
 namespace stitch::cuda {
 
-// One row after another, its elements in order: for rows and columns alike.
+// One row after another: for rows and columns alike.
 template <int P, class F>
 void passes_on_host(const F& f, typename F::Row& row) {
   if constexpr (P < F::kPasses) {
-    typename F::template Totals<P> totals;
-    for (typename F::Index column = 0; column < F::kLength; column += F::kVector) {
-      f.template take<P>(row, f.load(row, column), column, totals);
+    using Index = typename F::Index;
+    using T = typename F::template Totals<P>;
+    T totals;
+    for (Index lane = 0; lane < kWarp; ++lane) {  // as the threads of one warp would share the row
+      T mine;
+      take_runs(lane * F::kVector, Index{kWarp * F::kVector}, Index{F::kLength}, mine,
+                [&](Index column, T& run) { f.template take<P>(row, f.load(row, column), column, run); });
+      totals.merge(mine);
     }
     f.template finish<P>(totals, row);
     passes_on_host<P + 1>(f, row);

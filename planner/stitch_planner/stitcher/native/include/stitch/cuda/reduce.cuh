@@ -92,6 +92,22 @@ struct Totals<Kind, Rest...> {
   }
 };
 
+// Groups of elements that one thread adds in one chain. Longer sums are cut into such runs, whose totals are
+// then merged: one chain over a million elements would drift by more than the sum of its roundings should.
+inline constexpr int kRun = 32;
+
+// Calls take(column, totals) for first, first + step, ... < length, run by run.
+template <class T, class Index, class Take>
+__device__ __forceinline__ void take_runs(Index first, Index step, Index length, T& totals,
+                                          const Take& take) {
+  for (Index column = first; column < length;) {
+    T run;
+    const Index end = length - column > kRun * step ? column + kRun * step : length;
+    for (; column < end; column += step) take(column, run);
+    totals.merge(run);
+  }
+}
+
 // Pick<P, A, B, ...>: the totals of pass P.
 template <int P, class First, class... Rest>
 struct PickPass {

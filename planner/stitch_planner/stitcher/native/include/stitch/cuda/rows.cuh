@@ -69,6 +69,19 @@ struct RowCells {
     }
   }
 
+  // The totals of pass P over this thread's groups.
+  template <int P, class T>
+  __device__ __forceinline__ void take(const F& f, const typename F::Row& row, T& totals) const {
+    if constexpr (kKept) {
+      for_each(f, row, [&](const typename F::Cells& group, Index column) {
+        f.template take<P>(row, group, column, totals);
+      });
+    } else {
+      take_runs(first, kStep, F::kLength, totals,
+                [&](Index column, T& run) { f.template take<P>(row, f.load(row, column), column, run); });
+    }
+  }
+
   // Calls body(cells, column) for every group of this thread.
   template <class Body>
   __device__ __forceinline__ void for_each(const F& f, const typename F::Row& row, Body body) const {
@@ -89,9 +102,7 @@ __device__ __forceinline__ void row_passes(const F& f, typename F::Row& row, con
   if constexpr (P < F::kPasses) {
     using T = typename F::template Totals<P>;
     T totals;
-    cells.for_each(f, row, [&](const typename F::Cells& group, typename F::Index column) {
-      f.template take<P>(row, group, column, totals);
-    });
+    cells.template take<P>(f, row, totals);
     if constexpr (S::kLanes <= kWarp) {
       reduce_lanes<S::kLanes>(totals);
     } else {
