@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from stitch_support import Built, leaves, made
 from torch import nn
 from torch.nn import functional
 
 from stitch_planner.stitcher.cuda.emit import emit_cuda
 from stitch_planner.stitcher.cuda.testing import OnHost, lowered
+from tests.planner.stitch_support import Built, leaves, made
 
 
 class Reducing(nn.Module):

@@ -15,7 +15,7 @@ MAX_KEPT_BYTES = 128 * 1024
 
 @dataclass(frozen=True)
 class Pass:
-    """One reduction of a kernel with rows."""
+    """One reduction of a kernel with rows, or two sums at once."""
 
     reduce: str
     dtype: str
@@ -31,12 +31,12 @@ class RowText(ValueText):
         count = len(kernel.outer)
         varies = tuple(any(access.strides[count:]) for access in kernel.loads)
         self.level = levels(self.instrs, varies, count)
-        self.reductions = _pass_order(self.instrs)
+        self.reductions = _paired(self.instrs, _pass_order(self.instrs))
         per_row = [not any(access.strides[count:]) for access in kernel.stores]
         stores = list(enumerate(kernel.body.results))
         self.element_stores = [(i, v) for i, v in stores if not per_row[i]]
         self.row_stores = [(i, v) for i, v in stores if per_row[i]]
-        functions = [[self.instrs[r].args[0]] for r in self.reductions]
+        functions = [[self.instrs[r].args[0] for r in together] for together in self.reductions]
         functions.append([v for _, v in self.element_stores])
         room = MAX_KEPT_BYTES // max(4 * prod(kernel.inner), 1)
         self.kept = _plan_kept(self.instrs, self.level, functions, room)
@@ -62,11 +62,12 @@ class RowText(ValueText):
         self.members = [f"{VALUE_TYPES[self.instrs[v].dtype]} {self.name(v)};" for v in row_values]
         self.begin = self._row_lines([v for v in row_values if stage[v] == 0])
         self.passes: list[Pass] = []
-        for place, reduction in enumerate(self.reductions):
-            instr = self.instrs[reduction]
+        for place, together in enumerate(self.reductions):
             finish = self._row_lines([v for v in row_values if stage[v] == place + 1])
-            term = [*bodies[place], f"return {self.ref(instr.args[0])};"]
-            self.passes.append(Pass(reducer(instr, CPP), VALUE_TYPES[instr.dtype], term, finish))
+            terms = [self.ref(self.instrs[reduction].args[0]) for reduction in together]
+            returned = terms[0] if len(terms) == 1 else f"{{{', '.join(terms)}}}"
+            reduce, dtype = _reducer(self.instrs[together[0]], len(together))
+            self.passes.append(Pass(reduce, dtype, [*bodies[place], f"return {returned};"], finish))
         stores = [f"store<{i}>(at, {self.ref(v)});" for i, v in self.element_stores]
         self.apply = [*bodies[-1], *stores] if stores else []
         self.finish_row = [f"store<{i}>(at, {self.ref(v)});" for i, v in self.row_stores]
@@ -103,7 +104,7 @@ class RowText(ValueText):
     def _row_values(self) -> list[int]:
         """Per-row values that anything needs, in order; constants stand for themselves."""
         found: set[int] = set()
-        stack = [*self.used, *self.reductions]
+        stack = [*self.used, *(r for together in self.reductions for r in together)]
         while stack:
             value = stack.pop()
             if value in found or self.instrs[value].op == "const":
@@ -117,22 +118,59 @@ class RowText(ValueText):
         lines: list[str] = []
         for value in values:
             instr = self.instrs[value]
-            text = "total" if instr.op == "reduce" else self.expression(instr)
+            text = self._total(value) if instr.op == "reduce" else self.expression(instr)
             lines.append(f"row.{self.name(value)} = {text};")
         return lines
+
+    def _total(self, reduction: int) -> str:
+        """Where `finish` finds the reduction's result."""
+        together = next(group for group in self.reductions if reduction in group)
+        if len(together) == 1:
+            return "total"
+        return "total.first" if reduction == together[0] else "total.second"
+
+
+def _depths(instrs: tuple[Instr, ...]) -> list[int]:
+    """How many reductions lie one behind another up to each instruction."""
+    depth: list[int] = []
+    for instr in instrs:
+        depth.append(max((depth[arg] for arg in instr.args), default=0) + (instr.op == "reduce"))
+    return depth
 
 
 def _pass_order(instrs: tuple[Instr, ...]) -> list[int]:
     """Reductions, each behind those that it depends on."""
-    depth: list[int] = []
-    for instr in instrs:
-        depth.append(max((depth[arg] for arg in instr.args), default=0) + (instr.op == "reduce"))
+    depth = _depths(instrs)
     return sorted((i for i, instr in enumerate(instrs) if instr.op == "reduce"), key=lambda i: (depth[i], i))
 
 
-def _stages(instrs: tuple[Instr, ...], reductions: list[int]) -> list[int]:
+def _paired(instrs: tuple[Instr, ...], order: list[int]) -> list[tuple[int, ...]]:
+    """The reductions of each pass: two float sums that need the same passes before them share one."""
+    depth = _depths(instrs)
+    passes: list[tuple[int, ...]] = []
+    for place in order:
+        before = passes[-1] if passes else ()
+        alike = all(_is_float_sum(instrs[p]) and depth[p] == depth[place] for p in (*before, place))
+        if len(before) == 1 and alike:
+            passes[-1] = (*before, place)
+        else:
+            passes.append((place,))
+    return passes
+
+
+def _is_float_sum(instr: Instr) -> bool:
+    return instr.value == "sum" and instr.dtype == "float32"
+
+
+def _reducer(instr: Instr, count: int) -> tuple[str, str]:
+    """Types of a pass's reduction and of its total."""
+    kind = VALUE_TYPES[instr.dtype]
+    return (reducer(instr, CPP), kind) if count == 1 else (f"TwoSums<{kind}>", f"Two<{kind}>")
+
+
+def _stages(instrs: tuple[Instr, ...], passes: list[tuple[int, ...]]) -> list[int]:
     """How many passes must be over before each value can be computed."""
-    order = {value: place + 1 for place, value in enumerate(reductions)}
+    order = {value: place + 1 for place, together in enumerate(passes) for value in together}
     stage: list[int] = []
     for place, instr in enumerate(instrs):
         stage.append(order.get(place) or max((stage[arg] for arg in instr.args), default=0))

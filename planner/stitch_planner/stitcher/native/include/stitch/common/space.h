@@ -133,6 +133,26 @@ struct Sum {
   STITCH_FN static T combine(T a, T b) { return a + b; }
 };
 
+// Two sums of one pass: a variance needs the sum of the differences beside that of their squares.
+template <class T>
+struct Two {
+  T first, second;
+  template <class U>
+  STITCH_FN explicit operator Two<U>() const {
+    return {static_cast<U>(first), static_cast<U>(second)};
+  }
+};
+
+template <class T>
+struct TwoSums {
+  using Type = Two<T>;
+  using Wide = TwoSums<typename Sum<T>::Wide::Type>;
+  static constexpr bool kIsSum = false;
+  static constexpr bool kRounds = Sum<T>::kRounds;
+  STITCH_FN static Type identity() { return {T(0), T(0)}; }
+  STITCH_FN static Type combine(Type a, Type b) { return {a.first + b.first, a.second + b.second}; }
+};
+
 template <class T>
 struct Max {
   using Type = T;

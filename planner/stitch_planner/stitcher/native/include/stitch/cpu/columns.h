@@ -11,6 +11,20 @@
 
 namespace stitch::cpu {
 
+// One total for each lane; two of them lie apart, so that lanes of both make vectors.
+template <class T, int64_t kCount>
+struct LaneTotals {
+  T values[kCount];
+  STITCH_FN T get(int64_t lane) const { return values[lane]; }
+  STITCH_FN void set(int64_t lane, T value) { values[lane] = value; }
+};
+template <class T, int64_t kCount>
+struct LaneTotals<Two<T>, kCount> {
+  T first[kCount], second[kCount];
+  STITCH_FN Two<T> get(int64_t lane) const { return {first[lane], second[lane]}; }
+  STITCH_FN void set(int64_t lane, Two<T> value) { first[lane] = value.first, second[lane] = value.second; }
+};
+
 template <class K>
 class Columns {
   using Outer = typename K::Outer;
@@ -92,29 +106,34 @@ class Columns {
       using Pass = typename K::Passes::template Get<kPass>;
       using Reduce = typename Pass::Reduce;
       using T = typename Reduce::Type;
-      T totals[kBlock];
+      LaneTotals<T, kBlock> totals;
       const auto reduce_lines = [&](int64_t begin, int64_t end) {
-        for (int64_t l = 0; l < kBlock; ++l) totals[l] = Reduce::identity();
+        for (int64_t l = 0; l < kBlock; ++l) totals.set(l, Reduce::identity());
         for_each_line(first, index, kept, from, begin, end, [&](const At<K, kDim>& line) {
           const Pointers<K> local = line.row;
 #pragma omp simd
           for (int64_t l = 0; l < lanes_used.count(); ++l) {
             const At<K, kDim> at{local, from + l, line.index_of, line.kept, line.kept_stride};
-            totals[l] = Reduce::combine(totals[l], Pass::term(at, lanes.rows[l]));
+            totals.set(l, Reduce::combine(totals.get(l), Pass::term(at, lanes.rows[l])));
           }
         });
       };
       if constexpr (Reduce::kRounds && Inner::kTotal > kRun) {
-        typename Reduce::Wide::Type wide[kBlock] = {};
+        using Wide = typename Reduce::Wide;
+        using WideT = typename Wide::Type;
+        LaneTotals<WideT, kBlock> wide;
+        for (int64_t l = 0; l < kBlock; ++l) wide.set(l, Wide::identity());
         for (int64_t begin = 0; begin < Inner::kTotal; begin += kRun) {
           reduce_lines(begin, std::min(begin + kRun, Inner::kTotal));
-          for (int64_t l = 0; l < kBlock; ++l) wide[l] += totals[l];
+          for (int64_t l = 0; l < kBlock; ++l) {
+            wide.set(l, Wide::combine(wide.get(l), static_cast<WideT>(totals.get(l))));
+          }
         }
-        for (int64_t l = 0; l < kBlock; ++l) totals[l] = static_cast<T>(wide[l]);
+        for (int64_t l = 0; l < kBlock; ++l) totals.set(l, static_cast<T>(wide.get(l)));
       } else {
         reduce_lines(0, Inner::kTotal);
       }
-      for (int64_t l = 0; l < lanes_used.count(); ++l) Pass::finish(lanes.rows[l], totals[l]);
+      for (int64_t l = 0; l < lanes_used.count(); ++l) Pass::finish(lanes.rows[l], totals.get(l));
       run_passes<kPass + 1>(first, index, kept, lanes, from, lanes_used);
     }
   }

@@ -86,17 +86,20 @@ class Rows {
   // Reduces one contiguous line.
   template <class Pass>
   STITCH_FN static typename Pass::Reduce::Wide::Type reduce_line(const At<K, kDim>& line, const Row& row) {
-    if constexpr (Pass::Reduce::kRounds && kWidth > kRun) {
-      auto total = Pass::Reduce::Wide::identity();
+    using Wide = typename Pass::Reduce::Wide;
+    using T = typename Wide::Type;
+    if constexpr (Wide::kRounds && kWidth > kRun) {
+      T total = Wide::identity();
       for (int64_t begin = 0; begin + kRun <= kWidth; begin += kRun) {
-        total += reduce_run<Pass, kRun>(line, row, begin);
+        total = Wide::combine(total, static_cast<T>(reduce_run<Pass, kRun>(line, row, begin)));
       }
       if constexpr (kWidth % kRun != 0) {
-        total += reduce_run<Pass, kWidth % kRun>(line, row, kWidth - kWidth % kRun);
+        constexpr int64_t kRest = kWidth % kRun;
+        total = Wide::combine(total, static_cast<T>(reduce_run<Pass, kRest>(line, row, kWidth - kRest)));
       }
       return total;
     } else {
-      return reduce_run<Pass, kWidth>(line, row, 0);
+      return static_cast<T>(reduce_run<Pass, kWidth>(line, row, 0));
     }
   }
 
@@ -116,6 +119,15 @@ class Rows {
     if constexpr (Reduce::kIsSum) {
 #pragma omp simd reduction(+ : total)
       for (int64_t j = begin; j < begin + kCount; ++j) total += Pass::term(at(j), here);
+    } else if constexpr (std::is_same_v<Reduce, TwoSums<float>>) {
+      float first = 0.0f, second = 0.0f;
+#pragma omp simd reduction(+ : first, second)
+      for (int64_t j = begin; j < begin + kCount; ++j) {
+        const Two<float> term = Pass::term(at(j), here);
+        first += term.first;
+        second += term.second;
+      }
+      total = {first, second};
     } else if constexpr (std::is_same_v<Reduce, Max<float>>) {
 #pragma omp simd reduction(stitch_max : total)
       for (int64_t j = begin; j < begin + kCount; ++j) total = math::maximum(total, Pass::term(at(j), here));
