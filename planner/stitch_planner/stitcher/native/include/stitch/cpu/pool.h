@@ -192,7 +192,7 @@ class Pool {
 
   // Joins one column of the windows first to last of a row: y[c - first] with x[c * stride + shift], where
   // that lies inside.
-  void shifted(const float* x, int64_t shift, int64_t first, int64_t last, float* y) const {
+  STITCH_INLINE void shifted(const float* x, int64_t shift, int64_t first, int64_t last, float* y) const {
     const int64_t stride = options_.stride[1], width = options_.input[1];
     const int64_t begin = std::max(first, shift < 0 ? (-shift + stride - 1) / stride : 0);
     const int64_t end = std::min(last, shift < width ? (width - shift - 1) / stride + 1 : 0);
