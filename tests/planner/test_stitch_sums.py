@@ -134,4 +134,4 @@ def test_large_windows_are_averaged_as_exactly_as_in_torch(
     ours = Built(made(module, given).stitched, module, tmp_path)(given)
     for place, (mine, own) in enumerate(errors(module, given, ours)):
         assert mine <= 4 * own, place
-        assert mine <= 4e-3, (place, mine)
+        assert mine <= 4e-3, (place, mine)  # torch adds a window in one chain, which is no measure

@@ -16,7 +16,7 @@
 //
 //   struct Row { float v3; };                               // values that are one for each outer index
 //   begin(at, row)                                          // per-row values before the first pass
-//   struct Pass0 { using Reduce = Sum<float>;               // one reduction over Inner
+//   struct Pass0 { using Reduce = Sum<float>;               // one reduction over Inner, or TwoSums<float>
 //                  static float term(at, row);              // may keep<I>(at, x) for later passes
 //                  static void finish(Row& row, float); };  // per-row values that follow from it
 //   using Passes = PassList<Pass0, ...>;
