@@ -7,6 +7,7 @@ or when its standard input ends, which is the far end of a pipe of the server th
 """
 
 import os
+import queue
 import signal
 import socket
 import sys
@@ -152,23 +153,42 @@ def _wait_and_run(fd: int, *, needs_session: bool) -> None:
     """Get ready, wait for a job, and run it; nothing where none comes."""
     with socket.socket(fileno=fd) as channel:
         settings = settings_given(channel)
+        job = _watched(channel)
         for name in (*_IMPORTED, *(_IMPORTED_WARM if needs_session else ())):
             import_module(name)
         warm = _session(settings) if needs_session else None
         try:
-            given = await_job(channel)
-            if given is None:
-                return
-            _run_held(given.folder, become(given), warm)
+            _run_held(job.get(), warm)
         finally:
             if warm is not None:
                 warm.close()
 
 
-def _run_held(path: Path, lock: int, warm: "TargetSession | None" = None) -> None:
-    """Run the job of the folder at `path`, whose lock this process alone holds; it ends with its server."""
+def _watched(channel: socket.socket) -> "queue.SimpleQueue[Path]":
+    """Where the job's folder will be put. Where none comes this process is ended, however far it got."""
+    found: queue.SimpleQueue[Path] = queue.SimpleQueue()
+
+    def watch() -> None:
+        given = await_job(channel)
+        if given is None:
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
+        _hold(become(given))
+        found.put(given.folder)
+
+    # To get ready takes seconds, in which the server may go.
+    threading.Thread(target=watch, daemon=True).start()
+    return found
+
+
+def _hold(lock: int) -> None:
+    """Keep the job's lock to this process alone, and end with the server."""
     os.set_inheritable(lock, False)
     _end_with_server()
+
+
+def _run_held(path: Path, warm: "TargetSession | None" = None) -> None:
+    """Run the job of the folder at `path`, whose lock this process alone holds."""
     run(JobFolder(path.parent, path.name), warm)
 
 
@@ -177,11 +197,16 @@ def main() -> None:
     if linux.is_supported():
         linux.become_subreaper()
     _end_on_request()
-    if sys.argv[1] in (WAIT, WAIT_WARM):
-        _wait_and_run(int(sys.argv[2]), needs_session=sys.argv[1] == WAIT_WARM)
-    else:
-        _run_held(Path(sys.argv[1]), int(sys.argv[2]))
-    kill_descendants(os.getpid())
+    try:
+        if sys.argv[1] in (WAIT, WAIT_WARM):
+            _wait_and_run(int(sys.argv[2]), needs_session=sys.argv[1] == WAIT_WARM)
+        else:
+            _hold(int(sys.argv[2]))
+            _run_held(Path(sys.argv[1]))
+    except KeyboardInterrupt:
+        pass  # Asked to end before there was anything to do, or after all was done.
+    finally:
+        kill_descendants(os.getpid())
 
 
 if __name__ == "__main__":

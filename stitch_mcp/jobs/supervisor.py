@@ -11,7 +11,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from stitch_mcp.jobs.folder import JobFolder, job_ids
@@ -99,10 +102,7 @@ class Supervisor:
     def _get_ready(self, request: JobRequest) -> None:
         """Start processes that wait for jobs like this one, unless there are any or something is timed."""
         with self._guard:
-            for warm, spare in list(self._spares.items()):
-                if spare.process.poll() is not None:
-                    spare.close()  # It has waited long enough.
-                    del self._spares[warm]
+            self._drop_ended_spares()
             if not self._prepare or self._timed & self._processes.keys():
                 return
             for warm in (True, False):
@@ -110,6 +110,22 @@ class Supervisor:
                     spare := start_spare(_COMMAND, self._likeness(request, warm=warm))
                 ):
                     self._spares[warm] = spare
+                    self._reap_at_end(spare.process)
+
+    def _drop_ended_spares(self) -> None:
+        for warm, spare in list(self._spares.items()):
+            if spare.process.poll() is not None:
+                spare.close()  # It has waited long enough.
+                del self._spares[warm]
+
+    def _reap_at_end(self, process: "subprocess.Popen[bytes]") -> None:
+        """Take note of the process' end at once, not only at the next call."""
+
+        def wait() -> None:
+            process.wait()
+            self.reap()
+
+        threading.Thread(target=wait, daemon=True).start()
 
     def _taken(self, folder: JobFolder, lock: FileLock) -> bool:
         """Whether the lock could be taken; not where somebody else works under it.
@@ -165,6 +181,7 @@ class Supervisor:
             if not self.keep:
                 # The child reads nothing here: it sees the end of file when we are gone, however that is.
                 self._lifelines[folder.job_id] = writing
+        self._reap_at_end(process)
         if self.keep:
             os.close(writing)
         return state
@@ -272,6 +289,7 @@ class Supervisor:
     def reap(self) -> None:
         """Take note of processes that ended, so that none stays a zombie."""
         with self._guard:
+            self._drop_ended_spares()
             for job_id, process in list(self._processes.items()):
                 if process.poll() is not None:
                     del self._processes[job_id]
@@ -281,12 +299,14 @@ class Supervisor:
 
     def close(self) -> None:
         """End the jobs of this process, unless they are kept; they can be resumed."""
-        for warm in (True, False):
-            if (spare := self._take_spare(warm)) is not None:
-                spare.close()
+        spares = [self._take_spare(warm) for warm in (True, False)]
+        ends: list[Callable[[], None]] = [spare.close for spare in spares if spare is not None]
         if not self.keep:
-            for job_id in list(self._processes):
-                self._end(JobFolder(self.jobs, job_id))
+            ends += [partial(self._end, JobFolder(self.jobs, job_id)) for job_id in list(self._processes)]
+        # All at once: each may take its seconds.
+        with ThreadPoolExecutor(max_workers=len(ends) or 1) as pool:
+            for end in [pool.submit(end) for end in ends]:
+                end.result()
         self.reap()
 
     def recent(self, limit: int = 20) -> list[str]:

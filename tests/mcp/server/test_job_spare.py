@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stitch_mcp.jobs.spare import WAIT, WAIT_WARM, await_job
+from stitch_mcp.jobs.spare import WAIT, WAIT_WARM, Likeness, await_job, start_spare
 from stitch_mcp.jobs.state import JobRequest
 from stitch_mcp.jobs.supervisor import Supervisor
 from stitch_mcp.server.room import Room, open_room
@@ -82,7 +82,8 @@ def test_a_job_goes_on_where_the_process_that_waited_has_ended(ready: Room) -> N
     done(ready.supervisor, request_of(ready, BROKEN))
     (spare,) = waiting()
     os.kill(spare, 9)
-    until(lambda: not running(spare))
+    # Its first thread may be gone before the one that could still be sent a job.
+    until(lambda: not Path(f"/proc/{spare}").exists())
     assert done(ready.supervisor, request_of(ready, BROKEN + " ")) not in (spare, None)
 
 
@@ -124,6 +125,21 @@ def test_the_process_that_waits_ends_with_a_server_that_is_killed(workspace: Pat
         below = [spare, *descendants(spare), without]
         process.kill()
     until(lambda: not [pid for pid in below if running(pid)])
+
+
+def test_a_process_that_gets_ready_for_long_ends_with_its_server_too(workspace: Path, tmp_path: Path) -> None:
+    never_ready = tmp_path / "python"
+    never_ready.write_text("#!/bin/sh\nexec sleep 1000\n", encoding="utf-8")
+    never_ready.chmod(0o755)
+    settings = {"workspace": str(workspace), "python": str(never_ready)}
+    likeness = Likeness(settings, "", dict(os.environ), warm=True)
+    spare = start_spare([sys.executable, "-m", "stitch_mcp.jobs.child"], likeness)
+    assert spare is not None
+    pid = spare.process.pid
+    until(lambda: any("1000" in command(child).split("\0") for child in descendants(pid)))
+    below = [pid, *descendants(pid)]
+    spare._channel.close()  # as the kernel does for a server that is killed
+    until(lambda: spare.process.poll() is not None and not [one for one in below if running(one)])
 
 
 def test_who_waited_long_enough_takes_no_job() -> None:
