@@ -188,6 +188,8 @@ class _Served:
 
     async def answer_with_task(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """In front of all handlers: the task of a call that asks for one (protocol 2025-11-25)."""
+        if ctx.method == "initialize":
+            return core_tasks.declared(await call_next(ctx))
         if not core_tasks.asks_for_task(ctx):
             return await call_next(ctx)
         params = types.CallToolRequestParams.model_validate(ctx.params, by_name=False)

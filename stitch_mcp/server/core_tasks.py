@@ -5,10 +5,10 @@ tasks/cancel, and takes the tool's answer with tasks/result. The SDK serves no s
 refuse as a result of `tools/call` is answered in front of it.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import mcp_types as types
-from mcp.server.context import ServerRequestContext
+from mcp.server.context import HandlerResult, ServerRequestContext
 
 from stitch_mcp.jobs.state import JobState
 from stitch_mcp.server.tasks import POLL_MS, said
@@ -28,6 +28,14 @@ CAPABILITY = types.ServerTasksCapability(
 def speaks(context: ServerRequestContext[Any, Any]) -> bool:
     """Whether the client's protocol has these tasks."""
     return context.protocol_version == VERSION
+
+
+def declared(hello: HandlerResult) -> HandlerResult:
+    """The answer to `initialize`, which tells of tasks only where the version agreed on has them."""
+    if not isinstance(hello, dict) or hello.get("protocolVersion") == VERSION:
+        return hello
+    capabilities = cast("dict[str, Any]", hello.get("capabilities", {}))
+    return {**hello, "capabilities": {name: what for name, what in capabilities.items() if name != "tasks"}}
 
 
 def asks_for_task(context: ServerRequestContext[Any, Any]) -> bool:

@@ -7,7 +7,7 @@ import mcp_types as types
 
 from stitch_mcp.server.core_tasks import RELATED, VERSION
 from tests.mcp.server.conftest import SLOW_TO_COMPILE
-from tests.mcp.server.test_mcp_faults import Wire, wired
+from tests.mcp.server.test_mcp_faults import HELLO, Wire, wired
 from tests.mcp.server.test_mcp_transports import BROKEN
 
 
@@ -72,6 +72,11 @@ def test_what_cannot_become_a_task_is_an_error(workspace: Path) -> None:
 
 def test_an_older_protocol_has_no_tasks(workspace: Path) -> None:
     with wired(workspace) as wire:
+        for version in ("2024-11-05", "2025-03-26", "2025-06-18"):
+            hello = ask(wire, "initialize", {**HELLO, "protocolVersion": version})
+            assert hello["protocolVersion"] == version
+            assert "tasks" not in hello["capabilities"]
+            assert "tools" in hello["capabilities"]
         result = ask(wire, "tools/call", call("compile_program", {"files": BROKEN}))
         assert result["structuredContent"]["ok"] is False
         assert refused(wire, "tasks/list", {})["code"] == types.METHOD_NOT_FOUND
