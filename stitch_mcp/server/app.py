@@ -336,6 +336,7 @@ def _need_core_tasks(context: Context) -> None:
 
 
 def _start(room: Room, tool: Tool, request: SlowRequest) -> JobState:
+    room.refuse_links()
     job = job_request(room, tool, request)
     rerun = getattr(request, "rerun", False) or not tool.reuse
     return room.supervisor.start(job, rerun=rerun, warm=tool.warm, timed=tool.timed)

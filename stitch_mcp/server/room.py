@@ -1,7 +1,8 @@
 """The room that tools work in: the workspace, the settings of this server, and its jobs."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -70,6 +71,23 @@ class Room:
         """The workspace's folder, links followed."""
         return self.config.workspace.resolve()
 
+    def refuse_links(self) -> None:
+        """Nothing; what we write into `.stitch` stays in the workspace.
+
+        Raises:
+            UsageError: a link there leads out, which may have come with a repository.
+        """
+        for path in _links(self.workspace.folder):
+            try:
+                found = path.resolve()
+            except (OSError, RuntimeError):
+                found = None  # a circle
+            if found is None or self.root not in found.parents:
+                raise UsageError(
+                    f"{path} is a link that leads out of the workspace, and writes would follow it",
+                    hint="remove the link, or keep results elsewhere: start the server with --workspace",
+                )
+
     def inside(self, path: str, base: Path | None = None) -> Path:
         """The absolute path of something in the workspace, links followed; it starts from `base` there.
 
@@ -103,7 +121,7 @@ def open_room(
     """The room for a server with these settings.
 
     Raises:
-        UsageError: a setting is wrong.
+        UsageError: a setting is wrong, or the workspace's `.stitch` leads out of it.
     """
     given = {name: str(value) for name, value in settings.items() if value is not None}
     config = load_config(given)
@@ -113,7 +131,7 @@ def open_room(
     given["workspace"] = str(config.workspace)
     # Who was asked what is no part of the work.
     given.pop("confirm", None)
-    return Room(
+    room = Room(
         config=config,
         settings=given,
         keep_jobs=keep_jobs,
@@ -121,6 +139,21 @@ def open_room(
         read_only=read_only,
         toolsets=toolsets,
     )
+    room.refuse_links()
+    return room
+
+
+def _links(folder: Path, depth: int = 1) -> Generator[Path]:
+    """The folder where it is a link, else links in it and, as far as `depth` says, in folders there."""
+    if folder.is_symlink():
+        yield folder
+        return
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_symlink():
+                yield Path(entry.path)
+            elif depth and entry.is_dir():
+                yield from _links(Path(entry.path), depth - 1)
 
 
 def parse_toolsets(text: str | None) -> tuple[Toolset, ...]:
