@@ -69,9 +69,12 @@ def command(
 
     # A job's process needs no token.
     token = os.environ.pop("STITCH_MCP_TOKEN", "")
-    if not token:
-        token = new_token()
-        click.echo(f"token (STITCH_MCP_TOKEN): {token}", err=True)
-    click.echo(f"serving {room.config.workspace} at http://{host}:{port}/mcp", err=True)
-    serve_http(room, HttpOptions(host, port, token, allow_host))
+    made = "" if token else new_token()
+
+    def say(url: str) -> None:
+        if made:
+            click.echo(f"token (STITCH_MCP_TOKEN): {made}", err=True)
+        click.echo(f"serving {room.config.workspace} at {url}", err=True)
+
+    serve_http(room, HttpOptions(host, port, token or made, allow_host), say)
     return 0

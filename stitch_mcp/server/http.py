@@ -3,7 +3,8 @@
 import hmac
 import ipaddress
 import secrets
-from collections.abc import Sequence
+import socket
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import uvicorn
@@ -13,6 +14,7 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from stitch_mcp.server.address import listen_at, url_of
 from stitch_mcp.server.app import build_server
 from stitch_mcp.server.room import Room
 from stitch_tools.errors import UsageError
@@ -65,19 +67,29 @@ def build_http(room: Room, options: HttpOptions) -> ASGIApp:
     return _Guard(app, options.token)
 
 
-def serve_http(room: Room, options: HttpOptions) -> None:
-    """Serve until SIGTERM or Ctrl-C."""
+def serve_http(room: Room, options: HttpOptions, listening: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or Ctrl-C.
+
+    Args:
+        room: what is served.
+        options: where and for whom.
+        listening: told the server's address as soon as it answers there.
+
+    Raises:
+        UsageError: there is no token, too short a one, or no such host here.
+        EnvironmentMissingError: the port cannot be had.
+    """
+    app = build_http(room, options)
+    sockets = listen_at(options.host, options.port)
     config = uvicorn.Config(
-        build_http(room, options),
-        host=options.host,
-        port=options.port,
+        app,
         log_level="warning",
         timeout_graceful_shutdown=_STOP_S,
         # Requests carry a token in their headers: none of them is logged.
         access_log=False,
         server_header=False,
     )
-    uvicorn.Server(config).run()
+    _Server(config, lambda: listening(url_of(options.host, sockets))).run(sockets)
 
 
 def _names(options: HttpOptions) -> Sequence[str]:
@@ -91,6 +103,19 @@ def _names(options: HttpOptions) -> Sequence[str]:
         return (*local, *options.hosts)
     shown = f"[{address}]" if address.version == 6 else str(address)
     return tuple(dict.fromkeys((*local, shown, *options.hosts)))
+
+
+class _Server(uvicorn.Server):
+    """Says so when it has started."""
+
+    def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._say_started = started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, and say so."""
+        await super().startup(sockets)
+        self._say_started()
 
 
 class _Guard:
