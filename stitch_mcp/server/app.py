@@ -32,7 +32,7 @@ from stitch_mcp.server.definitions import (
 )
 from stitch_mcp.server.outcome import failure_words, job_answer, tool_answer
 from stitch_mcp.server.prompts import prompt_text
-from stitch_mcp.server.refusals import explain_arguments
+from stitch_mcp.server.refusals import explain_arguments, explain_surrogate, lone_surrogate
 from stitch_mcp.server.render import blot_text, render
 from stitch_mcp.server.resources import read_resource
 from stitch_mcp.server.room import Room
@@ -106,7 +106,7 @@ def build_server(room: Room) -> Server[Any]:
     server.add_request_handler("tasks/update", UpdateParams, served.update_task)
     server.add_request_handler("tasks/result", TaskParams, served.task_result)
     server.add_request_handler("tasks/list", types.PaginatedRequestParams, served.list_tasks)
-    server.middleware.append(served.answer_with_task)
+    server.middleware += [_refuse_surrogates, served.answer_with_task]
     server.extensions[EXTENSION] = {}
     return server
 
@@ -316,6 +316,14 @@ class _Served:
             await anyio.sleep(min(max(pause, _SHORTEST_POLL_S), _LONGEST_POLL_S, left))
             state = await anyio.to_thread.run_sync(self._room.supervisor.view, state.job_id)
         return state
+
+
+async def _refuse_surrogates(ctx: Context, call_next: CallNext) -> HandlerResult:
+    """In front of all handlers: no text comes in that could not go out again."""
+    # Nobody is told what is wrong with a notification.
+    if ctx.request_id is not None and (where := lone_surrogate(ctx.params)) is not None:
+        raise MCPError(types.INVALID_PARAMS, explain_surrogate(where))
+    return await call_next(ctx)
 
 
 def _request(tool: Tool, params: types.CallToolRequestParams) -> Request:

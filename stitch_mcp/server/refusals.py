@@ -1,6 +1,7 @@
 """Wrong arguments, told so that the next call is right."""
 
 import difflib
+from typing import cast
 
 from pydantic import ValidationError
 
@@ -22,3 +23,41 @@ def explain_arguments(tool: Tool, error: ValidationError) -> UsageError:
         else:
             parts.append(f"`{where}`: {problem['msg'][:200]}")
     return UsageError("; ".join(parts), hint=f"arguments of {tool.name}: {', '.join(known)}")
+
+
+def lone_surrogate(value: object) -> str | None:
+    """Where decoded JSON has half of a surrogate pair, as `arguments.name`; None where nothing has.
+
+    JSON can escape such a half, UTF-8 cannot carry it: no file, hash or process could be made of it.
+    """
+    left: list[tuple[str, object]] = [("", value)]
+    while left:
+        where, found = left.pop()
+        if isinstance(found, str):
+            if not _encodes(found):
+                return where
+        elif isinstance(found, dict):
+            items = cast("dict[str, object]", found)
+            if not all(_encodes(name) for name in items):
+                return f"{where}, a name in it" if where else "a name"
+            left += [(f"{where}.{name}" if where else name, item) for name, item in items.items()]
+        elif isinstance(found, list):
+            row = cast("list[object]", found)
+            left += [(f"{where}[{index}]", item) for index, item in enumerate(row)]
+    return None
+
+
+def explain_surrogate(where: str) -> str:
+    """What is wrong with the text at `where`."""
+    return (
+        f"`{where[:120]}`: half of a surrogate pair (\\ud800 to \\udfff) stands alone, which is no text; "
+        "send whole characters"
+    )
+
+
+def _encodes(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import mcp_types as types
 import pytest
 from mcp.client import Client
 
@@ -87,7 +88,7 @@ def test_a_source_that_is_too_large_is_refused_and_the_server_goes_on(workspace:
             assert "too much" in result["structuredContent"]["message"]
         result = wire.call("compile_program", {"files": {f"{n}.h": "" for n in range(201)}})
         assert "201 inline files" in result["structuredContent"]["message"]
-        # What is nested deeper than the parser goes is no message at all: nobody is answered.
+        # What is nested deeper than the parser goes is no message at all.
         for levels in (100, 300):
             deep: Any = "x"
             for _ in range(levels):
@@ -99,6 +100,8 @@ def test_a_source_that_is_too_large_is_refused_and_the_server_goes_on(workspace:
             number = wire.send("tools/call", call)
             if levels < 150:
                 assert wire.answer(number)["isError"]
+            else:
+                assert wire.reply(number)["error"]["code"] == types.PARSE_ERROR
         assert wire.answer(wire.send("tools/list", {}))["tools"]
 
 

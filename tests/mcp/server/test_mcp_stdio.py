@@ -1,0 +1,194 @@
+"""The stdio transport by hand: what is no message, what is too long, and how a server ends."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import mcp_types as types
+import pytest
+
+from stitch_mcp.server.lines import TooLong, split_lines
+from stitch_mcp.server.stdio import MAX_LINE_BYTES
+from tests.mcp.server.conftest import until
+from tests.mcp.server.test_job_supervisor import running
+from tests.mcp.server.test_mcp_faults import Wire, wired
+from tests.mcp.server.test_mcp_transports import TOKEN, over_http, serve
+
+PING = b'{"jsonrpc":"2.0","id":7,"method":"ping"'
+INVALID, PARSE, PARAMS = types.INVALID_REQUEST, types.PARSE_ERROR, types.INVALID_PARAMS
+GARBAGE = [
+    (b"garbage", PARSE, None),
+    (b"{}", INVALID, None),
+    (b"[]", INVALID, None),
+    (b"null", INVALID, None),
+    (b"[" + PING + b"}]", INVALID, None),
+    (PING, PARSE, 7),
+    (b"\xef\xbb\xbf" + PING + b"}", PARSE, 7),
+    (PING + b',"params":"\xff"}', PARSE, 7),
+    (PING + b',"params":{"a":' + b"[" * 300 + b"]" * 300 + b"}}", PARSE, 7),
+    (PING.replace(b"2.0", b"1.0") + b"}", INVALID, 7),
+    (PING.replace(b'"ping"', b"7") + b"}", INVALID, 7),
+    (PING + b',"params":[]}', INVALID, 7),
+    (PING.replace(b"7", b"null") + b"}", INVALID, None),
+    (PING.replace(b"7", b"1.5") + b"}", INVALID, None),
+    (PING.replace(b"7", b'"\\ud800"') + b"}", INVALID, None),
+    (PING + b',"params":{"\\udfff":1}}', PARAMS, 7),
+]
+
+
+def written(wire: Wire, line: bytes) -> dict[str, Any]:
+    """The next message after a line."""
+    assert wire.process.stdin is not None
+    assert wire.process.stdout is not None
+    wire.process.stdin.write(line + b"\n")
+    wire.process.stdin.flush()
+    message: dict[str, Any] = json.loads(wire.process.stdout.readline())
+    return message
+
+
+def test_what_is_no_message_is_answered_as_such_and_the_server_goes_on(workspace: Path) -> None:
+    with wired(workspace) as wire:
+        for line, code, own_id in GARBAGE:
+            answer = written(wire, line)
+            assert (answer["error"]["code"], answer["id"]) == (code, own_id), (line, answer)
+        # Nobody waits for an answer to an answer, and an empty line is nothing.
+        assert written(wire, b'{"jsonrpc":"2.0","id":7,"result":7}\n\n' + PING + b"}")["result"] == {}
+
+
+def test_a_source_with_half_a_character_is_refused_by_name(workspace: Path) -> None:
+    call = {"name": "compile_program", "arguments": {"files": {"program.cpp": "int x; // \ud800"}}}
+    with wired(workspace) as wire:
+        error = wire.reply(wire.send("tools/call", call))["error"]
+        assert error["code"] == PARAMS
+        assert "`arguments.files.program.cpp`" in error["message"]
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {**call, "_meta": meta}}
+    headers = {
+        "Authorization": f"Bearer {TOKEN}",
+        "Accept": "application/json, text/event-stream",
+        "Content-Type": "application/json",
+        "MCP-Protocol-Version": "2026-07-28",
+        "Mcp-Method": "tools/call",
+        "Mcp-Name": "compile_program",
+    }
+    with over_http(workspace) as (_, url):
+        answer = httpx2.post(url, content=json.dumps(message), headers=headers).json()
+    assert answer["error"] == error
+
+
+def test_a_line_that_is_too_long_is_refused_under_its_id(workspace: Path) -> None:
+    long = b"x" * MAX_LINE_BYTES
+    with wired(workspace) as wire:
+        for line in (
+            PING + b',"params":{"id":8,"a":"' + long + b'"}}',
+            b'{"params":{"id":8,"a":"' + long + b'"},"id":7}',
+        ):
+            answer = written(wire, line)
+            assert (answer["error"]["code"], answer["id"]) == (INVALID, 7)
+            assert "32 MiB" in answer["error"]["message"]
+        assert written(wire, b'{"params":{"id":8,"a":"' + long)["id"] is None
+        assert wire.answer(wire.send("ping", {})) == {}
+
+
+def test_a_line_comes_whole_however_it_was_cut() -> None:
+    text = b"ab\n\ncdefgh\n" + b"i" * 9 + b"\nj"
+    for size in range(1, len(text) + 1):
+        chunks = iter([text[at : at + size] for at in range(0, len(text), size)])
+        found = list(split_lines(lambda chunks=chunks: next(chunks, b""), most=8))
+        assert found[:2] == [b"ab", b"cdefgh"]
+        assert isinstance(found[2], TooLong)
+        assert found[2].head.startswith(b"i" * 9)
+        assert found[3:] == [b"j"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_server_whose_client_says_nothing(workspace: Path, number: signal.Signals) -> None:
+    with wired(workspace) as wire:
+        wire.process.send_signal(number)
+        # Standard input stays open, and no line comes.
+        assert wire.process.wait(timeout=30) == 0
+
+
+def test_a_signal_ends_a_server_whose_client_reads_nothing(workspace: Path) -> None:
+    with wired(workspace) as wire:
+        for _ in range(20):
+            wire.send("tools/list", {})  # more than a pipe holds
+        time.sleep(0.5)  # for the pipe to be full; were it not, the end would only be easier
+        wire.process.send_signal(signal.SIGTERM)
+        assert wire.process.wait(timeout=30) == 0
+
+
+def refused(workspace: Path, *options: str, token: str = TOKEN) -> tuple[int, dict[str, Any], str]:
+    """How a server that cannot start ends: its exit code, its error, and what it said beside."""
+    done = subprocess.run(
+        serve(workspace, "--json", *options),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        env={**os.environ, "STITCH_MCP_TOKEN": token},
+        timeout=60,
+    )
+    told: dict[str, Any] = json.loads(done.stdout)
+    assert told["exit_code"] == done.returncode
+    return done.returncode, told["error"], done.stderr
+
+
+def test_a_server_that_cannot_listen_says_so_and_nothing_else(workspace: Path) -> None:
+    with over_http(workspace) as (_, url):
+        taken = url.split(":")[2].split("/")[0]
+        code, error, said = refused(workspace, "--http", "--port", taken)
+    assert (code, error["code"], said) == (5, "environment", "")
+    assert taken in error["message"]
+    for options, token in (
+        (["--host", "nowhere.invalid"], TOKEN),
+        (["--host", "192.0.2.1"], TOKEN),
+        (["--host", ""], TOKEN),
+        ([], "short"),
+    ):
+        code, error, said = refused(workspace, "--http", "--port", "0", *options, token=token)
+        assert (code, error["code"], said) == (2, "usage", ""), options
+
+
+def test_a_folder_of_ours_that_leads_out_of_the_workspace_is_not_written(
+    workspace: Path, tmp_path: Path
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (workspace / ".stitch").symlink_to(outside)
+    code, error, _ = refused(workspace)
+    assert (code, error["code"]) == (2, "usage")
+    assert "leads out of the workspace" in error["message"]
+    assert "remove the link" in error["hint"]
+    (workspace / ".stitch").unlink()
+    with wired(workspace) as wire:
+        # It may also come while the server runs.
+        (workspace / ".stitch").mkdir(exist_ok=True)
+        (workspace / ".stitch" / "jobs").symlink_to(outside)
+        answer = wire.call("inspect_environment", {"wait_s": 0})
+        assert answer["isError"]
+        assert "leads out of the workspace" in answer["structuredContent"]["message"]
+        assert not list(outside.iterdir())
+        # A link that stays inside is the user's own matter.
+        (workspace / ".stitch" / "jobs").unlink()
+        (workspace / "jobs").mkdir()
+        (workspace / ".stitch" / "jobs").symlink_to(workspace / "jobs")
+        assert not wire.call("inspect_environment", {"wait_s": 0}).get("isError")
+
+
+def test_a_finished_job_leaves_no_entry_among_the_processes(workspace: Path) -> None:
+    with wired(workspace) as wire:
+        answer = wire.call("compile_program", {"files": {"program.cpp": "int broken = ;"}, "wait_s": 45})
+        state = workspace / ".stitch" / "jobs" / answer["structuredContent"]["job_id"] / "state.json"
+        pid = json.loads(state.read_text(encoding="utf-8"))["pid"]
+        until(lambda: not running(pid))
+        # No call comes that would make the server look.
+        until(lambda: not Path(f"/proc/{pid}").exists())
