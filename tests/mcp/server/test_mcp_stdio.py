@@ -1,10 +1,12 @@
 """The stdio transport by hand: what is no message, what is too long, and how a server ends."""
 
+import array
+import fcntl
 import json
 import os
 import signal
 import subprocess
-import time
+import termios
 from pathlib import Path
 from typing import Any
 
@@ -119,9 +121,13 @@ def test_a_signal_ends_a_server_whose_client_says_nothing(workspace: Path, numbe
 
 def test_a_signal_ends_a_server_whose_client_reads_nothing(workspace: Path) -> None:
     with wired(workspace) as wire:
-        for _ in range(20):
-            wire.send("tools/list", {})  # more than a pipe holds
-        time.sleep(0.5)  # for the pipe to be full; were it not, the end would only be easier
+        assert wire.process.stdout is not None
+        stdout = wire.process.stdout.fileno()
+        room = fcntl.fcntl(stdout, fcntl.F_GETPIPE_SZ)
+        for _ in range(2 + room // 10_000):  # a list has some 20 kB
+            wire.send("tools/list", {})
+        waiting = array.array("i", [0])
+        until(lambda: fcntl.ioctl(stdout, termios.FIONREAD, waiting) == 0 and waiting[0] > 0.9 * room)
         wire.process.send_signal(signal.SIGTERM)
         assert wire.process.wait(timeout=30) == 0
 
