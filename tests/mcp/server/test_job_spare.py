@@ -121,6 +121,8 @@ def test_the_process_that_waits_ends_with_a_server_that_is_killed(workspace: Pat
     with subprocess.Popen(command_line, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"begun\n"
+        # What was started a moment ago may not show its arguments yet.
+        until(lambda: len(waiting(process.pid)) == len(waiting(process.pid, WAIT)) == 1)
         (spare,), (without,) = waiting(process.pid), waiting(process.pid, WAIT)
         below = [spare, *descendants(spare), without]
         process.kill()
