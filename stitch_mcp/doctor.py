@@ -6,7 +6,7 @@ import platform
 import re
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -17,6 +17,7 @@ from stitch_tools.models import Fact
 from stitch_tools.store import can_write
 
 if TYPE_CHECKING:
+    from stitch_tools.processes.interpreter import Interpreter
     from stitch_tools.processes.session import TargetSession
 
 Status = Literal["ok", "warning", "optional", "missing", "failed"]
@@ -50,10 +51,13 @@ def examine(config: Config, emit: Callable[[str], None] | None = None) -> Diagno
     """The state of this machine. Never raises for what is missing: that is what it reports."""
     say = emit or _silent
     say("starting the target interpreter; looking at Python, compilers and libraries")
+    interpreter = _interpreter(config)
+    # Builds look for libraries in the same place.
+    prefixes = () if isinstance(interpreter, StitchError) else (interpreter.prefix,)
     # Torch takes seconds to import: all that does not need it is looked at meanwhile.
     with ThreadPoolExecutor(1) as pool:
-        looking = pool.submit(_tool_items)
-        target_items, torch_cuda = _target_items(config)
+        looking = pool.submit(_tool_items, prefixes)
+        target_items, torch_cuda = _target_items(config, interpreter)
         tools = looking.result()
     say("looking for GPUs and profilers")
     items = [*tools, *target_items, *_gpu_items(torch_cuda), *_profiler_items(), *_disk_items(config)]
@@ -72,8 +76,8 @@ def examine(config: Config, emit: Callable[[str], None] | None = None) -> Diagno
     )
 
 
-def _tool_items() -> list[Item]:
-    return [_platform_item(), _cpu_item(), _python_item(), *_compiler_items(), *_library_items()]
+def _tool_items(prefixes: Sequence[Path]) -> list[Item]:
+    return [_platform_item(), _cpu_item(), _python_item(), *_compiler_items(), *_library_items(prefixes)]
 
 
 def _silent(sentence: str) -> None:
@@ -129,13 +133,14 @@ def _compiler_items() -> list[Item]:
     return items
 
 
-def _library_items() -> list[Item]:
+def _library_items(prefixes: Sequence[Path]) -> list[Item]:
+    """The libraries as a build finds them, which looks in the target interpreter's prefix first."""
     from stitch_tools.compile.headers import Library, find_cublas, find_onednn
 
     items: list[Item] = []
     lacking: tuple[tuple[Library, Status, str], ...] = (
-        (find_onednn(), "missing", "needed for matrix products and convolutions of cpu programs"),
-        (find_cublas(), "optional", "for programs of your own that include its header"),
+        (find_onednn(prefixes), "missing", "needed for matrix products and convolutions of cpu programs"),
+        (find_cublas(prefixes), "optional", "for programs of your own that include its header"),
     )
     for library, status, use in lacking:
         if library.include is None:
@@ -148,15 +153,22 @@ def _library_items() -> list[Item]:
     return items
 
 
-def _target_items(config: Config) -> tuple[list[Item], str | None]:
-    """Target interpreter and isolation, found by starting a session as every command does."""
+def _interpreter(config: Config) -> "Interpreter | StitchError":
+    """The target interpreter, or why there is none."""
     from stitch_tools.processes.interpreter import find_interpreter
-    from stitch_tools.processes.session import TargetSession
 
     try:
-        interpreter = find_interpreter(config.python, config.workspace)
+        return find_interpreter(config.python, config.workspace)
     except StitchError as error:
-        return [_failure("target interpreter", error)], None
+        return error
+
+
+def _target_items(config: Config, interpreter: "Interpreter | StitchError") -> tuple[list[Item], str | None]:
+    """Target interpreter and isolation, found by starting a session as every command does."""
+    from stitch_tools.processes.session import TargetSession
+
+    if isinstance(interpreter, StitchError):
+        return [_failure("target interpreter", interpreter)], None
     detail = (
         f"Python {interpreter.python_version}, torch {interpreter.torch_version} "
         f"({interpreter.path}, by {interpreter.source})"

@@ -8,6 +8,10 @@ import pytest
 from stitch_mcp import doctor
 from stitch_mcp.cli import main
 from stitch_mcp.config import load_config
+from stitch_tools.compile import headers
+from stitch_tools.errors import EnvironmentMissingError
+from stitch_tools.processes import interpreter as interpreters
+from stitch_tools.processes.interpreter import Interpreter
 
 
 def statuses(items: list[doctor.Item]) -> dict[str, str]:
@@ -48,6 +52,36 @@ def test_an_interpreter_without_torch_fails_with_the_fix(tmp_path: Path) -> None
     item = next(item for item in seen.items if item.name == "target interpreter")
     assert (item.status, seen.can_solve_cpu) == ("failed", False)
     assert "torch" in item.fix
+
+
+def test_libraries_are_looked_for_where_a_build_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Our own environment may lack what lies in that of the target interpreter."""
+    other = Interpreter(str(tmp_path / "bin" / "python"), "3.12.0", "2.6.0", "option")
+    for place in ("include/dnnl.h", "lib/libdnnl.so.3", "bin/python"):
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        (tmp_path / place).write_bytes(b"")
+    Path(other.path).write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
+    Path(other.path).chmod(0o755)
+    cublas = tmp_path / "lib" / "python3.12" / "site-packages" / "nvidia" / "cublas" / "include"
+    cublas.mkdir(parents=True)
+    (cublas / "cublasLt.h").write_bytes(b"")
+
+    def no_nvcc(env: object = None) -> None:
+        raise EnvironmentMissingError("no CUDA compiler was found (nvcc)", hint="")
+
+    def found(option: str | None, workspace: Path) -> Interpreter:
+        del option, workspace
+        return other
+
+    # A toolkit would come before the wheels of an interpreter.
+    monkeypatch.setattr(headers, "find_nvcc", no_nvcc)
+    monkeypatch.setattr(interpreters, "find_interpreter", found)
+    items = {item.name: item for item in doctor.examine(load_config({"workspace": str(tmp_path)})).items}
+    assert items["oneDNN"].status == items["cuBLASLt"].status == "ok"
+    assert str(tmp_path / "include") in items["oneDNN"].detail
+    assert str(cublas) in items["cuBLASLt"].detail
 
 
 def test_how_tensors_travel_is_named_with_the_reason() -> None:
