@@ -17,11 +17,13 @@ from stitch_tools.models import Fact
 from stitch_tools.store import can_write
 
 if TYPE_CHECKING:
+    from stitch_tools.compile.toolchain import Compiler
     from stitch_tools.processes.interpreter import Interpreter
     from stitch_tools.processes.session import TargetSession
 
 Status = Literal["ok", "warning", "optional", "missing", "failed"]
 _LITTLE_DISK_BYTES = 2 << 30
+_OWN_PROFILING = "it is for profiles that you make yourself: no command here runs it"
 
 
 class Item(Fact):
@@ -56,18 +58,18 @@ def examine(config: Config, emit: Callable[[str], None] | None = None) -> Diagno
     prefixes = () if isinstance(interpreter, StitchError) else (interpreter.prefix,)
     # Torch takes seconds to import: all that does not need it is looked at meanwhile.
     with ThreadPoolExecutor(1) as pool:
-        looking = pool.submit(_tool_items, prefixes)
+        looking = pool.submit(_tool_items, config, prefixes)
         target_items, torch_cuda = _target_items(config, interpreter)
         tools = looking.result()
     say("looking for GPUs and profilers")
-    items = [*tools, *target_items, *_gpu_items(torch_cuda), *_profiler_items(), *_disk_items(config)]
+    items = [*tools, *target_items, *_gpu_items(config, torch_cuda), *_profiler_items(), *_disk_items(config)]
     items += [
         Item(name="settings", status="warning", detail=text) for text in unknown_environment(os.environ)
     ]
     status = {item.name: item.status for item in items}
     usable = ("ok", "warning")
     runs = all(status.get(name) in usable for name in ("platform", "target interpreter", "isolation"))
-    builds_cuda = status.get("nvcc") == "ok" and status.get("nvcc host compiler") != "failed"
+    builds_cuda = status.get("nvcc") == status.get("nvcc host compiler") == "ok"
     return Diagnosis(
         items=tuple(items),
         can_solve_cpu=runs and status.get("C++ compiler") == "ok",
@@ -76,8 +78,19 @@ def examine(config: Config, emit: Callable[[str], None] | None = None) -> Diagno
     )
 
 
-def _tool_items(prefixes: Sequence[Path]) -> list[Item]:
-    return [_platform_item(), _cpu_item(), _python_item(), *_compiler_items(), *_library_items(prefixes)]
+def _tool_items(config: Config, prefixes: Sequence[Path]) -> list[Item]:
+    return [
+        _platform_item(),
+        _cpu_item(),
+        _python_item(),
+        *_compiler_items(config),
+        *_library_items(prefixes),
+    ]
+
+
+def _cuda_status(config: Config) -> Status:
+    """What it means that something is not there which programs for a GPU alone need."""
+    return "optional" if config.target == "cpu" else "missing"
 
 
 def _silent(sentence: str) -> None:
@@ -109,8 +122,8 @@ def _python_item() -> Item:
     return Item(name="our Python", status="ok", detail=f"{platform.python_version()} ({sys.executable})")
 
 
-def _compiler_items() -> list[Item]:
-    from stitch_tools.compile.toolchain import cuda_root, find_cpp_compiler, find_nvcc, host_compiler_problem
+def _compiler_items(config: Config) -> list[Item]:
+    from stitch_tools.compile.toolchain import cuda_root, cxx_problem, find_cpp_compiler, find_nvcc
 
     items: list[Item] = []
     host = nvcc = None
@@ -119,18 +132,30 @@ def _compiler_items() -> list[Item]:
         items.append(Item(name="C++ compiler", status="ok", detail=f"{host.version_line} ({host.path})"))
     except EnvironmentMissingError as error:
         items.append(_failure("C++ compiler", error))
+    if host is not None and (passed_over := cxx_problem()):
+        detail = f"{passed_over}; {host.path} is used in its place"
+        items.append(Item(name="CXX", status="warning", detail=detail, fix="unset CXX, or set STITCH_CXX"))
     try:
         nvcc = find_nvcc()
         items.append(Item(name="nvcc", status="ok", detail=f"{nvcc.version_line} ({cuda_root(nvcc)})"))
     except EnvironmentMissingError as error:
-        items.append(_failure("nvcc", error, "missing"))
-    if host is not None and nvcc is not None:
-        problem = host_compiler_problem(nvcc, host)
-        fix = "name an older host compiler with STITCH_CXX, or install a newer toolkit" if problem else ""
-        detail = problem or f"{host.path.name} {host.major} fits"
-        status: Status = "failed" if problem else "ok"
-        items.append(Item(name="nvcc host compiler", status=status, detail=detail, fix=fix))
-    return items
+        items.append(_failure("nvcc", error, _cuda_status(config)))
+    return [*items, _host_item(nvcc, host)] if nvcc is not None else items
+
+
+def _host_item(nvcc: "Compiler", host: "Compiler | None") -> Item:
+    """The compiler that nvcc leaves the host's code to: without it nothing is built for a GPU."""
+    from stitch_tools.compile.toolchain import host_compiler_problem
+
+    name = "nvcc host compiler"
+    if host is None:
+        fix = "see the C++ compiler: it is the same"
+        return Item(name=name, status="failed", detail="none: nvcc needs a C++ compiler beside it", fix=fix)
+    problem = host_compiler_problem(nvcc, host)
+    if problem is None:
+        return Item(name=name, status="ok", detail=f"{host.path.name} {host.major} fits")
+    fix = "name an older host compiler with STITCH_CXX, or install a newer toolkit"
+    return Item(name=name, status="failed", detail=problem, fix=fix)
 
 
 def _library_items(prefixes: Sequence[Path]) -> list[Item]:
@@ -169,9 +194,10 @@ def _target_items(config: Config, interpreter: "Interpreter | StitchError") -> t
 
     if isinstance(interpreter, StitchError):
         return [_failure("target interpreter", interpreter)], None
+    chosen = _chosen_by(interpreter.source, config)
     detail = (
         f"Python {interpreter.python_version}, torch {interpreter.torch_version} "
-        f"({interpreter.path}, by {interpreter.source})"
+        f"({interpreter.path}, {chosen})"
     )
     found = Item(name="target interpreter", status="ok", detail=detail)
     try:
@@ -180,6 +206,16 @@ def _target_items(config: Config, interpreter: "Interpreter | StitchError") -> t
             return [found, isolation, *_plane_items(session)], session.cuda_version
     except StitchError as error:
         return [found, _failure("isolation", error)], None
+
+
+def _chosen_by(source: str, config: Config) -> str:
+    """Why this interpreter is the target."""
+    words = {
+        "option": f"chosen by {config.origin('python')}",
+        "set-up": "found by scripts/setup",
+        "own": "the one that runs stitch-mcp",
+    }
+    return words.get(source, f"found by {source}")
 
 
 def _plane_items(session: "TargetSession") -> list[Item]:
@@ -212,16 +248,17 @@ def isolation_item(level: str, reason: str) -> Item:
     return Item(name="isolation", status="warning", detail=f"{level}: {reason}", fix=fix)
 
 
-def _gpu_items(torch_cuda: str | None) -> list[Item]:
+def _gpu_items(config: Config, torch_cuda: str | None) -> list[Item]:
     from stitch_tools.compile.toolchain import find_nvcc
     from stitch_tools.device import find_gpus
 
     search = find_gpus()
     if not search.gpus:
         detail = f"none: {search.problem}; cuda programs are built and stay unmeasured"
-        return [
-            Item(name="GPU", status="missing", detail=detail, fix="use --target cpu, or a machine with one")
-        ]
+        fix = "use --target cpu, or a machine with one"
+        if config.target == "cpu":
+            fix = "nothing has to be done for --target cpu"
+        return [Item(name="GPU", status=_cuda_status(config), detail=detail, fix=fix)]
     names = ", ".join(f"{gpu.name} ({gpu.arch})" for gpu in search.gpus)
     detail = f"{names}; driver {search.driver or 'unknown'}, runs CUDA {search.driver_cuda or 'unknown'}"
     try:
@@ -264,7 +301,7 @@ def _major(version: str) -> int:
 
 def _profiler_items() -> list[Item]:
     ncu = shutil.which("ncu")
-    fix = "install the CUDA toolkit's Nsight Compute; only profiling needs it"
+    fix = f"install the CUDA toolkit's Nsight Compute; {_OWN_PROFILING}"
     if ncu:
         found = Item(name="ncu", status="ok", detail=ncu)
     else:
@@ -279,7 +316,7 @@ def nsys_item(nsys: str | None, *, has_libdw: bool) -> Item:
     The Nsight Systems that comes inside Nsight Compute leaves a `.qdstrm` unless libdw can be loaded.
     """
     if nsys is None:
-        fix = "install Nsight Systems; only profiling needs it"
+        fix = f"install Nsight Systems; {_OWN_PROFILING}"
         return Item(name="nsys", status="optional", detail="not found", fix=fix)
     if not has_libdw:
         detail = f"{nsys}, but libdw.so.1 is missing: it would leave a .qdstrm and no report"

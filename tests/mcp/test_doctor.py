@@ -8,6 +8,7 @@ import pytest
 from stitch_mcp import doctor
 from stitch_mcp.cli import main
 from stitch_mcp.config import load_config
+from stitch_tools import device
 from stitch_tools.compile import headers
 from stitch_tools.errors import EnvironmentMissingError
 from stitch_tools.processes import interpreter as interpreters
@@ -82,6 +83,40 @@ def test_libraries_are_looked_for_where_a_build_looks(
     assert items["oneDNN"].status == items["cuBLASLt"].status == "ok"
     assert str(tmp_path / "include") in items["oneDNN"].detail
     assert str(cublas) in items["cuBLASLt"].detail
+
+
+NVCC = """#!/bin/sh
+echo 'nvcc: NVIDIA (R) Cuda compiler driver'
+echo 'Cuda compilation tools, release 13.0, V13.0.48'
+"""
+
+
+def test_nvcc_without_a_host_compiler_builds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nvcc = tmp_path / "bin" / "nvcc"
+    nvcc.parent.mkdir()
+    nvcc.write_text(NVCC, encoding="utf-8")
+    nvcc.chmod(0o755)
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    monkeypatch.setenv("CXX", "/nope")
+    monkeypatch.delenv("STITCH_CXX", raising=False)
+    config = load_config({"workspace": str(tmp_path), "python": "/nope", "target": "cuda:sm_90"})
+    seen = doctor.examine(config)
+    items = {item.name: item for item in seen.items}
+    assert (items["nvcc"].status, items["nvcc host compiler"].status) == ("ok", "failed")
+    assert items["C++ compiler"].status == "failed"
+    assert "CXX=/nope" in items["C++ compiler"].detail
+    assert not seen.can_build_cuda
+
+
+@pytest.mark.parametrize(("target", "status"), [("cpu", "optional"), ("cuda:sm_90", "missing")])
+def test_what_only_a_gpu_needs_is_no_defect_for_a_cpu(
+    target: str, status: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(device, "find_gpus", lambda: device.GpuSearch((), None, None, "no driver"))
+    config = load_config({"workspace": str(tmp_path), "python": "/nope", "target": target})
+    items = {item.name: item for item in doctor.examine(config).items}
+    assert items["GPU"].status == status
+    assert "only profiling needs it" not in items["ncu"].fix
 
 
 def test_how_tensors_travel_is_named_with_the_reason() -> None:

@@ -7,6 +7,7 @@ import pytest
 from stitch_tools.compile.toolchain import (
     Compiler,
     cuda_root,
+    cxx_problem,
     find_cpp_compiler,
     find_nvcc,
     host_compiler_problem,
@@ -75,6 +76,26 @@ def test_no_compiler_at_all_says_how_to_install_one(tmp_path: Path) -> None:
 def test_a_chosen_compiler_that_is_not_there_is_named() -> None:
     with pytest.raises(EnvironmentMissingError, match="STITCH_CXX=/nowhere/g"):
         find_cpp_compiler({"STITCH_CXX": "/nowhere/g++", "PATH": "/usr/bin"})
+
+
+def test_a_cxx_that_is_not_there_is_named(tmp_path: Path) -> None:
+    fake_compiler(tmp_path, "g++", GCC_TEXT.format(version="12.1.0"))
+    with pytest.raises(
+        EnvironmentMissingError, match="CXX=/nope names a program that is not there"
+    ) as caught:
+        find_cpp_compiler({"CXX": "/nope", "PATH": str(tmp_path)})
+    assert "unset CXX" in caught.value.hint
+
+
+def test_a_cxx_of_another_kind_is_passed_over_and_told(tmp_path: Path) -> None:
+    """It may be set for builds that have nothing to do with us."""
+    other = fake_compiler(tmp_path, "icpx", "Some other compiler 2025.1\n")
+    real = fake_compiler(tmp_path, "g++", GCC_TEXT.format(version="12.1.0"))
+    env = {"CXX": str(other), "PATH": str(tmp_path)}
+    assert find_cpp_compiler(env).path == real
+    assert f"CXX={other} is not a g++ or clang++" in (cxx_problem(env) or "")
+    assert cxx_problem({**env, "STITCH_CXX": str(real)}) is None
+    assert cxx_problem({**env, "CXX": str(real)}) is None
 
 
 def test_a_program_that_is_no_compiler_is_not_taken_for_one(tmp_path: Path) -> None:

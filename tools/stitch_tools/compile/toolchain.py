@@ -61,9 +61,11 @@ class Compiler:
 def find_cpp_compiler(env: Mapping[str, str] | None = None) -> Compiler:
     """The C++ compiler: STITCH_CXX, else CXX, else g++ or clang++ on PATH, newest numbered g++ last.
 
+    A CXX that is no g++ or clang++ may be meant for other builds: it is passed over.
+
     Raises:
-        EnvironmentMissingError: there is none, or only ones that are too old or lack OpenMP; the hint says
-            how to get one.
+        EnvironmentMissingError: there is none, or only ones that are too old or lack OpenMP, or STITCH_CXX or
+            CXX names a program that is not there; the hint says how to get one.
     """
     env = os.environ if env is None else env
     chosen = env.get("STITCH_CXX", "").strip()
@@ -75,6 +77,7 @@ def find_cpp_compiler(env: Mapping[str, str] | None = None) -> Compiler:
             )
         _refuse_unfit(compiler)
         return compiler
+    _refuse_missing_cxx(env)
     unfit: Compiler | None = None
     for command in _candidate_commands(env):
         compiler = _probe(command)
@@ -86,6 +89,19 @@ def find_cpp_compiler(env: Mapping[str, str] | None = None) -> Compiler:
     if unfit is not None:
         _refuse_unfit(unfit)
     raise EnvironmentMissingError("no C++ compiler was found (g++ or clang++)", hint=INSTALL_CPP)
+
+
+def cxx_problem(env: Mapping[str, str] | None = None) -> str | None:
+    """Why the compiler that CXX names is passed over; None where it is taken, or none is named."""
+    env = os.environ if env is None else env
+    cxx = env.get("CXX", "").strip()
+    if not cxx or env.get("STITCH_CXX", "").strip():
+        return None
+    compiler = _probe(_split_command(cxx, env))
+    if compiler is None:
+        return f"CXX={cxx} is not a g++ or clang++ that runs"
+    problem = _problem(compiler)
+    return f"CXX={cxx}: {problem[0]}" if problem else None
 
 
 def find_nvcc(env: Mapping[str, str] | None = None) -> Compiler:
@@ -157,6 +173,16 @@ def _candidate_commands(env: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
         found = shutil.which(name, path=env.get("PATH"))
         if found is not None:
             yield (found,)
+
+
+def _refuse_missing_cxx(env: Mapping[str, str]) -> None:
+    """Refuse a CXX whose program is not there: whoever set it would not want another one in silence."""
+    cxx = env.get("CXX", "").strip()
+    if cxx and shutil.which(_split_command(cxx, env)[0]) is None:
+        raise EnvironmentMissingError(
+            f"CXX={cxx} names a program that is not there",
+            hint="unset CXX, or name a g++ or clang++ with it, or with STITCH_CXX for stitch-mcp alone",
+        )
 
 
 def _split_command(text: str, env: Mapping[str, str]) -> tuple[str, ...]:
