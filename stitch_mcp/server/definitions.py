@@ -1,15 +1,13 @@
 """What the lists of the protocol show: tools, resources, templates and prompts."""
 
-from collections.abc import Sequence
-
 import mcp_types as types
 
-from stitch_mcp.server.prompts import PROMPTS
+from stitch_mcp.server.offers import fitting, offered, offered_prompts
 from stitch_mcp.server.resources import FIXED, TEMPLATES
 from stitch_mcp.server.room import Room
 from stitch_mcp.server.schema import tool_schema
 from stitch_mcp.server.tool import Tool
-from stitch_mcp.server.tools import TOOLS, find_tool
+from stitch_mcp.server.tools import find_tool
 
 _TASK_OR_NOT = types.ToolExecution(task_support="optional")
 """How a tool says that it may be called as a task."""
@@ -17,26 +15,15 @@ _TASK_OR_NOT = types.ToolExecution(task_support="optional")
 
 def tool_definitions(room: Room, *, with_tasks: bool = False) -> list[types.Tool]:
     """The tools as `tools/list` shows them; `with_tasks`: to clients whose protocol has core tasks."""
-    return [definition(find_tool(name), with_tasks=with_tasks) for name in offered(room)]
+    return [definition(find_tool(name), room, with_tasks=with_tasks) for name in offered(room)]
 
 
-def offered(room: Room) -> Sequence[str]:
-    """Names of the tools that this server offers."""
-    tools = [find_tool(name) for name in TOOLS]
-    return [
-        tool.name
-        for tool in tools
-        if (tool.read_only or not room.read_only)
-        and (tool.toolset in room.toolsets or tool.toolset == "read")
-    ]
-
-
-def definition(tool: Tool, *, with_tasks: bool) -> types.Tool:
+def definition(tool: Tool, room: Room, *, with_tasks: bool) -> types.Tool:
     """A tool as `tools/list` shows it."""
     return types.Tool(
         name=tool.name,
         title=tool.title,
-        description=tool.description,
+        description=fitting(room, tool.description),
         input_schema=tool_schema(tool.request),
         output_schema=tool_schema(tool.answer, output=True),
         execution=_TASK_OR_NOT if with_tasks and tool.work else None,
@@ -66,8 +53,8 @@ def template_definitions() -> list[types.ResourceTemplate]:
     ]
 
 
-def prompt_definitions() -> list[types.Prompt]:
-    """The prompts with their arguments."""
+def prompt_definitions(room: Room) -> list[types.Prompt]:
+    """The prompts that this server's tools can follow, with their arguments."""
     return [
         types.Prompt(
             name=prompt.name,
@@ -78,5 +65,5 @@ def prompt_definitions() -> list[types.Prompt]:
                 for row in prompt.arguments
             ],
         )
-        for prompt in PROMPTS
+        for prompt in offered_prompts(room)
     ]

@@ -5,6 +5,7 @@ from typing import Any
 
 from stitch_mcp.jobs.folder import JobFolder
 from stitch_mcp.jobs.state import JobState
+from stitch_mcp.server.offers import fitting, offered
 from stitch_mcp.server.room import Room
 from stitch_mcp.server.tool import Answer, NextStep, Tool
 from stitch_mcp.server.tools import find_tool
@@ -23,7 +24,7 @@ def tool_answer(room: Room, state: JobState) -> Answer:
         return found.model_copy(update={"job_id": state.job_id})
     return model(
         status=state.status,
-        message=_message(state),
+        message=_message(room, state),
         job_id=state.job_id,
         run_id=state.run_id,
         next_steps=_next(room, state),
@@ -40,7 +41,7 @@ def job_answer(room: Room, state: JobState) -> JobAnswer:
         steps = tool_answer(room, state).next_steps
     return JobAnswer(
         status=state.status,
-        message=_message(state),
+        message=_message(room, state),
         job_id=state.job_id,
         run_id=state.run_id,
         tool=state.tool,
@@ -50,12 +51,12 @@ def job_answer(room: Room, state: JobState) -> JobAnswer:
     )
 
 
-def _message(state: JobState) -> str:
+def _message(room: Room, state: JobState) -> str:
     if state.status == "working":
         return f"{state.tool} goes on: {state.progress}"
     if state.status == "completed":
         return str((state.result or {}).get("message", "done"))
-    return failure_words(find_tool(state.tool), state.message, state.hint)
+    return fitting(room, failure_words(find_tool(state.tool), state.message, state.hint))
 
 
 def failure_words(tool: Tool, message: str, hint: str) -> str:
@@ -71,7 +72,8 @@ def failure_words(tool: Tool, message: str, hint: str) -> str:
 
 def _next(room: Room, state: JobState) -> tuple[NextStep, ...]:
     if state.status == "working":
-        why = "wait for the result; cancel_job ends it"
+        ends = "; cancel_job ends it" if "cancel_job" in offered(room) else ""
+        why = f"wait for the result{ends}"
         return (NextStep(tool="get_job", arguments={"job_id": state.job_id}, why=why),)
     if state.status in ("interrupted", "cancelled", "failed"):
         arguments = JobFolder(room.supervisor.jobs, state.job_id).request().arguments

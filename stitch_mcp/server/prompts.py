@@ -73,5 +73,9 @@ def prompt_text(name: str, given: Mapping[str, str]) -> tuple[Prompt, str]:
     values = {key: (given.get(key) or argument.default)[:_MAX_VALUE_CHARS] for key, argument in known.items()}
     if values.get("goal"):
         values["goal"] = f"; the goal is: {values['goal']}"
-    template = files("stitch_mcp.server").joinpath("texts", f"{name}.md").read_text(encoding="utf-8")
-    return prompt, template.format(**values)
+    return prompt, template_of(name).format(**values)
+
+
+def template_of(name: str) -> str:
+    """A prompt's text before its arguments are filled in."""
+    return files("stitch_mcp.server").joinpath("texts", f"{name}.md").read_text(encoding="utf-8")

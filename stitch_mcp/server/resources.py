@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from stitch_mcp.server.artifacts import Artifact, find_artifact
+from stitch_mcp.server.offers import fitting
 from stitch_mcp.server.room import Room
 from stitch_mcp.server.schema import tool_schema
 from stitch_tools.errors import UsageError
@@ -92,7 +93,9 @@ def read_resource(room: Room, uri: str) -> tuple[str, str]:
     """
     for fixed in FIXED:
         if uri == fixed.uri:
-            return fixed.mime_type, fixed.read()
+            return fixed.mime_type, fitting(
+                room, fixed.read()
+            ) if fixed.mime_type == "text/markdown" else fixed.read()
     match = _URI.fullmatch(uri)
     if match is None:
         raise UsageError(

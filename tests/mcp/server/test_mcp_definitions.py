@@ -7,7 +7,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from stitch_mcp.server.definitions import offered
+from stitch_mcp.server.definitions import prompt_definitions, tool_definitions
+from stitch_mcp.server.offers import fitting, instructions, named_tools, offered
 from stitch_mcp.server.prompts import PROMPTS, prompt_text
 from stitch_mcp.server.published import BEGIN, definitions, sizes, snapshot, with_table
 from stitch_mcp.server.resources import FIXED
@@ -66,6 +67,35 @@ def test_read_only_and_toolsets_leave_tools_out(tmp_path: Path) -> None:
     for wrong in ("", "solve,all"):
         with pytest.raises(UsageError):
             parse_toolsets(wrong)
+
+
+@pytest.mark.parametrize("toolsets", [None, "steps", "solve"])
+@pytest.mark.parametrize("read_only", [False, True])
+def test_no_words_tell_to_call_what_is_not_offered(
+    tmp_path: Path, toolsets: str | None, read_only: bool
+) -> None:
+    room = open_room({"workspace": tmp_path}, read_only=read_only, toolsets=parse_toolsets(toolsets))
+    here = set(offered(room))
+    assert here.issuperset(named_tools(instructions(room)))
+    for prompt in prompt_definitions(room):
+        _, text = prompt_text(prompt.name, {row.name: "x" for row in prompt.arguments or ()})
+        assert here.issuperset(named_tools(text)), prompt.name
+    for tool in tool_definitions(room):
+        told, _, remark = (tool.description or "").partition(" (Not offered by this server: ")
+        lacking = [name for name in named_tools(told) if name not in here]
+        assert remark == (f"{', '.join(lacking)}.)" if lacking else "")
+    assert bool(prompt_definitions(room)) is (toolsets != "solve" and not read_only)
+
+
+def test_a_verb_is_no_tool() -> None:
+    assert named_tools("solve the task again with `stitch-mcp solve REF`") == ()
+    assert named_tools("call solve, or analyze_reference") == ("analyze_reference", "solve")
+
+
+def test_a_text_says_which_of_its_tools_are_missing(tmp_path: Path) -> None:
+    room = open_room({"workspace": tmp_path}, read_only=True)
+    told = fitting(room, "open one with analyze_reference")
+    assert told == "open one with analyze_reference (Not offered by this server: analyze_reference.)"
 
 
 def test_server_json_has_what_the_registry_asks_of_a_package() -> None:

@@ -51,6 +51,17 @@ async def test_a_refusal_names_arguments_and_begins_no_job(
     assert "untrusted" not in answer
 
 
+async def test_next_steps_name_only_what_is_offered(workspace: Path) -> None:
+    room = open_room({"workspace": workspace}, read_only=True)
+    async with Client(build_server(room), mode="2026-07-28") as client:
+        answer = (await client.call_tool("inspect_environment", {"wait_s": 45})).structured_content
+        assert answer["status"] == "completed", answer
+        assert "next_steps" not in answer
+        refused = (await client.call_tool("review_program", {"run_id": "nope"})).structured_content
+        assert "Not offered by this server: analyze_reference" in refused["message"]
+        assert (await client.list_prompts()).prompts == []
+
+
 @pytest.mark.parametrize(
     ("tool", "arguments", "code", "step"),
     [
