@@ -6,6 +6,8 @@ from stitch_mcp.commands import resume_command
 from stitch_planner.runs import Workspace, has_whole_certificate, read_state
 from stitch_tools.certificate import Archive, read_certificate, read_contents, signed, write_certificate
 from stitch_tools.errors import CertificateError, UsageError
+from stitch_tools.events import lock_path
+from stitch_tools.locks import holder
 from stitch_tools.models import Fact
 from stitch_tools.signature import public_key_hex
 from stitch_tools.store import write_atomically
@@ -109,6 +111,11 @@ def export_certificate(
     """
     folder = Workspace(root).run_folder(run_id)
     state = read_state(folder)
+    by = holder(lock_path(folder / "events.jsonl")) if state.finished is None else ""
+    if state.certificate is None and by:
+        raise UsageError(
+            f"run {folder.name} has no certificate yet: it is running, {by}", hint="wait for its end"
+        )
     if state.certificate is None:
         status = state.finished.status if state.finished else "not finished"
         hint = "only accepted programs are certified" if state.finished else resume_command(root, folder.name)

@@ -5,7 +5,7 @@ They are recorded with the same events as those of `solve`, so that either goes 
 
 import contextlib
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -23,6 +23,7 @@ from stitch_planner.run_events import (
 from stitch_planner.runs import Run, Workspace, lost_step
 from stitch_planner.sentences import explain
 from stitch_tools.errors import LockedError, StoreError, UsageError
+from stitch_tools.events import Event
 from stitch_tools.models import Bench, Build, Check, Program, Task
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def record_program(run: Run, program: Program) -> None:
         if run.state.stopped is not None:
             run.record(RunResumed(step="program"))
         return
-    known = [event for event in _all_events(run) if event.program_id == program.program_id]
+    known = [event for event in _programs_events(run.log.events) if event.program_id == program.program_id]
     last = _last(known, ProgramWritten)
     run.record(last or ProgramWritten(program=run.store.put_fact(program), program_id=program.program_id))
     for kind in (BuildFinished, CheckFinished, BenchFinished):
@@ -102,17 +103,40 @@ def accepted_check(run: Run, program: Program) -> Check:
     """
     record_program(run, program)
     event = run.state.check
-    if event is None or event.status != "accepted":
-        found = f"its check says {event.status}" if event else "it was not checked in this run"
+    if event is None:
         raise UsageError(
-            f"program {program.program_id[:16]} is not accepted: {found}", hint="call check_program first"
+            f"program {program.program_id[:16]} is not accepted: it was not checked in this run",
+            hint="call check_program first",
+        )
+    if event.status != "accepted":
+        others = accepted_programs(run.log.events)
+        instead = f", or name program {others[0][:16]}, which was accepted in this run" if others else ""
+        raise UsageError(
+            f"program {program.program_id[:16]} is not accepted: its check says {event.status}",
+            hint=f"mend it and check it again{instead}",
         )
     return run.store.get_fact(event.check, Check)
 
 
+def verdicts(events: Iterable[Event]) -> dict[str, str]:
+    """The last verdict on each program that was checked in a run, by program id, the newest last."""
+    found: dict[str, str] = {}
+    for event in _programs_events(events):
+        if isinstance(event, CheckFinished):
+            found.pop(event.program_id, None)
+            found[event.program_id] = event.status
+    return found
+
+
+def accepted_programs(events: Iterable[Event]) -> list[str]:
+    """Ids of the programs that a run accepted, the newest first."""
+    found = verdicts(events)
+    return [program_id for program_id in reversed(found) if found[program_id] == "accepted"]
+
+
 def known_of(run: Run, program_id: str) -> tuple[Build | None, Check | None, Bench | None]:
     """The last build, check and timing of the program in this run; None where there was none."""
-    known = [event for event in _all_events(run) if event.program_id == program_id]
+    known = [event for event in _programs_events(run.log.events) if event.program_id == program_id]
     build, check = _last(known, BuildFinished), _last(known, CheckFinished)
     bench = _last(known, BenchFinished)
     store = run.store
@@ -181,9 +205,37 @@ def stitch_anew(run: Run, task: Task, interpreter: "Interpreter", emit: Callable
         write_program(work)
 
 
-def _all_events(run: Run) -> list[ProgramWritten | BuildFinished | CheckFinished | BenchFinished]:
+def take_usable(run: Run, task: Task, interpreter: "Interpreter", emit: Callable[[str], None]) -> None:
+    """Put another program in the place of one that does not build or was not accepted.
+
+    The newest that was accepted in this run, else one that the stitcher writes. A run without a program, or
+    with one that is not judged yet, stays as it is.
+
+    Raises:
+        StitchFailedError: the stitcher has no template for an operation of the graph.
+        StoreError: the accepted program is missing or damaged.
+    """
+    program, check = run.state.program, run.state.check
+    rejected = check is not None and check.status != "accepted"
+    built = run.state.build is None or run.state.build.ok
+    if program is None or (built and not rejected):
+        return
+    accepted = accepted_programs(run.log.events)
+    if not accepted:
+        stitch_anew(run, task, interpreter, emit)
+        return
+    emit(f"going on with program {accepted[0][:16]}, which was accepted in this run")
+    known = [event for event in _programs_events(run.log.events) if event.program_id == accepted[0]]
+    written = _last(known, ProgramWritten)
+    assert written is not None, "a program is written before it is checked"
+    record_program(run, run.store.get_fact(written.program, Program))
+
+
+def _programs_events(
+    events: Iterable[Event],
+) -> list[ProgramWritten | BuildFinished | CheckFinished | BenchFinished]:
     found: list[ProgramWritten | BuildFinished | CheckFinished | BenchFinished] = []
-    for event in run.log.events:
+    for event in events:
         kind = KINDS.get(event.kind)
         if kind in (ProgramWritten, BuildFinished, CheckFinished, BenchFinished):
             found.append(kind.model_validate(event.payload))  # pyright: ignore[reportArgumentType]

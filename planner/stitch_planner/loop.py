@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from stitch_planner.join import OUTSIDE, take_usable
 from stitch_planner.run_events import RunFinished, RunResumed, RunStarted, RunStopped, kind_of
 from stitch_planner.runs import Run, Workspace, lost_step, started
 from stitch_planner.steps import SOURCES_FOLDER, STEPS, Work
@@ -140,6 +141,8 @@ def solve(
     opened = begin(request, workspace, on_event)
     try:
         lost = lost_step(opened.run) if request.resume else None
+        if request.resume and lost is None:
+            _replace_rejected(opened, emit or _silent)
         if opened.run.state.finished is None or lost is not None:
             budget = _Budget(stop or threading.Event(), end_s, request)
             _advance(opened, request, emit or _silent, budget, lost)
@@ -245,6 +248,13 @@ def _resume(request: SolveRequest, workspace: Workspace, on_event: OnEvent) -> _
         run.close()
         raise
     return _Opened(run, task, target, interpreter)
+
+
+def _replace_rejected(opened: _Opened, emit: Emit) -> None:
+    """Where an outside agent left a program that was not accepted, go on with one that can be."""
+    run = opened.run
+    if run.state.finished is None and started(run.state).coder == OUTSIDE:
+        take_usable(run, opened.task, opened.interpreter, emit)
 
 
 def _begun_task(run: Run, first: RunStarted, request: SolveRequest) -> Task:

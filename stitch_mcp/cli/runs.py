@@ -7,6 +7,7 @@ import click
 
 from stitch_mcp.cli.options import json_option, settings, workspace_option
 from stitch_mcp.cli.output import Output
+from stitch_mcp.commands import program_name
 from stitch_mcp.report import Section, one_line
 
 if TYPE_CHECKING:
@@ -106,6 +107,10 @@ def _how_to_go_on(seen: "RunView", command: str) -> list[str]:
     if seen.running:
         return ["running: a process works on it now"]
     go_on = f"go on with: {command}"
+    if seen.status == "open" and seen.check is not None and seen.check.status != "accepted":
+        what = f"not finished; its newest program is {seen.check.status}"
+        others = "one that was accepted in this run, else with one that the stitcher writes"
+        return [f"{what}; {go_on}; it continues with {others}"]
     if seen.status == "open":
         return [f"not finished{': ' + seen.message if seen.message else ''}; {go_on}"]
     if seen.stopped is None:
@@ -115,5 +120,10 @@ def _how_to_go_on(seen: "RunView", command: str) -> list[str]:
         lines.append(f"next: {seen.stopped.hint}")
     if seen.stopped.code == StitchFailedError.code:
         # The same reference gives the same graph, for which the same stitcher writes no program either.
-        return lines
+        anew = f"{program_name()} solve REF"
+        own = f"{program_name()} check REF PROGRAM"
+        return [
+            *lines,
+            f"resuming it cannot help: change the reference, then {anew}; or judge your own: {own}",
+        ]
     return [*lines, f"once that is mended, {go_on}; a reference that was changed is solved anew"]

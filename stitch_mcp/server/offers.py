@@ -14,7 +14,10 @@ _NAMES = re.compile(
     rf"\b({'|'.join(name for name in TOOLS if name != _VERB)})\b|(?:`|\b(?:call|or|then) ){_VERB}\b"
 )
 
-_STEPS = "Start with inspect_environment, then analyze_reference, and follow each result's `next_steps`, best first"
+_STEPS = (
+    "Start with inspect_environment, then analyze_reference, and follow `next_steps` of each result, "
+    "best first"
+)
 _WAIT = "Slow tools answer `working` with a job_id for get_job."
 
 

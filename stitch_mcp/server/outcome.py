@@ -1,5 +1,6 @@
 """Job states as answers: a result, a sign of life, or a failure with what to do next."""
 
+import contextlib
 import re
 from typing import Any
 
@@ -10,6 +11,10 @@ from stitch_mcp.server.room import Room
 from stitch_mcp.server.tool import Answer, NextStep, Tool
 from stitch_mcp.server.tools import find_tool
 from stitch_mcp.server.tools.get_job import JobAnswer
+from stitch_planner.join import verdicts
+from stitch_tools.errors import StitchError
+from stitch_tools.events import read_events
+from stitch_tools.models import Program
 
 _CALLERS_FAULTS = ("usage", "task")
 
@@ -78,7 +83,7 @@ def _next(room: Room, state: JobState) -> tuple[NextStep, ...]:
     if state.status in ("interrupted", "cancelled", "failed"):
         arguments = JobFolder(room.supervisor.jobs, state.job_id).request().arguments
         if state.error_code in _CALLERS_FAULTS:
-            return _mend(state.tool, arguments, at_reference=state.error_code == "task")
+            return _mend(room, state.tool, arguments, at_reference=state.error_code == "task")
         words = {
             "interrupted": "resume it",
             "cancelled": "start it again",
@@ -88,7 +93,15 @@ def _next(room: Room, state: JobState) -> tuple[NextStep, ...]:
     return ()
 
 
-def _mend(tool: str, arguments: dict[str, Any], *, at_reference: bool) -> tuple[NextStep, ...]:
+def _verdicts(room: Room, arguments: dict[str, Any]) -> dict[str, str]:
+    """Last verdict on each program of the run that a call names; empty where there is no such run."""
+    with contextlib.suppress(StitchError):
+        if arguments.get("run_id"):
+            return verdicts(read_events(room.workspace.run_folder(arguments["run_id"]) / "events.jsonl"))
+    return {}
+
+
+def _mend(room: Room, tool: str, arguments: dict[str, Any], *, at_reference: bool) -> tuple[NextStep, ...]:
     """What helps where the same call would fail again."""
     if "reference" in arguments:
         # It was named by content: the corrected file has to be read anew.
@@ -98,5 +111,29 @@ def _mend(tool: str, arguments: dict[str, Any], *, at_reference: bool) -> tuple[
         why = "correct the reference if needed; analyzing it opens another run"
         return (NextStep(tool="analyze_reference", arguments={"reference": "PATH.py"}, why=why),)
     if tool in ("benchmark_program", "certify_program") and "program" in arguments:
+        judged = _verdicts(room, arguments)
+        if arguments["program"] in judged:
+            return _instead(room, tool, arguments, judged)
         return (NextStep(tool="check_program", arguments=arguments, why="have the program accepted first"),)
     return (NextStep(tool=tool, arguments=arguments, why="call it again once `message` is dealt with"),)
+
+
+def _instead(
+    room: Room, tool: str, arguments: dict[str, Any], judged: dict[str, str]
+) -> tuple[NextStep, ...]:
+    """What helps where the program was judged already: an accepted one of the run, and mending this one."""
+    named, run_id = arguments["program"], arguments["run_id"]
+    accepted = [name for name in reversed(judged) if judged[name] == "accepted" and name != named]
+    others = tuple(
+        NextStep(tool=tool, arguments={**arguments, "program": name[:16]}, why="it was accepted in this run")
+        for name in accepted[:1]
+    )
+    main = "program.cpp"
+    with contextlib.suppress(StitchError):
+        main = room.workspace.store.get_fact(named, Program).main
+    mend = NextStep(
+        tool="compile_program",
+        arguments={"run_id": run_id, "files": {main: "MENDED SOURCE"}},
+        why="mend the program, build it, and check it again",
+    )
+    return (*others, mend)

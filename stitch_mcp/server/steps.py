@@ -5,7 +5,7 @@ from collections.abc import Generator
 
 from stitch_mcp.api import Captured
 from stitch_mcp.server.work import Work
-from stitch_planner.join import OUTSIDE, joined, stitch_anew
+from stitch_planner.join import OUTSIDE, joined, take_usable
 from stitch_planner.plan import Plan, try_plan
 from stitch_planner.run_events import GraphCaptured, PlanMade, ReferenceObserved, RunStopped
 from stitch_planner.runs import Run, read_state, started
@@ -114,11 +114,7 @@ def hand_over(work: Work, *, quick: bool, min_speedup: float | None) -> str:
         first = started(run.state)
         if (quick and not first.quick) or (min_speedup is not None and min_speedup != first.min_speedup):
             raise UsageError("a run keeps its `quick` and `min_speedup`", hint="leave them out")
-        program, check = run.state.program, run.state.check
-        rejected = check is not None and check.status != "accepted"
-        built = run.state.build is None or run.state.build.ok
-        if program is not None and (rejected or not built):
-            stitch_anew(run, work.task, work.desk.interpreter, work.say)
+        take_usable(run, work.task, work.desk.interpreter, work.say)
     return work.run_id
 
 

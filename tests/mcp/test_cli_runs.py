@@ -1,15 +1,27 @@
 """`runs list` and `runs show` of a run that did not reach its end."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from stitch_mcp.certificates import export_certificate
+from stitch_mcp.cli import main
 from stitch_mcp.cli.runs import reason_of
+from stitch_planner.join import OUTSIDE, record_check
+from stitch_planner.loop import begin_run
+from stitch_planner.runs import Workspace
+from stitch_tools.errors import UsageError
 from stitch_tools.events import lock_path
 from stitch_tools.locks import FileLock
+from stitch_tools.models import Check, Program, SourceFile, Task
+from stitch_tools.processes.interpreter import Interpreter
+
+TASK = Task(name="model", files=(), main="model.py")
+PYTHON = Interpreter("python3", "3.11.0", "2.13.0", "own")
 
 REFERENCE = """
 import torch
@@ -63,7 +75,38 @@ def test_a_failed_run_says_where_and_why_and_not_to_resume_what_cannot_be_stitch
     shown = call(tmp_path, "runs", "show", "last").stdout
     assert "failed at the step 'graph'" in shown
     assert "Write a ModelNew that updates them" in shown
-    assert "--resume" not in shown
+    # The run keeps its reference, for which there is no template: going on with it would end in the same way.
+    assert "solve --resume" not in shown
+    assert "resuming it cannot help" in shown
+    assert "check REF PROGRAM" in shown
+
+
+def test_a_run_that_goes_on_has_no_certificate_yet(tmp_path: Path) -> None:
+    run = begin_run(Workspace(tmp_path), TASK, PYTHON, coder="stitcher")
+    try:
+        with pytest.raises(UsageError, match=rf"it is running, process {os.getpid()} on ") as caught:
+            export_certificate(tmp_path, "last", None)
+        assert "wait" in caught.value.hint
+    finally:
+        run.close()
+    with pytest.raises(UsageError, match="not finished") as caught:
+        export_certificate(tmp_path, "last", None)
+    assert "solve --resume" in caught.value.hint
+
+
+def test_an_open_run_says_what_solve_does_with_its_rejected_program(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = begin_run(Workspace(tmp_path), TASK, PYTHON, coder=OUTSIDE)
+    file = SourceFile(path="program.cpp", sha256="a" * 64, size=1)
+    wrong = Program(format="native", target="cpu", files=(file,), main="program.cpp")
+    judged = Check(program_id=wrong.program_id, task_id=TASK.task_id, status="incorrect")
+    record_check(run, wrong, None, judged)
+    run.close()
+    assert main(["runs", "show", "last", "--workspace", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "its newest program is incorrect; go on with: " in shown
+    assert "one that the stitcher writes" in shown
 
 
 def test_a_run_that_failed_for_a_reason_that_can_be_mended_says_how_to_go_on(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from stitch_planner.join import (
     record_build,
     record_check,
     record_program,
+    take_usable,
 )
 from stitch_planner.loop import begin_run
 from stitch_planner.runs import Workspace, read_state, started
@@ -64,6 +65,29 @@ def test_a_program_that_comes_back_brings_what_was_known_of_it(tmp_path: Path, r
     assert started(state).coder == OUTSIDE
     assert state.program is not None
     assert state.program.program_id == good.program_id
+
+
+def test_the_accepted_program_is_named_and_taken_in_place_of_a_rejected_one(
+    tmp_path: Path, run_id: str
+) -> None:
+    good, bad = program("a"), program("b")
+    said: list[str] = []
+    with joined(Workspace(tmp_path), run_id) as run:
+        record_check(run, good, build(good), check(good, "accepted"))
+        record_check(run, bad, build(bad), check(bad, "incorrect"))
+        with pytest.raises(UsageError, match="its check says incorrect") as caught:
+            accepted_check(run, bad)
+        assert f"name program {good.program_id[:16]}, which was accepted" in caught.value.hint
+        assert "check_program" not in caught.value.hint, "that would end in the same way"
+        take_usable(run, TASK, PYTHON, said.append)
+        assert run.state.program is not None
+        assert run.state.program.program_id == good.program_id
+        assert run.state.check is not None
+        assert run.state.check.status == "accepted"
+        before = run.state.events
+        take_usable(run, TASK, PYTHON, said.append)
+        assert run.state.events == before
+    assert said == [f"going on with program {good.program_id[:16]}, which was accepted in this run"]
 
 
 def test_the_same_program_is_recorded_once(tmp_path: Path, run_id: str) -> None:

@@ -52,7 +52,7 @@ class FileLock:
                 except BlockingIOError as error:
                     if time.monotonic() >= deadline:
                         raise LockedError(
-                            f"{self.path.name} is held by {self._holder(handle)}",
+                            f"{self.path.name} is held by {_described(handle)}",
                             hint="wait for it, or stop that process",
                         ) from error
                     time.sleep(0.05)
@@ -115,13 +115,19 @@ class FileLock:
             os.ftruncate(handle, 0)
             os.pwrite(handle, text.encode("utf-8"), 0)
 
-    @staticmethod
-    def _holder(handle: int) -> str:
-        try:
-            holder = json.loads(os.pread(handle, 4096, 0))
-            return f"process {holder['pid']} on {holder['host']} ({holder['purpose'] or 'no purpose given'})"
-        except (ValueError, KeyError, TypeError):
-            return "another process"
+
+def holder(path: Path) -> str:
+    """Who holds the lock on `path`, as process, host and purpose; "" where nobody does."""
+    if not is_held(path):
+        return ""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return ""
+    try:
+        return _described(handle)
+    finally:
+        os.close(handle)
 
 
 def is_held(path: Path) -> bool:
@@ -142,3 +148,12 @@ def is_held(path: Path) -> bool:
     finally:
         os.close(handle)
     return False
+
+
+def _described(handle: int) -> str:
+    """The holder as it wrote itself down."""
+    try:
+        found = json.loads(os.pread(handle, 4096, 0))
+        return f"process {found['pid']} on {found['host']} ({found['purpose'] or 'no purpose given'})"
+    except (ValueError, KeyError, TypeError):
+        return "another process"

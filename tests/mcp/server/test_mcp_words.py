@@ -10,9 +10,14 @@ from mcp.client import Client
 
 from stitch_mcp.jobs.folder import JobFolder
 from stitch_mcp.jobs.state import JobRequest, JobState
+from stitch_mcp.programs import program_of_files
 from stitch_mcp.server.app import build_server
 from stitch_mcp.server.outcome import job_answer, tool_answer
 from stitch_mcp.server.room import Room, open_room
+from stitch_planner.join import OUTSIDE, record_check
+from stitch_planner.loop import begin_run
+from stitch_tools.models import Check, Task
+from stitch_tools.processes.interpreter import Interpreter
 
 pytestmark = pytest.mark.anyio
 HASH = "0" * 64
@@ -49,6 +54,27 @@ async def test_a_refusal_names_arguments_and_begins_no_job(
     assert "--" not in answer["message"], "flags are for the command line"
     assert "job_id" not in answer
     assert "untrusted" not in answer
+
+
+@pytest.mark.parametrize("tool", ["benchmark_program", "certify_program"])
+def test_a_judged_program_is_not_sent_to_its_check_again(room: Room, tool: str) -> None:
+    good, bad = (
+        program_of_files({"program.cpp": text}, room.workspace.store, target="cpu") for text in (b"a", b"b")
+    )
+    task = Task(name="model", files=(), main="model.py")
+    run = begin_run(room.workspace, task, Interpreter("python3", "3.11.0", "2.13.0", "own"), coder=OUTSIDE)
+    for row, status in ((good, "accepted"), (bad, "incorrect")):
+        found = {"program_id": row.program_id, "task_id": task.task_id, "status": status}
+        record_check(run, row, None, Check.model_validate(found))
+    run.close()
+    room.workspace.prepare()
+    arguments = {"run_id": run.run_id, "program": bad.program_id}
+    request = JobRequest(tool=tool, arguments=arguments)
+    JobFolder(room.supervisor.jobs, request.job_id).write_request(request)
+    state = JobState(job_id=request.job_id, tool=tool, status="failed", error_code="usage", message="no")
+    first, second = tool_answer(room, state).next_steps
+    assert (first.tool, first.arguments["program"]) == (tool, good.program_id[:16])
+    assert second.tool == "compile_program"
 
 
 async def test_next_steps_name_only_what_is_offered(workspace: Path) -> None:
