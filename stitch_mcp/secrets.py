@@ -6,9 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 _NAME = re.compile(
-    r"(^|_)(KEY|PAT|AUTH|COOKIE)S?($|_)|(APIKEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL)S?($|_)",
+    r"(^|_)(KEY|PAT|AUTH|COOKIE|DSN)S?($|_)"
+    r"|(APIKEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|PWD|CREDENTIAL|WEBHOOK)S?($|_)"
+    # Not a bypass, a compass, or the program that asks for a password.
+    r"|(?<!BY)(?<!COM)(?<!ASK)PASS($|_)",
     re.IGNORECASE,
 )
+_FOLDERS = frozenset({"PWD", "OLDPWD"})
+"""Where a shell notes its folders."""
 _IN_ADDRESS = re.compile(r"://[^/\s:@]*:([^/\s@]+)@")
 _FEWEST_CHARS = 8
 """A shorter value is as likely a word of ordinary text."""
@@ -18,8 +23,7 @@ def secrets_of(environ: Mapping[str, str]) -> dict[str, str]:
     """Secret values with the name of the variable that each comes from, the longest first."""
     found: dict[str, str] = {}
     for name, value in environ.items():
-        values = [value] if _NAME.search(name) else _IN_ADDRESS.findall(value)
-        for secret in values:
+        for secret in _parts(value) if _is_secret(name) else _IN_ADDRESS.findall(value):
             # As it stands, and as JSON writes it.
             for spelled in (secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]):
                 if len(secret) >= _FEWEST_CHARS:
@@ -27,9 +31,18 @@ def secrets_of(environ: Mapping[str, str]) -> dict[str, str]:
     return dict(sorted(found.items(), key=lambda item: -len(item[0])))
 
 
+def _is_secret(name: str) -> bool:
+    return name not in _FOLDERS and _NAME.search(name) is not None
+
+
+def _parts(value: str) -> list[str]:
+    """The value and each of its lines, which others quote alone; a newline may be written out, too."""
+    return [value, *(line.strip() for line in value.replace("\\n", "\n").splitlines())]
+
+
 def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment without the variables whose names say that they hold a secret."""
-    return {name: value for name, value in environ.items() if not _NAME.search(name)}
+    return {name: value for name, value in environ.items() if not _is_secret(name)}
 
 
 def blot(value: Any, secrets: Mapping[str, str]) -> Any:

@@ -129,12 +129,26 @@ async def test_a_secret_across_two_pages_is_blotted_out(workspace: Path) -> None
     assert "sk-cana" not in first["text"] + second["text"]
 
 
-@given(
-    name=st.sampled_from(["OPENAI_API_KEY", "GITHUB_PAT", "AWS_SECRET_ACCESS_KEY", "PGPASSWORD", "HF_TOKEN"])
+SECRET_NAMES = (
+    *("OPENAI_API_KEY", "GITHUB_PAT", "AWS_SECRET_ACCESS_KEY", "PGPASSWORD", "HF_TOKEN", "DB_PWD"),
+    *("MYSQL_PWD", "PGPASS", "SMTP_PASS", "SLACK_WEBHOOK", "SLACK_WEBHOOK_URL", "SENTRY_DSN"),
 )
+
+
+@given(name=st.sampled_from(SECRET_NAMES))
 def test_names_of_secrets_are_known(name: str) -> None:
-    environ = {name: CANARY, "PATH": "/usr/bin", "MONKEY": "not a secret", "KEYBOARD": "dvorak-intl"}
-    assert without_secrets(environ) == {key: environ[key] for key in ("PATH", "MONKEY", "KEYBOARD")}
+    plain = {
+        "PATH": "/usr/bin",
+        "MONKEY": "not a secret",
+        "KEYBOARD": "dvorak-intl",
+        "PWD": "/home/somebody",
+        "OLDPWD": "/home/somebody/else",
+        "CACHE_BYPASS": "not a secret",
+        "SSH_ASKPASS": "/usr/bin/ask",
+    }
+    environ = {name: CANARY, **plain}
+    assert without_secrets(environ) == plain
+    assert set(secrets_of(environ).values()) == {name}
     assert blot([f"x{CANARY}y"], secrets_of(environ)) == [f"x<{name}>y"]
 
 
@@ -142,6 +156,13 @@ def test_a_secret_is_found_as_json_writes_it() -> None:
     secret = 'line one "quoted"\nline two'
     text = json.dumps({"a": secret})
     assert blot(text, secrets_of({"MY_SECRET": secret})) == '{"a": "<MY_SECRET>"}'
+
+
+@pytest.mark.parametrize("newline", ["\n", "\\n"])
+def test_a_line_of_a_secret_is_blotted_out_alone(newline: str) -> None:
+    secret = newline.join(["-----BEGIN KEY-----", CANARY, "short", "-----END KEY-----"])
+    told = blot(f"line 2 is {CANARY}, line 3 is short", secrets_of({"DEPLOY_KEY": secret}))
+    assert told == "line 2 is <DEPLOY_KEY>, line 3 is short"
 
 
 def test_every_tool_that_quotes_others_says_so() -> None:
