@@ -1,6 +1,7 @@
 """What is offered: small schemas, honest annotations, published as they are."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,23 @@ def test_the_tool_list_stays_small() -> None:
     found = sizes()
     assert found["inputs"] < 12_000
     assert found["whole"] < 24_000
+
+
+def test_documents_name_bounds_of_the_tool_list_not_sizes_that_change() -> None:
+    for page, words in (("mcp.md", ("12 kB", "24 kB")), ("benchmarks/mcp.md", ("12,000 B", "24,000 B"))):
+        text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+        assert all(f"less than {word}" in text or f"under {word}" in text for word in words), page
+        named = set(re.findall(r"\b\d[\d.,]* k?B\b", text)) - set(words)
+        assert not [size for size in named if re.match(r"(11|23)[.,]", size)], page
+
+
+def test_a_scenario_without_a_check_does_not_count_as_passed() -> None:
+    page = (ROOT / "docs" / "mcp-conformance.md").read_text(encoding="utf-8")
+    for part in page.split("## Conformance, ")[1:]:
+        rows = re.findall(r"^\| ([a-z0-9-]+) \| (\d+) \| (\d+|-) \|", part, re.MULTILINE)
+        whole = sum(passed != "0" and failed == "-" for _, passed, failed in rows)
+        empty = sum(passed == "0" and failed == "-" for _, passed, failed in rows)
+        assert f"- {whole} of {len(rows)} scenarios pass whole, {empty} made no check;" in part
 
 
 def test_published_definitions_are_those_of_the_server() -> None:
