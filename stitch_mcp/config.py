@@ -116,6 +116,20 @@ def find_workspace(flag: object, environ: Mapping[str, str], cwd: Path) -> tuple
     return platformdirs.user_data_path("stitch-mcp"), "user data folder"
 
 
+def require_workspace(config: Config) -> None:
+    """Refuse a workspace that was named and is not there: a typing error would leave a new folder behind.
+
+    Raises:
+        UsageError: it is none.
+    """
+    origin = config.origin("workspace")
+    if origin in ("--workspace", "STITCH_WORKSPACE") and not config.workspace.is_dir():
+        raise UsageError(
+            f"{origin} names a folder that is not there: {config.workspace}",
+            hint="make it first, or name another",
+        )
+
+
 def unknown_environment(environ: Mapping[str, str]) -> tuple[str, ...]:
     """One sentence per STITCH_* variable that looks like a misspelt setting; others may belong to others."""
     known = [f"STITCH_{name.upper()}" for name in SETTINGS]

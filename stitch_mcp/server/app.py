@@ -51,7 +51,7 @@ from stitch_mcp.server.tasks import (
 from stitch_mcp.server.tool import Answer, Request, SlowRequest, Tool
 from stitch_mcp.server.tools import find_tool
 from stitch_mcp.server.tools.get_job import GetJob, JobAnswer
-from stitch_tools.errors import StitchError, UsageError, WorkerError
+from stitch_tools.errors import StitchError, StoreError, UsageError, WorkerError
 
 Context = ServerRequestContext[Any, Any]
 _SHORTEST_POLL_S, _LONGEST_POLL_S = 0.02, 0.1
@@ -288,7 +288,12 @@ class _Served:
         if tool.reply is not None:
             return await anyio.to_thread.run_sync(tool.reply, request, room)
         assert isinstance(request, SlowRequest)
-        state = await anyio.to_thread.run_sync(_start, room, tool, request)
+        try:
+            state = await anyio.to_thread.run_sync(_start, room, tool, request)
+        except StoreError:
+            if tool.without_job is None:
+                raise
+            return await anyio.to_thread.run_sync(tool.without_job, request, room)
         tasks = takes_tasks(context)
         state = await self._wait(
             context, state, min(request.wait_s, HANDLE_AFTER_S) if tasks else request.wait_s

@@ -123,14 +123,16 @@ class _Guard:
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app = app
-        self._expected = f"Bearer {token}".encode()
+        self._expected = token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        given = Headers(scope=scope).get("authorization", "").encode("utf-8", "replace")
-        if scope["type"] == "http" and hmac.compare_digest(given, self._expected):
+        scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
+        # The scheme's name may be written in either case (RFC 7235).
+        same = hmac.compare_digest(given.strip(" ").encode("utf-8", "replace"), self._expected)
+        if scope["type"] == "http" and same and scheme.lower() == "bearer":
             await self._app(scope, receive, send)
             return
         refusal = JSONResponse(

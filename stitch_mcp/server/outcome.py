@@ -42,7 +42,11 @@ def job_answer(room: Room, state: JobState) -> JobAnswer:
     steps = _next(room, state)
     if state.status == "completed" and state.result is not None:
         hidden = ("status", "next_steps", *find_tool(state.tool).answer.DETAILS)
-        result = {name: value for name, value in state.result.items() if name not in hidden}
+        result = {
+            name: value
+            for name, value in state.result.items()
+            if name not in hidden and value not in ("", [], {})
+        }
         steps = tool_answer(room, state).next_steps
     return JobAnswer(
         status=state.status,

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from stitch_mcp.config import Config, load_config
+from stitch_mcp.config import Config, load_config, require_workspace
 from stitch_mcp.jobs.supervisor import Supervisor
 from stitch_mcp.server.docs import Docs
 from stitch_mcp.server.tool import TOOLSETS, Toolset
@@ -121,10 +121,12 @@ def open_room(
     """The room for a server with these settings.
 
     Raises:
-        UsageError: a setting is wrong, or the workspace's `.stitch` leads out of it.
+        UsageError: a setting is wrong, the workspace that is named is not there, or its `.stitch` leads out
+            of it.
     """
     given = {name: str(value) for name, value in settings.items() if value is not None}
     config = load_config(given)
+    require_workspace(config)
     if config.lock_dir is not None:
         os.environ["STITCH_LOCK_DIR"] = str(config.lock_dir)
     # Jobs must find the same workspace from wherever their process stands.

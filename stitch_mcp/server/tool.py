@@ -75,6 +75,8 @@ class Tool:
     """Does the work of a request in a job's process."""
     reply: "Callable[[Any, Room], Answer] | None" = None
     """Answers within milliseconds, in a thread of the server."""
+    without_job: "Callable[[Any, Room], Answer] | None" = None
+    """Answers a request with `work` where the workspace takes no job."""
     read_only: bool = False
     """Whether it changes nothing but our own `.stitch` folder."""
     runs_code: bool = False

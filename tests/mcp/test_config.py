@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stitch_mcp.config import SETTINGS, Config, Settings, find_workspace, load_config, unknown_environment
+from stitch_mcp.desk import open_desk
+from stitch_mcp.server.room import open_room
 from stitch_tools.errors import EnvironmentMissingError, UsageError
 
 
@@ -127,6 +129,14 @@ def test_home_and_root_are_no_workspace(tmp_path: Path) -> None:
     for cwd in (tmp_path, Path("/")):
         config = load_config({}, environ={"HOME": str(tmp_path)}, cwd=cwd, user_file=tmp_path / "none")
         assert config.origin("workspace") == "user data folder"
+
+
+def test_a_named_workspace_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    for begin in (open_desk, open_room):
+        with pytest.raises(UsageError, match="--workspace names a folder that is not there") as caught:
+            begin({"workspace": str(tmp_path / "nope")})
+        assert "make it first" in caught.value.hint
+    assert not (tmp_path / "nope").exists()
 
 
 def test_a_workspace_that_is_a_file_is_refused(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Compiler messages read back. Golden outputs were captured from g++ 12.2.0 and nvcc 13.0.88."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -73,6 +74,27 @@ def test_nvcc_messages_appear_once_with_their_line() -> None:
     assert error.source_line == source.split("\n")[0]
     assert error.doc_query == "CUDA identifier __shfl_dwn_sync is undefined"
     assert (warning.severity, warning.line, warning.code) == ("warning", 2, "177-D")
+
+
+@pytest.mark.parametrize(
+    ("line", "source"),
+    [
+        ("main.cpp:1:2: error: #error choose a backend", "#error choose a backend"),
+        ("main.cpp:1:2: error: choose a backend", "  # error choose a backend"),
+        ("main.cpp:1:10: fatal error: mine.h: No such file or directory", '#include "mine.h"'),
+        ("main.cpp:1:10: fatal error: /etc/shadow: Permission denied", '#include "/etc/shadow"'),
+        ("main.cpp:1:10: fatal error: 'mine.h' file not found", '#include "mine.h"'),
+    ],
+)
+def test_what_no_page_is_about_is_not_looked_up(line: str, source: str) -> None:
+    (error,) = parse_diagnostics(line, {"main.cpp": source})
+    assert error.doc_query == ""
+
+
+def test_no_path_is_part_of_a_query() -> None:
+    line = "main.cpp:1:2: error: '/home/some-body/build.d/x.h' conflicts with and/or 'operator/' of a::b"
+    (error,) = parse_diagnostics(line, {})
+    assert error.doc_query == "C++ conflicts with operator of a::b"
 
 
 def test_ptxas_and_driver_messages_have_no_file_but_their_tool() -> None:

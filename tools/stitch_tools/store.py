@@ -203,9 +203,11 @@ def checked_path(path: str) -> str:
     """The relative path, in POSIX spelling, that stays inside its folder.
 
     Raises:
-        StoreError: it is absolute, empty, or climbs out of its folder.
+        StoreError: it is absolute, empty, climbs out of its folder, or has a NUL character.
     """
     pure = PurePosixPath(path)
-    if pure.is_absolute() or ".." in pure.parts or not pure.parts or "\\" in path or "\0" in path:
+    if "\0" in path:
+        raise StoreError(f"file path {path!r} has a NUL character", hint="give the file another name")
+    if pure.is_absolute() or ".." in pure.parts or not pure.parts or "\\" in path:
         raise StoreError(f"file path {path!r} leaves its folder", hint="use relative paths without '..'")
     return str(pure)

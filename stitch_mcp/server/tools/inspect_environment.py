@@ -1,7 +1,11 @@
 """`inspect_environment`: what this machine can do, and what it lacks."""
 
+from collections.abc import Callable
+
 from pydantic import Field
 
+from stitch_mcp.config import Config
+from stitch_mcp.server.room import Room
 from stitch_mcp.server.tool import Answer, NextStep, SlowRequest, Tool
 from stitch_mcp.server.work import Work
 
@@ -27,9 +31,18 @@ class EnvironmentAnswer(Answer):
 
 def inspect(request: InspectEnvironment, work: Work) -> EnvironmentAnswer:
     """The state of this machine."""
+    return _examined(work.desk.config, work.say)
+
+
+def inspect_without_job(request: InspectEnvironment, room: Room) -> EnvironmentAnswer:
+    """The same where the workspace cannot be written: that is among what there is to tell."""
+    return _examined(room.config, None)
+
+
+def _examined(config: Config, say: Callable[[str], None] | None) -> EnvironmentAnswer:
     from stitch_mcp.doctor import examine
 
-    seen = examine(work.desk.config, work.say)
+    seen = examine(config, say)
     ready = "cpu programs" if seen.can_solve_cpu else "nothing"
     ready = "cpu and cuda programs" if seen.can_measure_cuda else ready
     built = (
@@ -44,7 +57,7 @@ def inspect(request: InspectEnvironment, work: Work) -> EnvironmentAnswer:
         can_solve_cpu=seen.can_solve_cpu,
         can_build_cuda=seen.can_build_cuda,
         can_measure_cuda=seen.can_measure_cuda,
-        workspace=str(work.desk.config.workspace),
+        workspace=str(config.workspace),
         found={item.name: item.detail for item in seen.items if item.status in ("ok", "warning")},
         fixes=tuple(
             f"{item.name}: {item.detail}; {item.fix}"
@@ -65,6 +78,7 @@ TOOL = Tool(
     request=InspectEnvironment,
     answer=EnvironmentAnswer,
     work=inspect,
+    without_job=inspect_without_job,
     read_only=True,
     reuse=False,
     toolset="read",

@@ -162,6 +162,8 @@ async def test_http_serves_whoever_has_the_token(workspace: Path) -> None:
         for headers, status in (
             ({}, 401),
             ({"Authorization": "Bearer wrong"}, 401),
+            ({"Authorization": f"Basic {TOKEN}"}, 401),
+            ({**good, "Authorization": f"bearer {TOKEN}", "Host": "evil.example"}, 421),
             ({**good, "Host": "evil.example"}, 421),
             ({**good, "Origin": "http://evil.example"}, 403),
         ):

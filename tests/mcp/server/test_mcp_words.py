@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from mcp.client import Client
 
+from stitch_mcp import doctor
 from stitch_mcp.jobs.folder import JobFolder
 from stitch_mcp.jobs.state import JobRequest, JobState
 from stitch_mcp.programs import program_of_files
@@ -16,6 +17,8 @@ from stitch_mcp.server.outcome import job_answer, tool_answer
 from stitch_mcp.server.room import Room, open_room
 from stitch_planner.join import OUTSIDE, record_check
 from stitch_planner.loop import begin_run
+from stitch_planner.runs import Workspace
+from stitch_tools.errors import StoreError
 from stitch_tools.models import Check, Task
 from stitch_tools.processes.interpreter import Interpreter
 
@@ -54,6 +57,39 @@ async def test_a_refusal_names_arguments_and_begins_no_job(
     assert "--" not in answer["message"], "flags are for the command line"
     assert "job_id" not in answer
     assert "untrusted" not in answer
+
+
+async def test_a_workspace_that_takes_no_files_is_diagnosed(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Workspace) -> None:
+        raise StoreError(f"{self.folder} cannot be written", hint="choose another folder")
+
+    monkeypatch.setattr(Workspace, "prepare", refuse)
+    monkeypatch.setattr(doctor, "can_write", lambda folder: not room.root.is_relative_to(folder))
+    async with Client(build_server(room), mode="2026-07-28") as client:
+        seen = (await client.call_tool("inspect_environment", {})).structured_content
+        other = await client.call_tool("analyze_reference", {"reference": "model.py"})
+    assert seen["status"] == "completed"
+    assert any(fix.startswith("workspace: ") and "cannot be written" in fix for fix in seen["fixes"])
+    assert other.is_error
+
+
+def test_a_result_of_a_job_leaves_out_what_is_empty(room: Room) -> None:
+    room.workspace.prepare()
+    request = JobRequest(tool="benchmark_program", arguments=PROGRAM)
+    JobFolder(room.supervisor.jobs, request.job_id).write_request(request)
+    found = {"message": "unmeasured", "against": [], "interval": [], "device": "", "speedup": 0.0}
+    state = JobState(job_id=request.job_id, tool=request.tool, status="completed", result=found)
+    assert job_answer(room, state).result == {"message": "unmeasured", "speedup": 0.0}
+
+
+@pytest.mark.parametrize("name", ["-o.cpp", "a\0b.cpp"])
+async def test_a_file_name_is_refused_for_what_is_wrong_with_it(workspace: Path, name: str) -> None:
+    async with connected(workspace) as client:
+        result = await client.call_tool("compile_program", {"files": {name: "int x;"}, "wait_s": 45})
+    told = result.structured_content["message"]
+    assert "begins with '-'" in told if name.startswith("-") else "NUL character" in told
 
 
 @pytest.mark.parametrize("tool", ["benchmark_program", "certify_program"])

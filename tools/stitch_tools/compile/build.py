@@ -165,7 +165,12 @@ def toolchain_of(program: Program) -> Toolchain:
             f"{program.main} cannot be compiled by itself",
             hint="a native main file ends in .cpp or .cu; a ModelNew file is built when it is loaded",
         )
-    if program.main.startswith("-") or program.main not in {file.path for file in program.files}:
+    if program.main.startswith("-"):
+        raise UsageError(
+            f"the name {program.main} begins with '-': a compiler would take it for an option",
+            hint="give the file another name",
+        )
+    if program.main not in {file.path for file in program.files}:
         raise UsageError(
             f"{program.main} is not one of the program's files", hint="check the program's `main`"
         )

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Literal, cast
 
+from stitch_tools.compile.refused import wants_file
 from stitch_tools.models import Diagnostic
 
 DiagnosticSeverity = Literal["fatal", "error", "warning", "note"]
@@ -45,6 +46,8 @@ _UNDEFINED = re.compile(
     r"(?P<message>(?:undefined reference to|multiple definition of).*)$"
 )
 _GCC_OPTION = re.compile(r" \[(?P<code>-W[\w=+-]+)\]$")
+_OWN_ERROR = re.compile(r"\s*#\s*error\b")
+_PATH = re.compile(r"[\w.+~-]*(?:/[\w.+~-]+)+/?")
 _CONTINUATION = re.compile(r"^ {8,}\S")
 
 
@@ -186,13 +189,16 @@ def _completed(raw: Diagnostic, tail: str, sources: Mapping[str, str], folder: s
     line = raw.line
     if raw.code in ("as", "ld") and file not in sources:
         file = line = None  # an object or assembler file in the scratch folder tells the author nothing
+    source_line = _source_line(sources.get(file or ""), line)
+    # No page is about the author's own words, or about a file that only the author knows.
+    own = _OWN_ERROR.match(raw.message) or _OWN_ERROR.match(source_line or "") or wants_file(raw.message)
     return raw.model_copy(
         update={
             "file": file,
             "line": line,
             "message": message,
-            "source_line": _source_line(sources.get(file or ""), line),
-            "doc_query": _doc_query(message, raw.code, file),
+            "source_line": source_line,
+            "doc_query": "" if own else _doc_query(message, raw.code, file),
         }
     )
 
@@ -229,6 +235,6 @@ def _number(text: str | None) -> int | None:
 def _doc_query(message: str, code: str | None = None, file: str | None = None) -> str:
     """Plain words to search documentation with: the message without quotes, paths and punctuation."""
     cuda = code in ("ptxas", "nvcc", "nvlink") or (file or "").endswith((".cu", ".cuh"))
-    words = re.findall(r"[A-Za-z_][\w:.+-]*", message)
-    kept = [word.strip(":.") for word in words if "/" not in word]
+    words = re.findall(r"[A-Za-z_][\w:.+-]*", _PATH.sub(" ", message))
+    kept = [word.strip(":.") for word in words]
     return " ".join(["CUDA" if cuda else "C++", *filter(None, kept)])[:_LONGEST_QUERY]

@@ -28,6 +28,11 @@ SENTENCE = (
 )
 
 
+def wants_file(message: str) -> bool:
+    """Whether a compiler's message is about a file that it did not get."""
+    return any(pattern.search(message) for pattern in _PATTERNS)
+
+
 def name_refusals(
     rows: Sequence[Diagnostic], folder: Path, readable: Sequence[str]
 ) -> tuple[Diagnostic, ...]:
