@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from stitch_mcp.config import Config, Settings
 from stitch_mcp.desk import Desk, Emit, configure, open_desk, refuse_forbidden
+from stitch_tools.errors import UsageError
 from stitch_tools.models import Bench, Build, Ceilings, Check, Graph, ReferenceFacts, Task
 
 if TYPE_CHECKING:
@@ -77,10 +78,16 @@ def compile_program(
     Raises:
         EnvironmentMissingError: no fitting compiler, or missing headers.
         SandboxError: compilers are isolated less than required.
-        UsageError: there is no such program, or it is C++ and `archs` names GPUs.
+        UsageError: there is no such program, or it is C++ and `archs` names GPUs, or `target` is not its own.
     """
     desk = open_desk(settings, emit)
-    return desk.build(desk.program(program, desk.target, main), archs)
+    found = desk.program(program, desk.target, main, native=True)
+    if desk.config.origin("target") == "--target" and found.target != desk.target:
+        raise UsageError(
+            f"{found.main} was made for {found.target}, and --target asks for {desk.target}",
+            hint="leave --target out: a program of a run or a certificate keeps its own",
+        )
+    return desk.build(found, archs)
 
 
 def check_program(

@@ -85,8 +85,8 @@ class Desk:
             refuse_forbidden(self.config)
         return task
 
-    def program(self, program: str | Path, target: str, main: str | None) -> Program:
-        """The program at a path, or that of a run."""
+    def program(self, program: str | Path, target: str, main: str | None, *, native: bool = False) -> Program:
+        """The program at a path, or that of a run; `native`: one that a compiler takes."""
         path = Path(program).expanduser()
         if not path.exists() and (str(program) == "last" or "/" not in str(program)):
             run_id = str(program)
@@ -97,7 +97,7 @@ class Desk:
                         f"run {run_id} has no program yet", hint=resume_command(self.config.workspace, run_id)
                     )
                 return self.workspace.store.get_fact(state.program.program, Program)
-        return read_program(path, self.workspace.store, target=target, main=main)
+        return read_program(path, self.workspace.store, target=target, main=main, native=native)
 
     def build(self, program: Program, archs: Sequence[str] = ()) -> Build:
         """The program's build."""

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
     Weights = torch.nn.Module | Mapping[str, torch.Tensor]
 
+_MOST_NAMES = 5
+"""Of weights, in a message."""
+
 
 def load_program(
     certificate: str | Path,
@@ -167,17 +170,19 @@ def _require_weights(
     hint = "pass a module of the reference's kind, or its state_dict"
     missing = [name for name in needed if name not in state]
     if missing:
-        raise UsageError(f"the weights lack {_some(missing)}", hint=hint)
+        raise UsageError(f"the weights lack {some_names(missing)}", hint=hint)
     shared = {tensor.data_ptr() for name, tensor in state.items() if name in known}
     unknown = [
         name for name, tensor in state.items() if name not in known and tensor.data_ptr() not in shared
     ]
     if unknown:
-        raise UsageError(f"the program knows no weights named {_some(unknown)}", hint=hint)
+        raise UsageError(f"the program knows no weights named {some_names(unknown)}", hint=hint)
 
 
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:5])
+def some_names(names: Sequence[str]) -> str:
+    """The first names of many, and how many more there are."""
+    rest = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f", ... ({rest} more)" if rest > 0 else "")
 
 
 def _state(weights: "Weights") -> "dict[str, torch.Tensor]":

@@ -19,7 +19,9 @@ _LIMITS = (
 )
 
 
-def read_program(path: Path, store: Store, *, target: str, main: str | None = None) -> Program:
+def read_program(
+    path: Path, store: Store, *, target: str, main: str | None = None, native: bool = False
+) -> Program:
     """The program at `path`, its files in the store.
 
     Args:
@@ -27,6 +29,7 @@ def read_program(path: Path, store: Store, *, target: str, main: str | None = No
         store: takes the files.
         target: `cpu` or `cuda:sm_90`; a certificate brings its own.
         main: the file of a folder that is compiled or imported; None where only one can be meant.
+        native: whether only what a compiler takes can be meant.
 
     Raises:
         UsageError: nothing there, unreadable or too large, or it is not clear which file is the program.
@@ -36,7 +39,8 @@ def read_program(path: Path, store: Store, *, target: str, main: str | None = No
         return _from_certificate(path, store)
     if path.is_file():
         return program_of_files({path.name: _read(path)}, store, target=target, main=main or path.name)
-    return program_of_files(_folder_files(path), store, target=target, main=main, where=str(path))
+    files = _folder_files(path)
+    return program_of_files(files, store, target=target, main=main, where=str(path), native=native)
 
 
 def program_of_files(
@@ -46,14 +50,17 @@ def program_of_files(
     target: str,
     main: str | None = None,
     where: str = "the program",
+    native: bool = False,
 ) -> Program:
     """The program that consists of these files, which are put into the store; `where` names it in messages.
+
+    With `native` a Python file cannot be meant.
 
     Raises:
         UsageError: they are too large, or it is not clear which file is the program.
     """
     _refuse_large(where, {path: len(data) for path, data in files.items()})
-    name = main or _find_main(where, files)
+    name = main or _find_main(where, files, native)
     if name not in files:
         raise UsageError(f"{where} has no file {name}", hint="name one of its files with --main")
     return Program(
@@ -107,15 +114,18 @@ def _refuse_large(where: str, sizes: Mapping[str, int]) -> None:
         raise UsageError(f"{where} is too large: it holds {count}", hint=_LIMITS)
 
 
-def _find_main(folder: str, files: Mapping[str, bytes]) -> str:
+def _find_main(folder: str, files: Mapping[str, bytes], native: bool) -> str:
     """The one file at the top of the folder that can be compiled, else the one Python file."""
     top = [name for name in files if "/" not in name]
-    for suffixes in (_NATIVE, (".py",)):
+    for suffixes in (_NATIVE,) if native else (_NATIVE, (".py",)):
         named = [name for name in top if Path(name).suffix in suffixes]
         if len(named) == 1:
             return named[0]
         if named:
             raise UsageError(f"{folder} could mean {', '.join(named)}", hint="choose one with --main")
+    if native and any(Path(name).suffix == ".py" for name in top):
+        hint = "a ModelNew in Python is built when it is loaded: `stitch-mcp check REF PROGRAM`"
+        raise UsageError(f"{folder} has no .cpp or .cu file at its top to compile", hint=hint)
     raise UsageError(f"{folder} holds no program", hint="a program has a .cpp, .cu or .py file at its top")
 
 

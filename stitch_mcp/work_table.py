@@ -1,9 +1,14 @@
 """Who did a program's work, as a table."""
 
+import re
+
 from stitch_mcp.report import Section
 from stitch_tools.models import WorkEvidence, WorkItem
 
 _MOST_ROWS = 12
+_SYMBOL_CHARACTERS = 100
+_BRACKETS = re.compile(r"(operator(?:<=>|<<=?|>>=?|->|<=?|>=?)|->|[<>])")
+"""Brackets of template arguments, kept apart from operators that are written with the same characters."""
 _OWNERS = {
     "own": "the program",
     "library": "a library",
@@ -28,7 +33,7 @@ def work_sections(work: WorkEvidence | None) -> list[Section]:
         launches = f"launches per forward: {work.launches or 0:g}"
         notes.append(f"{launches}, {same} in traced and untraced runs")
     if work.never_launched:
-        notes.append(f"never launched: {', '.join(work.never_launched[:_MOST_ROWS])}")
+        notes.append(f"never launched: {', '.join(map(short_symbol, work.never_launched[:_MOST_ROWS]))}")
     if work.ablation is not None:
         notes.append(f"without the program's own launches the outputs: {_ABLATIONS[work.ablation]}")
     return [Section("who did the work", ("share", "by", "calls", "what"), rows, tuple(notes))]
@@ -56,4 +61,24 @@ def _shares(work: WorkEvidence) -> list[str]:
 
 def _row(item: WorkItem, at_work: float) -> tuple[str, ...]:
     calls = "-" if item.calls is None else f"{item.calls:g}"
-    return (f"{item.share / at_work:.1%}" if at_work > 0.0 else "-", _OWNERS[item.owner], calls, item.name)
+    share = f"{item.share / at_work:.1%}" if at_work > 0.0 else "-"
+    return share, _OWNERS[item.owner], calls, short_symbol(item.name)
+
+
+def short_symbol(name: str) -> str:
+    """A symbol of C++ as a table holds it, without its templates' arguments; JSON has it in full."""
+    if len(name) <= _SYMBOL_CHARACTERS:
+        return name
+    kept: list[str] = []
+    depth = 0
+    for part in _BRACKETS.split(name):
+        if part == "<":
+            depth += 1
+            if depth == 1:
+                kept.append("<...>")
+        elif part == ">" and depth:
+            depth -= 1
+        elif depth == 0:
+            kept.append(part)
+    short = "".join(kept)
+    return short if len(short) <= _SYMBOL_CHARACTERS else f"{short[: _SYMBOL_CHARACTERS - 3]}..."

@@ -34,10 +34,13 @@ def clear(cache_dir: str | None, as_json: bool) -> int:
     """Remove all cached builds and measurements. Programs that are loaded now stay usable."""
     from stitch_mcp.caches import clear_cache
 
-    gone = clear_cache(settings(cache_dir=cache_dir).cache_dir)
+    folder = settings(cache_dir=cache_dir).cache_dir
+    missing = folder is not None and not folder.exists()
+    gone = clear_cache(folder)
     entries = sum(row.entries for row in gone.kinds)
     size = _size(sum(row.size_bytes for row in gone.kinds))
-    section = Section(notes=(f"removed {entries} entries ({size}) from {gone.folder}",))
+    told = f"removed {entries} entries ({size}) from {gone.folder}"
+    section = Section(notes=(f"there is no folder {folder}: nothing was removed" if missing else told,))
     return Output("cache clear", as_json=as_json).finish({"removed": gone}, [section])
 
 

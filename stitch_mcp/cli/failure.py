@@ -41,9 +41,14 @@ def describe(error: BaseException) -> Failure:
         context = error.ctx if isinstance(error, click.UsageError) else None
         path = context.command_path if context else "stitch-mcp"
         hint = f"see {path} --help"
+        message = error.format_message()
+        if isinstance(error, click.NoSuchOption) and context is not None and context.parent is None:
+            # Nothing but --help and --version is like an option of a command.
+            message = error.message
+            hint = f"options follow a command: {path} COMMAND {error.option_name}; {hint}"
         if isinstance(error, click.NoSuchOption) and error.option_name in ("--rtol", "--atol"):
             hint = f"the contract's fields are set with --set {error.option_name[2:]}=VALUE; {hint}"
-        return Failure("usage", error.format_message(), hint, ExitCode.USAGE)
+        return Failure("usage", message, hint, ExitCode.USAGE)
     if isinstance(error, KeyboardInterrupt | click.Abort):
         hint = "run the same command again; finished builds and steps are kept"
         return Failure("interrupted", "interrupted", hint, ExitCode.INTERRUPTED)

@@ -80,7 +80,10 @@ def parse_overrides(pairs: Sequence[str]) -> dict[str, object]:
 
     Raises:
         click.BadParameter: a pair without "=".
+        UsageError: the contract knows no such field or value; the message names the option.
     """
+    from stitch_tools.task_file import contract_values
+
     found: dict[str, object] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
@@ -90,6 +93,7 @@ def parse_overrides(pairs: Sequence[str]) -> dict[str, object]:
             found[name.strip().removeprefix("tolerance.")] = float(text)
         except ValueError:
             found[name.strip()] = text.strip()
+    contract_values(found, "--set")
     return found
 
 

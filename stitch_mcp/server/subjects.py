@@ -22,6 +22,7 @@ from stitch_planner.runs import read_state, started
 from stitch_tools.errors import StoreError, TaskError, UsageError
 from stitch_tools.models import Fact, Program, Task, sha256_hex
 from stitch_tools.store import checked_path
+from stitch_tools.task_file import contract_values
 
 FactT = TypeVar("FactT", bound=Fact)
 MIN_PREFIX = 8
@@ -135,7 +136,7 @@ def _task(room: Room, request: NamesReference) -> Task:
         workspace=base,
         store=room.workspace.store,
         target=resolve_target((contract.target if contract else "") or room.config.target).name,
-        overrides=contract.contract if contract else {},
+        overrides=contract_values(contract.contract, "`contract`") if contract else {},
         allow_relaxed=contract.allow_relaxed if contract else False,
         inputs=(contract.inputs if contract else "") or None,
     )

@@ -328,3 +328,27 @@ def test_without_an_interrupt_the_next_one_means_what_it_meant_before() -> None:
     with stop_on_interrupt():
         assert signal.getsignal(signal.SIGINT) is not before
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_an_option_before_the_command_is_told_where_it_belongs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--json"]) == 2
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["message"] == "No such option '--json'."
+    assert "options follow a command: stitch-mcp COMMAND --json" in error["hint"]
+
+
+def test_a_misspelt_field_of_the_contract_names_the_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["solve", "model.py", "--set", "rtoll=1e-3"]) == 2
+    told = capsys.readouterr().err
+    assert "--set: unknown key `rtoll`" in told
+    assert "did you mean `rtol`?" in told
+
+
+def test_a_cache_that_is_not_there_is_not_cleared(
+    workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["cache", "clear", "--cache-dir", "absent"]) == 0
+    assert capsys.readouterr().out.startswith(
+        f"there is no folder {workspace / 'absent'}: nothing was removed"
+    )
+    assert not (workspace / "absent").exists()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import stitch_mcp
+from stitch_mcp.modules import some_names
 from stitch_planner.plan import make_plan
 from stitch_planner.stitcher import stitch
 from stitch_tools.certificate import Certificate, seal_certificate, write_certificate
@@ -206,3 +207,8 @@ def test_a_stitched_program_of_two_inputs_and_three_outputs_computes_what_its_re
                 torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
     with pytest.raises(UsageError, match="knows no weights named third"):
         stitch_mcp.load_program(path, weights={**reference.state_dict(), "third": torch.zeros(1)})
+
+
+def test_names_that_are_left_out_of_a_message_are_counted() -> None:
+    assert some_names(list("abcde")) == "a, b, c, d, e"
+    assert some_names(list("abcdefghij")) == "a, b, c, d, e, ... (5 more)"

@@ -7,8 +7,13 @@ import pytest
 
 from stitch_mcp.cli import main
 from stitch_mcp.programs import program_of_files, read_program
+from stitch_planner.join import OUTSIDE, record_program
+from stitch_planner.loop import begin_run
+from stitch_planner.runs import Workspace
 from stitch_tools.certificate import seal_certificate, write_certificate
 from stitch_tools.errors import UsageError
+from stitch_tools.models import Task
+from stitch_tools.processes.interpreter import Interpreter
 from stitch_tools.store import Store
 from tests.certificates import draft_certificate
 
@@ -80,3 +85,31 @@ def test_a_certificate_without_its_program_fails_by_name(
     said = capsys.readouterr().err
     assert "c.stitch.zip lacks task.json" in said
     assert "Traceback" not in said
+
+
+def test_a_folder_of_python_files_has_nothing_to_compile(tmp_path: Path) -> None:
+    for name in ("blocks.py", "net.py"):
+        (tmp_path / name).write_text("x = 1\n", encoding="utf-8")
+    store = Store(tmp_path / ".store")
+    with pytest.raises(UsageError, match="could mean"):
+        read_program(tmp_path, store, target="cpu")
+    with pytest.raises(UsageError, match=r"no \.cpp or \.cu file at its top to compile") as caught:
+        read_program(tmp_path, store, target="cpu", native=True)
+    assert "--main" not in caught.value.hint, "compile would refuse a Python file, too"
+    (tmp_path / "net.cpp").write_text("int x;", encoding="utf-8")
+    assert read_program(tmp_path, store, target="cpu", native=True).main == "net.cpp"
+
+
+def test_the_program_of_a_run_is_not_compiled_for_another_target(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workspace = Workspace(tmp_path)
+    own = program_of_files({"program.cpp": b"int x;"}, workspace.store, target="cpu")
+    python = Interpreter("python3", "3.11.0", "2.13.0", "own")
+    run = begin_run(workspace, Task(name="model", files=(), main="model.py"), python, coder=OUTSIDE)
+    record_program(run, own)
+    run.close()
+    assert main(["compile", "last", "--target", "cuda:sm_90", "--workspace", str(tmp_path)]) == 2
+    told = capsys.readouterr().err
+    assert "program.cpp was made for cpu, and --target asks for cuda:sm_90" in told
+    assert "leave --target out" in told

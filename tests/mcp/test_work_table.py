@@ -1,7 +1,7 @@
 """The table on who did the work."""
 
 from stitch_mcp.report import render_text
-from stitch_mcp.work_table import work_sections
+from stitch_mcp.work_table import short_symbol, work_sections
 from stitch_tools.models import WorkEvidence, WorkItem
 
 
@@ -69,3 +69,14 @@ def test_shares_are_of_the_working_time_and_waiting_is_a_remark() -> None:
 
 def test_a_program_that_was_not_traced_has_no_table() -> None:
     assert work_sections(None) == []
+
+
+def test_a_long_symbol_is_shown_without_its_template_s_arguments() -> None:
+    long = (
+        "void stitch::rows<float, stitch::Relu<stitch::Add<" + "float, " * 30 + "int> > >(float const*, int)"
+    )
+    assert short_symbol(long) == "void stitch::rows<...>(float const*, int)"
+    shift = f"Stream& operator<< <{'char, ' * 30}int>(Stream&)"
+    assert short_symbol(shift) == "Stream& operator<< <...>(Stream&)"
+    assert short_symbol("rows<float>(float*)") == "rows<float>(float*)"
+    assert short_symbol("x" * 300) == "x" * 97 + "..."

@@ -129,6 +129,27 @@ def test_a_missing_entry_names_what_is_there(tmp_path: Path, store: Store) -> No
     assert caught.value.hint == "name the object: net.py:Encoder"
 
 
+def test_the_one_function_that_takes_inputs_is_named_as_the_object(tmp_path: Path, store: Store) -> None:
+    text = "def focal(x, y): ...\ndef _helper(x): ...\ndef get_inputs(): return []\n"
+    write(tmp_path, {"focal.py": text})
+    with pytest.raises(TaskError) as caught:
+        load(tmp_path, "focal.py", store)
+    assert caught.value.hint == "name the object: focal.py:focal"
+
+
+def test_the_one_maker_and_the_task_file_beside_it_are_proposed(tmp_path: Path, store: Store) -> None:
+    text = MODEL.replace("get_inputs", "sample") + "\ndef get_init_inputs():\n    return []\n"
+    write(tmp_path, {"rope.py": text})
+    with pytest.raises(TaskError) as caught:
+        load(tmp_path, "rope.py:Model", store)
+    assert "--inputs sample" in caught.value.hint
+    write(tmp_path, {"task.toml": 'reference = "rope.py:Model"\ninputs = "sample"\n'})
+    with pytest.raises(TaskError) as caught:
+        load(tmp_path, "rope.py:Model", store)
+    assert "task.toml" in caught.value.hint
+    assert load(tmp_path, "task.toml", store).inputs == "sample"
+
+
 def test_a_misspelt_input_maker_gets_a_suggestion(tmp_path: Path, store: Store) -> None:
     write(tmp_path, {"net.py": MODEL.replace("get_inputs", "get_input")})
     with pytest.raises(TaskError) as caught:

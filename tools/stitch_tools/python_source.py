@@ -87,7 +87,9 @@ def require_definition(source: PythonSource, name: str, role: str) -> ast.stmt |
         return None
     own = [_describe(other, statement) for other, statement in names.items() if _is_own(statement)]
     listed = f"it defines {', '.join(own[:12])}" if own else "it defines nothing"
-    near = difflib.get_close_matches(name, names, n=1)
+    # The maker of constructor arguments is named much like that of inputs, and is never meant instead.
+    possible = [other for other in names if role != "the input maker" or "init" not in other]
+    near = difflib.get_close_matches(name, possible, n=1)
     hint = f"did you mean `{near[0]}`?" if near else _entry_hint(source.path, role, names)
     raise TaskError(f"{source.path} has no `{name}` ({role}); {listed}", hint=hint)
 
@@ -214,8 +216,30 @@ def _describe(name: str, statement: ast.stmt) -> str:
 def _entry_hint(path: Path, role: str, names: dict[str, ast.stmt]) -> str:
     if role == "the entry":
         classes = [name for name, statement in names.items() if isinstance(statement, ast.ClassDef)]
-        return f"name the object: {path.name}:{classes[-1] if classes else 'OBJECT'}"
+        # What takes nothing makes inputs; what takes some may be what is to be made faster.
+        takers = [name for name, required in _functions(names).items() if required]
+        only = classes[-1:] or (takers if len(takers) == 1 else [])
+        return f"name the object: {path.name}:{only[0] if only else 'OBJECT'}"
+    makers = [name for name, required in _functions(names).items() if not required and "init" not in name]
+    described = path.with_name("task.toml")
+    if role == "the input maker" and described.is_file():
+        return f"name the task file beside it, {described.name}, which may say how inputs are made" + (
+            f"; or name a maker: --inputs {makers[0]}" if len(makers) == 1 else ""
+        )
+    if role == "the input maker" and len(makers) == 1:
+        return f"`{makers[0]}` may be meant: --inputs {makers[0]}; else write a function that returns a list"
     return "write a function without arguments that returns a list, or name another with --inputs"
+
+
+def _functions(names: dict[str, ast.stmt]) -> dict[str, bool]:
+    """The public functions, and whether each needs arguments."""
+    found: dict[str, bool] = {}
+    for name, statement in names.items():
+        if isinstance(statement, ast.FunctionDef) and not name.startswith("_"):
+            given = statement.args
+            positional = len(given.posonlyargs) + len(given.args) - len(given.defaults)
+            found[name] = positional > 0 or None in given.kw_defaults
+    return found
 
 
 def _syntax_error(path: Path, error: SyntaxError) -> TaskError:

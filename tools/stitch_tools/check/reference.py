@@ -28,7 +28,10 @@ _HINTS = {
     "missing_entry": "Name the entry in task.toml (`entry = ...`) or as path.py:Object.",
     "missing_inputs": "Define the function, or name another with `inputs = ...` in task.toml.",
     "missing_init_inputs": "Define the function, or name another with `init_inputs = ...` in task.toml.",
-    "wrong_inputs": "The input maker must return the positional inputs of forward as a list or tuple.",
+    "wrong_inputs": (
+        "The input maker must return a list or tuple with one item for each argument of forward: [x] for one "
+        "argument, [(a, b)] for one that is itself a tuple."
+    ),
     "out_of_memory": "Make the task's inputs smaller, free memory, or use a machine with more.",
     "output": "Return tensors, numbers, or tuples, lists and dicts of them.",
 }
