@@ -92,7 +92,7 @@ def test_what_no_page_is_about_is_not_looked_up(line: str, source: str) -> None:
 
 
 def test_no_path_is_part_of_a_query() -> None:
-    line = "main.cpp:1:2: error: '/home/some-body/build.d/x.h' conflicts with and/or 'operator/' of a::b"
+    line = "main.cpp:1:2: error: '/opt/some-place/build.d/x.h' conflicts with and/or 'operator/' of a::b"
     (error,) = parse_diagnostics(line, {})
     assert error.doc_query == "C++ conflicts with operator of a::b"
 

@@ -141,8 +141,8 @@ def test_names_of_secrets_are_known(name: str) -> None:
         "PATH": "/usr/bin",
         "MONKEY": "not a secret",
         "KEYBOARD": "dvorak-intl",
-        "PWD": "/home/somebody",
-        "OLDPWD": "/home/somebody/else",
+        "PWD": "/tmp/some-folder",
+        "OLDPWD": "/tmp/old-folder",
         "CACHE_BYPASS": "not a secret",
         "SSH_ASKPASS": "/usr/bin/ask",
     }
