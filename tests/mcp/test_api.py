@@ -187,7 +187,7 @@ def test_a_reference_is_shown_without_times_while_others_time_on_a_device_never_
     with device_lock("cpu", wait_s=0):
         seen = capture_reference(
             PROGRAMS / "linear_relu.py",
-            workspace=tmp_path / ".stitch",
+            workspace=tmp_path,
             cache_dir=tmp_path / "cache",
             emit=said.append,
         )

@@ -78,6 +78,7 @@ def test_a_run_in_another_workspace_says_how_it_goes_on_from_here(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = here.parent / "other place"
+    other.mkdir()
     (here / "model.py").write_text(REFERENCE, encoding="utf-8")
     with pytest.raises(BudgetError) as error:
         stitch_mcp.solve("model.py:model", workspace=other, time_limit_s=1e-9)

@@ -264,7 +264,8 @@ def test_weights_that_are_prepacked_in_the_constructor_are_a_note(room: Room) ->
 def test_the_reference_s_own_faults_are_errors_with_the_line(room: Room) -> None:
     with pytest.raises(TaskError, match=r"reference\.py:7: AttributeError") as caught:
         room.observe(room.task(DROPOUT.replace("F.dropout", "F.dropuot")))
-    assert "m['Model'](*m['get_init_inputs']())(*m['get_inputs']())" in shlex.split(caught.value.hint)[-1]
+    by_hand = shlex.split(caught.value.hint)[-1]  # test_reference_by_hand.py runs such commands
+    assert all(name in by_hand for name in ("reference.py", "m['Model']", "m['get_inputs']"))
     with pytest.raises(TaskError, match="did not survive: the process crashed with SIGSEGV"):
         room.observe(room.task("import ctypes\nctypes.string_at(0)\n" + DROPOUT))
     with pytest.raises(TaskError, match=r"needed more memory|allocate"):

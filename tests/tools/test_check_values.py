@@ -238,6 +238,8 @@ def test_another_order_of_summing_what_cancels_is_right_and_a_pass_on_nothing_el
         if "fc" not in reference
         else "self.fc(x).cumsum(1)[:, -1].cumsum(0)[-1]"
     )
-    check = room.check(reference, f"{normed}\nreturn {body}", options=CheckOptions())
+    # Of rows that are all but constant this sum has no digit at all, whatever its order.
+    options = CheckOptions(structured=False)
+    check = room.check(reference, f"{normed}\nreturn {body}", options=options)
     assert check.status == "accepted", check.message
     assert tuple(sorted(check.flags)) == flags

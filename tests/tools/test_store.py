@@ -47,7 +47,7 @@ def test_a_damaged_blob_is_refused_with_the_way_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../../b", "", "a\\b", "a\0b"])
 def test_a_file_path_cannot_leave_its_folder(tmp_path: Path, name: str) -> None:
-    with pytest.raises(StoreError, match="leaves its folder"):
+    with pytest.raises(StoreError, match="has a NUL" if "\0" in name else "leaves its folder"):
         Store(tmp_path).put_files({name: b"x"})
 
 

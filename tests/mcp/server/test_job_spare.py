@@ -35,7 +35,9 @@ def ready(workspace: Path) -> Generator[Room]:
 def waiting(above: int | None = None, kind: str = WAIT_WARM) -> list[int]:
     """Numbers of the processes that wait for a job below `above`, by default below this one."""
     found = descendants(above or os.getpid())
-    return [pid for pid in found if kind in command(pid).split("\0") and running(pid)]
+    found = [pid for pid in found if kind in command(pid).split("\0") and running(pid)]
+    # What one of them has just forked goes by its name until it runs a program of its own.
+    return [pid for pid in found if not any(pid in descendants(other) for other in found)]
 
 
 def done(supervisor: Supervisor, request: JobRequest, *, warm: bool = True) -> int | None:
