@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from stitch_mcp.config import Config, Settings
-from stitch_mcp.desk import Desk, Emit, configure, open_desk, refuse_forbidden
+from stitch_mcp.config import Config, Settings, configure
+from stitch_mcp.desk import Desk, Emit, open_desk, refuse_forbidden
 from stitch_tools.errors import UsageError
 from stitch_tools.models import Bench, Build, Ceilings, Check, Graph, ReferenceFacts, Task
 

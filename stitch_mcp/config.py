@@ -116,12 +116,22 @@ def find_workspace(flag: object, environ: Mapping[str, str], cwd: Path) -> tuple
     return platformdirs.user_data_path("stitch-mcp"), "user data folder"
 
 
-def require_workspace(config: Config) -> None:
-    """Refuse a workspace that was named and is not there: a typing error would leave a new folder behind.
+def configure(settings: Mapping[str, object] | Settings) -> Config:
+    """The settings in force for work in this process, whose locks lie where they say.
 
     Raises:
-        UsageError: it is none.
+        UsageError: one of them is wrong, or the workspace that is named is not there.
     """
+    config = load_config(settings)
+    _require_workspace(config)
+    if config.lock_dir is not None:
+        # Locks are shared with other processes, so the variable is their one agreed place.
+        os.environ["STITCH_LOCK_DIR"] = str(config.lock_dir)
+    return config
+
+
+def _require_workspace(config: Config) -> None:
+    """Refuse a workspace that was named and is not there: a typing error would leave a new folder behind."""
     origin = config.origin("workspace")
     if origin in ("--workspace", "STITCH_WORKSPACE") and not config.workspace.is_dir():
         raise UsageError(

@@ -1,7 +1,6 @@
 """What the public functions share: settings, the `.stitch` folder, sessions, programs by name."""
 
 import contextlib
-import os
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stitch_mcp.commands import resume_command
-from stitch_mcp.config import Config, Settings, load_config, require_workspace
+from stitch_mcp.config import Config, Settings, configure
 from stitch_mcp.programs import read_program
 from stitch_planner.runs import Workspace, read_state
 from stitch_tools.errors import EnvironmentMissingError, UsageError
@@ -268,20 +267,6 @@ def refuse_forbidden(config: Config) -> None:
         raise UsageError(
             f"loosening a contract is forbidden here ({origin})", hint="leave out --allow-relaxed"
         )
-
-
-def configure(settings: Settings) -> Config:
-    """The settings in force.
-
-    Raises:
-        UsageError: one of them is wrong, or the workspace that is named is not there.
-    """
-    config = load_config(settings)
-    require_workspace(config)
-    if config.lock_dir is not None:
-        # Locks are shared with other processes, so the variable is their one agreed place.
-        os.environ["STITCH_LOCK_DIR"] = str(config.lock_dir)
-    return config
 
 
 def open_desk(settings: Settings, emit: Emit | None = None) -> Desk:

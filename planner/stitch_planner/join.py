@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 OUTSIDE = "outside"
 """Coder of a run whose programs come from an outside agent."""
 EventT = TypeVar("EventT", bound=RunEvent)
+_ProgramEvent = ProgramWritten | BuildFinished | CheckFinished | BenchFinished
 
 
 @contextlib.contextmanager
@@ -66,7 +67,7 @@ def record_program(run: Run, program: Program) -> None:
         if run.state.stopped is not None:
             run.record(RunResumed(step="program"))
         return
-    known = [event for event in _programs_events(run.log.events) if event.program_id == program.program_id]
+    known = _events_of(run, program.program_id)
     last = _last(known, ProgramWritten)
     run.record(last or ProgramWritten(program=run.store.put_fact(program), program_id=program.program_id))
     for kind in (BuildFinished, CheckFinished, BenchFinished):
@@ -136,7 +137,7 @@ def accepted_programs(events: Iterable[Event]) -> list[str]:
 
 def known_of(run: Run, program_id: str) -> tuple[Build | None, Check | None, Bench | None]:
     """The last build, check and timing of the program in this run; None where there was none."""
-    known = [event for event in _programs_events(run.log.events) if event.program_id == program_id]
+    known = _events_of(run, program_id)
     build, check = _last(known, BuildFinished), _last(known, CheckFinished)
     bench = _last(known, BenchFinished)
     store = run.store
@@ -225,16 +226,17 @@ def take_usable(run: Run, task: Task, interpreter: "Interpreter", emit: Callable
         stitch_anew(run, task, interpreter, emit)
         return
     emit(f"going on with program {accepted[0][:16]}, which was accepted in this run")
-    known = [event for event in _programs_events(run.log.events) if event.program_id == accepted[0]]
-    written = _last(known, ProgramWritten)
+    written = _last(_events_of(run, accepted[0]), ProgramWritten)
     assert written is not None, "a program is written before it is checked"
     record_program(run, run.store.get_fact(written.program, Program))
 
 
-def _programs_events(
-    events: Iterable[Event],
-) -> list[ProgramWritten | BuildFinished | CheckFinished | BenchFinished]:
-    found: list[ProgramWritten | BuildFinished | CheckFinished | BenchFinished] = []
+def _events_of(run: Run, program_id: str) -> list[_ProgramEvent]:
+    return [event for event in _programs_events(run.log.events) if event.program_id == program_id]
+
+
+def _programs_events(events: Iterable[Event]) -> list[_ProgramEvent]:
+    found: list[_ProgramEvent] = []
     for event in events:
         kind = KINDS.get(event.kind)
         if kind in (ProgramWritten, BuildFinished, CheckFinished, BenchFinished):

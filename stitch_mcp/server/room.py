@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from stitch_mcp.config import Config, load_config, require_workspace
+from stitch_mcp.config import Config, configure
 from stitch_mcp.jobs.supervisor import Supervisor
 from stitch_mcp.server.docs import Docs
 from stitch_mcp.server.tool import TOOLSETS, Toolset
@@ -125,10 +125,7 @@ def open_room(
             of it.
     """
     given = {name: str(value) for name, value in settings.items() if value is not None}
-    config = load_config(given)
-    require_workspace(config)
-    if config.lock_dir is not None:
-        os.environ["STITCH_LOCK_DIR"] = str(config.lock_dir)
+    config = configure(given)
     # Jobs must find the same workspace from wherever their process stands.
     given["workspace"] = str(config.workspace)
     # Who was asked what is no part of the work.

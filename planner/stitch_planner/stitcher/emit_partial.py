@@ -56,14 +56,17 @@ def emit_partial(
         raise UnloweredError(
             "a program in Python constructs the reference from its own files, and cannot read its search_path"
         )
-    return _Partial(task, graph, steps, left).files(facts, sources, summary)
+    return _Partial(task, graph, steps, left, made).files(facts, sources, summary)
 
 
 class _Partial:
     """The text of one forward."""
 
-    def __init__(self, task: Task, graph: Graph, steps: list[Step], left: Mapping[str, str]) -> None:
+    def __init__(
+        self, task: Task, graph: Graph, steps: list[Step], left: Mapping[str, str], made: str
+    ) -> None:
         self.task = task
+        self.made = made
         self.left = left
         self.graph = graph
         self.index = GraphIndex(graph)
@@ -74,7 +77,6 @@ class _Partial:
     def files(
         self, facts: ReferenceFacts, sources: Mapping[str, bytes], summary: list[str]
     ) -> dict[str, bytes]:
-        made = facts.entry_kind or "class"
         parts = cut(self.steps, self.index)
         lines = self._inputs({node.name for part in parts if not part.native for node in part.nodes})
         for part in parts:
@@ -87,7 +89,7 @@ class _Partial:
             .render(
                 title=self.task.name,
                 summary=summary,
-                made=made,
+                made=self.made,
                 reference=repr(self.task.main),
                 entry=repr(self.task.entry),
                 tensors=[(repr(item.target), _wanted(item)) for item in users(self.graph)],
@@ -100,7 +102,7 @@ class _Partial:
         )
         self.contents[MAIN] = text.encode("utf-8")
         self.contents.update(runtime_files())
-        if made != "function":
+        if self.made != "function":
             self.contents.update({f"stitch_reference/{path}": data for path, data in sources.items()})
             self.contents.setdefault("stitch_reference/__init__.py", b"")
         return self.contents

@@ -10,8 +10,8 @@ from stitch_tools.compile.toolchain import Compiler, native_architecture
 # source says otherwise (`#pragma omp simd reduction`). What is switched off costs speed and changes no value.
 MATHS = ("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
 # A program is one translation unit: no vector that is wider than the processor's crosses an ABI's boundary.
-WARNINGS = ("-Wall", "-Wno-psabi")
-BASE = ("-std=c++17", "-O3", "-march=native", "-fopenmp", *MATHS, "-fvisibility=hidden", *WARNINGS)
+_WARNINGS = ("-Wall", "-Wno-psabi")
+BASE = ("-std=c++17", "-O3", "-march=native", "-fopenmp", *MATHS, "-fvisibility=hidden", *_WARNINGS)
 SHARED = ("-shared", "-fPIC", "-Wl,-z,defs")
 
 
