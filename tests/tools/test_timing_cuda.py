@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 
+from stitch_planner.stitcher.cuda.emit import emit_cuda
+from stitch_planner.stitcher.cuda.testing import build_for_gpus, lowered
 from stitch_tools.check import ReferenceServer
 from stitch_tools.models import Program
 from stitch_tools.processes.interpreter import find_interpreter
@@ -19,6 +22,8 @@ from stitch_tools.timing.recheck import recheck
 from stitch_tools.timing.renewal import kept_by_content, renewing
 from stitch_tools.timing.ring import RingShape
 from stitch_tools.timing.seats import Field, Seat, deal, seat_program
+from stitch_tools.worker.candidate.native import NativeProgram
+from stitch_tools.worker.timed import graphed_program
 from tests.tools.check_support import PROGRAMS, build, linear_relu_task
 
 pytestmark = [
@@ -141,3 +146,23 @@ def test_an_honest_program_has_figures_and_no_doubt(room: Room, form: str) -> No
     assert not any("by the values of their inputs" in row for row in bench.not_checked)
     rows = ", ".join(f"{row.name} {row.latency_us} us" for row in bench.timings)
     print(f"{form}: {bench.outcome}; {rows}; {bench.message}")
+
+
+def test_a_captured_program_keeps_its_workspace(tmp_path: Path) -> None:
+    """What is allocated after the capture must not get the memory that the graph's kernels write."""
+    module = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.ReLU(), torch.nn.Linear(512, 512))
+    module = module.cuda().eval()
+    x = torch.randn(256, 512, device="cuda")
+    made = build_for_gpus(emit_cuda(lowered(module, [x])), tmp_path, ["sm_90"])
+    assert made.artifact is not None, made.diagnostics
+    program = NativeProgram(made.artifact)
+    with torch.inference_mode():
+        stream = torch.cuda.current_stream().cuda_stream
+        program.init(list(module.named_parameters()), device=x.device, stream=stream)
+        workspace = program.plan([x]).workspace_bytes
+        call = graphed_program(program, [x])
+        others = [torch.zeros(workspace // 4, device="cuda") for _ in range(8)]
+        found = call([x])[0]
+        assert workspace
+        assert all(not other.any() for other in others)
+        torch.testing.assert_close(found, module(x), rtol=1e-4, atol=1e-4)

@@ -7,6 +7,7 @@ leaves its outputs in one, under inference_mode. Slot i holds a copy of draw i m
 import ctypes
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -256,16 +257,27 @@ def _graphed(plain: Call, example: Any, *, copy_inputs: bool) -> Call:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         held = plain(static)
-    places = _leaves(static)
+    return _Replayed(plain, graph, held, _leaves(static) if copy_inputs else [])
 
-    def call(arguments: Any) -> Any:
-        if copy_inputs:
-            for place, value in zip(places, _leaves(arguments), strict=True):
-                place.copy_(value)
-        graph.replay()
-        return held
 
-    return call
+@dataclass(frozen=True)
+class _Replayed:
+    """A captured call."""
+
+    captured: Call
+    """Never called again. It owns memory that the graph's kernels use and that no output tells of, such as a
+    workspace: freed, it would be given to others between two replays."""
+    graph: torch.cuda.CUDAGraph
+    outputs: Any
+    places: list[torch.Tensor]
+    """Where the inputs of a call are copied to."""
+
+    def __call__(self, arguments: Any) -> Any:
+        """Copy the inputs, replay; the next call overwrites what comes back."""
+        for place, value in zip(self.places, _leaves(arguments) if self.places else (), strict=True):
+            place.copy_(value)
+        self.graph.replay()
+        return self.outputs
 
 
 def _leaves(value: Any) -> list[torch.Tensor]:

@@ -69,6 +69,7 @@ class CandidateState:
         self.held: list[str] = []
         """Outputs of the last call of a `ModelNew` that lie in its inputs' memory."""
         self.parameters: list[tuple[str, torch.Tensor]] = []
+        """Of a native program; a `ModelNew` makes its own, and a copy would take as much of the GPU again."""
         self.buffer_names: tuple[str, ...] = ()
         self._kept: dict[str, str] = {}
         """Hashes of the buffers that no call may change, as they were before the first."""
@@ -117,8 +118,8 @@ class CandidateState:
         Raises:
             ProgramError: the program refuses or fails.
         """
-        self.parameters = [(name, self._placed(tensor)) for name, tensor in parameters]
         if self.native is not None:
+            self.parameters = [(name, self._placed(tensor)) for name, tensor in parameters]
             self.keep(kept)
             self.native.init(self.parameters, device=self.device, stream=self.stream, threads=self.threads)
             self._synchronize()
