@@ -75,6 +75,21 @@ def test_a_long_call_is_measured_against_an_empty_go(call_s: float) -> None:
     assert pace.calls == max(1, int(0.020 / call_s))
 
 
+class SlowToWake(Simulated):
+    """On a busy machine: its first gos wait so long for a CPU that one call seems to cost nothing."""
+
+    def go(self, calls: int) -> float:
+        return super().go(calls) + (0.012 if len(self.gos) <= 4 and not calls else 0.0)
+
+
+def test_where_one_call_seems_to_cost_nothing_the_next_go_is_no_flood_of_calls() -> None:
+    contestant = SlowToWake("program", 3e-3)
+    contestant.resume()
+    pace = calibrate(contestant, Rules())
+    assert max(contestant.gos) <= 16
+    assert 1e-3 < pace.call_s < 4e-3
+
+
 @pytest.mark.parametrize("call_s", [2e-6, 1e-3, 30e-3])
 def test_both_figures_are_free_of_the_cost_of_a_go(call_s: float) -> None:
     contestant = Simulated("program", call_s, go_s=80e-6)

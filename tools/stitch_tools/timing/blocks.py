@@ -31,6 +31,7 @@ from stitch_tools.timing.statistics import (
 
 _SHORTEST_CALL_S = 1e-7
 _LONG_CALL_S = 0.2
+_CALIBRATIONS, _GROWTH = 8, 16
 _SLOWER = 20.0
 _FAR_SLOWER = (
     "its calls take more than 20 times as long as at first: they are done before their work is, or held up"
@@ -202,11 +203,12 @@ def calibrate(contestant: Contestant, rules: Rules) -> Pace:
         return min(contestant.go(calls) for _ in range(3))
 
     floor = quickest(0)
-    per_call = max(quickest(1) - floor, _SHORTEST_CALL_S)
-    for _ in range(6):
-        calls = max(1, int(rules.block_s / 4.0 / per_call))
+    per_call, calls = max(quickest(1) - floor, _SHORTEST_CALL_S), 1
+    for _ in range(_CALIBRATIONS):
+        # Others may have taken time from the empty gos: then one call seems to take none.
+        calls = max(1, min(int(rules.block_s / 4.0 / per_call), _GROWTH * calls))
         per_call = max((quickest(calls) - floor) / calls, _SHORTEST_CALL_S)
-        if calls * per_call >= rules.block_s / 8.0 or calls == 1:
+        if calls * per_call >= rules.block_s / 8.0 or int(rules.block_s / 4.0 / per_call) <= 1:
             break
     calls = int(rules.block_s / 3.0 / per_call)
     from_zero = calls < 1
