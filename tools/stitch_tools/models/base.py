@@ -2,15 +2,40 @@
 
 import hashlib
 import json
-from typing import Self
+import threading
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+_BUILD = threading.RLock()
 
 
 class Fact(BaseModel):
     """A frozen record. Unknown fields are refused; attribute docstrings become JSON schema text."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    # Validators are built at the first use, and docstrings read where a schema is asked for: both for each of
+    # some ninety facts would be a third of a second of CPU in every process, which uses a few of them.
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    @classmethod
+    def model_rebuild(cls, **given: Any) -> bool | None:
+        """Build the validator if there is none yet; of several threads one does."""
+        with _BUILD:
+            return super().model_rebuild(**given)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """The schema with what the docstrings of its attributes say."""
+        from stitch_tools.models.docstrings import attribute_docstrings
+
+        schema = handler(core)
+        properties = handler.resolve_ref_schema(schema).get("properties", {})
+        for name, text in attribute_docstrings(cls).items():
+            if name in properties:
+                properties[name].setdefault("description", text)
+        return schema
 
     def canonical_json(self) -> bytes:
         """The record as UTF-8 JSON with sorted keys and no spaces: equal records give equal bytes."""
