@@ -22,7 +22,7 @@ from stitch_mcp import __version__
 from stitch_mcp.jobs.state import JobState
 from stitch_mcp.server import core_tasks
 from stitch_mcp.server.completions import MOST, complete
-from stitch_mcp.server.confirmation import confirmed, needs_consent, question_of
+from stitch_mcp.server.confirmation import confirmed, may_ask, needs_consent, question_of
 from stitch_mcp.server.definitions import (
     prompt_definitions,
     resource_definitions,
@@ -275,6 +275,8 @@ class _Served:
         self, context: Context, params: types.CallToolRequestParams, tool: Tool, request: Request
     ) -> types.InputRequiredResult | None:
         """None where the call may be answered; else what the client has to ask first."""
+        if not may_ask(tool, request):
+            return None  # A thread costs more than such a call.
         question = await anyio.to_thread.run_sync(question_of, self._room, tool, request)
         return await confirmed(context, params, self._room, question) if question else None
 
@@ -282,8 +284,10 @@ class _Served:
         """The tool's answer; the state of a job that goes on, for a client with tasks."""
         room = self._room
         if isinstance(request, GetJob):
-            state = await anyio.to_thread.run_sync(room.supervisor.view, request.job_id)
-            state = await self._wait(context, state, request.wait_s)
+            found = await anyio.to_thread.run_sync(_look, room, request)
+            if isinstance(found, JobAnswer):
+                return found
+            state = await self._wait(context, found, request.wait_s)
             return await anyio.to_thread.run_sync(job_answer, room, state)
         if tool.reply is not None:
             return await anyio.to_thread.run_sync(tool.reply, request, room)
@@ -347,6 +351,12 @@ def _start(room: Room, tool: Tool, request: SlowRequest) -> JobState:
     job = job_request(room, tool, request)
     rerun = getattr(request, "rerun", False) or not tool.reuse
     return room.supervisor.start(job, rerun=rerun, warm=tool.warm, timed=tool.timed)
+
+
+def _look(room: Room, request: GetJob) -> JobAnswer | JobState:
+    """The answer where there is nothing to wait for, in one turn of a thread; else the job's state."""
+    state = room.supervisor.view(request.job_id)
+    return job_answer(room, state) if state.done or not request.wait_s else state
 
 
 def _refuse_unoffered(room: Room, prompt: str) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from stitch_mcp.server.room import Room
@@ -33,12 +34,24 @@ def find_artifact(room: Room, name: str, path: str = "") -> Artifact:
     if runs:
         return _of_run(room.workspace.runs_folder / runs[0], path)
     data = room.workspace.store.get(_hash(room, name))
+    folder = _folder(data)
+    return _of_files(room, *folder, path) if folder else _shown(data, name)
+
+
+# Whoever reads page by page asks for the same bytes again and again; the store has seen that they are those.
+@lru_cache(maxsize=4)
+def _folder(data: bytes) -> tuple[str, tuple[SourceFile, ...]] | None:
+    """Kind and files of a program or task, None where it is neither."""
     for kind, model in (("program", Program), ("task", Task)):
         try:
-            files = model.from_json_bytes(data).files
+            return kind, model.from_json_bytes(data).files
         except ValueError:
             continue
-        return _of_files(room, kind, files, path)
+    return None
+
+
+@lru_cache(maxsize=4)
+def _shown(data: bytes, name: str) -> Artifact:
     text = _text(data, name)
     try:
         return Artifact("fact", json.dumps(json.loads(text), indent=1, ensure_ascii=False))

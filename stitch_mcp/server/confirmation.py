@@ -38,6 +38,11 @@ class Question:
     """Whether one agreement holds as long as the server runs."""
 
 
+def may_ask(tool: Tool, request: Request) -> bool:
+    """Whether anything of such a call may have to be confirmed; known without looking."""
+    return tool.runs_code or isinstance(request, CancelJob)
+
+
 def question_of(room: Room, tool: Tool, request: Request) -> Question | None:
     """What has to be confirmed before the call, None for nothing. Blocks for the time of a probe, once.
 

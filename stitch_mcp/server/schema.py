@@ -1,5 +1,6 @@
 """JSON schemas as small as they can be: no generated titles, no nulls, no defaults, no references."""
 
+from functools import cache
 from typing import Any
 
 from pydantic import BaseModel
@@ -7,8 +8,9 @@ from pydantic import BaseModel
 Schema = dict[str, Any]
 
 
+@cache
 def tool_schema(model: type[BaseModel], *, output: bool = False) -> Schema:
-    """The schema of a tool's arguments or answer.
+    """The schema of a tool's arguments or answer, made once: whoever changes it changes it for all.
 
     Args:
         model: the pydantic model.

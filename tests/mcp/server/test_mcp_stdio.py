@@ -4,6 +4,7 @@ import array
 import fcntl
 import json
 import os
+import select
 import signal
 import subprocess
 import termios
@@ -15,7 +16,7 @@ import mcp_types as types
 import pytest
 
 from stitch_mcp.server.lines import TooLong, split_lines
-from stitch_mcp.server.stdio import MAX_LINE_BYTES
+from stitch_mcp.server.stdio import MAX_LINE_BYTES, fits
 from tests.mcp.server.conftest import until
 from tests.mcp.server.test_job_supervisor import running
 from tests.mcp.server.test_mcp_faults import Wire, wired
@@ -198,3 +199,19 @@ def test_a_finished_job_leaves_no_entry_among_the_processes(workspace: Path) -> 
         until(lambda: not running(pid))
         # No call comes that would make the server look.
         until(lambda: not Path(f"/proc/{pid}").exists())
+
+
+def test_what_is_short_is_written_at_once_where_a_pipe_has_room_for_it(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    try:
+        assert fits(writing, select.PIPE_BUF)
+        assert not fits(writing, select.PIPE_BUF + 1)
+        os.write(writing, bytes(fcntl.fcntl(writing, fcntl.F_GETPIPE_SZ)))
+        assert not fits(writing, 1)
+        os.read(reading, select.PIPE_BUF)
+        assert fits(writing, select.PIPE_BUF)
+    finally:
+        os.close(reading)
+        os.close(writing)
+    with (tmp_path / "answers").open("wb") as file:
+        assert not fits(file.fileno(), 1)
