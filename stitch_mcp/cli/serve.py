@@ -1,6 +1,9 @@
 """`stitch-mcp serve`."""
 
+import gc
 import os
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Unpack
 
 import click
@@ -49,20 +52,20 @@ def command(
     With --json a failure to start is one JSON object; a server that runs writes nothing but the protocol.
     """
     del as_json
-    from stitch_mcp.server.room import open_room, parse_toolsets
-
-    room = open_room(
-        given,
-        keep_jobs=http,
-        prepare_jobs=not read_only,
-        read_only=read_only,
-        toolsets=parse_toolsets(toolsets),
-    )
-    if not http:
+    with _uncollected():
         import anyio
 
+        from stitch_mcp.server.room import open_room, parse_toolsets
         from stitch_mcp.server.stdio import serve_stdio
 
+        room = open_room(
+            given,
+            keep_jobs=http,
+            prepare_jobs=not read_only,
+            read_only=read_only,
+            toolsets=parse_toolsets(toolsets),
+        )
+    if not http:
         anyio.run(serve_stdio, room)
         return 0
     from stitch_mcp.server.http import HttpOptions, new_token, serve_http
@@ -78,3 +81,14 @@ def command(
 
     serve_http(room, HttpOptions(host, port, token or made, allow_host), say)
     return 0
+
+
+@contextmanager
+def _uncollected() -> Generator[None]:
+    """What the block imports stays: it is not searched for garbage, now or in the midst of a call."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
