@@ -30,7 +30,7 @@ MEANINGS = {
     ExitCode.DONE: "done; correct but slower counts, with outcome `slower`",
     ExitCode.INTERNAL: "a failure of ours",
     ExitCode.USAGE: "wrong arguments, settings or reference",
-    ExitCode.NONE_CORRECT: "no correct program (or none possible), failed build or timing, certificate unverified",
+    ExitCode.NONE_CORRECT: "no correct program (or none possible), failed build, timing or verification",
     ExitCode.BELOW_GOAL: "correct, but below --min-speedup or, run again, below its certificate",
     ExitCode.ENVIRONMENT: "something is missing here: compiler, torch, a library, disk space, a lock",
     ExitCode.MODEL: "model, authentication or quota",
