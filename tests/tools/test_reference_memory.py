@@ -1,5 +1,7 @@
 """Where the reference in fp64 does not fit into memory a weaker oracle judges, and the check says so."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,6 +89,29 @@ def test_the_oracle_s_own_memory_does_not_count_as_the_reference_s(room: Room) -
     task = room.task(PAIRS, "torch.rand(3000)")  # 72 MB; in fp64 about three times as much
     found = room.expectations(task, 480 * MIB, draws=3)
     assert [(row.oracle, row.notes) for row in found] == [("fp64", ())] * 3
+
+
+def test_memory_of_draws_before_is_used_again_and_no_lack_of_it_for_the_next(room: Room) -> None:
+    # Freed memory is kept from the first oracle on; a larger draw may need it, and the limit counts it.
+    task = room.task("x * 2.0 + 1.0", "torch.rand(1 << 22)")  # 16 MiB, 32 in fp64
+    found = room.expectations(task, 4096 * MIB, draws=8)
+    assert [(row.oracle, row.notes) for row in found] == [("fp64", ())] * 8
+
+
+def test_large_tensors_take_no_new_pages_once_freed_memory_is_kept() -> None:
+    code = (
+        "import resource, torch\n"
+        "from stitch_tools.worker.reference.kept_memory import keep_freed_memory\n"
+        "assert keep_freed_memory(1 << 33)\n"
+        "torch.set_num_threads(1)\n"
+        "def use(): return [torch.ones(1 << 24) for _ in range(3)] and None\n"
+        "for _ in range(8): use()\n"  # until the heap has its size
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
+        "use()\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 10_000  # 49,152 pages
 
 
 def test_memory_that_nobody_could_foresee_is_no_fault_of_the_reference_s(room: Room) -> None:

@@ -9,11 +9,14 @@ from typing import TypeVar
 import torch
 
 from stitch_tools.worker.meminfo import available_bytes
+from stitch_tools.worker.reference.kept_memory import give_back_kept_memory, keep_freed_memory
 from stitch_tools.worker.sandbox import mapped_data_bytes
 
 SHARE_OF_FREE = 0.7
 WIDE_FACTOR = 3
 """fp64 copies of everything that one call touches, and the temporaries of widening."""
+_PLENTY = 8
+"""How many times what an oracle needs has to be free before freed memory is kept."""
 ResultT = TypeVar("ResultT")
 
 
@@ -65,8 +68,17 @@ class Forecast:
         grown = max(1.0, input_bytes / self._input_bytes) if self._input_bytes else 1.0
         needed = 2 * weights + WIDE_FACTOR * grown * self._call_bytes
         gpu_free = None if self._gpu is None else _free_gpu_bytes(self._gpu)
-        found = places_for(needed, host_free_bytes=free_bytes(), gpu_free_bytes=gpu_free)
-        self._ran_wide = self._ran_wide or bool(found)
+        host_free = free_bytes()
+        if needed > SHARE_OF_FREE * host_free:
+            give_back_kept_memory()
+            host_free = free_bytes()
+        found = places_for(needed, host_free_bytes=host_free, gpu_free_bytes=gpu_free)
+        if found:
+            self._ran_wide = True
+            # Not before: what is kept would hide from `measure` what a call takes. Nor where memory is
+            # scarce: a heap with holes needs more of it.
+            if _PLENTY * needed <= host_free:
+                keep_freed_memory(host_free)
         return found
 
     def _note(self, taken: int, input_bytes: int) -> None:
