@@ -5,6 +5,10 @@ Where an output cancels to next to nothing, it says little about what another or
 oracle is run some more times, and each result that the reference's type cannot hold is moved by up to half an
 eps, enlarged by the square root of the length of its sum; plain sums have their terms moved, since only those
 know what was cancelled. (D. S. Parker, Monte Carlo Arithmetic, 1997.)
+
+A norm is one operation that hides a sum: what its mean is off by moves a whole row, channel or group alike,
+and weighs the more the smaller the deviation is beside the mean. Equal means are off by the same, as in any
+program that computes each of them alike.
 """
 
 import math
@@ -25,6 +29,15 @@ _HALF = 0.5
 """Rounding to nearest is off by at most this share of an eps."""
 _SUMS = ("sum", "mean", "mm", "bmm", "mv", "dot", "addmm", "baddbmm", "addmv", "convolution", "cumsum")
 """Operations that add their first operand's elements, or products of them."""
+_NORMS = (
+    "native_layer_norm",
+    "native_group_norm",
+    "native_batch_norm",
+    "_native_batch_norm_legit",
+    "_batch_norm_with_update",
+    "cudnn_batch_norm",
+)
+"""Operations that subtract a mean, and give it beside the result with the inverse of the deviation."""
 _ADDED_TO = ("addmm", "baddbmm", "addmv")
 """Those whose first operand is only added: the terms come second."""
 
@@ -55,6 +68,8 @@ class _Rounded(Fp64Mode):
     ) -> Any:
         operands = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, torch.Tensor)]
         out = super().__torch_dispatch__(func, types, args, kwargs)
+        if _name(func) in _NORMS:
+            self._shift(_name(func), args, out)
         inputs = {leaf.untyped_storage().data_ptr() for leaf in operands}
         length = 1 if _name(func) in _SUMS else reduction_length(_name(func), args, out)
         for leaf in tree_flatten(out)[0]:
@@ -76,6 +91,28 @@ class _Rounded(Fp64Mode):
         length = reduction_length(name, args, out)
         moved = terms.double().mul(self._noise(terms, dtype_eps(self.notes.own_dtype(terms)), length))
         return super()._wide(func, (*args[:place], moved, *args[place + 1 :]), kwargs)
+
+    def _shift(self, name: str, args: tuple[Any, ...], out: Any) -> None:
+        """Move in place what a norm gives as if its means were off by a rounded sum's error."""
+        result, mean, inverse = out[:3]
+        weight = args[2 if name == "native_layer_norm" else 1]
+        if not mean.numel() or result.dtype != torch.float64:
+            return  # running statistics are no sums
+        # Sums are kept in fp32 at least, whatever goes in.
+        eps = min(dtype_eps(self.notes.own_dtype(result)), dtype_eps(torch.float32))
+        values, which = mean.float().unique(return_inverse=True)
+        noise = self._noise(values, eps, result.numel() // mean.numel()).sub_(1)
+        shift = noise[which].mul_(mean).mul_(inverse)
+        if name == "native_layer_norm":
+            result.sub_(shift if weight is None else shift * weight)
+            return
+        # Per sample and group, or per channel: the group's channels lie side by side.
+        leading, groups = shift.shape if name == "native_group_norm" else (1, shift.numel())
+        channels = result.shape[1]
+        if name == "native_group_norm":
+            shift = shift.repeat_interleave(channels // groups, 1)
+        shift = shift.reshape(leading, channels, *(1,) * (result.dim() - 2))
+        result.sub_(shift if weight is None else shift * weight.view(channels, *(1,) * (result.dim() - 2)))
 
     def _round(self, leaf: torch.Tensor, length: int) -> None:
         """Move in place what is not held exactly."""
