@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from stitch_tools.check import CheckOptions
-from stitch_tools.models import Check, Contract
+from stitch_tools.check.record import Record
+from stitch_tools.models import Check, Contract, Sensitivity
 from stitch_tools.processes.interpreter import find_interpreter
 from stitch_tools.processes.session import TargetSession
 from stitch_tools.store import Store
@@ -238,8 +239,59 @@ def test_another_order_of_summing_what_cancels_is_right_and_a_pass_on_nothing_el
         if "fc" not in reference
         else "self.fc(x).cumsum(1)[:, -1].cumsum(0)[-1]"
     )
-    # Of rows that are all but constant this sum has no digit at all, whatever its order.
-    options = CheckOptions(structured=False)
-    check = room.check(reference, f"{normed}\nreturn {body}", options=options)
+    check = room.check(reference, f"{normed}\nreturn {body}", options=CheckOptions())
     assert check.status == "accepted", check.message
     assert tuple(sorted(check.flags)) == flags
+
+
+NORM = "x = (x - {mean}) / (x.var(1, unbiased=False, keepdim=True) + 1e-5).sqrt()\nreturn "
+LATE_MEAN = NORM.format(mean="x.cumsum(1)[:, -1:] / 37")
+
+
+def test_draws_that_rounding_alone_decides_are_named_and_a_right_program_is_accepted(room: Room) -> None:
+    options = CheckOptions(trace=False)
+    check = room.check(
+        "F.layer_norm(x, (37,)).sum(1)",
+        f"{LATE_MEAN}x.cumsum(1)[:, -1]",
+        "[torch.rand(16, 37)]",
+        options=options,
+    )
+    assert check.status == "accepted", check.message
+    assert "undecided" in noted(check)
+    left_open = [line for line in check.not_checked if "undecided: output 0: " in line]
+    assert any(line.startswith("draw near-constant: ") for line in left_open), check.not_checked
+    assert "undecided at least in part" in check.message
+
+
+@pytest.mark.parametrize(
+    ("reference", "program"),
+    [
+        ("F.layer_norm(x, (37,)).sum(1)", f"{LATE_MEAN}x[:, :-1].sum(1)"),
+        ("F.layer_norm(x, (37,)).sum(1)", f"{LATE_MEAN}x.sum(1) + 1e-3"),
+        ("F.layer_norm(x, (37,)).sum(1)", "x.sum(1) * 0 + (x.std(1) < 1e-3) * 1e9"),
+        (
+            "x = F.layer_norm(x, (37,))\nreturn torch.stack([x.sum(1), x[:, 0]], 1)",
+            f"{LATE_MEAN.replace('1e-5', '1e-3')}torch.stack([x.sum(1), x[:, 0]], 1)",
+        ),
+    ],
+)
+def test_what_rounding_does_not_explain_is_refused_all_the_same(
+    room: Room, reference: str, program: str
+) -> None:
+    check = room.check(reference, program, "[torch.rand(16, 37)]", options=CheckOptions(trace=False))
+    assert check.status in ("incorrect", "rejected_cheat"), check.message
+
+
+def test_a_pass_on_too_few_decided_draws_is_weak() -> None:
+    record = Record(
+        sensitivity=(Sensitivity(probe="own", subject="inputs", change=1, tolerance=0, reacts=True),)
+    )
+    record.passed.own_inputs = 3
+    for decided in (True, True, False):
+        record.count("values", decided=decided)
+    record.leave_undecided("constants", "output 0: 1 of 1 values")
+    assert record.is_weak(depends_on_inputs=True)
+    record.note_undecided()
+    assert "2 of 3 draws with values of the judge were decided" in record.findings[0].message
+    record.count("values", decided=True)
+    assert not record.is_weak(depends_on_inputs=True)

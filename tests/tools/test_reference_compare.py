@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from stitch_tools.worker.reference.compare import Expected, Rule, Verdict, compare_output, undecidable
+from stitch_tools.worker.reference.compare import Verdict, compare_output
+from stitch_tools.worker.reference.honest import Expected, Rule, honest_of
 from stitch_tools.worker.reference.margins import Margins
 from stitch_tools.worker.reference.rounding import Rounding
 
@@ -86,8 +87,8 @@ def test_the_contract_is_a_ceiling_however_bad_the_reference_is() -> None:
     row = expected(truth(64, 48), own_error=1e-2)
     assert compare(row.reference, row).problem is not None
     assert compare(row.reference, row, Rule(rtol=0.1, atol=0)).problem is None
-    assert undecidable(row, RULE) is not None
-    assert undecidable(expected(truth(4, 4)), RULE) is None
+    assert honest_of(row, RULE).undecided is not None
+    assert honest_of(expected(truth(4, 4)), RULE).undecided is None
 
 
 def test_a_value_far_above_the_rms_may_be_off_by_rounding_of_itself() -> None:
@@ -121,8 +122,10 @@ def test_slack_excuses_an_absolute_error_and_too_much_of_it_leaves_nothing_to_ju
     row = replace(expected(truth(32, 48)), slack=1e-2)
     assert compare((row.oracle + 9e-3).float(), row).problem is None
     assert compare((row.oracle + 1.1e-2).float(), row).problem is not None
-    assert undecidable(row, RULE) is None
-    assert "last bit of the inputs" in (undecidable(replace(row, slack=0.5), RULE) or "")
+    assert honest_of(row, RULE).undecided is None
+    nothing = honest_of(replace(row, slack=0.5), RULE)
+    assert nothing.wholly_undecided
+    assert "last bit of the inputs" in nothing.because
 
 
 def test_an_error_hidden_in_a_small_row_is_found() -> None:

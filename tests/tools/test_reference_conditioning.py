@@ -66,7 +66,8 @@ def test_a_task_that_rounds_as_its_inputs_do_is_excused_next_to_nothing(tmp_path
 def test_where_the_last_bit_of_the_inputs_decides_nothing_is_judged(tmp_path: Path) -> None:
     state = server(tmp_path, "F.layer_norm(x * 1e4, (256,), eps=1e-12)")
     _ = expect(state, "constants")
-    assert "last bit of the inputs" in (state.unusable() or "")
+    assert state.unusable() is None
+    assert "last bit of the inputs" in (state.undecided() or "")
 
 
 def test_a_division_of_nothing_by_nothing_is_judged_and_an_overflow_is_not(tmp_path: Path) -> None:
@@ -167,8 +168,53 @@ def test_other_roundings_leave_the_bound_of_what_does_not_cancel(tmp_path: Path)
     rms = float(row.oracle.square().mean().sqrt())
     assert state.compare([(row.oracle + rms * noise).float()])[0].problem is not None
     assert state.draw is not None
-    assert state.draw.others is None, "nobody runs the oracle again for what no rounding explains"
+    assert not state.draw.rounded_otherwise, "nobody runs the oracle again for what no rounding explains"
     found = state.compare([(row.oracle + 3 * floor * rms * noise).float()])[0]
     assert found.problem is not None
     assert found.bound == floor
     assert 0 < (found.reference_error or 0) < floor / 4
+
+
+@pytest.mark.parametrize("case", ["norm of groups", "norm of a batch", "norm of a layer", "centred in fp64"])
+@pytest.mark.parametrize("kind", ["constants", "near-constant"])
+def test_where_only_rounding_is_left_no_order_of_summation_is_wrong(
+    tmp_path: Path, case: str, kind: str
+) -> None:
+    state = server(tmp_path, *ZERO_SUMS[case])
+    for seed in range(4):
+        state.make_draw(kind, seed, 7)
+        draw = state.expect(())
+        right = OTHER_ORDERS[case](flatten_inputs(draw.arguments).tensors[0])
+        found = state.compare([right])[0]
+        assert found.problem is None, (seed, found)
+        for other in (math.nan, math.inf, 1e9):
+            assert state.compare([torch.full_like(right, other)])[0].problem is not None
+
+
+def test_what_is_decided_beside_what_is_not_is_compared(tmp_path: Path) -> None:
+    forward = "torch.stack([F.layer_norm(x, (300,)).sum(-1), x.sum(-1)], -1)"
+    state = server(tmp_path, forward, "torch.randn(16, 300)")
+    x = flatten_inputs(expect(state, "constants").arguments).tensors[0]
+    right = torch.stack([sequential(normed(x, 1), 1), x.sum(-1)], -1)
+    assert float((right[:, 0] - x.sum()).abs().min()) > 1e-2, "the draw has to be one that is off"
+    found = state.compare([right])[0]
+    assert (found.problem, found.decided) == (None, True), found
+    assert found.undecided is not None
+    assert found.undecided.startswith("16 of 32 values: rounding alone moves the reference by ")
+    wrong = right.clone()
+    wrong[3, 1] *= 1.01
+    found = state.compare([wrong])[0]
+    assert found.worst_index == (3, 1)
+    assert found.problem is not None
+    assert found.undecided is not None
+
+
+def test_on_the_task_s_own_values_the_ceiling_rules_and_the_reason_is_told(tmp_path: Path) -> None:
+    state = server(tmp_path, "F.layer_norm(x, (300,)).sum()", "torch.full((16, 300), 0.7)")
+    x = flatten_inputs(expect(state, "own-1").arguments).tensors[0]
+    off = sequential(normed(x, 1), 0, 1)
+    assert float(off.abs()) > 1e-2
+    found = state.compare([off])[0]
+    assert found.undecided is None
+    assert "(rounding alone moves the reference by " in (found.problem or "")
+    assert "of 1e-05 that is allowed)" in (found.problem or "")

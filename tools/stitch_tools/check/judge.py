@@ -9,12 +9,19 @@ from stitch_tools.check.candidate import Answer, Worker, kept_buffers
 from stitch_tools.check.gpu import canary_for, sound_gpu, wedged
 from stitch_tools.check.options import CheckOptions
 from stitch_tools.check.record import TIME_OVER, End, Record, end_of_load, end_of_step, end_of_worker
-from stitch_tools.check.reference import DrawUnavailable, NoDeviceError, ReferenceServer, Weights
+from stitch_tools.check.reference import (
+    DrawUnavailable,
+    DrawUndecided,
+    NoDeviceError,
+    ReferenceServer,
+    Weights,
+)
 from stitch_tools.check.ruling import Ruling
 from stitch_tools.check.schedule import (
     RELOADED,
     Draw,
     Round,
+    group_of,
     missing_rounds,
     ordinary_rounds,
 )
@@ -315,12 +322,11 @@ class _Judge:
                 self._leave_out(round_.draws[position:])
                 return None
             self.at = f"in draw {draw.name}"
+            known, doubts = len(self.record.draws), len(self.record.undecided)
             try:
                 end = self.ruling.on(draw, trial.observe(draw))
             except DrawUnavailable as reason:
-                self.record.skipped.append(f"draw {draw.name}: {reason}")
-                if round_.fallback is not None:
-                    self.rounds.insert(0, replace(round_, probe=round_.fallback, fallback=None))
+                self._go_without(round_, draw, reason)
                 continue
             except TaskError as error:
                 if draw.own and ordinary:
@@ -335,11 +341,34 @@ class _Judge:
                 return end
             if self.record.failures >= self.options.max_failures:
                 return None
-            if self.record.draws and self.record.draws[-1].ok:
+            if doubts < len(self.record.undecided):
+                self._count_undecided(round_, draw)
+            elif len(self.record.draws) > known and self.record.draws[-1].ok:
                 self._note_passed(round_, draw)
         return None
 
+    def _go_without(self, round_: Round, draw: Draw, reason: DrawUnavailable) -> None:
+        if isinstance(reason, DrawUndecided):
+            self.record.leave_undecided(draw.name, str(reason))
+            self._count_undecided(round_, draw)
+        else:
+            self.record.skipped.append(f"draw {draw.name}: {reason}")
+            self._fall_back(round_)
+
+    def _fall_back(self, round_: Round) -> None:
+        """Try milder weights where these cannot be judged, or not wholly."""
+        if round_.fallback is None:
+            return
+        milder = replace(round_, probe=round_.fallback, fallback=None)
+        if milder not in self.rounds:
+            self.rounds.insert(0, milder)
+
+    def _count_undecided(self, round_: Round, draw: Draw) -> None:
+        self.record.count(group_of(draw, round_), decided=False)
+        self._fall_back(round_)
+
     def _note_passed(self, round_: Round, draw: Draw) -> None:
+        self.record.count(group_of(draw, round_), decided=True)
         self.record.passed.weight_sets.add(round_.label)
         if round_.probe.gain is not None:
             self.record.passed.probes.add(round_.label)
@@ -368,6 +397,7 @@ class _Judge:
         """The Check that all of this amounts to."""
         record = self.record
         end = record.end(end)
+        record.note_undecided()
         flags: list[CheckFlag] = [*record.flags, *end.flags]
         if self.program.format == "kernelbench" and self.program.author == STITCHER:
             # The stitcher writes Python only where nodes are left to PyTorch, whatever their share.

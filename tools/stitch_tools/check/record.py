@@ -5,7 +5,7 @@ from typing import Any
 
 from stitch_tools.check.candidate import Answer
 from stitch_tools.check.reference import Expectation
-from stitch_tools.check.schedule import Passed, uncovered_subjects
+from stitch_tools.check.schedule import LEAST_DECIDED, DrawGroup, Passed, uncovered_subjects
 from stitch_tools.check.words import describe_draw, describe_refusal
 from stitch_tools.models import (
     CheckFlag,
@@ -44,6 +44,10 @@ class Record:
     findings: list[Finding] = field(default_factory=list[Finding])
     flags: list[CheckFlag] = field(default_factory=list[CheckFlag])
     skipped: list[str] = field(default_factory=list[str])
+    undecided: list[str] = field(default_factory=list[str])
+    """Draws with outputs on which the reference itself is too far off to tell right from wrong."""
+    decided: dict[DrawGroup, list[bool]] = field(default_factory=dict[DrawGroup, list[bool]])
+    """Of each draw with something made up, whether all of it was decided."""
     late: int = 0
     """Draws that the deadline cut off."""
     oracle: OracleKind = "fp64"
@@ -65,6 +69,31 @@ class Record:
         if finding not in self.findings:
             self.findings.append(finding)
 
+    def leave_undecided(self, draw: str, words: str) -> None:
+        """Say which part of a draw was not compared, and why."""
+        self.undecided.append(draw)
+        self.skipped.append(f"draw {draw}: undecided: {words}")
+
+    def count(self, group: DrawGroup | None, *, decided: bool) -> None:
+        """Count a draw with something made up about it."""
+        if group is not None:
+            self.decided.setdefault(group, []).append(decided)
+
+    def thin_groups(self) -> list[str]:
+        """What is said of groups of draws of which too few could be decided."""
+        return [
+            f"{sum(rows)} of {len(rows)} draws with {group} of the judge were decided"
+            for group, rows in self.decided.items()
+            if not all(rows) and sum(rows) < LEAST_DECIDED[group]
+        ]
+
+    def note_undecided(self) -> None:
+        """Add the finding that sums up what was left undecided."""
+        if self.undecided:
+            rows = ", ".join(dict.fromkeys(self.undecided))
+            thin = "".join(f"; {words}" for words in self.thin_groups())
+            self.note("undecided", f"the reference's own rounding decides nothing on draws {rows}{thin}")
+
     def note_conditions(self, expectation: Expectation, answer: Answer) -> None:
         """Remember the weakest oracle that was used, and what was not as it ought to be, with the reasons."""
         kind = _oracle_kind(expectation.oracle)
@@ -81,7 +110,9 @@ class Record:
         return all(known) if known else None
 
     def is_weak(self, depends_on_inputs: bool) -> bool:
-        """Whether a pass rests on draws that hardly depend on inputs or weights."""
+        """Whether a pass rests on draws that hardly depend on inputs or weights, or too few are decided."""
+        if self.thin_groups():
+            return True
         if self.sensitivity is None:
             return not depends_on_inputs
         return not any(row.subject == "inputs" for row in self.sensitivity) or bool(
@@ -120,6 +151,8 @@ class Record:
 
     def _accept(self) -> End:
         agreed = f"{len(self.draws)} draws agree with the {self.oracle} oracle"
+        if self.undecided:
+            agreed += f", {len(set(self.undecided))} are undecided at least in part"
         if not self.late:
             return End("accepted", agreed)
         missing = f"{self.late} of {len(self.draws) + self.late} draws were not made, {TIME_OVER}"

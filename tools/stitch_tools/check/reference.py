@@ -52,6 +52,10 @@ class DrawUnavailable(Exception):  # noqa: N818 (an answer, not an error: this k
     """The reference server cannot make, or cannot judge, this draw; the message says why."""
 
 
+class DrawUndecided(DrawUnavailable):
+    """On this draw the reference itself is further off than the contract allows; the message says where."""
+
+
 @dataclass
 class Pack:
     """Descriptors of shared memory that this process holds; `close` after they were passed on."""
@@ -120,6 +124,8 @@ class Comparison:
     same_generator: bool | None
     agreement: dict[str, Any] | None = None
     """What KernelBench's rule says; None on draws that are ours."""
+    decided: bool = True
+    """Whether anything was compared; else the reference itself is too far off everywhere."""
 
     @property
     def right(self) -> bool:
@@ -254,7 +260,8 @@ class ReferenceServer:
         """Run reference and oracle on the current draw.
 
         Raises:
-            DrawUnavailable: the reference refuses the draw, or it cannot tell right from wrong.
+            DrawUnavailable: the reference refuses the draw.
+            DrawUndecided: it cannot tell right from wrong.
         """
         answer = self.ask({"op": "expect", "updated_buffers": list(updated_buffers)})
         _refuse_unavailable(answer)
@@ -294,6 +301,7 @@ class ReferenceServer:
             message["inputs_intact"],
             message.get("same_generator"),
             message.get("agreement"),
+            message["decided"],
         )
 
     def same_bits(self, first_fd: int, second_fd: int, expectation: Expectation) -> bool:
@@ -418,7 +426,7 @@ def _seed() -> int:
 def _refuse_unavailable(answer: Frame) -> None:
     reason = answer.message.get("unavailable")
     if reason is not None:
-        raise DrawUnavailable(reason)
+        raise DrawUndecided(reason) if answer.message.get("undecided") else DrawUnavailable(reason)
 
 
 def _fault(task: Task, error: dict[str, Any], by_hand: str) -> Exception:

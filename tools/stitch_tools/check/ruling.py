@@ -8,7 +8,7 @@ from stitch_tools.check.record import End, Record, end_of_step
 from stitch_tools.check.reference import Comparison
 from stitch_tools.check.schedule import Draw
 from stitch_tools.check.trial import Observed
-from stitch_tools.check.words import describe_draw, describe_refusal
+from stitch_tools.check.words import describe_draw, describe_refusal, describe_undecided
 from stitch_tools.models import DrawResult
 from stitch_tools.worker.reference.kinds import ALTERED
 
@@ -72,6 +72,11 @@ class Ruling:
             repeats_bitwise=seen.repeats_bitwise if comparison is seen.comparison else None,
             problem=problem,
         )
+        left_open = describe_undecided(comparison.outputs)
+        if left_open:
+            self.record.leave_undecided(draw.name, left_open)
+        if result.ok and not comparison.decided:
+            return None
         self.record.draws.append(result)
         if comparison.agreement is not None and not draw.seed_of and comparison is seen.comparison:
             self.record.agreements.append(comparison.agreement)

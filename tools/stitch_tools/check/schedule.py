@@ -1,6 +1,7 @@
 """Which draws a check makes, under which weights, in which order."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from stitch_tools.check.options import CheckOptions
 from stitch_tools.models import Contract, ProgramFormat, Sensitivity
@@ -43,6 +44,22 @@ class Round:
     """What weights are taken: the task's own, or of order 1."""
     fallback: SensitivityProbe | None = None
     """Other weights for the case that the reference cannot be judged under these."""
+
+
+DrawGroup = Literal["values", "sizes", "weights"]
+"""What the judge made up about a draw: the inputs' values, their leading size, the weights."""
+
+LEAST_DECIDED: dict[DrawGroup, int] = {"values": 3, "sizes": 1, "weights": 1}
+"""Draws that have to be decided in a group in which some are not; a pass with fewer of them is weak."""
+
+
+def group_of(draw: Draw, round_: Round) -> DrawGroup | None:
+    """What is made up about a draw; None for the task's own."""
+    if draw.own:
+        return None
+    if round_.probe.gain is not None:
+        return "weights"
+    return "sizes" if draw.other_size else "values"
 
 
 @dataclass

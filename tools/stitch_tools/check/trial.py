@@ -77,7 +77,8 @@ class Trial:
             return Observed(answer, expectation, comparison, stale=stale)
         if draw.repeat:
             return self._repeat(inputs, expectation, outputs_fd, comparison)
-        self._keep(outputs_fd, expectation)
+        if comparison.decided:
+            self._keep(outputs_fd, expectation)
         return Observed(answer, expectation, comparison)
 
     def _repeat(self, inputs: Inputs, expectation: Expectation, first_fd: int, first: Comparison) -> Observed:

@@ -1,5 +1,7 @@
 """Sentences about a check, for people."""
 
+from collections.abc import Sequence
+
 from stitch_tools.check.candidate import Answer
 from stitch_tools.models import Build, DrawResult, OutputError
 
@@ -36,6 +38,11 @@ def describe_draw(draw: DrawResult) -> str:
     if worst is None or worst.bound is None:
         return f"draw {draw.draw}: equal"
     return f"draw {draw.draw}: right (relative error {worst.max_error:.2g}, bound {worst.bound:.2g})"
+
+
+def describe_undecided(outputs: Sequence[OutputError]) -> str:
+    """Which outputs of a draw were not, or not wholly, compared; empty where all were."""
+    return "; ".join(f"output {row.output}: {row.undecided}" for row in outputs if row.undecided)
 
 
 def _place(row: OutputError) -> str:

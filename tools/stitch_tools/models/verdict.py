@@ -77,6 +77,9 @@ class OutputError(Fact):
     ulp_histogram: tuple[int, ...] | None = None
     """Elements by their distance from the oracle rounded to the output's type, in `ULP_BINS`; None where the
     output is discrete or its pattern of non-finite values is wrong."""
+    undecided: str | None = None
+    """Which values were not compared, as the reference itself is further off there than the contract allows;
+    only on a draw that the judge made up. None: all were compared."""
     problem: str | None = None
     """None when equal, else one sentence."""
 

@@ -5,7 +5,8 @@ import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from stitch_tools.check.reference import DrawUnavailable, Expectation, Inputs, ReferenceServer
+from stitch_tools.check.reference import DrawUnavailable, DrawUndecided, Expectation, Inputs, ReferenceServer
+from stitch_tools.check.words import describe_undecided
 from stitch_tools.models import ReferenceFacts, Task
 from stitch_tools.timing.ring import Sample
 from stitch_tools.timing.seats import Field, Loaded, Seat, seat_loaded
@@ -84,6 +85,8 @@ def _compare(judge: ReferenceServer, sample: Sample, seeds: Sequence[int]) -> st
         comparison = judge.compare(fd, expectation)
     finally:
         os.close(fd)
+    if not comparison.decided:
+        raise DrawUndecided(describe_undecided(comparison.outputs))
     for row in comparison.outputs:
         if row.problem is not None:
             return f"output {row.output} {row.problem}"

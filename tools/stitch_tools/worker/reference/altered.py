@@ -3,8 +3,9 @@
 import torch
 
 from stitch_tools.worker.precision import precision
-from stitch_tools.worker.reference.compare import Expected, Rule, compare_output
+from stitch_tools.worker.reference.compare import compare_output
 from stitch_tools.worker.reference.draws import DrawUnavailableError, make_draw
+from stitch_tools.worker.reference.honest import Expected, Rule
 from stitch_tools.worker.reference.kinds import ALTERED
 from stitch_tools.worker.reference.load import ReferenceFault
 from stitch_tools.worker.reference.rounding import Rounding

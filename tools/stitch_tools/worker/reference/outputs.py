@@ -65,11 +65,13 @@ def _compare(state: ServerState, request: Request, wanted: list[memory.PackEntry
     whole = map_whole(request.fds[0], memory.end_of(request.message["layout"]))
     outputs = [view_of(whole, entry).clone() for entry in wanted]
     checked = [_as_bool(tensor) for tensor in outputs]
-    verdicts = [verdict.as_json() for verdict in state.compare(checked)]
+    found = state.compare(checked)
+    verdicts = [verdict.as_json() for verdict in found]
     for row, tensor in zip(verdicts, outputs, strict=False):  # written inputs come after the outputs
         row["problem"] = _untouched(tensor) or row["problem"]
     message: dict[str, Any] = {
         "outputs": verdicts,
+        "decided": any(row.decided for row in found) or not found,
         "overrun": _overrun(whole, wanted),
         "inputs_intact": _inputs_intact(state),
     }

@@ -174,7 +174,7 @@ def _make_draw(state: ServerState, request: Request) -> Reply:
 
 
 def _expect(state: ServerState, request: Request) -> Reply:
-    """Specs and layout of the outputs. `unavailable` where the reference refuses a draw of ours."""
+    """Specs and layout of the outputs. `unavailable` where a draw of ours is refused or decides nothing."""
     start = time.perf_counter()
     rest_between_loops()
     kind = state.draw.kind if state.draw else ""
@@ -187,6 +187,9 @@ def _expect(state: ServerState, request: Request) -> Reply:
     unusable = state.unusable()
     if unusable:
         return Reply({"unavailable": unusable})
+    undecided = state.undecided()
+    if undecided:
+        return Reply({"unavailable": undecided, "undecided": True})
     outputs = [spec(row.name, row.reference) for row in draw.expected]
     rows: list[tuple[str, Any, Any, str]] = [(GUARD, (_GUARD_BYTES,), None, "uint8")]
     for row in outputs:

@@ -9,19 +9,11 @@ import torch
 from stitch_tools.worker.layout import BUFFER, INPUT
 from stitch_tools.worker.order_one import Scale
 from stitch_tools.worker.precision import precision
-from stitch_tools.worker.reference.compare import (
-    Expected,
-    OwnError,
-    Rule,
-    Verdict,
-    beyond_ceiling,
-    compare_output,
-    error_of,
-    undecidable,
-)
+from stitch_tools.worker.reference.compare import Verdict, compare_output
 from stitch_tools.worker.reference.conditioning import inputs_slack
 from stitch_tools.worker.reference.draws import Bounds, DrawUnavailableError, make_draw
 from stitch_tools.worker.reference.forecast import Forecast, Place, is_out_of_memory
+from stitch_tools.worker.reference.honest import Evaluations, Expected, Rule, honest_of
 from stitch_tools.worker.reference.kernelbench import Agreement, agreement
 from stitch_tools.worker.reference.kinds import EXACT, MIXED, SLACK
 from stitch_tools.worker.reference.load import Reference, ReferenceFault, ReferenceSource
@@ -64,8 +56,8 @@ class Draw:
     """Where the oracle ran; None: it did not."""
     undecided: str | None = None
     """Why it is not known how far rounding alone moves the outputs."""
-    others: dict[str, OwnError] | None = None
-    """Errors of evaluations that round otherwise, by name; None: nobody asked yet."""
+    rounded_otherwise: bool = False
+    """Whether evaluations that round otherwise than the reference count already."""
     notes: tuple[str, ...] = ()
     expected: tuple[Expected, ...] = ()
     expected_inputs: tuple[Expected, ...] = ()
@@ -151,12 +143,17 @@ class ServerState:
         draw.expected_inputs = _written_inputs(draw.call, oracle) if settings.input_writes else ()
         if draw.kind in SLACK and oracle is not None:
             self._add_slack(module, draw, oracle)
+        rule = self._rule(draw)
+        draw.expected = tuple(replace(row, honest=honest_of(row, rule)) for row in draw.expected)
+        draw.expected_inputs = tuple(
+            replace(row, honest=honest_of(row, rule)) for row in draw.expected_inputs
+        )
         if self._is_own(draw):
             self.finite_on_own = self.finite_on_own and _all_finite(draw.expected)
         return draw
 
     def unusable(self) -> str | None:
-        """Why the current draw, when it is one of ours, cannot tell right from wrong; None when it can."""
+        """Why the current draw, when it is one of ours, is not to be judged at all; None when it is."""
         draw = self._need_draw()
         if self._is_own(draw):
             return None
@@ -164,9 +161,17 @@ class ServerState:
         meant = draw.kind in EXACT and all(map(_alike_in_fp64, draw.expected))
         if self.finite_on_own and not meant and not _all_finite(draw.expected):
             return "the reference's output is not finite on it"
-        rule = self._rule(draw)
-        doubts = (reason for row in draw.expected if (reason := undecidable(row, rule)))
-        return draw.undecided or next(doubts, None)
+        return None
+
+    def undecided(self) -> str | None:
+        """Why nothing about the current draw, when it is one of ours, can be told right from wrong."""
+        draw = self._need_draw()
+        if self._is_own(draw) or draw.undecided:
+            return draw.undecided
+        rows = [row for row in draw.expected if row.reference.numel() and row.honest is not None]
+        if not rows or not all(row.honest is not None and row.honest.wholly_undecided for row in rows):
+            return None
+        return f"output {rows[0].name}: {rows[0].honest.because if rows[0].honest else ''}"
 
     def compare(self, actual: list[torch.Tensor]) -> list[Verdict]:
         """How the outputs compare; then the updated buffers, and inputs that forward has to write to."""
@@ -179,16 +184,11 @@ class ServerState:
             values = actual + [written[row.name.removeprefix(INPUT)].clone() for row in draw.expected_inputs]
             rows += draw.expected_inputs
         verdicts = self._verdicts(values, rows)
-        # Such errors only raise a bound, and not above the ceiling: beyond it nobody needs them.
-        wrong = [index for index, row in enumerate(verdicts) if row.problem]
-        if wrong and all(self._may_be_rounding(values[i], rows[i], verdicts[i]) for i in wrong):
-            verdicts = self._verdicts(values, self._with_other_roundings(draw, rows))
+        wrong = [row for row in verdicts if row.problem]
+        if wrong and all(row.is_open for row in wrong) and not draw.rounded_otherwise:
+            self._add_other_roundings(draw)
+            verdicts = self._verdicts(values, (*draw.expected, *draw.expected_inputs)[: len(values)])
         return verdicts
-
-    def _may_be_rounding(self, value: torch.Tensor, row: Expected, verdict: Verdict) -> bool:
-        if verdict.bound is None:
-            return False
-        return not beyond_ceiling(value.to(row.reference.device), row, self._rule(self._need_draw()))
 
     def _verdicts(self, values: list[torch.Tensor], rows: tuple[Expected, ...]) -> list[Verdict]:
         rule = self._rule(self._need_draw())
@@ -223,9 +223,14 @@ class ServerState:
 
     def _rule(self, draw: Draw) -> Rule:
         settings = self.settings
-        structured = not (self._is_own(draw) or draw.kind.startswith(("batch-", MIXED)))
+        made_up = not self._is_own(draw)
         return Rule(
-            settings.rtol, settings.atol, settings.matmul_precision, settings.conv_precision, structured
+            settings.rtol,
+            settings.atol,
+            settings.matmul_precision,
+            settings.conv_precision,
+            structured=made_up and not draw.kind.startswith(("batch-", MIXED)),
+            made_up=made_up,
         )
 
     def _add_slack(self, module: torch.nn.Module, draw: Draw, oracle: OracleRun) -> None:
@@ -249,24 +254,25 @@ class ServerState:
         excused = tuple(replace(row, slack=value) for row, value in rows)
         draw.expected = (*excused, *draw.expected[len(excused) :])
 
-    def _with_other_roundings(self, draw: Draw, rows: tuple[Expected, ...]) -> tuple[Expected, ...]:
-        """What is expected, with the errors of evaluations that round otherwise than the reference."""
+    def _add_other_roundings(self, draw: Draw) -> None:
+        """Count evaluations that round otherwise than the reference beside its own error."""
+        draw.rounded_otherwise = True
         if draw.place is None:
-            return rows
-        if draw.others is None:
-            draw.others = {}
-            known = {row.name: row for row in (*draw.expected, *draw.expected_inputs)}
-            place = draw.place.device
-            with kept_generators(), contextlib.suppress(Exception):
-                # Foreign code may refuse numbers that differ by a bit: then what there is counts.
-                for run in other_roundings(
-                    self.need()[1], draw.arguments, forward_seed=draw.forward_seed, device=place
-                ):
-                    for name, value in _named_values(run).items():
-                        if name in known:
-                            found = error_of(value.to(known[name].oracle.device), known[name])
-                            draw.others[name] = draw.others.get(name, OwnError()).or_worse(found)
-        return tuple(replace(row, others=draw.others.get(row.name, OwnError())) for row in rows)
+            return
+        rows = (*draw.expected, *draw.expected_inputs)
+        evaluations = {row.name: Evaluations(row) for row in rows}
+        with kept_generators(), contextlib.suppress(Exception):
+            # Foreign code may refuse numbers that differ by a bit: then what there is counts.
+            for run in other_roundings(
+                self.need()[1], draw.arguments, forward_seed=draw.forward_seed, device=draw.place.device
+            ):
+                for name, value in _named_values(run).items():
+                    if name in evaluations:
+                        evaluations[name].add(value)
+        rule = self._rule(draw)
+        measured = tuple(replace(row, honest=evaluations[row.name].conclude(rule)) for row in rows)
+        draw.expected = measured[: len(draw.expected)]
+        draw.expected_inputs = measured[len(draw.expected) :]
 
     def _run_oracle(self, module: torch.nn.Module, draw: Draw) -> OracleRun | None:
         draw.oracle_kind, draw.notes = "fp32-strict", (_NO_MEMORY,)
