@@ -88,6 +88,15 @@ def test_a_program_with_eager_nodes_draws_and_computes_as_the_reference(tmp_path
                 other.mul_(1.5)
 
 
+def test_segments_are_compiled_when_the_program_is_loaded_not_in_its_first_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = shared(REFERENCE, ["tuple", "leaf", "leaf"], tmp_path)
+    monkeypatch.setenv("CXX", "false")  # who compiles from now on fails
+    first, second = both.computed(*both.inputs)
+    assert (first.shape, second.shape) == ((16, 8), (16, 32))
+
+
 def test_eager_nodes_without_the_references_files_are_refused_with_the_reason() -> None:
     class Odd(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -139,3 +148,24 @@ def test_a_partial_program_builds_with_the_named_onednn_and_leaves_nothing(tmp_p
     built, existed, libraries = done.stdout.strip().split("|")
     assert (existed, libraries) == ("True", str([str(library / "lib64" / "libdnnl.so.3")]))
     assert not Path(built).parent.exists()
+
+
+COUNTING = """#!/bin/sh
+echo begin >> "$COUNTED"; sleep 0.3; echo end >> "$COUNTED"
+"""
+
+
+def test_no_more_compilers_run_at_once_than_there_are_processors_for_them(tmp_path: Path) -> None:
+    for path, data in runtime_files().items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_bytes(data)
+    compiler, counted = tmp_path / "compiler", tmp_path / "counted"
+    compiler.write_text(COUNTING, encoding="utf-8")
+    compiler.chmod(0o755)
+    script = (
+        "import os\nos.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])\n"
+        "from stitch_runtime import segments\nsegments.build(['a', 'b', 'c'])\n"
+    )
+    environment = {**os.environ, "CXX": str(compiler), "COUNTED": str(counted), "TMPDIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, check=True)
+    assert counted.read_text(encoding="utf-8").split() == ["begin", "end"] * 3

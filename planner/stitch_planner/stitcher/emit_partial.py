@@ -73,6 +73,8 @@ class _Partial:
         self.steps = steps
         self.segments: list[str] = []
         self.contents: dict[str, bytes] = {}
+        self.constants: list[tuple[str, str]] = []
+        """Names of the constants that forward names, and the calls that read them."""
 
     def files(
         self, facts: ReferenceFacts, sources: Mapping[str, bytes], summary: list[str]
@@ -97,7 +99,7 @@ class _Partial:
                 lines=lines,
                 result=_structure(facts.output_structure, values),
                 names=self.segments,
-                constants=any(path.startswith("constants/") for path in self.contents),
+                constants=self.constants,
             )
         )
         self.contents[MAIN] = text.encode("utf-8")
@@ -140,10 +142,12 @@ class _Partial:
         return lines
 
     def _constant(self, item: GraphInput) -> str:
-        """Writes the constant's elements into a file and returns the call that reads it."""
-        path = f"constants/{item.name}.bin"
+        """Writes the constant's elements into a file and returns the name that the file's tensor has."""
+        path, name = f"constants/{item.name}.bin", f"CONSTANT_{len(self.constants)}"
         self.contents[path] = constant_data(item)
-        return f"constant({path!r}, torch.{item.spec.dtype}, {tuple(item.spec.shape)!r})"
+        call = f"constant({path!r}, torch.{item.spec.dtype}, {tuple(item.spec.shape)!r})"
+        self.constants.append((name, call))
+        return name
 
     def _eager(self, part: Part) -> list[str]:
         return [line for node in part.nodes for line in _eager_lines(node)]
@@ -164,7 +168,7 @@ class _Partial:
         outputs = "".join(f"{_variable(key)}, " for key in given)
         place = len(self.segments)
         self.segments.append(name)
-        return [f"{outputs.rstrip()} = segments[{place}]([{weights}], [{inputs}])"]
+        return [f"{outputs.rstrip()} = SEGMENTS[{place}]([{weights}], [{inputs}])"]
 
 
 def users(graph: Graph) -> list[GraphInput]:
