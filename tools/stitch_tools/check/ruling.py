@@ -8,7 +8,7 @@ from stitch_tools.check.record import End, Record, end_of_step
 from stitch_tools.check.reference import Comparison
 from stitch_tools.check.schedule import Draw
 from stitch_tools.check.trial import Observed
-from stitch_tools.check.words import describe_draw, describe_refusal, describe_undecided
+from stitch_tools.check.words import describe_draw, describe_reason, describe_refusal, describe_undecided
 from stitch_tools.models import DrawResult
 from stitch_tools.worker.reference.kinds import ALTERED
 
@@ -46,7 +46,7 @@ class Ruling:
         if answer.status in ("unsupported", "out_of_memory") and draw.other_size:
             self.record.flags.append("specialized")
             self.record.skipped.append(
-                f"draw {draw.name}: the program refuses another leading size: {answer.message}"
+                f"draw {draw.name}: the program refuses another leading size: {describe_reason(answer)}"
             )
             return None
         self.record.draws.append(DrawResult(draw=draw.name, ok=False, problem=describe_refusal(answer)))

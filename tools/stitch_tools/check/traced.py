@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from stitch_tools.check.candidate import Answer, Worker
 from stitch_tools.check.options import CheckOptions
 from stitch_tools.check.reference import Expectation, Inputs, ReferenceServer
-from stitch_tools.check.words import describe_refusal
+from stitch_tools.check.words import describe_reason, describe_refusal
 from stitch_tools.errors import EnvironmentMissingError
 from stitch_tools.host_build import build_sampler
 from stitch_tools.models import Build, Fact, Program, Task
@@ -331,7 +331,8 @@ def require_step(answer: Answer) -> None:
     """
     if answer.step == "worker":
         raise HarnessFaultError(answer.message[:500])
-    _check_status(answer.status, describe_refusal(answer))
+    # It is quoted as the reason why something was not looked at: one line is enough.
+    _check_status(answer.status, describe_refusal(replace(answer, message=describe_reason(answer))))
 
 
 def _check_status(status: str, reason: str) -> None:

@@ -1,9 +1,19 @@
 """Sentences about a check, for people."""
 
+<<<<<<< HEAD
 from collections.abc import Sequence
+=======
+import re
+>>>>>>> a5829de (A Python program's refusal is quoted by its message on one line, without paths)
 
 from stitch_tools.check.candidate import Answer
 from stitch_tools.models import Build, DrawResult, OutputError
+
+_TRACEBACK = "Traceback (most recent call last):"
+_CLASS = re.compile(r"(?:\w+\.)*\w+: (?=\S)")
+"""The exception's class before its message."""
+_FOLDERS = re.compile(r"(?<![\w./:])/(?:[^\s/'\"]+/)+")
+_MAX_REASON_CHARS = 500
 
 
 def describe_build(build: Build) -> str:
@@ -21,9 +31,22 @@ def describe_refusal(answer: Answer) -> str:
     """What a step of the program answered instead of success."""
     if answer.status == "other_outputs":
         return f"wrong outputs: {answer.message}"
-    if answer.status == "unsupported":
-        return f"the program refuses the inputs: {answer.message or 'no reason given'}"
+    if answer.status == "unsupported" and answer.step != "constructor":
+        return f"the program refuses the inputs: {describe_reason(answer)}"
     return f"{answer.step}: {answer.message or answer.status}"
+
+
+def describe_reason(answer: Answer) -> str:
+    """The program's reason on one line: a traceback's message, with names of files instead of paths."""
+    text = answer.message.rpartition(_TRACEBACK)[2] if _TRACEBACK in answer.message else answer.message
+    lines = text.strip("\n").splitlines()
+    if _TRACEBACK in answer.message:
+        # The frames are indented, the exception after them is not; its message may have lines of any kind.
+        first = next((place for place, line in enumerate(lines) if line[:1].strip()), 0)
+        lines = lines[first:]
+        lines[:1] = [_CLASS.sub("", line, count=1) if _CLASS.match(line) else line for line in lines[:1]]
+    folded = " ".join(" ".join(lines).split())
+    return _FOLDERS.sub("", folded)[:_MAX_REASON_CHARS] or "no reason given"
 
 
 def describe_draw(draw: DrawResult) -> str:
