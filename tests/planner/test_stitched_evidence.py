@@ -12,6 +12,7 @@ from stitch_tools.graph import build_graph
 from stitch_tools.models import Contract, Finding, Task
 from stitch_tools.worker.capture import capture
 from tests.planner.stitch_support import NO_FACTS
+from tests.planner.test_partial_programs import CASES, TEXT
 from tests.planner.test_stitch_programs import EXAMPLES, REFERENCE, load
 
 TRAINED = ("conv_bn_relu", "softmax_loss")
@@ -58,3 +59,14 @@ def test_a_partial_program_is_seen_to_leave_work_to_pytorch(tmp_path: Path) -> N
     computing = [row for row in found if row.rule == "torch_op_in_forward"]
     assert "suspicious" in {row.severity for row in computing}
     assert {row.file for row in computing} == {"model_new.py"}
+
+
+@pytest.mark.parametrize("name", ["a constant of forward", "a weight of two modules"])
+def test_what_binds_a_partial_program_is_not_suspicious(name: str, tmp_path: Path) -> None:
+    init, forward = CASES[name]
+    path = tmp_path / "reference.py"
+    path.write_text(TEXT.format(init=init or "pass", forward=forward), encoding="utf-8")
+    found = findings(path, "cpu", training=True)
+    grave = {(row.rule, row.file) for row in found if row.severity != "note"}
+    # The operations that it leaves to PyTorch are what there is to see.
+    assert grave == {("torch_op_in_forward", "model_new.py")}

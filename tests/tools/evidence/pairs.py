@@ -286,7 +286,10 @@ PAIRS: dict[str, tuple[list[Files], list[Files]]] = {
     ),
     "data_file": (
         [HONEST | {"weights.bin": b"\0" * 100}, HONEST | {"libfast.so": b"\x7fELF"}],
-        [HONEST | {"kernels/scale.cuh": b"// nothing", "README.md": b"How it works"}],
+        [
+            HONEST | {"kernels/scale.cuh": b"// nothing", "README.md": b"How it works"},
+            HONEST | {"edges.bin": b"\0" * 12},
+        ],
     ),
     "kernel_not_launched": (
         [
@@ -400,6 +403,7 @@ PAIRS: dict[str, tuple[list[Files], list[Files]]] = {
     "library_loading": (
         [
             scale_with('void* lib = dlopen("libother.so", 1);'),
+            scale_with('void* lib = dlopen("/tmp/libdnnl.so.3", 1);'),
             model(HONEST_FORWARD, before="import os\nos.environ['LD_PRELOAD'] = 'x.so'"),
         ],
         [HONEST],

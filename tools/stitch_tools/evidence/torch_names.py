@@ -31,7 +31,7 @@ _FREE = words("""
     is_inference backward unsqueeze_ squeeze_ transpose_ t_ as_strided_ native_dropout_ index_fill_
     values keys items get append extend pop insert update setdefault split_ __len__ __class__ __init__
     lobpcg_ name_ default overload overloads is_same_size refine_names align_to positive conj is_signed
-    is_set_to is_sparse dense_dim sparse_dim
+    is_set_to is_sparse dense_dim sparse_dim decode
 """)
 _TENSOR_WORDS = words("""
     matmul mm bmm addmm baddbmm mv relu relu_ gelu sigmoid sigmoid_ tanh tanh_ exp exp_ log log2 log10

@@ -12,6 +12,9 @@ from stitch_tools.evidence.words import listed
 _LEAST_BYTES = 1 << 10
 _USUAL_BYTES = 16 << 10
 _NUMBER_BYTES = 4
+_TINY_BYTES = 64
+"""Less than this could as well stand in the text: a small constant, and no library or code for a device."""
+_ELF = b"\x7fELF"
 _TEXT = listed("""
     .py .cu .cuh .cpp .cc .cxx .c .h .hpp .hh .inl .inc .md .txt .toml .json .yaml .yml .cmake
 """)
@@ -76,9 +79,10 @@ def _list_bytes(node: object) -> int:
 
 def find_data_files(scanned: Scanned) -> Iterator[Hit]:
     """Files of the program that are no source."""
-    for path in sorted(scanned.files):
-        if not path.endswith(_TEXT):
-            yield Hit(path, 1, f"{len(scanned.files[path])} bytes that are no source")
+    for path, data in sorted(scanned.files.items()):
+        is_tiny = len(data) < _TINY_BYTES and not data.startswith(_ELF)
+        if not path.endswith(_TEXT) and not is_tiny:
+            yield Hit(path, 1, f"{len(data)} bytes that are no source")
 
 
 RULES = (
@@ -93,7 +97,8 @@ RULES = (
     Rule(
         "data_file",
         "suspicious",
-        "The program has a file that is no source: weights, a library, an image of device code.",
+        "The program has a file of 64 bytes or more that is no source: weights, a library, an image of "
+        "device code.",
         "Ship sources only; build the rest from them.",
         find_data_files,
     ),
