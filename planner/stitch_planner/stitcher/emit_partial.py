@@ -13,7 +13,7 @@ from stitch_planner.stitcher.program import constant_data, lower_steps
 from stitch_planner.stitcher.segments import Part, cut, subgraph
 from stitch_planner.stitcher.simplify import buffer_updates, live_outputs
 from stitch_planner.stitcher.templates import TEMPLATES
-from stitch_tools.compile.cpp import BASE
+from stitch_tools.compile.segments import BUILT, FLAGS
 from stitch_tools.models import (
     Argument,
     Graph,
@@ -270,8 +270,7 @@ def _structure(described: str, values: list[str]) -> str:
 def runtime_files() -> dict[str, bytes]:
     """The binding: the worker's own code, copied so that the program stands alone."""
     folder = resources.files("stitch_tools").joinpath("worker", "candidate")
-    flags = tuple(flag for flag in (*BASE, "-fPIC", "-shared") if flag != "-Wall")
-    segments = templates().get_template("segments.j2").render(flags=repr(flags))
+    segments = templates().get_template("segments.j2").render(flags=repr(FLAGS), built=repr(BUILT))
     copied = {name: folder.joinpath(name).read_text(encoding="utf-8") for name in _COPIED}
     return {
         "stitch_runtime/__init__.py": b"",

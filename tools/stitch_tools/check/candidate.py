@@ -1,5 +1,6 @@
 """The worker seen from the controller: load, initialise, run. Its answers are claims."""
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any, Self, cast
 
 from stitch_tools.check.reference import Expectation, Inputs, Weights
 from stitch_tools.compile.headers import find_onednn
+from stitch_tools.compile.segments import built_segments
 from stitch_tools.errors import WorkerError
 from stitch_tools.models import Build, Contract, Program, ReferenceFacts, Task
 from stitch_tools.processes.limits import Limits
@@ -68,7 +70,7 @@ class Worker:
             kept: buffers whose bytes are compared before and after calls.
         """
         self._kept = list(kept)
-        self._task, self._program, self._build = task, program, build
+        self._task, self._program, self._build, self._store = task, program, build, store
         self._threads = session.threads
         self._scratch: Scratch | None = None
         visible = list(readable)
@@ -81,6 +83,7 @@ class Worker:
             if program.format != "native":
                 self._scratch = make_scratch("program")
                 store.materialize(program.files, self._scratch.path, "TMPDIR")
+                self._place_segments(session)
                 # It builds itself in the child, which could not find or read a library of another prefix.
                 env, libraries = _onednn(session.interpreter.prefix)
                 visible += [self._scratch.path, *libraries]
@@ -179,6 +182,21 @@ class Worker:
         }
         fds = (inputs.fds[0], outputs_fd)
         return read_answer(self.child.request(message, expectation.generator, fds, timeout_s))
+
+    def _place_segments(self, session: TargetSession) -> None:
+        """Put a stitched program's native parts beside it: else each worker would compile them anew."""
+        if self._scratch is None:
+            return
+        places = built_segments(
+            self._program,
+            self._store,
+            prefixes=(session.interpreter.prefix,),
+            require_sandbox=session.sandbox_level,
+        )
+        for place, library in places.items():
+            target = self._scratch.path / place
+            target.parent.mkdir(exist_ok=True)
+            shutil.copyfile(library, target)
 
     def _remove_folder(self) -> None:
         if self._scratch is not None:

@@ -1,0 +1,97 @@
+"""Native segments of a stitched program in Python, built beforehand as the program itself builds them."""
+
+import os
+import re
+import shlex
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from stitch_tools.compile.build import OUTPUT_NAME, Recipe, plan_build, run_recipe, sources_of
+from stitch_tools.compile.cpp import BASE
+from stitch_tools.errors import EnvironmentMissingError, SandboxError, StoreError
+from stitch_tools.models import Program, SandboxLevel
+from stitch_tools.store import Store
+
+FLAGS = (*(flag for flag in BASE if flag != "-Wall"), "-fPIC", "-shared")
+"""What the program's own `stitch_runtime/segments.py` compiles with."""
+BUILT = "stitch_built"
+"""Folder beside the program in which that file looks before it compiles."""
+RUNTIME = "stitch_runtime/segments.py"
+_SEGMENT = re.compile(r"segment_\d+\.cpp")
+
+
+def built_segments(
+    program: Program,
+    store: Store,
+    *,
+    prefixes: Sequence[Path] = (),
+    require_sandbox: SandboxLevel | None = None,
+    time_limit_s: float = 300.0,
+) -> dict[str, Path]:
+    """Libraries in the build cache, by their place in the program's folder.
+
+    Each is what the program would get in its own process, so that it runs as it does without them; where that
+    is not sure, or the build fails, it is left to the program.
+
+    Args:
+        program: a program in Python; its files lie in `store`.
+        store: where the files lie.
+        prefixes: `sys.prefix` of interpreters whose library headers may be used.
+        require_sandbox: isolation of the compiler below which nothing is built.
+        time_limit_s: of all builds together.
+
+    Raises:
+        StoreError: the program's files are missing.
+    """
+    names = [file.path for file in program.files if _SEGMENT.fullmatch(file.path)]
+    sources = sources_of(program, store) if names else {}
+    # Another version's runtime may have other flags, and so other results.
+    if f"FLAGS = {FLAGS!r}\n" not in sources.get(RUNTIME, "") or BUILT not in sources[RUNTIME]:
+        return {}
+    deadline_s = time.monotonic() + time_limit_s
+    found: dict[str, Path] = {}
+    for name in names:
+        recipe = _recipe(program, name, sources, prefixes)
+        left_s = deadline_s - time.monotonic()
+        if recipe is None or left_s <= 0:
+            return {}
+        try:
+            build = run_recipe(replace(recipe, require_sandbox=require_sandbox), store, time_limit_s=left_s)
+        except (SandboxError, StoreError):  # a cache that cannot be written is no matter here
+            return {}
+        if build.artifact is None:
+            return {}
+        found[f"{BUILT}/{Path(name).stem}.so"] = Path(build.artifact)
+    return found
+
+
+def _recipe(
+    program: Program, name: str, sources: Mapping[str, str], prefixes: Sequence[Path]
+) -> Recipe | None:
+    """What the program would run; None where its compiler is none that builds are made with."""
+    alone = Program(format="native", target="cpu", files=program.files, main=name, author=program.author)
+    try:
+        recipe = plan_build(alone, sources, prefixes=prefixes)
+    except EnvironmentMissingError:
+        return None
+    if recipe.compiler.command != _compiler():
+        return None
+    includes = ("-I.", *(f"-I{folder}" for folder in recipe.include_folders))
+    command = (*recipe.compiler.command, *FLAGS, *includes, "-o", OUTPUT_NAME, name, "-ldl")
+    return replace(recipe, command=command)
+
+
+def _compiler() -> tuple[str, ...] | None:
+    """The command that the program would choose, None where there is none; see the stitcher's segments.j2."""
+    named = os.environ.get("CXX", "").strip()
+    if not named:
+        found = shutil.which("g++") or shutil.which("clang++")
+        return (found,) if found else None
+    try:
+        words = [named] if Path(named).is_file() else shlex.split(named)
+    except ValueError:
+        return None
+    return (shutil.which(words[0]) or words[0], *words[1:]) if words else None
