@@ -1,10 +1,7 @@
 """Sentences about a check, for people."""
 
-<<<<<<< HEAD
-from collections.abc import Sequence
-=======
 import re
->>>>>>> a5829de (A Python program's refusal is quoted by its message on one line, without paths)
+from collections.abc import Sequence
 
 from stitch_tools.check.candidate import Answer
 from stitch_tools.models import Build, DrawResult, OutputError
