@@ -32,17 +32,34 @@ class Gemm(LibraryTemplate):
         product = product_of(nodes[0])
         assert product is not None
         weight = lowering.view(product.b)
-        if weight.buffer.role == "param" and len(weight.shape) == 2 and weight.offset == 0:
+        if product.b_transposed:
+            weight = permute(weight, (1, 0))
+        if weight.buffer.role == "param" and weight.offset == 0 and _packing(weight) is not None:
             _lower_packed(nodes, product, weight, lowering)
         else:
             _lower_batched(nodes, product, lowering)
 
 
+def _packing(weight: View) -> tuple[bool, int] | None:
+    """Whether a parameter lies as [N, K], and the distance between its rows; None where it has to be copied.
+
+    The library is told one distance, so that the other one must be 1, and rows may not share elements.
+    """
+    if len(weight.shape) != 2 or not weight.numel:
+        return None
+    (depth, width), (down, across) = weight.shape, weight.strides
+    if (down == 1 and depth > 1) or (depth == 1 and across != 1):
+        return (True, max(across, depth)) if across >= depth or width == 1 else None
+    if across == 1 or width == 1:
+        return (False, max(down, width)) if down >= width or depth == 1 else None
+    return None
+
+
 def _lower_packed(nodes: Sequence[GraphNode], product: Product, weight: View, lowering: Lowering) -> None:
-    if product.b_transposed:
-        weight = permute(weight, (1, 0))
     depth, width = weight.shape
-    transposed = (weight.strides[0] == 1 and depth > 1) or weight.strides[1] != 1
+    packing = _packing(weight)
+    assert packing is not None
+    transposed, distance = packing
     rows = prod(lowering.index.shape(product.a)) // depth if depth else 0
     a = _matrix(lowering, product.a, (rows, depth))
     # A bias that the forward computes is not there yet when the library packs the weight.
@@ -52,7 +69,7 @@ def _lower_packed(nodes: Sequence[GraphNode], product: Product, weight: View, lo
     operands, operand_ld = _operands(epilogue, lowering, (rows, width))
     options = (
         f"{{.n = {width}, .k = {depth}, .weight_kn = {flag(not transposed)}, "
-        f".weight_ld = {weight.strides[1] if transposed else weight.strides[0]}, "
+        f".weight_ld = {distance}, "
         f".has_bias = {flag(packed is not None)}, .post = {epilogue.text}, .m_hint = {rows}}}"
     )
     bias = "nullptr" if packed is None else Pointer(lowering.view(packed))
@@ -130,7 +147,7 @@ def _lower_batched(nodes: Sequence[GraphNode], product: Product, lowering: Lower
     a, b = _readable(a, lowering, product.a), _readable(b, lowering, product.b)
     target = lowering.new((nodes[-1].name, 0))
     batch = _batch(a, b, target)
-    if len(batch[0]) > 2:
+    if len(batch[0]) > 2 or _repeats(*batch):
         a = lowering.copy(a, row_major(a.shape), product.a[0])
         b = lowering.copy(b, row_major(b.shape), product.b[0])
         batch = _batch(a, b, target)
@@ -191,3 +208,9 @@ def _batch(a: View, b: View, target: View) -> tuple[list[int], list[list[int]]]:
 def _batch_strides(view: View, shape: tuple[int, ...]) -> tuple[int, ...]:
     head = View(view.buffer, view.shape[:-2], view.strides[:-2], view.offset)
     return expand(head, shape).strides
+
+
+def _repeats(sizes: list[int], walks: list[list[int]]) -> bool:
+    """Whether both sides are the same matrix along a batch dim: the library knows its length from neither."""
+    first, second, _ = walks
+    return any(size > 1 and not a and not b for size, a, b in zip(sizes, first, second, strict=True))

@@ -1,0 +1,123 @@
+"""Views of parameters and repeated inputs as operands: other strides than those of a parameter itself."""
+
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from stitch_planner.stitcher.cuda.emit import emit_cuda
+from stitch_planner.stitcher.cuda.testing import OnHost, lowered
+from tests.planner.stitch_support import Built, leaves, made
+
+
+class Weights(nn.Module):
+    """Parameters to take views of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        draw = torch.Generator().manual_seed(5)
+
+        def drawn(*shape: int) -> nn.Parameter:
+            return nn.Parameter(torch.randn(shape, generator=draw))
+
+        self.pairs, self.wide, self.tall = drawn(32, 48, 2), drawn(32, 96), drawn(48, 64)
+        self.column, self.row, self.heads = drawn(3, 1), drawn(8, 1), drawn(4, 1, 8)
+        self.bias, self.one, self.vectors = drawn(32, 2), drawn(1), drawn(48, 2)
+        self.table, self.cells = drawn(20, 16), drawn(6, 3, 3, 3)
+
+
+class Products(Weights):
+    """Weights and biases whose distances no single leading dimension describes, and repeated inputs."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        linear, short, even = functional.linear, x[:, :8], self.tall[:, ::2]
+        return (
+            linear(x, self.pairs[..., 0]),
+            linear(x, self.wide[:, ::2]),
+            x @ self.tall[:, ::4],
+            x @ even,
+            x[0] @ even,
+            linear(short, self.column.expand(3, 8)),
+            short @ self.row.expand(8, 4),
+            x[:, :1] @ self.row[:1].expand(1, 7),
+            x[:, :1] @ self.tall[:1, ::2],
+            linear(x, self.wide[::2, :48]),
+            x @ self.vectors[:, 0],
+            x.expand(4, 5, 48) @ even,
+            y @ self.heads.expand(4, 48, 8),
+            x.expand(4, 5, 48) @ x.t().expand(4, 48, 5),
+            y[:, ::2, 1::3] @ y[:, :, ::3].transpose(1, 2),
+            y[:, :, :1].expand(4, 5, 48) @ y.transpose(1, 2),
+            linear(x[:, :1].expand(5, 48), self.wide[:, :48]),
+        )
+
+
+class Biases(Weights):
+    """Bias vectors that are views; a GPU's template leaves them alone."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        linear, even = functional.linear, self.wide[:, ::2]
+        return (
+            linear(x, self.wide[:, :48], self.bias[:, 1]),
+            linear(x, even, self.one.expand(32)),
+            torch.relu(linear(x, even, self.bias[:, 0])),
+            torch.addmm(self.one.expand(32), x, self.tall[:, ::2]),
+            torch.addmm(self.one.expand(5, 32), x, self.tall[:, ::2]),
+        )
+
+
+class Others(Weights):
+    """The other calls that take parameters: each reads a view as it lies."""
+
+    def forward(self, x: torch.Tensor, image: torch.Tensor, which: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        column, one = self.vectors[:, 1], self.one
+        return (
+            functional.embedding(which, self.table[:, ::2]),
+            functional.embedding(which[::2], self.table.t()),
+            functional.embedding(which, self.table[:, :1].expand(20, 8)),
+            functional.embedding_bag(which[None], self.table[:, ::2], mode="sum"),
+            functional.layer_norm(x, (48,), column, one.expand(48)),
+            functional.rms_norm(x, (48,), column),
+            functional.group_norm(image, 3, column[:3], one.expand(3)),
+            functional.instance_norm(image, weight=column[:3], bias=one.expand(3)),
+            functional.prelu(image, column[:3]),
+            functional.conv2d(image[:, :, ::2, ::2], self.cells),
+            functional.conv2d(image[:, :1].expand(2, 3, 9, 9), self.cells),
+            functional.scaled_dot_product_attention(
+                x[None, None, :, ::2], x[None, None, :1, ::2].expand(1, 1, 5, 24), x[None, None, :, ::3]
+            ),
+        )
+
+
+def agree(ours: list[torch.Tensor], module: nn.Module, inputs: list[torch.Tensor]) -> None:
+    for place, (one, eager) in enumerate(zip(ours, leaves(module(*inputs)), strict=True)):
+        torch.testing.assert_close(
+            one, eager.detach(), rtol=1e-4, atol=1e-4, msg=lambda text, place=place: f"{place}: {text}"
+        )
+
+
+def drawn(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(len(shape)))
+
+
+def test_products_read_views_of_parameters_and_repeated_inputs(tmp_path: Path) -> None:
+    module, inputs = Products(), [drawn(5, 48), drawn(4, 5, 48)]
+    agree(Built(made(module, inputs).stitched, module, tmp_path)(inputs), module, inputs)
+
+
+def test_products_add_a_bias_that_is_a_view(tmp_path: Path) -> None:
+    module, inputs = Biases(), [drawn(5, 48)]
+    agree(Built(made(module, inputs).stitched, module, tmp_path)(inputs), module, inputs)
+
+
+def test_products_on_a_gpu_read_them_too(tmp_path: Path) -> None:
+    module, inputs = Products(), [drawn(5, 48), drawn(4, 5, 48)]
+    program = OnHost(emit_cuda(lowered(module, inputs)), tmp_path)
+    named = {name: value.detach() for name, value in module.named_parameters()}
+    agree(program.run(inputs, named), module, inputs)
+
+
+def test_tables_and_norms_read_views_of_parameters(tmp_path: Path) -> None:
+    module, inputs = Others(), [drawn(5, 48), drawn(2, 3, 9, 9), torch.arange(14) % 16]
+    agree(Built(made(module, inputs).stitched, module, tmp_path)(inputs), module, inputs)
