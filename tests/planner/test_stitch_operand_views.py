@@ -24,6 +24,7 @@ class Weights(nn.Module):
         self.pairs, self.wide, self.tall = drawn(32, 48, 2), drawn(32, 96), drawn(48, 64)
         self.column, self.row, self.heads = drawn(3, 1), drawn(8, 1), drawn(4, 1, 8)
         self.bias, self.one, self.vectors = drawn(32, 2), drawn(1), drawn(48, 2)
+        self.register_buffer("still", torch.rand(1, generator=draw) + 1)
         self.table, self.cells = drawn(20, 16), drawn(6, 3, 3, 3)
 
 
@@ -71,7 +72,7 @@ class Others(Weights):
     """The other calls that take parameters: each reads a view as it lies."""
 
     def forward(self, x: torch.Tensor, image: torch.Tensor, which: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        column, one = self.vectors[:, 1], self.one
+        column, one, still = self.vectors[:, 1], self.one, self.get_buffer("still")
         return (
             functional.embedding(which, self.table[:, ::2]),
             functional.embedding(which[::2], self.table.t()),
@@ -81,7 +82,17 @@ class Others(Weights):
             functional.rms_norm(x, (48,), column),
             functional.group_norm(image, 3, column[:3], one.expand(3)),
             functional.instance_norm(image, weight=column[:3], bias=one.expand(3)),
+            functional.batch_norm(image, None, None, column[:3], one.expand(3), training=True),
+            functional.batch_norm(image[:1].expand(2, 3, 9, 9), None, None, training=True),
+            functional.batch_norm(
+                functional.conv2d(image, self.cells),
+                still.expand(6),
+                still.expand(6),
+                column[:6],
+                one.expand(6),
+            ),
             functional.prelu(image, column[:3]),
+            functional.prelu(image, one.expand(3)),
             functional.conv2d(image[:, :, ::2, ::2], self.cells),
             functional.conv2d(image[:, :1].expand(2, 3, 9, 9), self.cells),
             functional.scaled_dot_product_attention(

@@ -85,7 +85,8 @@ def _is_identity(node: GraphNode, index: GraphIndex) -> bool:
 
 def _rerouted(node: GraphNode, same: dict[ValueKey, ValueKey], index: GraphIndex) -> GraphNode:
     """The node reading the originals of removed ones; a pointwise one also looks through expands."""
-    through = node.op in EXPRESSIONS
+    # Norms have library templates, too, which read their operands with the shapes that they are given.
+    through = node.op in EXPRESSIONS and node.op != "aten.batch_norm.default"
 
     def turn(value: Argument) -> Argument:
         if isinstance(value, tuple):
