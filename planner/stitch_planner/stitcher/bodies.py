@@ -17,7 +17,7 @@ COSTLY = frozenset(
         "exp", "expm1", "log", "log1p", "tanh", "erf", "erfc", "sigmoid", "silu", "gelu_erf", "gelu_tanh",
         "softplus", "log_sigmoid", "mish", "elu", "pow", "sin", "cos", "tan", "asin", "acos", "atan",
         "sinh", "cosh", "atan2", "fmod", "remainder", "exp2", "log2", "log10", "rsqrt", "sqrt", "div",
-        "reciprocal",
+        "reciprocal", "floor_divide",
     )
 )
 # fmt: on

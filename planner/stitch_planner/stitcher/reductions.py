@@ -239,7 +239,10 @@ def _correction(node: GraphNode) -> float:
 def _variance(s: RowSite) -> int:
     _, variance = s.centered(s.operand())
     left = s.frame.length - _correction(s.node)
-    return s.builder.scaled(variance, s.frame.length / left if left > 0 else math.nan)
+    if left > 0:
+        return s.builder.scaled(variance, s.frame.length / left)
+    # torch divides the sum of squares by nothing then: infinity, and NaN where the sum is 0.
+    return s.builder.div(variance, s.builder.const(0.0, s.dtype))
 
 
 def _deviation(s: RowSite) -> int:

@@ -123,12 +123,10 @@ def _reversed_subtract(site: Site) -> int:
 
 def _divide(site: Site) -> int:
     mode = argument(site.node, 2, "rounding_mode")
+    if mode == "floor":
+        return site.call("floor_divide", site.result(0), site.result(1))
     quotient = site.call("div", site.result(0), site.result(1))
-    if mode is None:
-        return quotient
-    if site.dtype in FLOATS:
-        return site.call("floor" if mode == "floor" else "trunc", quotient)
-    return site.call("floor_divide", site.result(0), site.result(1)) if mode == "floor" else quotient
+    return site.call("trunc", quotient) if mode == "trunc" and site.dtype in FLOATS else quotient
 
 
 def _power(site: Site) -> int:
@@ -247,15 +245,21 @@ def _prelu(site: Site) -> int:
 
 
 def _addcmul(site: Site) -> int:
-    product = site.call("mul", site.result(1), site.result(2))
-    factor = site.number(3, "value", 1)
-    scaled = product if factor == 1 else site.call("mul", product, site.constant(factor))
-    return site.call("add", site.result(0), scaled)
+    factor, first = site.number(3, "value", 1), site.result(1)
+    # In torch's order: the product of both operands alone may overflow.
+    scaled = first if factor == 1 else site.call("mul", site.constant(factor), first)
+    return site.call("add", site.result(0), site.call("mul", scaled, site.result(2)))
 
 
 def _lerp(site: Site) -> int:
-    start, end = site.result(0), site.result(1)
-    return site.call("add", start, site.call("mul", site.result(2), site.call("sub", end, start)))
+    """From the nearer end, as torch has it: a weight of 1 gives `end` itself, and infinity keeps its sign."""
+    start, end, share = site.result(0), site.result(1), site.result(2)
+    span = site.call("sub", end, start)
+    forwards = site.call("add", start, site.call("mul", share, span))
+    rest = site.call("sub", site.constant(1), share)
+    backwards = site.call("sub", end, site.call("mul", span, rest))
+    near = site.builder.op("lt", (site.call("abs", share), site.constant(0.5)), "bool")
+    return site.call("where", near, forwards, backwards)
 
 
 def _batch_norm_eval(site: Site) -> int:
@@ -330,10 +334,10 @@ EXPRESSIONS: dict[str, Expression] = {
     "aten.softplus.default": _with_numbers("softplus", ("beta", 1.0), ("threshold", 20.0)),
     "aten.prelu.default": _prelu,
     "aten.threshold.default": lambda s: s.call(
-        "where",
-        s.builder.op("gt", (s.result(0), s.constant(s.number(1, "threshold", 0))), "bool"),
-        s.result(0),
+        "where",  # a NaN is not below the threshold and stays
+        s.builder.op("le", (s.result(0), s.constant(s.number(1, "threshold", 0))), "bool"),
         s.constant(s.number(2, "value", 0)),
+        s.result(0),
     ),
     **_several("aten.add.Tensor", "aten.add.Scalar", build=_with_alpha("add")),
     **_several("aten.sub.Tensor", "aten.sub.Scalar", build=_with_alpha("sub")),

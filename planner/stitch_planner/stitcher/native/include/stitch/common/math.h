@@ -41,11 +41,11 @@ STITCH_FN T relu(T x) {
   return x < T(0) ? T(0) : x;  // NaN is not below zero and stays
 }
 
-// NaN stays; where low > high the result is high, as torch defines it.
+// NaN stays, whether of the value or of a bound; where low > high the result is high, as torch defines it.
 template <class T>
 STITCH_FN T clamp(T x, T low, T high) {
-  const T raised = x < low ? low : x;
-  return raised > high ? high : raised;
+  const T raised = (x < low || is_nan(low)) ? low : x;
+  return (raised > high || is_nan(high)) ? high : raised;
 }
 
 template <class T>
@@ -364,8 +364,21 @@ STITCH_FN int64_t floor_divide(int64_t a, int64_t b) {
   const int64_t q = a / b;
   return (a % b != 0 && ((a < 0) != (b < 0))) ? q - 1 : q;
 }
-STITCH_FN float floor_divide(float a, float b) { return ::floorf(a / b); }
-STITCH_FN double floor_divide(double a, double b) { return ::floor(a / b); }
+
+// The quotient that belongs to `remainder`, as torch and Python have it: 1 / 0.1 is 10 once rounded, but 0.1
+// as stored is a little more, and goes into 1 nine times.
+template <class T>
+STITCH_FN T floor_divide(T a, T b) {
+  const T quotient = a / b;
+  if (b == T(0)) return quotient;
+  const T rest = math::fmod(a, b);
+  const T whole = (a - rest) / b;
+  const T exact = (rest != T(0) && ((b < T(0)) != (rest < T(0)))) ? whole - T(1) : whole;
+  const T below = math::floor(exact);
+  // `exact` is whole but for rounding, which may have gone either way.
+  const T nearest = exact - below > T(0.5) ? below + T(1) : below;
+  return exact != T(0) ? nearest : static_cast<T>(::copysign(0.0, static_cast<double>(quotient)));
+}
 
 }  // namespace stitch::math
 #endif  // STITCH_COMMON_MATH_H_
