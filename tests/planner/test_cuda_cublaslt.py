@@ -31,9 +31,7 @@ SAME = {
     "kMinAlignmentC": "CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES",
     "kMinAlignmentD": "CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES",
     "kEpilogueNone": "CUBLASLT_EPILOGUE_DEFAULT",
-    "kEpilogueRelu": "CUBLASLT_EPILOGUE_RELU",
     "kEpilogueBias": "CUBLASLT_EPILOGUE_BIAS",
-    "kEpilogueGelu": "CUBLASLT_EPILOGUE_GELU",
     "kSuccess": "CUBLAS_STATUS_SUCCESS",
 }
 

@@ -45,6 +45,11 @@ def _leaky(node: GraphNode) -> str:
     return _activation("kRelu", float(number(argument(node, 1, "negative_slope", 0.01))))
 
 
+def _is_flat_leaky(node: GraphNode) -> bool:
+    """Whether it is a leaky ReLU of slope 0, which is NaN at -inf, where oneDNN computes a ReLU."""
+    return node.op == "aten.leaky_relu.default" and number(argument(node, 1, "negative_slope", 0.01)) == 0
+
+
 _ACTIVATIONS: dict[str, Callable[[GraphNode], str]] = {
     "aten.relu.default": lambda node: _activation("kRelu"),
     "aten.gelu.default": _gelu,
@@ -62,7 +67,7 @@ def can_follow(nodes: Sequence[GraphNode], candidate: GraphNode, index: GraphInd
     if candidate.outputs[0].shape != nodes[-1].outputs[0].shape or candidate.outputs[0].dtype != "float32":
         return False
     if candidate.op in _ACTIVATIONS:
-        return True
+        return not _is_flat_leaky(candidate)
     if _scaling(candidate) is not None:
         return True
     operand = _operand(candidate, {node.name for node in nodes}, index)

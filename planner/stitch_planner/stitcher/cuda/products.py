@@ -1,4 +1,4 @@
-"""Matrix products on GPUs: one cuBLASLt call each, with bias, residual and ReLU in its epilogue."""
+"""Matrix products on GPUs: one cuBLASLt call each, with bias and residual in its epilogue."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ ALIGNED_ELEMENTS = 4
 """float32 elements in the 16 bytes that cuBLASLt is promised for every operand."""
 
 
-_OPTIONS = ("m", "n", "k", "batch", "a", "b", "d", "has_bias", "has_addend", "activation", "allow_tf32")
+_OPTIONS = ("m", "n", "k", "batch", "a", "b", "d", "has_bias", "has_addend", "allow_tf32")
 """Fields of stitch::cuda::GemmOptions in order; C++17 has no initialisers by name."""
 
 
@@ -54,13 +54,10 @@ class CudaProduct(LibraryTemplate):
         return _refusal_here(node, index) if general is None else general
 
     def absorbs(self, nodes: Sequence[GraphNode], candidate: GraphNode, index: GraphIndex) -> bool:
-        """One residual of the result's shape, then one ReLU; its GELU is another function than torch's."""
-        done = [node.op for node in nodes[1:]]
+        """One residual of the result's shape; no ReLU, which turns NaN into 0 in some of its kernels."""
         if candidate.outputs[0].dtype != "float32" or candidate.outputs[0].shape != nodes[0].outputs[0].shape:
             return False
-        if candidate.op == "aten.relu.default":
-            return candidate.op not in done
-        return not done and residual_of(candidate, {node.name for node in nodes}, index) is not None
+        return len(nodes) == 1 and residual_of(candidate, {node.name for node in nodes}, index) is not None
 
     def lower(self, nodes: Sequence[GraphNode], lowering: Lowering) -> None:
         """One library call."""
@@ -81,7 +78,6 @@ class CudaProduct(LibraryTemplate):
                 lowering.new((nodes[-1].name, 0)),
                 bias=None if product.bias is None else lowering.view(product.bias),
                 addend=addend,
-                relu=any(node.op == "aten.relu.default" for node in nodes),
                 allow_tf32=self.allow_tf32,
             )
         )
@@ -108,10 +104,9 @@ def product_call(
     *,
     bias: View | None = None,
     addend: View | None = None,
-    relu: bool = False,
     allow_tf32: bool = False,
 ) -> LibraryCall:
-    """The call that computes act(a @ b + bias + addend) into the dense `target`.
+    """The call that computes a @ b + bias + addend into the dense `target`.
 
     Operands are [rows, columns] or [batch, rows, columns], readable by the library (see `as_batch`).
     """
@@ -120,8 +115,7 @@ def product_call(
     sides = (_layout(a), _layout(b), MatrixLayout(False, n, m * n if batch > 1 else 0))
     layouts = [side.text for side in sides if side is not None]
     assert len(layouts) == 3, "operands are readable"
-    activation = f"stitch::cuda::Activation::{'kRelu' if relu else 'kNone'}"
-    flags = (flag(bias is not None), flag(addend is not None), activation, flag(allow_tf32))
+    flags = (flag(bias is not None), flag(addend is not None), flag(allow_tf32))
     named = zip(_OPTIONS, (*map(str, (m, n, k, batch)), *layouts, *flags), strict=True)
     init: list[Argument] = ["lib", "{" + ", ".join(f"/*{name}=*/{text}" for name, text in named) + "}"]
     run: list[Argument] = ["call", Pointer(a), Pointer(b), Pointer(target, write=True)]

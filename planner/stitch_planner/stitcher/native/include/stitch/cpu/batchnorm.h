@@ -102,7 +102,7 @@ class BatchNorm {
     }
     const double count = static_cast<double>(options_.images * options_.area), offset = total / count;
     *mean = shift(x, c) + offset;
-    *variance = std::max(0.0, square / count - offset * offset);
+    *variance = math::maximum(square / count - offset * offset, 0.0);
   }
 
   void apply(const float* x, const float* scale, const float* offset, const float* residual, float* y,

@@ -11,6 +11,7 @@
 
 #include <cmath>
 
+#include "stitch/cpu/nan_guard.h"
 #include "stitch/cpu/primitives.h"
 
 namespace stitch::cpu {
@@ -56,8 +57,13 @@ class Conv {
       weight = folded_weight_.floats();
     }
     STITCH_TRY(describe_weight(weight));
+    const int64_t depth = options.in_channels / options.groups * options.kernel[0] * options.kernel[1];
+    const int64_t weights = depth * options.out_channels;
+    guard_.init(options.post, depth, magnitude(weight, {1, weights, weights}),
+                options_.has_bias ? magnitude(bias_, {1, options.out_channels, options.out_channels}) : 0.0f);
     Primitive* ready = nullptr;
-    const Key hint{options.hint[0], options.hint[1], options.hint[2]};
+    Key hint{options.hint[0], options.hint[1], options.hint[2], true};
+    hint.fused = guard_.may_fuse(input(hint).size(), output(hint).size());
     return hint.n > 0 ? find(hint, &ready) : STITCH_OK;
   }
 
@@ -77,24 +83,41 @@ class Conv {
     return (length + 2 * options_.padding[axis] - reach - 1) / options_.stride[axis] + 1;
   }
 
-  // `operands` has one pointer for each post-op with an operand, in order. A kFull operand may be dst itself.
+  // `operands` has one pointer for each post-op with an operand, in order. A kFull operand may be dst itself
+  // if it comes before any ReLU or clip.
   int32_t run(int64_t n, int64_t h, int64_t w, const float* src, float* dst,
               const float* const* operands = nullptr) {
     if (n == 0) return STITCH_OK;
+    Key key{n, h, w, true};
+    const Grid pixels = output(key);
+    key.fused = guard_.fuses(src, input(key), pixels, pixels.ld, operands);
     Primitive* primitive = nullptr;
-    STITCH_TRY(find({n, h, w}, &primitive));
+    STITCH_TRY(find(key, &primitive));
     primitive->set(0, src);
     primitive->set(1, dst);
-    set_operands(*primitive, 2, options_.post, operands);
-    return primitive->run();
+    set_operands(*primitive, 2, guard_.library(key.fused), operands);
+    STITCH_TRY(primitive->run());
+    if (!key.fused) guard_.finish(dst, pixels, pixels.ld, operands);
+    return STITCH_OK;
   }
 
  private:
   struct Key {
     int64_t n, h, w;
-    bool operator==(const Key& o) const { return n == o.n && h == o.h && w == o.w; }
+    bool fused;  // with all post-ops
+    bool operator==(const Key& o) const { return n == o.n && h == o.h && w == o.w && fused == o.fused; }
   };
   using Dims = std::vector<int64_t>;
+
+  // Images as rows of channels; make() refuses those without a pixel.
+  Grid input(const Key& key) const {
+    return {key.n * key.h * key.w, options_.in_channels, options_.in_channels};
+  }
+  Grid output(const Key& key) const {
+    const int64_t height = std::max<int64_t>(0, output_size(0, key.h));
+    const int64_t width = std::max<int64_t>(0, output_size(1, key.w));
+    return {key.n * height * width, options_.out_channels, options_.out_channels};
+  }
 
   // oneDNN's logical weight is always [groups, out/groups, in/groups, kh, kw]; strides say where torch has
   // it.
@@ -178,7 +201,7 @@ class Conv {
     STITCH_TRY(bias.strided(*lib_, {o.out_channels}, {1}));
     STITCH_TRY(channel.strided(*lib_, {1, o.out_channels, 1, 1}, {o.out_channels, 1, 1, 1}));
     Attributes attributes;
-    STITCH_TRY(attributes.init(*lib_, o.post, dst.get(), channel.get()));
+    STITCH_TRY(attributes.init(*lib_, guard_.library(key.fused), dst.get(), channel.get()));
     STITCH_TRY(plan(primitive, src, weight, bias, dst, key, attributes));
     STITCH_TRY(primitive.finish());
     const float* packed = nullptr;
@@ -186,7 +209,7 @@ class Conv {
     STITCH_TRY(weight_.get(layout, &packed));
     STITCH_TRY(primitive.bind(DNNL_ARG_SRC, src.get()));
     STITCH_TRY(primitive.bind(DNNL_ARG_DST, dst.get()));
-    STITCH_TRY(bind_operands(primitive, o.post, dst.get(), channel.get()));
+    STITCH_TRY(bind_operands(primitive, guard_.library(key.fused), dst.get(), channel.get()));
     STITCH_TRY(primitive.bind(DNNL_ARG_WEIGHTS, layout, packed));
     return o.has_bias ? primitive.bind(DNNL_ARG_BIAS, bias.get(), bias_) : STITCH_OK;
   }
@@ -197,6 +220,7 @@ class Conv {
   Dims weight_dims_;
   Buffer folded_weight_, folded_bias_;  // used when a normalisation was folded in
   PackedWeight weight_;
+  NanGuard guard_;
   PrimitiveCache<Key> kept_;
 };
 

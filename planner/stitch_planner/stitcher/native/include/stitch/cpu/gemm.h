@@ -10,6 +10,7 @@
 
 #include <array>
 
+#include "stitch/cpu/nan_guard.h"
 #include "stitch/cpu/primitives.h"
 
 namespace stitch::cpu {
@@ -39,29 +40,43 @@ class Gemm {
     using Strides = std::vector<int64_t>;
     STITCH_TRY(weight_.init(lib, {options.k, options.n}, options.weight_kn ? Strides{ld, 1} : Strides{1, ld},
                             weight));
+    const Grid stored = options.weight_kn ? Grid{options.k, options.n, ld} : Grid{options.n, options.k, ld};
+    guard_.init(options.post, options.k, magnitude(weight, stored),
+                options.has_bias ? magnitude(bias, {1, options.n, options.n}) : 0.0f);
+    if (options.m_hint <= 0) return STITCH_OK;
+    const bool fused = guard_.may_fuse(options.m_hint * options.k, options.m_hint * options.n);
     Primitive* ready = nullptr;
-    return options.m_hint > 0 ? find({options.m_hint, options.k, options.n, options.n}, &ready) : STITCH_OK;
+    return find({options.m_hint, options.k, options.n, options.n, fused}, &ready);
   }
 
   // lda, ldc: elements between rows of A and C (0: dense). `operands` has one pointer for each post-op with
-  // an operand, in order; full operands are [M,N] with rows `operand_ld` apart (0: N). C may be one of them.
+  // an operand, in order; full operands are [M,N] with rows `operand_ld` apart (0: N). C may be one of them
+  // that comes before any ReLU or clip.
   int32_t run(int64_t m, const float* a, int64_t lda, float* c, int64_t ldc,
               const float* const* operands = nullptr, int64_t operand_ld = 0) {
     if (m == 0 || options_.n == 0) return STITCH_OK;
+    if (lda == 0) lda = options_.k;
+    if (ldc == 0) ldc = options_.n;
+    if (operand_ld == 0) operand_ld = options_.n;
+    const Grid input{m, options_.k, lda}, output{m, options_.n, ldc};
+    const bool fused = guard_.fuses(a, input, output, operand_ld, operands);
     Primitive* primitive = nullptr;
-    STITCH_TRY(find({m, lda ? lda : options_.k, ldc ? ldc : options_.n, operand_ld ? operand_ld : options_.n},
-                    &primitive));
+    STITCH_TRY(find({m, lda, ldc, operand_ld, fused}, &primitive));
     primitive->set(0, a);
     primitive->set(1, c);
-    set_operands(*primitive, 2, options_.post, operands);
-    return primitive->run();
+    set_operands(*primitive, 2, guard_.library(fused), operands);
+    STITCH_TRY(primitive->run());
+    if (!fused) guard_.finish(c, output, operand_ld, operands);
+    return STITCH_OK;
   }
 
  private:
   struct Key {
     int64_t m, lda, ldc, operand_ld;
+    bool fused;  // with all post-ops
     bool operator==(const Key& other) const {
-      return m == other.m && lda == other.lda && ldc == other.ldc && operand_ld == other.operand_ld;
+      return m == other.m && lda == other.lda && ldc == other.ldc && operand_ld == other.operand_ld &&
+             fused == other.fused;
     }
   };
 
@@ -80,7 +95,7 @@ class Gemm {
     STITCH_TRY(options_.pack ? w.tagged(lib, {options_.k, options_.n}, dnnl_format_tag_any)
                              : w.copy(lib, weight_.plain()));
     Attributes attributes;
-    STITCH_TRY(attributes.init(lib, options_.post, full.get(), channel.get()));
+    STITCH_TRY(attributes.init(lib, guard_.library(key.fused), full.get(), channel.get()));
     STITCH_TRY(lib.check(lib.fn.dnnl_matmul_primitive_desc_create(
                              primitive.desc(lib), lib.engine(), a.get(), w.get(),
                              options_.has_bias ? bias.get() : nullptr, c.get(), attributes.get()),
@@ -91,7 +106,7 @@ class Gemm {
     STITCH_TRY(weight_.get(layout, &weight));
     STITCH_TRY(primitive.bind(DNNL_ARG_SRC, a.get()));
     STITCH_TRY(primitive.bind(DNNL_ARG_DST, c.get()));
-    STITCH_TRY(bind_operands(primitive, options_.post, full.get(), channel.get()));
+    STITCH_TRY(bind_operands(primitive, guard_.library(key.fused), full.get(), channel.get()));
     STITCH_TRY(primitive.bind(DNNL_ARG_WEIGHTS, layout, weight));
     return options_.has_bias ? primitive.bind(DNNL_ARG_BIAS, bias.get(), bias_) : STITCH_OK;
   }
@@ -100,6 +115,7 @@ class Gemm {
   GemmOptions options_;
   const float* bias_ = nullptr;
   PackedWeight weight_;
+  NanGuard guard_;
   PrimitiveCache<Key> kept_;
 };
 
@@ -121,7 +137,7 @@ class BatchMatmul {
   // Post-op operands of kFull are dense [batch0,batch1,M,N]; kChannel is one value for each column.
   int32_t init(Dnnl& lib, const PostOps& post = {}) {
     lib_ = &lib;
-    post_ = post;
+    guard_.init(post, 0, 0.0f, 0.0f);
     kept_.clear();
     return lib.open();
   }
@@ -136,8 +152,10 @@ class BatchMatmul {
     primitive->set(0, a);
     primitive->set(1, b);
     primitive->set(2, c);
-    set_operands(*primitive, 3, post_, operands);
-    return primitive->run();
+    set_operands(*primitive, 3, guard_.library(false), operands);
+    STITCH_TRY(primitive->run());
+    finish(shape, c, c_strides, operands);
+    return STITCH_OK;
   }
 
  private:
@@ -155,6 +173,22 @@ class BatchMatmul {
       all[8 + i] = c.strides[i];
     }
     return all;
+  }
+
+  // Does what the library left out, matrix by matrix.
+  void finish(const BatchShape& s, float* c, const Batched& to, const float* const* operands) const {
+    const PostOps& post = guard_.post();
+    std::vector<const float*> here(post.size());
+    for (int64_t i = 0; guard_.has_rest() && i < s.batch0 * s.batch1; ++i) {
+      size_t slot = 0;
+      for (const PostOp& op : post) {
+        if (!op.has_operand()) continue;
+        here[slot] = operands[slot] + (op.spread == Spread::kFull ? i * s.m * s.n : 0);
+        ++slot;
+      }
+      const int64_t at = i / s.batch1 * to.strides[0] + i % s.batch1 * to.strides[1];
+      guard_.finish(c + at, {s.m, s.n, to.strides[2]}, s.n, here.data());
+    }
   }
 
   // Describes one operand; a batch dimension with stride 0 becomes length 1, which oneDNN broadcasts.
@@ -177,7 +211,7 @@ class BatchMatmul {
     STITCH_TRY(full.strided(lib, {s.batch0, s.batch1, s.m, s.n}, {s.batch1 * s.m * s.n, s.m * s.n, s.n, 1}));
     STITCH_TRY(channel.strided(lib, {1, 1, 1, s.n}, {s.n, s.n, s.n, 1}));
     Attributes attributes;
-    STITCH_TRY(attributes.init(lib, post_, full.get(), channel.get()));
+    STITCH_TRY(attributes.init(lib, guard_.library(false), full.get(), channel.get()));
     STITCH_TRY(
         lib.check(lib.fn.dnnl_matmul_primitive_desc_create(primitive.desc(lib), lib.engine(), a.get(),
                                                            b.get(), nullptr, c.get(), attributes.get()),
@@ -186,11 +220,11 @@ class BatchMatmul {
     STITCH_TRY(primitive.bind(DNNL_ARG_SRC, a.get()));
     STITCH_TRY(primitive.bind(DNNL_ARG_WEIGHTS, b.get()));
     STITCH_TRY(primitive.bind(DNNL_ARG_DST, c.get()));
-    return bind_operands(primitive, post_, full.get(), channel.get());
+    return bind_operands(primitive, guard_.library(false), full.get(), channel.get());
   }
 
   Dnnl* lib_ = nullptr;
-  PostOps post_;
+  NanGuard guard_;
   PrimitiveCache<Key> kept_;
 };
 

@@ -99,7 +99,7 @@ class GroupNorm {
         spread +=
             total(first, pieces, o.channels + c) + 2.0 * away * total(first, pieces, c) + area * away * away;
       }
-      const float inverse = static_cast<float>(1.0 / std::sqrt(std::max(0.0, spread / count) + o.eps));
+      const float inverse = static_cast<float>(1.0 / std::sqrt(math::maximum(spread / count, 0.0) + o.eps));
       for (int64_t c = g * each; c < (g + 1) * each; ++c) {
         scale[c] = (gamma ? gamma[c] : 1.0f) * inverse;
         offset[c] = (beta ? beta[c] : 0.0f) - static_cast<float>(mean) * scale[c];

@@ -9,7 +9,8 @@
 
 namespace stitch::cpu {
 
-// Activations that oneDNN computes like torch. alpha and beta of PostOp::activation mean:
+// Activations that oneDNN computes like torch, but for NaN behind some (nan_guard.h). alpha and beta of
+// PostOp::activation mean:
 enum class Act {
   kRelu,         // alpha: slope below zero (leaky_relu)
   kGeluErf,      //

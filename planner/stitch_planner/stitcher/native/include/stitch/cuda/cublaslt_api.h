@@ -34,8 +34,8 @@ enum PreferenceAttribute : int {
   kMinAlignmentD = 8
 };
 
-// Bits of cublasLtEpilogue_t. Its GELU is the tanh form; "none" is 1 alone.
-enum EpilogueBit : uint32_t { kEpilogueNone = 1, kEpilogueRelu = 2, kEpilogueBias = 4, kEpilogueGelu = 32 };
+// Values of cublasLtEpilogue_t.
+enum Epilogue : uint32_t { kEpilogueNone = 1, kEpilogueBias = 4 };
 
 struct Algorithm {
   uint64_t data[8];

@@ -1,4 +1,6 @@
-// Matrix products through cuBLASLt:  D = activation(A * B + bias [+ C]), float32, batched or not.
+// Matrix products through cuBLASLt:  D = A * B + bias [+ C], float32, batched or not.
+//
+// No activation: the ReLU of some of its kernels gives 0 for NaN, and which kernel runs depends on the sizes.
 //
 // All matrices are row-major here and column-major for the library, which sees every one transposed:
 // D[M,N] with rows `ld` apart is for it a column-major [N,M] with leading dimension ld. So it computes
@@ -10,15 +12,12 @@
 #ifndef STITCH_CUDA_GEMM_CUH_
 #define STITCH_CUDA_GEMM_CUH_
 
-#include "stitch/common/math.h"
 #if !defined(STITCH_ON_HOST)
 #include "stitch/cuda/cublaslt_api.h"
 #endif
 #include "stitch/cuda/launch.cuh"
 
 namespace stitch::cuda {
-
-enum class Activation { kNone, kRelu, kGeluTanh };
 
 // One operand: how rows (or columns, when it is stored transposed) lie in memory, in elements.
 struct MatrixLayout {
@@ -33,7 +32,6 @@ struct GemmOptions {
   MatrixLayout a, b, d;   // d is never transposed; an addend C has d's layout
   bool has_bias = false;  // bias[N]
   bool has_addend = false;
-  Activation activation = Activation::kNone;
   bool allow_tf32 = false;  // only where the contract allows it
 };
 
@@ -71,7 +69,7 @@ class Gemm {
             sum += double{element(a, o.a, o.m, o.k, batch, row, i)} *
                    element(b, o.b, o.k, o.n, batch, i, column);
           }
-          d[place] = activated(static_cast<float>(sum));
+          d[place] = static_cast<float>(sum);
         }
       }
     }
@@ -84,11 +82,6 @@ class Gemm {
     const int64_t ld = layout.ld != 0 ? layout.ld : (layout.transposed ? rows : columns);
     const int64_t place = layout.transposed ? column * ld + row : row * ld + column;
     return data[batch * layout.batch_stride + place];
-  }
-
-  float activated(float x) const {
-    if (options_.activation == Activation::kRelu) return math::relu(x);
-    return options_.activation == Activation::kGeluTanh ? math::gelu_tanh(x) : x;
   }
 
   GemmOptions options_;
@@ -145,11 +138,7 @@ class Gemm {
     // A row-major matrix is transposed in the library's eyes already.
     STITCH_TRY(set(lt::kTransA, o.b.transposed ? lt::kTransposed : lt::kNormal));
     STITCH_TRY(set(lt::kTransB, o.a.transposed ? lt::kTransposed : lt::kNormal));
-    uint32_t epilogue = 0;
-    if (o.activation == Activation::kRelu) epilogue |= lt::kEpilogueRelu;
-    if (o.activation == Activation::kGeluTanh) epilogue |= lt::kEpilogueGelu;
-    if (o.has_bias) epilogue |= lt::kEpilogueBias;
-    STITCH_TRY(set(lt::kEpilogue, epilogue == 0 ? uint32_t{lt::kEpilogueNone} : epilogue));
+    STITCH_TRY(set(lt::kEpilogue, uint32_t{o.has_bias ? lt::kEpilogueBias : lt::kEpilogueNone}));
     return o.has_bias ? set(lt::kBiasPointer, bias) : STITCH_OK;
   }
 
