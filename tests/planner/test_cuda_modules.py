@@ -188,3 +188,23 @@ def test_whole_programs_build_for_three_architectures(module: type[nn.Module], t
     assert build.ok, [row.message for row in build.diagnostics]
     assert build.diagnostics == ()
     assert {row.arch for row in build.resources} == {"sm_80", "sm_90", "sm_100"}
+
+
+class Hidden(nn.Module):
+    """A ReLU behind a product, and attention that a bool mask hides keys from."""
+
+    def forward(self, x: torch.Tensor, w: torch.Tensor, keep: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        scores = functional.scaled_dot_product_attention(x[None], x[None], w.T[None], keep[None])
+        return torch.relu(x @ w), scores
+
+
+def test_nan_stays_behind_a_product_and_a_mask(tmp_path: Path) -> None:
+    x, keep = torch.randn(6, 5), torch.rand(6, 6) < 0.7
+    x[1, 2], keep[2] = torch.nan, False
+    inputs = [x, torch.randn(5, 6), keep]
+    program = lowered(Hidden(), inputs)
+    product = next(kernel for kernel in program.kernels if isinstance(kernel, LibraryCall))
+    assert "relu" not in product.comment, "some kernels of the library give 0 for NaN"
+    outputs = OnHost(emit_cuda(program), tmp_path).run(inputs)
+    for ours, eager in zip(outputs, Hidden()(*inputs), strict=True):
+        torch.testing.assert_close(ours, eager, equal_nan=True)

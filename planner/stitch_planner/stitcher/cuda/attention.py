@@ -109,11 +109,9 @@ def _softmax(
     hidden = b.const(-math.inf, "float32")
     if how.mask is not None:
         given = b.load(Access(how.mask.buffer, how.mask.strides, how.mask.offset))
-        value = (
-            b.op("where", (given, value, hidden), "float32")
-            if how.mask.dtype == "bool"
-            else b.add(value, given)
-        )
+        if how.mask.dtype == "bool":  # torch adds -inf, too: NaN and infinity that are hidden give NaN
+            given = b.op("where", (given, b.const(0.0, "float32"), hidden), "float32")
+        value = b.add(value, given)
     if how.causal:
         seen = b.op("le", (b.index(len(shape) - 1), b.index(len(shape) - 2)), "bool")
         value = b.op("where", (seen, value, hidden), "float32")

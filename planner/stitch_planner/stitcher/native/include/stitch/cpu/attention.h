@@ -152,7 +152,9 @@ class Attention {
         if constexpr (kMask == MaskKind::kAdd) {
           line[j] = line[j] * scale + m;
         } else {
-          line[j] = (m != 0) == (kMask == MaskKind::kKeep) ? line[j] * scale : kLowest;
+          // torch's function adds -inf, which leaves NaN where a hidden score is NaN or infinite.
+          const float score = line[j] * scale, hidden = shape_.empty_is_zero ? score + kLowest : kLowest;
+          line[j] = (m != 0) == (kMask == MaskKind::kKeep) ? score : hidden;
         }
       }
     } else {
@@ -163,7 +165,9 @@ class Attention {
     for (int64_t j = 0; j < whole; j += kLanes) top = max(top, load(line + j));
     if (whole < visible) top = max(top, load_some(line + whole, visible - whole, kLowest));
     const float highest = largest(top);
-    if (highest == kLowest && shape_.empty_is_zero) {
+    // The maximum may have left NaN out; elsewhere the exponentials bring it back.
+    const auto is_nan = [](float score) { return math::is_nan(score); };
+    if (highest == kLowest && shape_.empty_is_zero && std::none_of(line, line + visible, is_nan)) {
       std::fill(line, line + seen, 0.0f);
       return 0.0f;
     }

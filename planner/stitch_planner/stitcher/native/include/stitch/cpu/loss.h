@@ -97,7 +97,7 @@ class ClassLoss {
     constexpr float kLowest = -std::numeric_limits<float>::infinity();
     const int64_t n = options_.classes, whole = n / kLanes * kLanes, rest = n - whole;
     const Vec scale = splat(options_.input_scale);
-    Vec top = splat(kLowest);
+    Vec top = splat(kLowest);  // of NaN and numbers either will do: the exponentials bring NaN back
     for (int64_t c = 0; c < whole; c += kLanes) top = max(top, load(line + c) * scale);
     if (rest) top = max(top, (load_some(line + whole, rest, line[0]) * scale));
     const float highest = largest(top);

@@ -321,7 +321,7 @@ class Rnn {
       } else if constexpr (kCell == Cell::kTanh) {
         result = tanh(sums[r][0]);
       } else {
-        result = max(splat(0.0f), sums[r][0]);
+        result = max(splat(0.0f), sums[r][0]);  // in this order NaN stays
       }
       store_some(s.y + (at * s.time_step + (row + r) * s.batch_step) * s.y_row + block * kLanes, result,
                  lanes);

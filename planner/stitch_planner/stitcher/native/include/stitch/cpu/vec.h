@@ -70,6 +70,7 @@ STITCH_INLINE Vec fma(Vec a, Vec b, Vec c) {
 #endif
 }
 
+// The second operand where either is NaN, as for min.
 STITCH_INLINE Vec max(Vec a, Vec b) {
 #ifdef __AVX512F__
   return (Vec)_mm512_max_ps((__m512)a, (__m512)b);
@@ -96,6 +97,7 @@ STITCH_INLINE float sum(Vec v) {
 #endif
 }
 
+// NaN may be left out.
 STITCH_INLINE float largest(Vec v) {
 #ifdef __AVX512F__
   return _mm512_reduce_max_ps((__m512)v);
