@@ -194,7 +194,9 @@ class Hidden(nn.Module):
     """A ReLU behind a product, and attention that a bool mask hides keys from."""
 
     def forward(self, x: torch.Tensor, w: torch.Tensor, keep: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        scores = functional.scaled_dot_product_attention(x[None], x[None], w.T[None], keep[None])
+        scores = functional.scaled_dot_product_attention(
+            x[None], x[None], w.transpose(0, 1)[None], keep[None]
+        )
         return torch.relu(x @ w), scores
 
 
