@@ -1,5 +1,6 @@
 """A built native program through ctypes, and as a torch module."""
 
+import copy
 import json
 from pathlib import Path
 
@@ -126,6 +127,98 @@ def test_a_module_keeps_the_reference_s_names_and_takes_other_weights(store: Sto
     assert torch.equal(compiled(torch.randn(2, 16)), torch.ones(2, 33))
     outer = torch.nn.Sequential(compiled)
     assert set(outer.state_dict()) == {"0.fc.weight", "0.fc.bias"}
+
+
+def by_hand(compiled: StitchModule, x: torch.Tensor) -> torch.Tensor:
+    state = compiled.state_dict()
+    return torch.relu(torch.nn.functional.linear(x, state["fc.weight"], state["fc.bias"]))
+
+
+def test_a_call_uses_weights_that_were_written_to_or_exchanged_before_it(store: Store) -> None:
+    compiled, x = module(store), torch.randn(5, 16)
+    weight = compiled.get_buffer("fc.weight")
+    before = compiled(x)
+    for change in (
+        lambda: weight.mul_(2),
+        lambda: compiled.get_buffer("fc.bias").add_(1),
+        lambda: setattr(weight, "data", torch.randn(33, 16)),
+        lambda: setattr(compiled.get_submodule("fc"), "weight", torch.randn(33, 16)),
+        lambda: compiled.share_memory(),
+    ):
+        change()
+        assert torch.allclose(compiled(x), by_hand(compiled, x), atol=1e-4)
+    assert not torch.allclose(compiled(x), before, atol=1e-4)
+
+
+def test_weights_handed_over_in_inference_mode_may_be_written_to_there(store: Store) -> None:
+    with torch.inference_mode():
+        compiled, x = module(store), torch.randn(5, 16)
+        compiled.get_buffer("fc.weight").mul_(2)
+        assert torch.allclose(compiled(x), by_hand(compiled, x), atol=1e-4)
+        compiled.get_submodule("fc").weight = torch.randn(33, 16)
+        assert torch.allclose(compiled(x), by_hand(compiled, x), atol=1e-4)
+        compiled.get_buffer("fc.weight").mul_(2)
+        assert torch.allclose(compiled(x), by_hand(compiled, x), atol=1e-4)
+
+
+def test_buffers_and_messages_speak_of_the_reference_s_names(store: Store) -> None:
+    compiled = module(store)
+    assert {name for name, _ in compiled.named_buffers()} == set(WEIGHTS)
+    with pytest.raises(RuntimeError, match=r"size mismatch for fc\.weight"):
+        compiled.load_state_dict({**WEIGHTS, "fc.weight": torch.zeros(3, 16)})
+    with pytest.raises(RuntimeError, match=r'Missing key\(s\) in state_dict: "fc\.bias"'):
+        compiled.load_state_dict({"fc.weight": WEIGHTS["fc.weight"]})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (torch.randn(3, 16), r"fc\.weight is float32\[3, 16\] on cpu; .* made for float32\[33, 16\] on cpu"),
+        (torch.randn(33, 16).double(), r"fc\.weight is float64\[33, 16\] on cpu"),
+        (torch.empty(33, 16, device="meta"), r"fc\.weight is float32\[33, 16\] on meta"),
+        (None, r"fc\.weight is missing: the program was made for float32\[33, 16\]"),
+    ],
+)
+def test_a_weight_of_another_form_is_refused(store: Store, wrong: torch.Tensor | None, words: str) -> None:
+    compiled = module(store)
+    compiled.get_submodule("fc")._buffers["weight"] = wrong
+    for _ in range(2):  # not only the first call
+        with pytest.raises(RuntimeError, match=words):
+            compiled(torch.randn(5, 16))
+
+
+def test_conversions_that_a_program_cannot_follow_are_refused(store: Store) -> None:
+    compiled, x = module(store), torch.randn(5, 16)
+    before = compiled(x)
+    for convert, given in (
+        (lambda: compiled.half(), "float16 on cpu"),
+        (lambda: compiled.double(), "float64 on cpu"),
+        (lambda: compiled.to("meta"), "float32 on meta"),
+        (lambda: torch.nn.Sequential(compiled).to(torch.bfloat16), "bfloat16 on cpu"),
+    ):
+        with pytest.raises(RuntimeError, match=f"program for float32 on cpu: .* converted to {given}"):
+            convert()
+    assert torch.equal(compiled.to("cpu").float()(x), before)
+
+
+def test_a_program_without_weights_refuses_conversions_by_its_inputs(store: Store) -> None:
+    compiled = module(store)
+    specs = [("x", (5, 16), "float64")]
+    bare = StitchModule.__new__(StitchModule)
+    bare.__dict__.update({**compiled.__dict__, "_places": {}, "_input_specs": specs, "_modules": {}})
+    bare.double()
+    with pytest.raises(RuntimeError, match="program for float64 on cpu"):
+        bare.half()
+
+
+def test_a_deep_copy_has_weights_and_a_program_of_its_own(store: Store) -> None:
+    compiled, x = module(store), torch.randn(5, 16)
+    before = compiled(x)
+    copied = copy.deepcopy(compiled)
+    copied.get_buffer("fc.weight").zero_()
+    assert torch.allclose(copied(x), by_hand(copied, x), atol=1e-4)
+    assert torch.equal(compiled(x), before)
+    assert not torch.equal(copied(x), before)
 
 
 def test_a_module_refuses_shapes_that_the_program_was_not_made_for(store: Store) -> None:

@@ -1,7 +1,7 @@
 """A built native program as a torch module, for use outside of any harness. Forward only."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,8 +17,13 @@ TensorSpec = tuple[str, Sequence[int], str]
 class StitchModule(torch.nn.Module):
     """Calls a native program where the reference was called.
 
-    Parameters and buffers are kept under the reference's names, so `state_dict` and `load_state_dict` work;
-    after loading other weights, `refresh` hands them to the program (loading does so itself).
+    Parameters and buffers are kept as buffers under the reference's names, in a tree of modules like its own,
+    so `state_dict`, `load_state_dict` and `named_buffers` speak of them as it does.
+
+    A call uses the weights as they are then: where one was written to or exchanged, they are handed over anew.
+    Writes that torch does not count (through `.data`, `.numpy()` or a pointer) need a `refresh` by hand.
+    Device and types are part of the program, so conversions to others are refused. A deep copy has weights of
+    its own.
     """
 
     def __init__(
@@ -65,14 +70,14 @@ class StitchModule(torch.nn.Module):
         self._updated = tuple(updated_buffers)
         self._threads = threads
         self._device = torch.device(device)
-        self._names: dict[str, str] = {}
+        self._places: dict[str, tuple[torch.nn.Module, str]] = {}
         for name, tensor in parameters.items():
-            # Qualified names contain dots, which torch forbids in one module's own names.
-            self._names[name] = name.replace(".", "/")
-            self.register_buffer(self._names[name], tensor.detach().to(self._device).clone())
-        self._register_state_dict_hook(_rename_out(self._names))
-        self.register_load_state_dict_pre_hook(_rename_in(self._names))
-        self.register_load_state_dict_post_hook(lambda module, keys: module.refresh())
+            module, own = self._places[name] = self._place(name)
+            # Not by `register_buffer`: a reference may use names that are attributes here.
+            module._buffers[own] = tensor.detach().to(self._device).clone()
+        self._made_for = {name: _form(tensor) for name, tensor in self._weights().items()}
+        self._handed: list[tuple[int, int]] = []
+        self.register_load_state_dict_post_hook(_refresh_loaded)
         self._program = NativeProgram(library, libraries)
         self.refresh()
 
@@ -81,9 +86,41 @@ class StitchModule(torch.nn.Module):
 
         Raises:
             ProgramError: it refuses them.
+            RuntimeError: one is missing, or has another shape, type or device than the program was made for.
         """
-        named = [(name, getattr(self, own)) for name, own in self._names.items()]
+        for name, (module, own) in self._places.items():
+            tensor = module._buffers.get(own)
+            _require_form(name, tensor, self._made_for[name])
+            if tensor is not None and tensor.is_inference():
+                # Writes to such a tensor are not counted.
+                with torch.inference_mode(False):
+                    module._buffers[own] = tensor.clone()
+        named = list(self._weights().items())
         self._program.init(named, device=self._device, stream=self._stream(), threads=self._threads)
+        self._handed = self._marks()
+
+    def _place(self, name: str) -> tuple[torch.nn.Module, str]:
+        """The module that holds a qualified name, made if need be, and the name's last part."""
+        *path, own = name.split(".")
+        module: torch.nn.Module = self
+        for part in path:
+            below = module._modules.get(part)
+            if below is None:
+                module._modules[part] = below = torch.nn.Module()
+            module = below
+        return module, own
+
+    def _weights(self) -> dict[str, torch.Tensor]:
+        found = {name: module._buffers.get(own) for name, (module, own) in self._places.items()}
+        return {name: tensor for name, tensor in found.items() if tensor is not None}
+
+    def _marks(self) -> list[tuple[int, int]]:
+        """What changes where a weight is written to or exchanged."""
+        return [
+            # -1: to be looked at by `refresh`, which refuses or replaces it.
+            (-1, 0) if tensor is None or tensor.is_inference() else (tensor._version, tensor.data_ptr())
+            for tensor in [module._buffers.get(own) for module, own in self._places.values()]
+        ]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The reference's outputs.
@@ -91,10 +128,14 @@ class StitchModule(torch.nn.Module):
         Raises:
             TypeError: arguments are missing, unknown or of another kind than the reference's were.
             ValueError: a number or another constant differs from the one that is part of the program.
-            RuntimeError: a gradient is asked for; the program has no backward.
+            RuntimeError: a gradient is asked for, and the program has no backward; or as in `refresh`.
             ProgramError: the program does not support inputs like these, or fails.
         """
         bound = _bind(self._inputs, self._input_names, args, kwargs)
+        # The program has packed some weights and uses others where they lie: without this, a write to all of
+        # them would reach half. A copy's program has none yet.
+        if not self._program.handle or self._marks() != self._handed:
+            self.refresh()
         inputs = [tensor.detach().to(self._device) for tensor in flatten_inputs(bound).tensors]
         try:
             planned = self._program.plan(inputs)
@@ -102,7 +143,8 @@ class StitchModule(torch.nn.Module):
             words = [error.message, *_differences(self._input_specs, inputs)]
             raise ProgramError(error.status, error.step, "; ".join(filter(None, words))) from None
         outputs = [torch.empty(shape, dtype=dtype, device=self._device) for shape, dtype in planned.outputs]
-        state = [getattr(self, self._names[name]) for name in self._updated]
+        weights = self._weights() if self._updated else {}
+        state = [weights[name] for name in self._updated]
         workspace = make_workspace(planned.workspace_bytes, self._device)
         self._program.call(
             self._program.prepare(inputs, outputs, state=state, workspace=workspace, stream=self._stream())
@@ -120,6 +162,28 @@ class StitchModule(torch.nn.Module):
 
     def train(self, mode: bool = True) -> "StitchModule":
         """The module itself; the mode was fixed when the program was made."""
+        return self
+
+    def __repr__(self) -> str:
+        # The modules below only hold weights.
+        return f"{self._get_name()}({self.extra_repr()})"
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> "StitchModule":
+        """Refuse a conversion (`to`, `half`, `cuda`) that the program cannot follow."""
+        held = list(self._weights().values())
+        if not any(tensor.is_floating_point() for tensor in held):
+            # Only the inputs tell what a program without weights computes in.
+            types = [getattr(torch, dtype) for _, _, dtype in self._input_specs] or [torch.float32]
+            held += [torch.empty(0, dtype=dtype, device=self._device) for dtype in types]
+        for tensor in held:
+            converted = fn(tensor)
+            if (converted.dtype, converted.device) != (tensor.dtype, tensor.device):
+                raise RuntimeError(
+                    f"this module is a compiled program for {_words(tensor.dtype)} on {tensor.device}: it"
+                    f" cannot be converted to {_words(converted.dtype)} on {converted.device}; convert the"
+                    " reference, and solve that"
+                )
+        super()._apply(fn, recurse)
         return self
 
     def _stream(self) -> int:
@@ -151,7 +215,7 @@ def _differences(specs: Sequence[TensorSpec], inputs: Sequence[torch.Tensor]) ->
     found: list[str] = []
     for (name, shape, dtype), tensor in zip(specs, inputs, strict=False):
         expected = _described(shape, dtype)
-        given = _described(tensor.shape, str(tensor.dtype).removeprefix("torch."))
+        given = _described(tensor.shape, _words(tensor.dtype))
         if given != expected:
             found.append(f"input {name}: made for {expected}, given {given}")
     return found
@@ -172,21 +236,29 @@ def _bind(structure: Any, names: Sequence[str], args: Sequence[Any], kwargs: Map
     return bound
 
 
-def _rename_out(names: dict[str, str]) -> Any:
-    def hook(module: torch.nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
-        for name, own in names.items():
-            state[prefix + name] = state.pop(prefix + own)
-
-    return hook
+def _form(tensor: torch.Tensor) -> tuple[torch.Size, torch.dtype, torch.device]:
+    return tensor.shape, tensor.dtype, tensor.device
 
 
-def _rename_in(names: dict[str, str]) -> Any:
-    def hook(module: torch.nn.Module, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-        for name, own in names.items():
-            if prefix + name in state and own != name:
-                state[prefix + own] = state.pop(prefix + name)
+def _require_form(
+    name: str, tensor: torch.Tensor | None, expected: tuple[torch.Size, torch.dtype, torch.device]
+) -> None:
+    shape, dtype, device = expected
+    wanted = f"{_described(shape, _words(dtype))} on {device}"
+    if tensor is None:
+        raise RuntimeError(f"the weight {name} is missing: the program was made for {wanted}")
+    if _form(tensor) != expected:
+        given = f"{_described(tensor.shape, _words(tensor.dtype))} on {tensor.device}"
+        raise RuntimeError(f"the weight {name} is {given}; the program was made for {wanted}")
 
-    return hook
+
+def _words(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _refresh_loaded(module: torch.nn.Module, keys: Any) -> None:
+    if isinstance(module, StitchModule):
+        module.refresh()
 
 
 __all__ = ["ProgramError", "StitchModule", "forward_only"]

@@ -54,6 +54,7 @@ class NativeProgram:
         Raises:
             ProgramError: it cannot be loaded, lacks a function, or was built for another ABI version.
         """
+        self._opened = (path, tuple(libraries))
         for library in libraries:
             try:
                 ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL | os.RTLD_NOW)
@@ -70,6 +71,10 @@ class NativeProgram:
             raise ProgramError("not_loadable", "load", f"built for ABI {version}, this is {abi.ABI_VERSION}")
         self.handle = ctypes.c_void_p()
         self._parameters: tuple[object, ...] = ()
+
+    def __reduce__(self) -> tuple[type["NativeProgram"], tuple[str, tuple[str, ...]]]:
+        # A handle belongs to one object: a copy has none until its own `init`.
+        return NativeProgram, self._opened
 
     def init(
         self,
