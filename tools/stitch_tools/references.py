@@ -1,7 +1,8 @@
 """Turns what a user points at into a Task, without running any of it.
 
 A reference is a KernelBench-style file, an object in a file (`path.py:Object`), or a `task.toml`. Beside
-`NAME.py` a file `NAME.task.toml` is read when it exists. The reference server is what runs the reference.
+`NAME.py` a file `NAME.task.toml` is read when it exists; one that describes something else is refused, for
+neither its contract nor the lack of it may pass unnoticed. The reference server is what runs the reference.
 """
 
 import ast
@@ -86,6 +87,7 @@ def load_task(
     if not _TARGET.fullmatch(target):
         raise UsageError(f"unknown target {target!r}", hint="targets are cpu, cuda and cuda:sm_90")
     pointer = _locate(reference, workspace)
+    _require_described(pointer)
     given = contract_values(overrides or {}, "overrides")
     said = pointer.task_file.contract if pointer.task_file else None
     contract = build_contract(said or {}, given, allow_relaxed=allow_relaxed)
@@ -148,16 +150,50 @@ def _locate(reference: str, workspace: Path) -> _Pointer:
         )
     if path.suffix != ".toml":
         contract = path.with_name(f"{path.stem}.task.toml")
-        task_file = read_task_file(contract) if contract.is_file() else None
-        return _Pointer(path, entry or (task_file.entry if task_file else None), task_file)
+        if not contract.is_file():
+            return _Pointer(path, entry, None)
+        task_file = read_task_file(contract)
+        file, described = _described(task_file)
+        return _Pointer(path, entry or (described if file == path else None), task_file)
     task_file = read_task_file(path)
-    named = task_file.reference
+    file, described = _described(task_file)
+    return _Pointer(file, entry or described, task_file)
+
+
+def _described(task_file: TaskFile) -> tuple[Path, str | None]:
+    """File and object that a task file is about; None where it speaks of the file as a whole."""
+    path, named = task_file.path, task_file.reference
     if named is None:
         if not path.name.endswith(".task.toml"):
             raise TaskError(f"{path} names no reference", hint='add a line: reference = "model.py"')
         named = path.name.removesuffix(".task.toml") + ".py"
-    file, own_entry = _split(named, path.parent)
-    return _Pointer(file, entry or own_entry or task_file.entry, task_file)
+    file, entry = _split(named, path.parent)
+    if entry and task_file.entry and entry != task_file.entry:
+        raise TaskError(
+            f"{path} names two entries: {entry} in reference, and {task_file.entry} in entry",
+            hint="remove one of them",
+        )
+    return file, entry or task_file.entry
+
+
+def _require_described(pointer: _Pointer) -> None:
+    """Refuse a task file whose inputs and contract were written for something else."""
+    if pointer.task_file is None:
+        return
+    file, entry = _described(pointer.task_file)
+    own = pointer.task_file.path
+    if file != pointer.file:
+        raise TaskError(
+            f"{own} lies beside {pointer.file.name} and describes {file}",
+            hint=f"correct its `reference`, or give it a name that fits {file.name}",
+        )
+    if entry not in (None, pointer.entry):
+        raise TaskError(
+            f"{own} describes {file.name}:{entry}, and {pointer.entry} is asked for: its inputs and contract"
+            " are not meant for that",
+            hint=f"give {pointer.entry} a task file of another name, with"
+            f' reference = "{file.name}:{pointer.entry}", and name that file in place of the reference',
+        )
 
 
 def _split(reference: str, base: Path) -> tuple[Path, str | None]:

@@ -154,6 +154,10 @@ def read_task_file(path: Path) -> TaskFile:
     except RecursionError as error:
         raise TaskError(f"{path} is nested too deeply", hint="see docs/task-file.md for its keys") from error
     for key in data:
+        if key in {row.name for row in CONTRACT_KEYS}:
+            raise TaskError(
+                f"{path}: `{key}` belongs under [contract]", hint="move it below a line [contract]"
+            )
         _known(key, tuple(TASK_KEYS), str(path), TaskError)
     contract = data.get("contract", {})
     if not isinstance(contract, dict):
