@@ -8,6 +8,7 @@ from stitch_mcp.commands import program_name
 from stitch_mcp.report import Section
 from stitch_mcp.work_table import work_sections
 from stitch_tools.models import (
+    REFERENCE_VARIES,
     Bench,
     Build,
     Ceilings,
@@ -89,16 +90,17 @@ def _build_notes(build: Build) -> list[str]:
     return [*notes, f"repeat in the program's folder: {' '.join(build.command)}"]
 
 
-def check_sections(check: Check, *, reference_tolerance: bool = False) -> list[Section]:
+def check_sections(check: Check, *, reference_tolerance: bool = False, run: str = "") -> list[Section]:
     """A check: its draws with the worst error of each, its findings, its verdict.
 
-    With `reference_tolerance` the verdict of KernelBench's own rule stands beside it.
+    With `reference_tolerance` the verdict of KernelBench's own rule stands beside it. `run` is the id of the
+    run that made the program, "" where the caller did.
     """
     draws = tuple(_draw_row(draw) for draw in check.draws)
     sections: list[Section] = []
     if draws:
-        columns = ("draw", "equal", "worst error", "allowed", "reference's own", "problem")
-        sections.append(Section("draws", columns, draws))
+        columns = ("draw", "equal", "error beyond slack", "allowed", "reference's own", "problem")
+        sections.append(Section("draws", columns, draws, _slack_notes(check)))
     if check.findings:
         rows = tuple(
             (row.severity, row.rule, f"{row.file}:{row.line}" if row.file else "-", row.message)
@@ -114,10 +116,20 @@ def check_sections(check: Check, *, reference_tolerance: bool = False) -> list[S
         rows = tuple(_sensitivity_row(row) for row in check.sensitivity)
         columns = ("probe", "other", "output moves by", "tolerance", "reacts")
         sections.append(Section("does the task react?", columns, rows))
-    notes = _check_notes(check)
+    notes = _check_notes(check, run)
     if reference_tolerance:
         notes.insert(1, _rule_note(check.reference_tolerance))
     return [*sections, Section(notes=tuple(notes))]
+
+
+def _slack_notes(check: Check) -> tuple[str, ...]:
+    """What an error of 0 means where some of it was excused."""
+    names = [draw.draw for draw in check.draws if any(row.slack for row in draw.outputs)]
+    if not names:
+        return ()
+    return (
+        f"errors are those beyond what rounding of the inputs alone explains (slack): {', '.join(names)}",
+    )
 
 
 def _sensitivity_row(row: Sensitivity) -> tuple[str, ...]:
@@ -151,14 +163,14 @@ def _draw_row(draw: DrawResult) -> tuple[str, ...]:
     return (draw.draw, "yes" if draw.ok else "NO", *shown, problem or "")
 
 
-def _check_notes(check: Check) -> list[str]:
+def _check_notes(check: Check, run: str) -> list[str]:
     flags = f" ({', '.join(check.flags)})" if check.flags else ""
     notes = [f"status: {check.status}{flags}"]
     if check.message:
         notes.append(check.message)
     if check.status != "accepted" and (printed := own_words(check.stderr_tail)):
         notes.append(f"the program's last output:\n{printed}")
-    notes += _next_step(check)
+    notes += _next_step(check, run)
     plane = f"; tensors through memory of the {check.plane}" if check.plane else ""
     notes.append(f"oracle: {check.oracle}; isolation: {check.sandbox or 'nothing ran'}{plane}")
     if check.repeats_bitwise is not None:
@@ -167,11 +179,21 @@ def _check_notes(check: Check) -> list[str]:
     return notes
 
 
-def _next_step(check: Check) -> list[str]:
+def _next_step(check: Check, run: str) -> list[str]:
     """What to do about a program that crashed or is wrong."""
     if check.status == "crashed" and not check.sanitizers:
         return [
             "next: the same check with --sanitize, which names file and line of a memory error (C++, CUDA)"
+        ]
+    if any(row.rule == REFERENCE_VARIES for row in check.findings):
+        return [
+            "next: seed or remove what makes the reference differ from call to call (time, addresses, generators"
+            " of its own); where it is meant to be random, draw from torch's own generator in forward"
+        ]
+    if check.status == "incorrect" and run:
+        return [
+            f"next: `{program_name()} check REFERENCE {run} --json` shows each draw's worst element; what `solve`"
+            " writes should never be wrong: please report it with the reference"
         ]
     if check.status == "incorrect":
         return [
@@ -226,7 +248,8 @@ def bench_sections(bench: Bench) -> list[Section]:
     notes += _not_checked(bench.not_checked)
     threads = f", {bench.threads} threads" if bench.threads else ""
     steal = "" if bench.steal_share is None else f", steal {bench.steal_share:.1%}"
-    notes.append(f"on {bench.device or 'no device'}{threads}{steal}; ratios are of {bench.figure}")
+    if bench.timings:
+        notes.append(f"on {bench.device or 'no device'}{threads}{steal}; ratios are of {bench.figure}")
     if bench.gpu is not None:
         notes.append(_gpu_note(bench.gpu))
     table = Section("times, medians", columns, rows) if rows else Section()
@@ -362,7 +385,7 @@ def solve_sections(result: "SolveResult", again: str = "") -> list[Section]:
     """
     sections = bench_sections(result.bench) if result.bench and result.bench.timings else []
     if result.check and result.check.status != "accepted":
-        sections = check_sections(result.check)
+        sections = check_sections(result.check, run=result.run_id)
     # Why a check did not end well stands above already.
     refused = result.check is not None and result.check.status != "accepted"
     said = result.status if refused else result.message or result.status

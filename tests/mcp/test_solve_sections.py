@@ -1,9 +1,9 @@
 """What the end of a run says, once."""
 
 from stitch_mcp.report import render_text
-from stitch_mcp.tables import solve_sections
+from stitch_mcp.tables import bench_sections, check_sections, solve_sections
 from stitch_planner.loop import SolveResult
-from stitch_tools.models import Check
+from stitch_tools.models import REFERENCE_VARIES, Bench, Check, DrawResult, Finding, OutputError
 
 
 def test_a_program_that_cannot_run_here_says_so_once_and_where_it_lies() -> None:
@@ -29,3 +29,68 @@ def test_a_program_that_cannot_run_here_says_so_once_and_where_it_lies() -> None
     assert shown.count(reason) == 1
     assert "it compiled, and was not run; sources: runs/r/rounds/000/program" in shown
     assert "library: cache/program.so" in shown
+
+
+def incorrect(*findings: Finding) -> Check:
+    return Check(
+        program_id="a" * 64,
+        task_id="b" * 64,
+        status="incorrect",
+        message="draw own-1: wrong",
+        findings=findings,
+    )
+
+
+def shown(check: Check) -> str:
+    """What `solve` prints of a run that ended with this check."""
+    result = SolveResult(
+        run_id="run-7",
+        run_folder="runs/run-7",
+        task="mlp",
+        target="cpu",
+        status=check.status,
+        outcome="unmeasured",
+        program_id="a" * 64,
+        certificate=None,
+        speedup=None,
+        min_speedup=None,
+        message=check.message,
+        check=check,
+    )
+    return "\n".join(render_text(section) for section in solve_sections(result))
+
+
+def test_a_wrong_program_of_the_stitcher_is_not_the_reader_s_to_mend() -> None:
+    text = shown(incorrect())
+    assert "check REFERENCE run-7 --json" in text
+    assert "please report it" in text
+    assert "--reference-tolerance" not in text
+    own = "\n".join(render_text(section) for section in check_sections(incorrect()))
+    assert "next: mend what the message names" in own
+
+
+def test_a_reference_that_does_not_repeat_itself_is_what_is_to_be_mended() -> None:
+    check = incorrect(Finding(rule=REFERENCE_VARIES, severity="note", message="two calls differ"))
+    for text in (shown(check), "\n".join(render_text(section) for section in check_sections(check))):
+        assert "next: seed or remove what makes the reference differ from call to call" in text
+        assert "mend what the message names" not in text
+        assert "--reference-tolerance" not in text
+
+
+def test_errors_are_named_as_those_beyond_the_slack_where_there_is_some() -> None:
+    row = OutputError(output="output", max_error=0.0, rms_error=0.0, reference_error=0.0, bound=1e-6)
+    check = incorrect().model_copy(update={"draws": (DrawResult(draw="own-1", ok=True, outputs=(row,)),)})
+    table = render_text(check_sections(check)[0])
+    assert "error beyond slack" in table
+    assert "explains (slack)" not in table
+    slack = DrawResult(draw="peaks", ok=True, outputs=(row.model_copy(update={"slack": 1e-7}),))
+    table = render_text(check_sections(check.model_copy(update={"draws": (*check.draws, slack)}))[0])
+    assert "errors are those beyond what rounding of the inputs alone explains (slack): peaks" in table
+
+
+def test_what_was_not_timed_names_no_device_and_no_figure() -> None:
+    bench = Bench(program_id="a" * 64, task_id="b" * 64, outcome="unmeasured", message="not accepted")
+    text = "\n".join(render_text(section) for section in bench_sections(bench))
+    assert "outcome: unmeasured" in text
+    assert "no device" not in text
+    assert "ratios" not in text

@@ -318,6 +318,34 @@ def test_other_bits_at_a_second_call_are_a_note_and_no_verdict(room: Room) -> No
     assert histogram == (128, 0, 0, 0, 0, 0, 0, 0)
 
 
+CHANGING = """\
+import itertools
+import torch
+count = itertools.count()
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return x * 2 + STEP * (next(count) % 2)
+"""
+
+
+def test_a_reference_that_does_not_repeat_itself_is_named_in_place_of_the_program(room: Room) -> None:
+    program = module("ModelNew", "return x * 2")
+    check = room.python(CHANGING.replace("STEP", "0.5") + MAKERS, program)
+    assert check.status == "incorrect"
+    assert check.message.startswith(
+        "the reference does not repeat itself: two calls on the same inputs differ by"
+    )
+    assert "so no program can be certified (draw own-" in check.message
+    assert "reference_varies" in noted(check)
+
+
+def test_a_program_that_is_wrong_by_more_than_its_reference_varies_is_blamed_itself(room: Room) -> None:
+    check = room.python(CHANGING.replace("STEP", "2e-7") + MAKERS, module("ModelNew", "return x * 2.1"))
+    assert check.status == "incorrect"
+    assert check.message.startswith("draw own-")
+    assert "reference_varies" not in noted(check)
+
+
 def test_listed_variants_must_pass_and_may_not_be_refused(room: Room) -> None:
     makers = MAKERS + "def get_wide():\n    return [torch.rand(2, 100)]\n"
     reference = module("Model", "return x * 2") + makers

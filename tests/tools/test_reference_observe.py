@@ -108,7 +108,18 @@ def get_inputs():
 """,
     )
     assert not facts.deterministic
+    assert facts.repeat_error == pytest.approx(1 / 0.5, rel=1.0)
     assert "gave different outputs (largest difference 1)" in facts.warnings[0]
+    assert "seed or remove the source of chance" in facts.warnings[0]
+
+
+@pytest.mark.parametrize("values", ["torch.zeros(3, dtype=torch.int64) + n", "torch.ones(3) / (n % 2)"])
+def test_another_whole_number_or_infinity_at_a_second_call_counts_as_an_error_of_one(
+    tmp_path: Path, values: str
+) -> None:
+    source = f"import itertools\ncount = itertools.count()\ndef Model(x):\n    n = next(count)\n    return {values}\n"
+    facts = look(tmp_path, f"{source}def get_inputs():\n    return [torch.rand(3)]\n")
+    assert facts.repeat_error == 1.0
 
 
 @pytest.mark.parametrize(

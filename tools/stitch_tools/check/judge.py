@@ -27,11 +27,13 @@ from stitch_tools.check.schedule import (
 )
 from stitch_tools.check.traced import Case, sampler_for_host
 from stitch_tools.check.trial import Trial
+from stitch_tools.check.variation import describe_variation
 from stitch_tools.check.words import describe_build, describe_draw
 from stitch_tools.check.work import trace_work
 from stitch_tools.errors import TaskError
 from stitch_tools.evidence import scan_program
 from stitch_tools.models import (
+    REFERENCE_VARIES,
     STITCHER,
     Build,
     Check,
@@ -398,6 +400,10 @@ class _Judge:
         record = self.record
         end = record.end(end)
         record.note_undecided()
+        varies = describe_variation(record.draws, self.facts) if end.status == "incorrect" else None
+        if varies is not None:
+            record.note(REFERENCE_VARIES, varies)
+            end = replace(end, message=f"{varies} ({end.message})")
         flags: list[CheckFlag] = [*record.flags, *end.flags]
         if self.program.format == "kernelbench" and self.program.author == STITCHER:
             # The stitcher writes Python only where nodes are left to PyTorch, whatever their share.

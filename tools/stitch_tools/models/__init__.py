@@ -34,6 +34,7 @@ from stitch_tools.models.task import (
     Tolerance,
 )
 from stitch_tools.models.verdict import (
+    REFERENCE_VARIES,
     ULP_BINS,
     Bench,
     BenchOutcome,
@@ -54,6 +55,7 @@ from stitch_tools.models.verdict import (
 
 __all__ = [
     "DTYPE_BYTES",
+    "REFERENCE_VARIES",
     "STITCHER",
     "ULP_BINS",
     "Argument",

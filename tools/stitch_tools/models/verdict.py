@@ -26,6 +26,8 @@ DataPlane = Literal["device", "host"]
 """How tensors on a GPU travel between judge and program: in its own memory, or through that of the host."""
 OracleKind = Literal["fp64", "fp64-partial", "fp64-cpu", "fp32-strict", "none"]
 
+REFERENCE_VARIES = "reference_varies"
+"""The rule of the finding that a wrong draw shows the reference's own variation."""
 ULP_BINS = ("0", "1", "2", "3-4", "5-16", "17-256", "more", "non-finite")
 """Bins of `OutputError.ulp_histogram`, in representable numbers of the output's type."""
 

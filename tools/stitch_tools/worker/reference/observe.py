@@ -1,6 +1,7 @@
 """What one look at the reference tells: its inputs, outputs, state, use of random numbers, and doubts."""
 
 import json
+import math
 import platform
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,9 @@ KNOWN_DTYPES = (
     "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool",
     "complex64", "complex128",
 )  # fmt: skip
+
+_TINY = 1e-12
+"""Of a difference: an output whose rms is below that has no size to measure by."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,7 @@ def observe(
     uses_rng = not first.generators_before.same_as(first.generators_after)
     warnings: list[str] = []
     deterministic = _judge_determinism(first, again, uses_rng, warnings)
+    repeat_error = _repeat_error(first, again)
     depends = _judge_dependence(reference, module, arguments, first, seeds, rtol, atol, warnings)
     _note_side_effects(module, versions, first, warnings)
     tensors = named_tensors(module)
@@ -58,6 +63,7 @@ def observe(
         "uses_rng": uses_rng,
         "training": module.training,
         "deterministic": deterministic,
+        "repeat_error": repeat_error,
         "depends_on_inputs": depends,
         "warnings": warnings,
         "input_structure": json.dumps(inputs.structure),
@@ -94,9 +100,26 @@ def _judge_determinism(first: Call, again: Call, uses_rng: bool, warnings: list[
     seeded = " with the same generator state" if uses_rng else ""
     warnings.append(
         f"two calls on the same inputs{seeded} gave different outputs (largest difference {difference:.3g}): "
-        "a program can only be compared up to that"
+        "bounds do not grow with that, and where it is beyond them no program can be certified; "
+        "seed or remove the source of chance"
     )
     return False
+
+
+def _repeat_error(first: Call, again: Call) -> float:
+    """ReferenceFacts.repeat_error of two calls."""
+    worst = 0.0
+    for left, right in zip(first.outputs.tensors, again.outputs.tensors, strict=True):
+        gap = largest_difference((left,), (right,))
+        if gap is None:
+            continue
+        if not (left.is_floating_point() or left.is_complex()) or math.isinf(gap):
+            worst = max(worst, 1.0)
+            continue
+        finite = left[left.isfinite()].abs().double()
+        rms = float(finite.square().mean().sqrt())
+        worst = max(worst, gap / rms if rms > gap * _TINY else 1.0)
+    return worst
 
 
 def _judge_dependence(
