@@ -187,13 +187,13 @@ def _next_step(check: Check, run: str) -> list[str]:
         ]
     if any(row.rule == REFERENCE_VARIES for row in check.findings):
         return [
-            "next: seed or remove what makes the reference differ from call to call (time, addresses, generators"
-            " of its own); where it is meant to be random, draw from torch's own generator in forward"
+            "next: seed or remove what makes the reference differ from call to call (time, addresses,"
+            " generators of its own); where it is meant to be random, draw from torch's generator in forward"
         ]
     if check.status == "incorrect" and run:
         return [
-            f"next: `{program_name()} check REFERENCE {run} --json` shows each draw's worst element; what `solve`"
-            " writes should never be wrong: please report it with the reference"
+            f"next: `{program_name()} check REFERENCE {run} --json` shows each draw's worst element; what"
+            " `solve` writes should never be wrong: please report it with the reference"
         ]
     if check.status == "incorrect":
         return [
@@ -248,7 +248,7 @@ def bench_sections(bench: Bench) -> list[Section]:
     notes += _not_checked(bench.not_checked)
     threads = f", {bench.threads} threads" if bench.threads else ""
     steal = "" if bench.steal_share is None else f", steal {bench.steal_share:.1%}"
-    if bench.timings:
+    if any(row.latency_us is not None or row.throughput_us is not None for row in bench.timings):
         notes.append(f"on {bench.device or 'no device'}{threads}{steal}; ratios are of {bench.figure}")
     if bench.gpu is not None:
         notes.append(_gpu_note(bench.gpu))

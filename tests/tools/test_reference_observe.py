@@ -117,8 +117,9 @@ def get_inputs():
 def test_another_whole_number_or_infinity_at_a_second_call_counts_as_an_error_of_one(
     tmp_path: Path, values: str
 ) -> None:
-    source = f"import itertools\ncount = itertools.count()\ndef Model(x):\n    n = next(count)\n    return {values}\n"
-    facts = look(tmp_path, f"{source}def get_inputs():\n    return [torch.rand(3)]\n")
+    head = "import itertools\ncount = itertools.count()\ndef Model(x):\n    n = next(count)\n"
+    tail = "def get_inputs():\n    return [torch.rand(3)]\n"
+    facts = look(tmp_path, f"{head}    return {values}\n{tail}")
     assert facts.repeat_error == 1.0
 
 

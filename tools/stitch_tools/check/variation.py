@@ -6,7 +6,7 @@ from stitch_tools.models import DrawResult, ReferenceFacts
 
 
 def describe_variation(draws: Sequence[DrawResult], facts: ReferenceFacts) -> str | None:
-    """Why the first wrong draw says nothing: the reference varies by more than was allowed there, else None."""
+    """Why the first wrong draw says nothing: the reference varies by more than was allowed there."""
     failed = next((draw for draw in draws if not draw.ok), None)
     wrong = failed and next((row for row in failed.outputs if row.problem), None)
     if not wrong or facts.repeat_error <= (wrong.bound or 0.0):

@@ -165,8 +165,8 @@ class ReferenceFacts(Fact):
     deterministic: bool = True
     """Whether two calls on the same inputs and state agreed bitwise."""
     repeat_error: float = 0.0
-    """Largest difference between these two calls, relative to the output's rms; 1 where another whole number, NaN
-    or shape came."""
+    """Largest difference between these two calls, relative to the output's rms; 1 where another whole number,
+    NaN or shape came."""
     depends_on_inputs: bool = True
     """Whether other inputs changed the output beyond the tolerance."""
     warnings: tuple[str, ...] = ()
