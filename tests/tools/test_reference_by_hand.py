@@ -105,3 +105,15 @@ def test_the_printed_command_raises_the_fault(
     ran = subprocess.run(words, shell=True, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ran.returncode != 0
     assert ran.stderr.rstrip().endswith("ArithmeticError: the fault itself"), ran.stderr
+
+
+@pytest.mark.parametrize("part", ["imported", "called"])
+def test_a_reference_that_ends_its_process_is_not_said_to_have_a_traceback(
+    part: str, session: TargetSession, tmp_path: Path
+) -> None:
+    parts = PASSES | {part: "__import__('os')._exit(3)"}
+    (tmp_path / "model.py").write_text(TEXT.format(**parts), encoding="utf-8")
+    with pytest.raises(TaskError, match="ended by itself with code 3") as failure:
+        observe(str(tmp_path / "model.py"), session, Store(tmp_path / "store"))
+    assert "os._exit" in failure.value.hint
+    assert "Its whole traceback" not in failure.value.hint

@@ -100,6 +100,17 @@ def test_integers_and_masks_are_only_permuted(tmp_path: Path) -> None:
         draw(integers, "zeros")
 
 
+def test_inputs_without_elements_are_not_said_to_be_missing_or_of_different_sizes(tmp_path: Path) -> None:
+    reference = task(tmp_path, "[torch.randn(0, 16), torch.ones(0, dtype=torch.int64)]")
+    for kind, reason in (
+        ("zeros", "floating inputs have no elements"),
+        ("batch-probe", "leading size is 0"),
+        ("permuted", "no integer or bool inputs of several elements"),
+    ):
+        with pytest.raises(DrawUnavailableError, match=reason):
+            draw(reference, kind)
+
+
 def test_some_values_of_a_mask_are_flipped_and_no_other_integers(tmp_path: Path) -> None:
     inputs = "[torch.rand(64, 3), torch.ones(64, 64) > 0, torch.ones(9, dtype=torch.int64), torch.arange(9)]"
     reference = task(tmp_path, inputs)

@@ -35,6 +35,10 @@ _HINTS = {
     "out_of_memory": "Make the task's inputs smaller, free memory, or use a machine with more.",
     "output": "Return tensors, numbers, or tuples, lists and dicts of them.",
 }
+_EXIT_HINT = (
+    "Something in it ends the process, and leaves no traceback: look for os._exit, or for a library that calls "
+    "exit()."
+)
 _CONFINED = ("PermissionError", "Read-only file system", "Operation not permitted", "Network is unreachable")
 _CONFINED_HINT = (
     "References run in a sandbox: they read their own folder and what task.toml lists, write only below the "
@@ -381,15 +385,15 @@ class ReferenceServer:
         try:
             answer = child.request(message, blob, fds, self._timeout_s)
         except ChildDied as death:
-            raise _death_of_reference(death, self._by_hand()) from death
+            raise _death_of_reference(death, self._by_hand("The same")) from death
         if not answer.message["ok"]:
-            raise _fault(self.task, answer.message["error"], self._by_hand())
+            raise _fault(self.task, answer.message["error"], self._by_hand("Its whole traceback"))
         return answer
 
-    def _by_hand(self) -> str:
-        """What to do about a fault that says no more itself: the command that shows its whole traceback."""
+    def _by_hand(self, what: str) -> str:
+        """What to do about a fault that says no more itself: the command that shows `what`."""
         command = f"{self._session.interpreter.path} -c {shlex.quote(by_hand(self.task))}"
-        return f"Its whole traceback, in the folder that {self.task.main} is named from: {command}"
+        return f"{what}, in the folder that {self.task.main} is named from: {command}"
 
 
 def by_hand(task: Task) -> str:
@@ -451,7 +455,8 @@ def _fault(task: Task, error: dict[str, Any], by_hand: str) -> Exception:
 
 def _death_of_reference(death: ChildDied, by_hand: str) -> TaskError:
     outcome = death.outcome
-    hint = _HINTS["out_of_memory"] if outcome.kind == "out_of_memory" else by_hand
+    # Whoever ends the process himself leaves no traceback that a repetition could show.
+    hint = {"out_of_memory": _HINTS["out_of_memory"], "early_exit": _EXIT_HINT}.get(outcome.kind, by_hand)
     printed = own_words(outcome.stderr_tail)
     tail = f"\n{printed[-1000:]}" if printed else ""
     return TaskError(f"the reference did not survive: {outcome.describe()}{tail}", hint=hint)

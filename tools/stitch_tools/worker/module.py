@@ -20,7 +20,7 @@ class StitchModule(torch.nn.Module):
     Parameters and buffers are kept as buffers under the reference's names, in a tree of modules like its own,
     so `state_dict`, `load_state_dict` and `named_buffers` speak of them as it does.
 
-    A call uses the weights as they are then: where one was written to or exchanged, they are handed over anew.
+    A call uses the weights as they are then: where one was written to or exchanged, all are handed over.
     Writes that torch does not count (through `.data`, `.numpy()` or a pointer) need a `refresh` by hand.
     Device and types are part of the program, so conversions to others are refused. A deep copy has weights of
     its own.

@@ -77,7 +77,10 @@ def make_draw(reference: Reference, kind: str, seed: int, bounds: Bounds) -> Any
     if kind in _DISCRETE_CHANGES:
         return _discrete_draw(kind, placed, tensors, generator)
     if not any(tensor.is_floating_point() and tensor.numel() for tensor in tensors):
-        raise DrawUnavailableError("the task has no floating inputs")
+        empty = any(tensor.is_floating_point() for tensor in tensors)
+        raise DrawUnavailableError(
+            "the task's floating inputs have no elements" if empty else "the task has no floating inputs"
+        )
     change = _CHANGES[kind]
     _check_kind(kind, tensors, bounds)
 
@@ -210,7 +213,7 @@ _DISCRETE_CHANGES: dict[
     str,
     tuple[Callable[[torch.Tensor], bool], str, Callable[[torch.Tensor, torch.Generator], torch.Tensor]],
 ] = {
-    "permuted": (_is_mixed, "integer or bool inputs", _permuted),
+    "permuted": (_is_mixed, "integer or bool inputs of several elements", _permuted),
     "flipped": (_is_mask, "masks", _flipped),
 }
 
@@ -274,6 +277,8 @@ def _filled_like(tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
 def _other_batch(reference: Reference, own: Any, seed: int, kind: str) -> Any:
     tensors = flatten_inputs(own).tensors
     sizes = {tensor.shape[0] if tensor.dim() else -1 for tensor in tensors}
+    if sizes == {0}:
+        raise DrawUnavailableError("the inputs' leading size is 0, which holds nothing to make more of")
     if len(sizes) != 1 or min(sizes) < 1:
         raise DrawUnavailableError("the inputs do not share a leading size")
     size = sizes.pop()
