@@ -36,8 +36,8 @@ _HINTS = {
     "output": "Return tensors, numbers, or tuples, lists and dicts of them.",
 }
 _EXIT_HINT = (
-    "Something in it ends the process, and leaves no traceback: look for os._exit, or for a library that calls "
-    "exit()."
+    "Something in it ends the process, and leaves no traceback: look for os._exit, or for a library that"
+    " calls exit()."
 )
 _CONFINED = ("PermissionError", "Read-only file system", "Operation not permitted", "Network is unreachable")
 _CONFINED_HINT = (
