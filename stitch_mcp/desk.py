@@ -206,7 +206,11 @@ class Desk:
             session=trial.session,
             store=self.workspace.store,
             facts=trial.facts,
-            options=CheckOptions(ablation=ablation, reference_tolerance=reference_tolerance),
+            options=CheckOptions(
+                ablation=ablation,
+                reference_tolerance=reference_tolerance,
+                cache_dir=self.config.cache_dir,
+            ),
             emit=self.emit,
             deadline_s=self.deadline_s,
             reference=trial.reference,

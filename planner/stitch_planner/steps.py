@@ -259,7 +259,7 @@ def check(work: Work) -> None:
         session=work.session,
         store=work.run.store,
         facts=work.facts,
-        options=CheckOptions(),
+        options=CheckOptions(cache_dir=work.cache_dir),
         emit=work.emit,
         reference=work.reference if work.target.available else None,
     )

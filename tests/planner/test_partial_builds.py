@@ -29,7 +29,7 @@ TASK = Task(name="case", files=(), main="reference.py")
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setenv("STITCH_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("STITCH_CACHE_DIR", str(tmp_path / "unused"))
     return Store(tmp_path / "store")
 
 
@@ -53,12 +53,13 @@ def test_workers_get_the_segments_of_a_stitched_program_and_compile_none(
     files["model_new.py"] = b"import os\nos.environ['CXX'] = 'false'\n" + files["model_new.py"]
     program = stored(files, store)
     for _ in range(2):
-        with Worker(session, TASK, program, None, store) as worker:
+        with Worker(session, TASK, program, None, store, cache_dir=tmp_path / "cache") as worker:
             assert worker.folder is not None
             assert (worker.folder / "stitch_built" / "segment_0.so").is_file()
             answer = worker.load(120.0)
             assert answer.ok, answer.message
     assert len(list((tmp_path / "cache").rglob("*.so"))) == 1, "one build for both"
+    assert not (tmp_path / "unused").exists()
 
 
 def test_a_runtime_with_other_flags_is_left_to_build_itself(store: Store) -> None:

@@ -56,6 +56,7 @@ class Worker:
         readable: Sequence[Path] = (),
         memory_bytes: int | None = None,
         kept: Sequence[str] = (),
+        cache_dir: Path | None = None,
     ) -> None:
         """Start the child; the program is not loaded yet.
 
@@ -68,6 +69,7 @@ class Worker:
             readable: what it may read beside the program.
             memory_bytes: memory that it may use; None is nine tenths of what is free.
             kept: buffers whose bytes are compared before and after calls.
+            cache_dir: root of our caches; None is the user's cache folder.
         """
         self._kept = list(kept)
         self._task, self._program, self._build, self._store = task, program, build, store
@@ -83,7 +85,7 @@ class Worker:
             if program.format != "native":
                 self._scratch = make_scratch("program")
                 store.materialize(program.files, self._scratch.path, "TMPDIR")
-                self._place_segments(session)
+                self._place_segments(session, cache_dir)
                 # It builds itself in the child, which could not find or read a library of another prefix.
                 env, libraries = _onednn(session.interpreter.prefix)
                 visible += [self._scratch.path, *libraries]
@@ -183,7 +185,7 @@ class Worker:
         fds = (inputs.fds[0], outputs_fd)
         return read_answer(self.child.request(message, expectation.generator, fds, timeout_s))
 
-    def _place_segments(self, session: TargetSession) -> None:
+    def _place_segments(self, session: TargetSession, cache_dir: Path | None) -> None:
         """Put a stitched program's native parts beside it: else each worker would compile them anew."""
         if self._scratch is None:
             return
@@ -192,6 +194,7 @@ class Worker:
             self._store,
             prefixes=(session.interpreter.prefix,),
             require_sandbox=session.sandbox_level,
+            cache_dir=cache_dir,
         )
         for place, library in places.items():
             target = self._scratch.path / place

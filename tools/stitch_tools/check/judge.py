@@ -181,6 +181,7 @@ class _Judge:
                     self.store,
                     readable=() if sampler is None else (sampler,),
                     memory_bytes=self.options.memory_bytes,
+                    cache_dir=self.options.cache_dir,
                     kept=kept_buffers(self.task.contract, self.facts) if self.options.kept_buffers else (),
                 )
             )

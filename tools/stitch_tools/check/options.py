@@ -1,6 +1,7 @@
 """What a check does, and how long it waits."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -55,3 +56,5 @@ class CheckOptions:
     """One request to the reference server."""
     memory_bytes: int | None = None
     """Memory that the program may use; None: nine tenths of what is free."""
+    cache_dir: Path | None = None
+    """Root of our caches, for native parts of a program in Python; None is the user's cache folder."""

@@ -229,6 +229,7 @@ def watched_worker(case: Case, reference: ReferenceServer) -> Generator[WatchedW
         case.store,
         readable=readable,
         memory_bytes=case.options.memory_bytes,
+        cache_dir=case.options.cache_dir,
     ) as worker:
         where = {
             **belongings(case, worker),

@@ -30,6 +30,7 @@ def built_segments(
     prefixes: Sequence[Path] = (),
     require_sandbox: SandboxLevel | None = None,
     time_limit_s: float = 300.0,
+    cache_dir: Path | None = None,
 ) -> dict[str, Path]:
     """Libraries in the build cache, by their place in the program's folder.
 
@@ -42,6 +43,7 @@ def built_segments(
         prefixes: `sys.prefix` of interpreters whose library headers may be used.
         require_sandbox: isolation of the compiler below which nothing is built.
         time_limit_s: of all builds together.
+        cache_dir: root of our caches; None is the user's cache folder.
 
     Raises:
         StoreError: the program's files are missing.
@@ -59,7 +61,12 @@ def built_segments(
         if recipe is None or left_s <= 0:
             return {}
         try:
-            build = run_recipe(replace(recipe, require_sandbox=require_sandbox), store, time_limit_s=left_s)
+            build = run_recipe(
+                replace(recipe, require_sandbox=require_sandbox),
+                store,
+                cache_dir=cache_dir,
+                time_limit_s=left_s,
+            )
         except (SandboxError, StoreError):  # a cache that cannot be written is no matter here
             return {}
         if build.artifact is None:

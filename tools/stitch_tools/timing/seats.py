@@ -291,6 +291,7 @@ def load_program(
                 build,
                 place.store,
                 readable=[runner] if runner is not None else [],
+                cache_dir=place.cache_dir,
             )
         )
         if runner is not None:
