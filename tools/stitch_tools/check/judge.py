@@ -228,8 +228,10 @@ class _Judge:
             self._leave_out(round_.draws)
             return None
         probe = round_.probe
+        # A `ModelNew` makes its own: a GPU need not hold them once more for the rare reload.
+        on_host = self.program.format != "native"
         try:
-            weights = trial.reference.set_weights(gain=probe.gain, positive=probe.positive)
+            weights = trial.reference.set_weights(gain=probe.gain, positive=probe.positive, on_host=on_host)
         except DrawUnavailable as reason:
             self.record.skipped.append(f"weights of order 1: {reason}")
             return None

@@ -126,7 +126,7 @@ class WatchedWorker:
             RefusedError: it fails.
             HarnessFaultError: there is not enough memory beside the tracer.
         """
-        weights = self._reference.set_weights()
+        weights = self._reference.set_weights(on_host=self._case.program.format != "native")
         try:
             answer = self._worker.init(weights, self._case.options.init_timeout_s)
         finally:
