@@ -63,7 +63,7 @@ def refusal_of(body: str, folder: Path) -> Answer:
     [
         ("raise Refusal('input 0: made for 4 rows,\\n  given 2')", "input 0: made for 4 rows, given 2"),
         ("raise NotImplementedError", "NotImplementedError"),
-        ("raise Refusal('see /home/somebody/work/notes.txt: 4 rows')", "see notes.txt: 4 rows"),
+        ("raise Refusal('see /srv/somebody/work/notes.txt: 4 rows')", "see notes.txt: 4 rows"),
         ("raise NotImplementedError('4 rows') from ValueError('inner')", "4 rows"),
         ("raise MemoryError('cannot allocate memory for /tmp/x/y')", "cannot allocate memory for y"),
     ],

@@ -118,7 +118,8 @@ class Rnn {
     bool backward;
   };
 
-  int32_t pack(Side& side, int64_t features, const float* const* weights) {
+  // Where this is inlined, GCC warns of the biases that a layer without any is not asked for.
+  __attribute__((noinline)) int32_t pack(Side& side, int64_t features, const float* const* weights) {
     const int64_t hidden = options_.hidden, rows = kGates * blocks_ * kLanes;
     if (!side.input_weight.reserve(sizeof(float) * rows * features) ||
         !side.input_bias.reserve(sizeof(float) * rows) ||
