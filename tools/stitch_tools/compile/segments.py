@@ -48,7 +48,10 @@ def built_segments(
     Raises:
         StoreError: the program's files are missing.
     """
-    names = [file.path for file in program.files if _SEGMENT.fullmatch(file.path)]
+    paths = [file.path for file in program.files]
+    if any(path == BUILT or path.startswith(f"{BUILT}/") for path in paths):
+        return {}
+    names = [path for path in paths if _SEGMENT.fullmatch(path)]
     sources = sources_of(program, store) if names else {}
     # Another version's runtime may have other flags, and so other results.
     if f"FLAGS = {FLAGS!r}\n" not in sources.get(RUNTIME, "") or BUILT not in sources[RUNTIME]:

@@ -38,16 +38,20 @@ def recheck(
     samples = program.sampler.samples if program.sampler is not None else []
     if not samples:
         return "no output of the timed calls could be taken", None
+    unchecked: str | None = None
     for sample in samples:
         try:
             problem = _compare(judge, sample, seeds)
+        except DrawUndecided as reason:  # of this one; another sample may convict
+            unchecked = f"timed outputs were not all re-checked: {reason}"
+            continue
         except _InputsMoveError:
             return None, "timed outputs were not re-checked: inputs changed with every call"
         except DrawUnavailable as reason:
             return None, f"timed outputs were not re-checked: {reason}"
         if problem is not None:
             return f"{told}: {problem}", None
-    return None, None
+    return None, unchecked
 
 
 def try_once(place: Field, judge: ReferenceServer, loaded: Loaded, draws: Sequence[Inputs]) -> str | None:
@@ -85,11 +89,11 @@ def _compare(judge: ReferenceServer, sample: Sample, seeds: Sequence[int]) -> st
         comparison = judge.compare(fd, expectation)
     finally:
         os.close(fd)
-    if not comparison.decided:
-        raise DrawUndecided(describe_undecided(comparison.outputs))
     for row in comparison.outputs:
         if row.problem is not None:
             return f"output {row.output} {row.problem}"
+    if not comparison.decided:
+        raise DrawUndecided(describe_undecided(comparison.outputs))
     return None
 
 

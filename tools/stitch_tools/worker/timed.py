@@ -257,7 +257,7 @@ def _graphed(plain: Call, example: Any, *, copy_inputs: bool) -> Call:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         held = plain(static)
-    return _Replayed(plain, graph, held, _leaves(static) if copy_inputs else [])
+    return _Replayed(plain, graph, static, held, copy_inputs)
 
 
 @dataclass(frozen=True)
@@ -268,14 +268,16 @@ class _Replayed:
     """Never called again. It owns memory that the graph's kernels use and that no output tells of, such as a
     workspace: freed, it would be given to others between two replays."""
     graph: torch.cuda.CUDAGraph
+    inputs: Any
+    """What the graph's kernels read; held also where nothing is copied there."""
     outputs: Any
-    places: list[torch.Tensor]
-    """Where the inputs of a call are copied to."""
+    copy_inputs: bool
 
     def __call__(self, arguments: Any) -> Any:
         """Copy the inputs, replay; the next call overwrites what comes back."""
-        for place, value in zip(self.places, _leaves(arguments) if self.places else (), strict=True):
-            place.copy_(value)
+        if self.copy_inputs:
+            for place, value in zip(_leaves(self.inputs), _leaves(arguments), strict=True):
+                place.copy_(value)
         self.graph.replay()
         return self.outputs
 

@@ -230,7 +230,8 @@ class ServerState:
             settings.matmul_precision,
             settings.conv_precision,
             structured=made_up and not draw.kind.startswith(("batch-", MIXED)),
-            made_up=made_up,
+            # Stretches of two of the task's own draws are the maker's values.
+            made_up=made_up and not draw.kind.startswith(MIXED),
         )
 
     def _add_slack(self, module: torch.nn.Module, draw: Draw, oracle: OracleRun) -> None:

@@ -9,6 +9,7 @@
 #define STITCH_COMMON_MATH_H_
 
 #include <cmath>
+#include <type_traits>
 
 #include "stitch/common/scalar.h"
 
@@ -360,14 +361,15 @@ STITCH_FN T remainder(T x, T y) {
   return (r != T(0) && ((r < T(0)) != (y < T(0)))) ? r + y : r;
 }
 
-STITCH_FN int64_t floor_divide(int64_t a, int64_t b) {
-  const int64_t q = a / b;
-  return (a % b != 0 && ((a < 0) != (b < 0))) ? q - 1 : q;
+template <class T, std::enable_if_t<std::is_integral_v<T>, int> = 0>
+STITCH_FN T floor_divide(T a, T b) {
+  const T q = static_cast<T>(a / b);
+  return (a % b != 0 && ((a < 0) != (b < 0))) ? static_cast<T>(q - 1) : q;
 }
 
 // The quotient that belongs to `remainder`, as torch and Python have it: 1 / 0.1 is 10 once rounded, but 0.1
 // as stored is a little more, and goes into 1 nine times.
-template <class T>
+template <class T, std::enable_if_t<std::is_floating_point_v<T>, int> = 0>
 STITCH_FN T floor_divide(T a, T b) {
   const T quotient = a / b;
   if (b == T(0)) return quotient;

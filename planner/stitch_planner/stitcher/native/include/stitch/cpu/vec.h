@@ -1,14 +1,14 @@
-// Sixteen floats at once, and the few functions on them that hand-written inner loops need.
+// As many floats as a register holds, and the few functions on them that hand-written inner loops need.
 //
 // Built on the compiler's vector type, so it works on any x86-64; AVX-512 gets the instructions that matter
-// (fused multiply-add, masked access, scaling by powers of two). Functions here accept any float and are
+// (fused multiply-add, masked access, scaling by powers of two). No wider than a register: GCC keeps wider
+// vectors in memory and takes comparisons of them apart. Functions here accept any float and are
 // within 2 ulp of the exact value, tanh and sigmoid within 2e-7 absolute.
 #ifndef STITCH_CPU_VEC_H_
 #define STITCH_CPU_VEC_H_
 
 #include <stdint.h>
 
-#include <cmath>
 #include <cstring>
 
 #ifdef __AVX512F__
@@ -24,14 +24,20 @@
 
 namespace stitch::cpu {
 
+#if defined(__AVX512F__)
 inline constexpr int kLanes = 16;
+#elif defined(__AVX__)
+inline constexpr int kLanes = 8;
+#else
+inline constexpr int kLanes = 4;
+#endif
 
-typedef float Vec __attribute__((vector_size(64)));
-typedef int32_t VecInt __attribute__((vector_size(64)));
+typedef float Vec __attribute__((vector_size(4 * kLanes)));
+typedef uint32_t VecBits __attribute__((vector_size(4 * kLanes)));
 
 #define STITCH_INLINE inline __attribute__((always_inline))
 
-STITCH_INLINE Vec splat(float x) { return Vec{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
+STITCH_INLINE Vec splat(float x) { return x - Vec{}; }
 
 STITCH_INLINE Vec load(const float* p) {
   Vec v;
@@ -47,6 +53,7 @@ STITCH_INLINE Vec load_some(const float* p, int64_t count, float other = 0.0f) {
   const __mmask16 mask = static_cast<__mmask16>((1u << count) - 1u);
   return (Vec)_mm512_mask_loadu_ps(_mm512_set1_ps(other), mask, p);
 #else
+  if (count == kLanes) return load(p);
   Vec v = splat(other);
   memcpy(&v, p, sizeof(float) * count);
   return v;
@@ -57,6 +64,7 @@ STITCH_INLINE void store_some(float* p, Vec v, int64_t count) {
 #ifdef __AVX512F__
   _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1u << count) - 1u), (__m512)v);
 #else
+  if (count == kLanes) return store(p, v);
   memcpy(p, &v, sizeof(float) * count);
 #endif
 }
@@ -108,6 +116,16 @@ STITCH_INLINE float largest(Vec v) {
 #endif
 }
 
+#ifndef __AVX512F__
+// 2^(k - 128) for whole k from 2 to 255.
+STITCH_INLINE Vec power_of_two(VecBits k) {
+  const VecBits bits = (k - 1u) << 23;
+  Vec v;
+  memcpy(&v, &bits, sizeof v);
+  return v;
+}
+#endif
+
 // e^x: x = n ln2 + r with |r| <= ln2 / 2, a polynomial for e^r, and a scaling by 2^n.
 STITCH_INLINE Vec exp(Vec x) {
 #ifdef __AVX512F__
@@ -129,9 +147,26 @@ STITCH_INLINE Vec exp(Vec x) {
   p = _mm512_fmadd_ps(_mm512_mul_ps(p, r), r, _mm512_add_ps(r, _mm512_set1_ps(1.0f)));
   return (Vec)_mm512_scalef_ps(p, n);
 #else
-  Vec y;
-  for (int i = 0; i < kLanes; ++i) y[i] = std::exp(x[i]);
-  return y;
+  // The same steps; calls of the C library cost several times as much.
+  const Vec clamped = max(splat(-110.0f), min(splat(110.0f), x));
+  // Adding 1.5 * 2^23 rounds to a whole number, which then stands in the lowest bits.
+  const Vec shifted = clamped * 1.44269504f + 12582912.0f;
+  const Vec n = shifted - 12582912.0f;
+  Vec r = clamped - n * 0.693359375f;  // upper bits of ln2
+  r = r + n * 2.12194440e-4f;          // lower bits
+  Vec p = splat(1.99155702e-4f);
+  p = p * r + 1.394625223e-3f;
+  p = p * r + 8.333269754e-3f;
+  p = p * r + 4.16662671e-2f;
+  p = p * r + 1.666666684e-1f;
+  p = p * r + 5.000000079e-1f;
+  p = p * r * r + (r + 1.0f);
+  // In two halves, since 2^n itself may lie outside of float's range. NaN is in p; its n does not matter.
+  VecBits whole;
+  memcpy(&whole, &shifted, sizeof whole);
+  const VecBits biased = whole - 0x4B400000u + 256u;  // n + 256 is above zero
+  const VecBits half = biased >> 1, rest = biased - half;
+  return p * power_of_two(half) * power_of_two(rest);
 #endif
 }
 
