@@ -3,8 +3,8 @@
 // Kernels of a program read strided windows where they can; this is for the places where a dense copy pays.
 // Dims are sorted by the target's strides and merged; then one of three inner loops runs:
 //   lines   source and target share their innermost dim: whole lines are moved
-//   tiles   another dim is innermost in the source (a transpose): 16 x 16 tiles go through registers
-//   single  neither: element by element
+//   tiles   another dim is innermost in the source (a transpose): square tiles, as wide as a register, go
+//   through them single  neither: element by element
 #ifndef STITCH_CPU_LAYOUT_H_
 #define STITCH_CPU_LAYOUT_H_
 
@@ -24,7 +24,7 @@ namespace detail {
 
 #ifdef __AVX512F__
 // Transposes 16 rows of 16 floats in registers: pairs of lanes, then quads, then 128-bit quarters.
-STITCH_INLINE void transpose16(Vec (&rows)[16]) {
+STITCH_INLINE void transpose_block(Vec (&rows)[16]) {
   __m512 a[16], b[16];
   for (int i = 0; i < 16; i += 2) {
     a[i] = _mm512_unpacklo_ps((__m512)rows[i], (__m512)rows[i + 1]);
@@ -49,8 +49,8 @@ STITCH_INLINE void transpose16(Vec (&rows)[16]) {
   }
 }
 #else
-STITCH_INLINE void transpose16(Vec (&rows)[16]) {
-  for (int i = 0; i < 16; ++i) {
+STITCH_INLINE void transpose_block(Vec (&rows)[kLanes]) {
+  for (int i = 0; i < kLanes; ++i) {
     for (int j = 0; j < i; ++j) {
       const float x = rows[i][j];
       rows[i][j] = rows[j][i];
@@ -60,18 +60,19 @@ STITCH_INLINE void transpose16(Vec (&rows)[16]) {
 }
 #endif
 
-// to[c * to_step + r] = from[r * from_step + c] for rows x columns, both at most 16.
+// to[c * to_step + r] = from[r * from_step + c] for rows x columns, both at most kLanes.
 STITCH_INLINE void transpose_tile(const float* from, int64_t from_step, float* to, int64_t to_step,
                                   int64_t rows, int64_t columns) {
-  Vec block[16];
-  if (rows == 16 && columns == 16) {
-    for (int r = 0; r < 16; ++r) block[r] = load(from + r * from_step);
-    transpose16(block);
-    for (int c = 0; c < 16; ++c) store(to + c * to_step, block[c]);
+  Vec block[kLanes];
+  if (rows == kLanes && columns == kLanes) {
+    for (int r = 0; r < kLanes; ++r) block[r] = load(from + r * from_step);
+    transpose_block(block);
+    for (int c = 0; c < kLanes; ++c) store(to + c * to_step, block[c]);
     return;
   }
-  for (int r = 0; r < 16; ++r) block[r] = r < rows ? load_some(from + r * from_step, columns) : splat(0.0f);
-  transpose16(block);
+  for (int r = 0; r < kLanes; ++r)
+    block[r] = r < rows ? load_some(from + r * from_step, columns) : splat(0.0f);
+  transpose_block(block);
   for (int c = 0; c < columns; ++c) store_some(to + c * to_step, block[c], rows);
 }
 
@@ -110,7 +111,7 @@ class StridedCopy {
       if (dim.size == 0) return STITCH_OK;
     }
     for (size_t i = 0; i < outer; ++i) total *= dims_[i].size;
-    const int64_t bands = tiles_ ? (dims_[outer].size + 15) / 16 : 1;  // 16 rows of tiles
+    const int64_t bands = tiles_ ? (dims_[outer].size + kLanes - 1) / kLanes : 1;  // kLanes rows of tiles
     const int64_t work = total * bands;
 #pragma omp parallel num_threads(threads)
     {
@@ -119,7 +120,7 @@ class StridedCopy {
       Place place(dims_, outer, work * thread / team / bands);
       for (int64_t i = work * thread / team; i < end; ++i) {
         if (tiles_) {
-          band(from + place.from, to + place.to, i % bands * 16);
+          band(from + place.from, to + place.to, i % bands * kLanes);
         } else {
           line(from + place.from, to + place.to);
         }
@@ -188,13 +189,13 @@ class StridedCopy {
     }
   }
 
-  // Positions `at` to `at + 16` of the source's innermost dim, all of the target's.
+  // Positions `at` to `at + kLanes` of the source's innermost dim, all of the target's.
   void band(const float* from, float* to, int64_t at) const {
     const Dim &column = dims_[dims_.size() - 2], &row = dims_.back();
-    const int64_t columns = std::min<int64_t>(16, column.size - at);
-    for (int64_t r = 0; r < row.size; r += 16) {
+    const int64_t columns = std::min<int64_t>(kLanes, column.size - at);
+    for (int64_t r = 0; r < row.size; r += kLanes) {
       detail::transpose_tile(from + r * row.from + at, row.from, to + at * column.to + r, column.to,
-                             std::min<int64_t>(16, row.size - r), columns);
+                             std::min<int64_t>(kLanes, row.size - r), columns);
     }
   }
 
