@@ -257,7 +257,7 @@ def _graphed(plain: Call, example: Any, *, copy_inputs: bool) -> Call:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         held = plain(static)
-    return _Replayed(plain, graph, static, held, copy_inputs)
+    return _Replayed(plain, graph, _leaves(static), held, copy_inputs)
 
 
 @dataclass(frozen=True)
@@ -268,7 +268,7 @@ class _Replayed:
     """Never called again. It owns memory that the graph's kernels use and that no output tells of, such as a
     workspace: freed, it would be given to others between two replays."""
     graph: torch.cuda.CUDAGraph
-    inputs: Any
+    inputs: list[torch.Tensor]
     """What the graph's kernels read; held also where nothing is copied there."""
     outputs: Any
     copy_inputs: bool
@@ -276,7 +276,7 @@ class _Replayed:
     def __call__(self, arguments: Any) -> Any:
         """Copy the inputs, replay; the next call overwrites what comes back."""
         if self.copy_inputs:
-            for place, value in zip(_leaves(self.inputs), _leaves(arguments), strict=True):
+            for place, value in zip(self.inputs, _leaves(arguments), strict=True):
                 place.copy_(value)
         self.graph.replay()
         return self.outputs

@@ -94,7 +94,7 @@ class Attention {
 
   Sizes sizes() const {
     const AttentionShape& s = shape_;
-    // A tile reads whole vectors of V, so a width that is no multiple of 16 needs padding.
+    // A tile reads whole vectors of V, so a width that is no multiple of kLanes needs padding.
     const int64_t keys = s.width * key_row();
     const int64_t values = s.value_width % kLanes ? s.keys * padded(s.value_width) : 0;
     return {keys, values, keys + values + kTileRows * key_row()};
@@ -102,7 +102,7 @@ class Attention {
 
   void pack_keys(const float* k, float* to, const Sizes&) const {
     const int64_t row = key_row(), width = shape_.width;
-    for (int64_t j0 = 0; j0 < row; j0 += kLanes) {  // 16 keys at a time: their cache lines stay near
+    for (int64_t j0 = 0; j0 < row; j0 += kLanes) {  // so many keys at a time: their cache lines stay near
       for (int64_t d = 0; d < width; ++d) {
         float* line = to + d * row + j0;
         for (int64_t j = 0; j < kLanes; ++j) {

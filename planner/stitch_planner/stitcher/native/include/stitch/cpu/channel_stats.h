@@ -12,8 +12,8 @@ namespace stitch::cpu {
 
 namespace detail {
 
-// Adds sums of (x - shift) and (x - shift)^2 over `rows` rows of kVecs * 16 channels. kUnroll rows at a time
-// keep enough additions in flight when a row is short. At most 128 rows go into a float sum, which then
+// Adds sums of (x - shift) and (x - shift)^2 over `rows` rows of kVecs * kLanes channels. kUnroll rows at a
+// time keep enough additions in flight when a row is short. At most 128 rows go into a float sum, which then
 // joins a double: the error stays that of a short sum.
 template <int kVecs, int kUnroll>
 inline void sum_columns(const float* x, int64_t rows, int64_t row_step, const float* shift, int64_t lanes,

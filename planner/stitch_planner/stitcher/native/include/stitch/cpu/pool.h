@@ -217,7 +217,7 @@ class Pool {
     return static_cast<float>(total);
   }
 
-  // One row of a window, or part of a long one. Wide ones (global pooling) go 16 places at a time.
+  // One row of a window, or part of a long one. Wide ones (global pooling) go kLanes places at a time.
   static float piece(const float* x, const Window& w) {
     float total = kStart;
     int64_t j = w.begin;

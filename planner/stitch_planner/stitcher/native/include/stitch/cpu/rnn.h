@@ -97,11 +97,11 @@ class Rnn {
  private:
   // One direction of one layer.
   struct Side {
-    Gemm input;           // x to gate rows laid out [block][gate][16 units]
+    Gemm input;           // x to gate rows laid out [block][gate][kLanes]
     Buffer input_weight;  // w_ih with its rows in that order, zero where a block is not full
     Buffer input_bias;    // biases that can be added before the recurrence
-    Buffer weight;        // w_hh as [block][k][gate][16 units]
-    Buffer late_bias;     // GRU: b_hn, which the reset gate multiplies, as [block][16]
+    Buffer weight;        // w_hh as [block][k][gate][kLanes]
+    Buffer late_bias;     // GRU: b_hn, which the reset gate multiplies, as [block][kLanes]
   };
 
   // Steps of one layer as the inner loops see them.
@@ -110,7 +110,7 @@ class Rnn {
     const float* weight;
     const float* late_bias;
     const float* h0;                // [batch][hidden]
-    float* cells;                   // [batch][blocks * 16]
+    float* cells;                   // [batch][blocks * kLanes]
     float* y;                       // already at this direction's columns
     int64_t time_step, batch_step;  // rows between steps, and between sequences
     int64_t y_row, gate_row;        // floats in a row
@@ -281,7 +281,7 @@ class Rnn {
     tile<kRows>(s, t, row, block);
   }
 
-  // kRows sequences from `row` on, 16 hidden units of `block`: sums over k of h[k] * w[k][gate], then the
+  // kRows sequences from `row` on, kLanes hidden units of `block`: sums over k of h[k] * w[k][gate], then the
   // cell.
   template <int kRows>
   static void tile(const Steps& s, int64_t t, int64_t row, int64_t block) {

@@ -6,14 +6,14 @@
 
 namespace stitch::cpu {
 
-// Height and width (in vectors of 16) of the largest tile: 24 sums, 4 columns and a broadcast value leave
+// Height and width (in vectors) of the largest tile: 24 sums, 4 columns and a broadcast value leave
 // three of the 32 registers spare.
 inline constexpr int kTileRows = 6;
 inline constexpr int kTileVecs = 4;
 
-// C[kRows][kVecs * 16] = A[kRows][depth] * B[depth][kVecs * 16]. Rows of A, B and C lie lda, ldb and ldc
-// floats apart, elements of a row side by side. The last vector of C is stored up to `last` lanes; B is read
-// whole.
+// C[kRows][kVecs * kLanes] = A[kRows][depth] * B[depth][kVecs * kLanes]. Rows of A, B and C lie lda, ldb and
+// ldc floats apart, elements of a row side by side. The last vector of C is stored up to `last` lanes; B is
+// read whole.
 template <int kRows, int kVecs>
 STITCH_INLINE void tile_product(int64_t depth, const float* a, int64_t lda, const float* b, int64_t ldb,
                                 float* c, int64_t ldc, int64_t last) {
@@ -32,7 +32,7 @@ STITCH_INLINE void tile_product(int64_t depth, const float* a, int64_t lda, cons
   }
 }
 
-// The same for `columns` columns: tiles side by side. B's rows must be readable up to a multiple of 16.
+// The same for `columns` columns: tiles side by side. B's rows must be readable up to a multiple of kLanes.
 template <int kRows>
 inline void strip_product(int64_t depth, int64_t columns, const float* a, int64_t lda, const float* b,
                           int64_t ldb, float* c, int64_t ldc) {
