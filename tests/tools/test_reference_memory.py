@@ -114,6 +114,48 @@ def test_large_tensors_take_no_new_pages_once_freed_memory_is_kept() -> None:
     assert int(done.stdout) < 10_000  # 49,152 pages
 
 
+def test_a_draw_that_makes_memory_scarce_finds_nothing_kept() -> None:
+    code = """
+import torch
+from stitch_tools.worker.reference import forecast
+MIB = 1 << 20
+torch.set_num_threads(1)
+module, known = torch.nn.Linear(4, 4), forecast.Forecast("cpu")
+
+def call():
+    return torch.ones(4 * MIB).sum()  # 16 MiB
+
+def use():
+    # Of each pair one stays: a heap has holes there.
+    return [torch.ones(2 * MIB) for _ in range(32)][::2]
+
+def resident():
+    return forecast._resident_bytes() // MIB
+
+known.measure(MIB, call)
+assert known.places(module, MIB)
+rows = use()
+kept = resident()
+found = []
+known.measure(1 << 42, lambda: found.append(resident()))
+rows.append(torch.ones(32 * MIB))
+with_large = resident()
+rows.pop()
+print(kept - found[0], with_large - resident())
+assert known.places(module, MIB)
+before = resident()
+large = torch.ones(32 * MIB)
+del large
+print(resident() - before)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    given_back, unmapped, kept_again = map(int, done.stdout.split())
+    assert given_back > 100, "of 128 MiB that nobody uses"
+    assert unmapped > 100, "large tensors are mapped by themselves again"
+    assert kept_again > 100, "and on the next small draw they are not"
+
+
 def test_memory_that_nobody_could_foresee_is_no_fault_of_the_reference_s(room: Room) -> None:
     more = "x + (torch.ones(1 << 30).sum() if x.dtype == torch.float64 else 0)"
     (found,) = room.expectations(room.task(more, "torch.rand(8)"), 480 * MIB)

@@ -9,7 +9,11 @@ from typing import TypeVar
 import torch
 
 from stitch_tools.worker.meminfo import available_bytes
-from stitch_tools.worker.reference.kept_memory import give_back_kept_memory, keep_freed_memory
+from stitch_tools.worker.reference.kept_memory import (
+    give_back_kept_memory,
+    keep_freed_memory,
+    stop_keeping_memory,
+)
 from stitch_tools.worker.sandbox import mapped_data_bytes
 
 SHARE_OF_FREE = 0.7
@@ -45,7 +49,10 @@ class Forecast:
         self._call_bytes = 0
         self._input_bytes = 0
         """Of the largest call that was measured."""
+        self._weight_bytes = 0
         self._ran_wide = False
+        self._keeps = False
+        """Whether freed memory is kept now."""
 
     def measure(self, input_bytes: int, call: Callable[[], ResultT]) -> ResultT:
         """What `call` returns; how much memory it took is remembered."""
@@ -55,6 +62,8 @@ class Forecast:
             result = call()
             self._note(torch.cuda.max_memory_allocated(self._gpu) - before, input_bytes)
             return result
+        # Before the call: a heap with holes grows by what does not fit into them.
+        self._make_room(input_bytes)
         before = _resident_bytes()
         result = call()
         # The peak is that of the whole life of this process: once the oracle ran it is the oracle's.
@@ -64,10 +73,10 @@ class Forecast:
 
     def places(self, module: torch.nn.Module, input_bytes: int) -> tuple[Place, ...]:
         """Where there is room for the module in fp64 on such inputs, the better place first."""
-        weights = sum(tensor.nbytes for tensor in (*module.parameters(), *module.buffers()))
-        grown = max(1.0, input_bytes / self._input_bytes) if self._input_bytes else 1.0
-        needed = 2 * weights + WIDE_FACTOR * grown * self._call_bytes
+        self._weight_bytes = sum(tensor.nbytes for tensor in (*module.parameters(), *module.buffers()))
+        needed = self._needed(input_bytes)
         gpu_free = None if self._gpu is None else _free_gpu_bytes(self._gpu)
+        self._make_room(input_bytes)
         host_free = free_bytes()
         if needed > SHARE_OF_FREE * host_free:
             give_back_kept_memory()
@@ -78,8 +87,19 @@ class Forecast:
             # Not before: what is kept would hide from `measure` what a call takes. Nor where memory is
             # scarce: a heap with holes needs more of it.
             if _PLENTY * needed <= host_free:
-                keep_freed_memory(host_free)
+                self._keeps = keep_freed_memory(host_free)
         return found
+
+    def _needed(self, input_bytes: int) -> float:
+        """What the oracle takes on such inputs."""
+        grown = max(1.0, input_bytes / self._input_bytes) if self._input_bytes else 1.0
+        return 2 * self._weight_bytes + WIDE_FACTOR * grown * self._call_bytes
+
+    def _make_room(self, input_bytes: int) -> None:
+        """Keep no memory where such inputs make it scarce."""
+        if self._keeps and _PLENTY * self._needed(input_bytes) > free_bytes():
+            stop_keeping_memory()
+            self._keeps = False
 
     def _note(self, taken: int, input_bytes: int) -> None:
         self._call_bytes = max(self._call_bytes, taken)
