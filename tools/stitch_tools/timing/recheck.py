@@ -41,16 +41,17 @@ def recheck(
     unchecked: str | None = None
     for sample in samples:
         try:
-            problem = _compare(judge, sample, seeds)
+            problem, left_open = _compare(judge, sample, seeds)
         except DrawUndecided as reason:  # of this one; another sample may convict
-            unchecked = f"timed outputs were not all re-checked: {reason}"
-            continue
+            problem, left_open = None, str(reason)
         except _InputsMoveError:
             return None, "timed outputs were not re-checked: inputs changed with every call"
         except DrawUnavailable as reason:
             return None, f"timed outputs were not re-checked: {reason}"
         if problem is not None:
             return f"{told}: {problem}", None
+        if left_open:
+            unchecked = f"timed outputs were not all re-checked: {left_open}"
     return None, unchecked
 
 
@@ -77,7 +78,8 @@ class _InputsMoveError(Exception):
     """The reference writes to its inputs: in a ring they are others each time they come round."""
 
 
-def _compare(judge: ReferenceServer, sample: Sample, seeds: Sequence[int]) -> str | None:
+def _compare(judge: ReferenceServer, sample: Sample, seeds: Sequence[int]) -> tuple[str | None, str]:
+    """What is wrong, and what of it was not compared and why."""
     kind = drawn_kind(sample.slot, sample.token, seeds)
     judge.make_draw(kind, seed=seeds[sample.slot % len(seeds)]).close()
     expectation = judge.expect()
@@ -91,10 +93,8 @@ def _compare(judge: ReferenceServer, sample: Sample, seeds: Sequence[int]) -> st
         os.close(fd)
     for row in comparison.outputs:
         if row.problem is not None:
-            return f"output {row.output} {row.problem}"
-    if not comparison.decided:
-        raise DrawUndecided(describe_undecided(comparison.outputs))
-    return None
+            return f"output {row.output} {row.problem}", ""
+    return None, describe_undecided(comparison.outputs)
 
 
 def _lay_down(fd: int, sample: Sample, expectation: Expectation) -> None:

@@ -85,8 +85,8 @@ def try_unseen(
         first_go(seat, _READY_TIMEOUT_S)
         new_s = _quickest(seat, calls, count)
         seat.finish()
-        wrong, _ = recheck(judge, place.task, place.facts, seeds, seat)
-    return Unseen(wrong=wrong, doubt=_describe(max(0.0, per_call_s), new_s))
+        wrong, unchecked = recheck(judge, place.task, place.facts, seeds, seat)
+    return Unseen(wrong, _describe(max(0.0, per_call_s), new_s), unchecked)
 
 
 def _quickest(seat: Seat, calls: int, count: int) -> float:
