@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from stitch_tools.check import CheckOptions
-from stitch_tools.models import Check, Contract, Program, Task
+from stitch_tools.check.variation import describe_variation
+from stitch_tools.models import Check, Contract, DrawResult, OutputError, Program, ReferenceFacts, Task
 from stitch_tools.processes.interpreter import find_interpreter
 from stitch_tools.processes.session import TargetSession
 from stitch_tools.store import Store
@@ -333,10 +334,37 @@ def test_a_reference_that_does_not_repeat_itself_is_named_in_place_of_the_progra
     check = room.python(CHANGING.replace("STEP", "0.5") + MAKERS, program)
     assert check.status == "incorrect"
     assert check.message.startswith(
-        "the reference does not repeat itself: two calls on the same inputs differ by"
+        "the reference does not repeat itself: in two calls on the same inputs output 0 differs by"
     )
     assert "so no program can be certified (draw own-" in check.message
     assert "reference_varies" in noted(check)
+
+
+def test_of_several_outputs_the_one_that_varies_is_named(room: Room) -> None:
+    changing = CHANGING.replace("STEP", "0.5").replace("return x * 2", "return x + 1, x * 2")
+    check = room.python(changing + MAKERS, module("ModelNew", "return x + 1, x * 2"))
+    assert "in two calls on the same inputs output 1 differs by" in check.message
+
+
+def test_a_program_that_is_wrong_where_its_reference_repeats_itself_is_blamed_itself() -> None:
+    facts = ReferenceFacts(
+        inputs=(),
+        outputs=(),
+        output_structure="",
+        parameters=(),
+        repeat_error=0.5,
+        repeat_errors={"1": 0.5},
+    )
+    right = OutputError(
+        output="0", max_error=0.1, rms_error=0.1, reference_error=0.0, bound=1e-6, problem=None
+    )
+    wrong = right.model_copy(update={"problem": "is off"})
+
+    def of(*rows: OutputError) -> str | None:
+        return describe_variation([DrawResult(draw="own-1", ok=False, outputs=rows)], facts)
+
+    assert of(wrong, right.model_copy(update={"output": "1"})) is None
+    assert "output 1 differs by 0.5" in (of(right, wrong.model_copy(update={"output": "1"})) or "")
 
 
 def test_a_program_that_is_wrong_by_more_than_its_reference_varies_is_blamed_itself(room: Room) -> None:

@@ -109,6 +109,7 @@ def get_inputs():
     )
     assert not facts.deterministic
     assert facts.repeat_error == pytest.approx(1 / 0.5, rel=1.0)
+    assert facts.repeat_errors == {"0": facts.repeat_error}
     assert "gave different outputs (largest difference 1)" in facts.warnings[0]
     assert "seed or remove the source of chance" in facts.warnings[0]
 

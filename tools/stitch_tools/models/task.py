@@ -167,6 +167,8 @@ class ReferenceFacts(Fact):
     repeat_error: float = 0.0
     """Largest difference between these two calls, relative to the output's rms; 1 where another whole number,
     NaN or shape came."""
+    repeat_errors: dict[str, float] = Field(default_factory=dict[str, float])
+    """The same for each output that differed, by its name. Empty in facts of older versions."""
     depends_on_inputs: bool = True
     """Whether other inputs changed the output beyond the tolerance."""
     warnings: tuple[str, ...] = ()

@@ -48,7 +48,7 @@ def observe(
     uses_rng = not first.generators_before.same_as(first.generators_after)
     warnings: list[str] = []
     deterministic = _judge_determinism(first, again, uses_rng, warnings)
-    repeat_error = _repeat_error(first, again)
+    repeat_errors = _repeat_errors(first, again)
     depends = _judge_dependence(reference, module, arguments, first, seeds, rtol, atol, warnings)
     _note_side_effects(module, versions, first, warnings)
     tensors = named_tensors(module)
@@ -63,7 +63,8 @@ def observe(
         "uses_rng": uses_rng,
         "training": module.training,
         "deterministic": deterministic,
-        "repeat_error": repeat_error,
+        "repeat_error": max(repeat_errors.values(), default=0.0),
+        "repeat_errors": repeat_errors,
         "depends_on_inputs": depends,
         "warnings": warnings,
         "input_structure": json.dumps(inputs.structure),
@@ -106,20 +107,21 @@ def _judge_determinism(first: Call, again: Call, uses_rng: bool, warnings: list[
     return False
 
 
-def _repeat_error(first: Call, again: Call) -> float:
-    """ReferenceFacts.repeat_error of two calls."""
-    worst = 0.0
-    for left, right in zip(first.outputs.tensors, again.outputs.tensors, strict=True):
+def _repeat_errors(first: Call, again: Call) -> dict[str, float]:
+    """ReferenceFacts.repeat_errors of two calls."""
+    found: dict[str, float] = {}
+    pairs = zip(first.outputs.tensors, again.outputs.tensors, strict=True)
+    for name, (left, right) in zip(first.outputs.names, pairs, strict=True):
         gap = largest_difference((left,), (right,))
         if gap is None:
             continue
         if not (left.is_floating_point() or left.is_complex()) or math.isinf(gap):
-            worst = max(worst, 1.0)
+            found[name] = 1.0
             continue
         finite = left[left.isfinite()].abs().double()
         rms = float(finite.square().mean().sqrt())
-        worst = max(worst, gap / rms if rms > gap * _TINY else 1.0)
-    return worst
+        found[name] = gap / rms if rms > gap * _TINY else 1.0
+    return found
 
 
 def _judge_dependence(
