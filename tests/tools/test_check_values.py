@@ -6,7 +6,8 @@ import pytest
 
 from stitch_tools.check import CheckOptions
 from stitch_tools.check.record import Record
-from stitch_tools.models import Check, Contract, Sensitivity
+from stitch_tools.check.schedule import DrawGroup
+from stitch_tools.models import Check, Contract, DrawResult, Sensitivity
 from stitch_tools.processes.interpreter import find_interpreter
 from stitch_tools.processes.session import TargetSession
 from stitch_tools.store import Store
@@ -287,11 +288,79 @@ def test_a_pass_on_too_few_decided_draws_is_weak() -> None:
         sensitivity=(Sensitivity(probe="own", subject="inputs", change=1, tolerance=0, reacts=True),)
     )
     record.passed.own_inputs = 3
-    for decided in (True, True, False):
+    for decided in (True, True, False, False, False):
         record.count("values", decided=decided)
     record.leave_undecided("constants", "output 0: 1 of 1 values")
     assert record.is_weak(depends_on_inputs=True)
     record.note_undecided()
-    assert "2 of 3 draws with values of the judge were decided" in record.findings[0].message
+    assert "2 of 5 draws with values of the judge were decided" in record.findings[0].message
     record.count("values", decided=True)
     assert not record.is_weak(depends_on_inputs=True)
+
+
+@pytest.mark.parametrize(
+    ("group", "rows", "is_thin"),
+    [
+        ("values", (True, False), False),
+        ("values", (True, False, False), True),
+        ("values", (False,), True),
+        ("values", (True, True, True, *(False,) * 9), False),
+        ("sizes", (True, False, False), False),
+        ("variants", (True, True, False), True),
+    ],
+)
+def test_of_few_draws_that_a_task_allows_half_are_enough_and_of_its_variants_all_count(
+    group: DrawGroup, rows: tuple[bool, ...], is_thin: bool
+) -> None:
+    record = Record()
+    for decided in rows:
+        record.count(group, decided=decided)
+    assert bool(record.thin_groups()) is is_thin
+
+
+@pytest.mark.parametrize(("variants", "share"), [(("7",), "0 of 1"), (("16", "7"), "1 of 2")])
+def test_a_variant_of_the_contract_that_stays_undecided_makes_a_pass_weak_and_is_named(
+    room: Room, variants: tuple[str, ...], share: str
+) -> None:
+    forward = "k = 1.0 if len(x) == 16 else 1e5\n"
+    forward += "return torch.stack([self.fc(x).sum(1), k * F.layer_norm(x, (8,)).sum(1)], 1)"
+    options = CheckOptions(trace=False, structured=False, batch_probe=False)
+    check = room.check(forward, forward, contract=Contract(variants=variants), options=options)
+    assert check.status == "accepted", check.message
+    assert check.flags == ("weak",)
+    (told,) = [row.message for row in check.findings if row.rule == "undecided"]
+    assert "draws variant 7" in told
+    assert f"{share} draws with variants of the contract were decided" in told
+    assert room.check(forward, forward, options=options).flags == ()
+
+
+def test_what_was_counted_of_draws_goes_when_they_are_taken_back() -> None:
+    record = Record()
+    record.leave_undecided("own-1", "output 0: 1 of 1 values")
+    record.count("values", decided=True)
+    mark = record.mark()
+    before = record.mark()
+    record.draws.append(DrawResult(draw="own-2", ok=False))
+    record.leave_undecided("own-2", "output 0: 1 of 1 values")
+    record.count("values", decided=False)
+    record.count("weights", decided=False)
+    record.passed.weight_sets.add("weights-2")
+    record.agreements.append({"ok": False})
+    record.late += 1
+    record.take_back(mark)
+    assert record == before
+    record.count("values", decided=False)
+    assert mark == before, "a mark may be used again"
+
+
+def test_kernelbench_s_rule_leaves_out_what_is_taken_back(room: Room) -> None:
+    packed = "w = self.__dict__.setdefault('packed', self.fc.weight.detach().clone())\n"
+    check = room.check(
+        "self.fc(x)",
+        f"{packed}return F.linear(x, w, self.fc.bias)",
+        options=CheckOptions(trace=False, structured=False, reference_tolerance=True),
+    )
+    assert check.status == "accepted", check.message
+    assert "weights_not_reloadable" in noted(check)
+    assert check.reference_tolerance is not None
+    assert check.reference_tolerance.ok

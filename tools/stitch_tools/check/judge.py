@@ -252,13 +252,13 @@ class _Judge:
         if not answer.ok:
             self.record.note("weights_not_reloadable", answer.message)
             return None
-        before, known = self.record.failures, len(self.record.draws)
+        before, mark = self.record.failures, self.record.mark()
         end = self._draws(trial, round_)
         if end is None and not before and self.record.failures:
             # A constructor may prepack its weights, as a native program's init does.
             wrong = describe_draw(next(draw for draw in self.record.draws if not draw.ok))
             self.record.note("weights_not_reloadable", f"after loading other weights in place: {wrong}")
-            del self.record.draws[known:]
+            self.record.take_back(mark)
         return end
 
     def _order_one(self, trial: Trial, round_: Round, weights: Weights) -> End | None:
@@ -266,7 +266,7 @@ class _Judge:
         answer = trial.worker.init(weights, self.options.init_timeout_s)
         if not answer.ok and self.program.format == "native":
             return end_of_step(answer)
-        before, known = self.record.failures, len(self.record.draws)
+        before, mark = self.record.failures, self.record.mark()
         end = self._draws(trial, round_) if answer.ok else None
         if end is not None or before or self.program.format == "native":
             return end
@@ -274,15 +274,15 @@ class _Judge:
             return self._order_one_by_name(trial, round_, weights, answer)
         if not self.record.failures:
             return None
-        wrong = self.record.draws[known:]
-        text = describe_draw(next(draw for draw in wrong if not draw.ok))
+        first = self.record.mark()
+        text = describe_draw(next(draw for draw in first.draws if not draw.ok))
         if not trial.worker.reload(weights, self.options.init_timeout_s).ok:
             return None
         # It may construct its layers in another order, and so have given the values to other parameters.
-        del self.record.draws[known:]
+        self.record.take_back(mark)
         end = self._draws(trial, round_)
         if end is None and self.record.failures:
-            self.record.draws[known:] = wrong
+            self.record.take_back(first)
         elif end is None:
             self.record.note(
                 "order_1_by_name", f"right only when weights of order 1 are loaded by name: {text}"

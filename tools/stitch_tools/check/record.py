@@ -1,11 +1,12 @@
 """What a check has found so far, and the Check that it amounts to."""
 
+import copy
 from dataclasses import dataclass, field
 from typing import Any
 
 from stitch_tools.check.candidate import Answer
 from stitch_tools.check.reference import Expectation
-from stitch_tools.check.schedule import LEAST_DECIDED, DrawGroup, Passed, uncovered_subjects
+from stitch_tools.check.schedule import DrawGroup, Passed, least_decided, uncovered_subjects
 from stitch_tools.check.words import describe_draw, describe_refusal
 from stitch_tools.models import (
     CheckFlag,
@@ -23,6 +24,24 @@ from stitch_tools.processes.outcome import ChildDied
 
 TIME_OVER = "the time for the check was over"
 _ORACLES: tuple[OracleKind, ...] = ("fp64", "fp64-cpu", "fp64-partial", "fp32-strict", "none")
+_OF_DRAWS = (
+    "draws",
+    "skipped",
+    "undecided",
+    "decided",
+    "late",
+    "oracle",
+    "oracle_seen",
+    "passed",
+    "agreements",
+)
+"""Fields of a Record that draws fill."""
+_GROUPS: dict[DrawGroup, str] = {
+    "values": "values of the judge",
+    "sizes": "sizes of the judge",
+    "weights": "weights of the judge",
+    "variants": "variants of the contract",
+}
 _RULE = "KernelBench: torch.allclose with the reference's output"
 
 
@@ -79,12 +98,22 @@ class Record:
         if group is not None:
             self.decided.setdefault(group, []).append(decided)
 
+    def mark(self) -> "Record":
+        """All as it is now, to `take_back` to."""
+        return copy.deepcopy(self)
+
+    def take_back(self, mark: "Record") -> None:
+        """Forget the draws since the mark, and all that was counted of them; findings stay."""
+        kept = copy.deepcopy(mark)
+        for name in _OF_DRAWS:
+            setattr(self, name, getattr(kept, name))
+
     def thin_groups(self) -> list[str]:
         """What is said of groups of draws of which too few could be decided."""
         return [
-            f"{sum(rows)} of {len(rows)} draws with {group} of the judge were decided"
+            f"{sum(rows)} of {len(rows)} draws with {_GROUPS[group]} were decided"
             for group, rows in self.decided.items()
-            if not all(rows) and sum(rows) < LEAST_DECIDED[group]
+            if not all(rows) and sum(rows) < least_decided(group, len(rows))
         ]
 
     def note_undecided(self) -> None:

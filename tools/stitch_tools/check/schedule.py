@@ -32,6 +32,8 @@ class Draw:
     """Of another size than the task's own; the program may refuse it."""
     own: bool = False
     """By the task's own maker: the reference has to run on it."""
+    listed: bool = False
+    """One of the contract's variants."""
 
 
 @dataclass(frozen=True)
@@ -46,15 +48,26 @@ class Round:
     """Other weights for the case that the reference cannot be judged under these."""
 
 
-DrawGroup = Literal["values", "sizes", "weights"]
-"""What the judge made up about a draw: the inputs' values, their leading size, the weights."""
+DrawGroup = Literal["values", "sizes", "weights", "variants"]
+"""What the judge made up about a draw: the inputs' values, their leading size, the weights. The contract's
+variants are a group of their own: of a listed size the maker's values are cut or joined."""
 
-LEAST_DECIDED: dict[DrawGroup, int] = {"values": 3, "sizes": 1, "weights": 1}
-"""Draws that have to be decided in a group in which some are not; a pass with fewer of them is weak."""
+_LEAST_DECIDED: dict[DrawGroup, int] = {"values": 3, "sizes": 1, "weights": 1}
+
+
+def least_decided(group: DrawGroup, made: int) -> int:
+    """How many of the draws made in a group have to be decided where some are not; a pass with fewer is weak.
+
+    A task whose contract or inputs allow few draws cannot be asked for as many as others: half of them are
+    enough. Each variant was asked for by name, and counts.
+    """
+    return made if group == "variants" else min(_LEAST_DECIDED[group], (made + 1) // 2)
 
 
 def group_of(draw: Draw, round_: Round) -> DrawGroup | None:
-    """What is made up about a draw; None for the task's own."""
+    """Where a draw counts that may be undecided; None for the task's own."""
+    if draw.listed:
+        return "variants"
     if draw.own:
         return None
     if round_.probe.gain is not None:
@@ -150,7 +163,7 @@ def _first(options: CheckOptions, contract: Contract) -> tuple[Draw, ...]:
 
 def _variant(text: str, *, guarded: bool) -> Draw:
     kind = f"size-{text}" if text.isdigit() else f"maker-{text}"
-    return Draw(kind, f"variant {text}", shared=guarded, own=True)
+    return Draw(kind, f"variant {text}", shared=guarded, own=True, listed=True)
 
 
 def _own(number: int, prefix: str) -> Draw:
