@@ -218,3 +218,56 @@ def test_on_the_task_s_own_values_the_ceiling_rules_and_the_reason_is_told(tmp_p
     assert found.undecided is None
     assert "(rounding alone moves the reference by " in (found.problem or "")
     assert "of 1e-05 that is allowed)" in (found.problem or "")
+
+
+ROUNDING_DECIDES: dict[str, tuple[str, Callable[[torch.Tensor], torch.Tensor]]] = {
+    "signs": ("y > 0", lambda y: y > 0),
+    "the sign of one number": ("y.sum() > 0", lambda y: y.flip(0).cumsum(0)[-1] > 0),
+    "the largest": ("y.argmax()", lambda y: y.argmax()),
+    "an order": ("y.sort().indices", lambda y: y.sort().indices),
+    "a number of signs": ("(y > 0).sum()", lambda y: (y > 0).sum()),
+    "whole numbers": ("(y * 1e6).round().int()", lambda y: (y * 1e6).round().int()),
+}
+
+
+@pytest.mark.parametrize("case", ROUNDING_DECIDES)
+@pytest.mark.parametrize("kind", ["constants", "near-constant"])
+def test_what_rounding_alone_decides_is_no_wrong_decision(tmp_path: Path, case: str, kind: str) -> None:
+    text, decide = ROUNDING_DECIDES[case]
+    forward = f"(lambda y: (y, {text}))(F.layer_norm(x, (300,)).sum(-1))"
+    state = server(tmp_path, forward, "torch.randn(16, 300)")
+    for seed in range(6):
+        state.make_draw(kind, seed, 7)
+        x = flatten_inputs(state.expect(()).arguments).tensors[0]
+        y = sequential(normed(x, 1), 1)
+        found = state.compare([y, decide(y)])
+        assert [row.problem for row in found] == [None, None], (seed, found)
+
+
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [
+        ("x.sum(-1) > x.mean()", lambda x: x.sum(-1) > x.mean()),
+        ("(x > 0).sum(-1)", lambda x: (x > 0).sum(-1)),
+        ("torch.tensor([3, 1, 2]).argmax()", lambda x: torch.tensor(0)),
+    ],
+)
+def test_decisions_on_other_values_are_compared_where_an_output_is_undecided(
+    tmp_path: Path, text: str, right: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    state = server(tmp_path, f"(F.layer_norm(x, (300,)).sum(-1), {text})", "torch.randn(16, 300)")
+    state.make_draw("constants", 5, 7)
+    x = flatten_inputs(state.expect(()).arguments).tensors[0]
+    y = sequential(normed(x, 1), 1)
+    found = state.compare([y, right(x)])
+    assert [row.problem for row in found] == [None, None], found
+    assert [row.decided for row in found] == [False, True]
+    wrong = right(x).logical_not() if right(x).dtype == torch.bool else right(x) + 1
+    assert "values differ" in (state.compare([y, wrong])[1].problem or "")
+
+
+def test_decisions_on_the_task_s_own_values_are_compared_whatever_rounding_does(tmp_path: Path) -> None:
+    state = server(tmp_path, "(F.layer_norm(x, (300,)).sum(-1) * 1e3 > 0).sum()", "torch.randn(64, 300)")
+    row = expect(state, "own-1").expected[0]
+    assert state.compare([row.reference])[0].problem is None
+    assert state.compare([row.reference + row.oracle + 1])[0].problem is not None

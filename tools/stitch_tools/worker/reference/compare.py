@@ -18,6 +18,7 @@ from stitch_tools.worker.reference.honest import (
 from stitch_tools.worker.reference.ulp import ulp_histogram
 
 _TINY = torch.finfo(torch.float64).tiny
+_DECIDED_BY_ROUNDING = "the reference decides otherwise there where it rounds otherwise"
 
 
 @dataclass(frozen=True)
@@ -170,14 +171,33 @@ def _compare_discrete(actual: torch.Tensor, expected: Expected, rule: Rule) -> V
         wrong &= expected.margin.to(wrong.device) > tolerance
     if not bool(wrong.any()):
         return Verdict(expected.name)
+    undecided = None
+    left_open = _open_decisions(actual, wrong, expected, rule)
+    if left_open is not None:
+        undecided = f"{int(left_open.sum())} of {left_open.numel()} values: {_DECIDED_BY_ROUNDING}"
+        wrong &= ~left_open
+        if not bool(wrong.any()):
+            return Verdict(expected.name, undecided=undecided, decided=not bool(left_open.all()))
     index = _first(wrong)
     return Verdict(
         expected.name,
         worst_index=index,
         expected=float(expected.oracle[index]),
         actual=float(actual[index]),
+        undecided=undecided,
         problem=f"{int(wrong.sum())} of {wrong.numel()} values differ",
+        is_open=rule.made_up,
     )
+
+
+def _open_decisions(
+    actual: torch.Tensor, wrong: torch.Tensor, expected: Expected, rule: Rule
+) -> torch.Tensor | None:
+    """Elements that rounding alone decides, on draws that are not the task's own; None: there are no such."""
+    if not rule.made_up:
+        return None
+    decisions = (expected.honest or honest_of(expected, rule)).decisions
+    return None if decisions is None else decisions.left_open(actual, wrong)
 
 
 def _own_flip_margin(expected: Expected) -> float:

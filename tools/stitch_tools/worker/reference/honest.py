@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from stitch_tools.worker.reference.decisions import Decisions
 from stitch_tools.worker.reference.distance import (
     OwnError,
     distance_of,
@@ -61,6 +62,8 @@ class Honest:
     reach: float = 0.0
     """The largest honest distance at these."""
     because: str = ""
+    decisions: Decisions | None = None
+    """Of a discrete output: what honest evaluations made of it."""
 
     @property
     def wholly_undecided(self) -> bool:
@@ -84,6 +87,9 @@ class Expected:
     oracle: torch.Tensor
     rounding: Rounding
     margin: torch.Tensor | None = None
+    """Of a discrete output: how close each decision was, by the rms of the deciding values."""
+    gap: torch.Tensor | None = None
+    """The same, as a distance."""
     slack: float = 0.0
     """Absolute error that rounding of the inputs alone excuses, on draws that are meant to be extreme."""
     honest: Honest | None = None
@@ -94,7 +100,7 @@ class Expected:
         if not self.reference.is_complex():
             return self
         pairs = torch.view_as_real(self.reference), torch.view_as_real(self.oracle)
-        return replace(self, reference=pairs[0], oracle=pairs[1], margin=None)
+        return replace(self, reference=pairs[0], oracle=pairs[1], margin=None, gap=None)
 
 
 class Evaluations:
@@ -104,7 +110,11 @@ class Evaluations:
         self._expected = expected.parts()
         reference, oracle = self._expected.reference, self._expected.oracle
         self._measurable = reference.is_floating_point() and bool(reference.numel())
+        self._decisions: Decisions | None = None
         if not self._measurable:
+            if reference.numel() and reference.shape == oracle.shape:
+                self._decisions = Decisions(oracle, expected.gap, factor=OWN_ERROR_FACTOR)
+                self._decisions.add(reference)
             return
         self._finite = oracle.isfinite()
         usable = self._finite & reference.isfinite()
@@ -116,8 +126,10 @@ class Evaluations:
         self._worst = torch.zeros((), dtype=torch.float64, device=oracle.device)
         self.add(reference)
 
-    def add(self, value: torch.Tensor) -> None:
-        """Count one more; what is discrete or has another form says nothing."""
+    def add(self, value: torch.Tensor, gap: torch.Tensor | None = None) -> None:
+        """Count one more; another form says nothing. `gap` is that of its own decisions."""
+        if self._decisions is not None:
+            self._decisions.add(value, gap)
         oracle = self._expected.oracle
         value = torch.view_as_real(value) if value.is_complex() else value
         if not self._measurable or value.shape != oracle.shape or not value.is_floating_point():
@@ -130,7 +142,7 @@ class Evaluations:
     def conclude(self, rule: Rule) -> Honest:
         """What all of them amount to."""
         if not self._measurable:
-            return Honest()
+            return Honest(decisions=self._decisions)
         expected, rms = self._expected, self._rms
         # An output below atol is rounding of nothing: there is no size to take a share of.
         if expected.slack > _MOST_SLACK * (rms if rms > rule.atol else 1.0):

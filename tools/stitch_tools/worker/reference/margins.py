@@ -1,5 +1,6 @@
 """How close the oracle's discrete decisions (argmax, topk, comparisons) were to falling the other way."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,16 +22,35 @@ _EXTREMES = ("argmax", "argmin", "max", "min")
 _ORDERS = ("topk", "sort", "argsort")
 
 
+@dataclass(frozen=True)
+class Margin:
+    """How close each decision of one operation was."""
+
+    gap: torch.Tensor
+    """Distance from tipping over."""
+    unit: torch.Tensor | float = 1.0
+    """Rms of the deciding values."""
+
+    def reshape(self, shape: torch.Size) -> "Margin":
+        """The same in another shape."""
+        return Margin(self.gap.reshape(shape), self.unit)
+
+
 class Margins:
     """Margins by storage, noted while the oracle runs."""
 
     def __init__(self) -> None:
-        self._known: dict[int, torch.Tensor] = {}
+        self._known: dict[int, Margin] = {}
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Per element, the distance from tipping over divided by the rms of the deciding values, or None."""
-        found = self._known.get(_key(tensor))
-        return found if found is not None and found.shape == tensor.shape else None
+        found = self._found(tensor)
+        return None if found is None else found.gap / found.unit
+
+    def gap_of(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """The same, not divided by anything."""
+        found = self._found(tensor)
+        return None if found is None else found.gap
 
     def note(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Record the margins of one operation's discrete results."""
@@ -42,26 +62,28 @@ class Margins:
         discrete = [leaf for leaf in results if not leaf.is_floating_point() and not leaf.is_complex()]
         for leaf in discrete:
             margin = self._margin(name, args, kwargs, leaf)
-            if margin is not None and margin.shape == leaf.shape:
+            if margin is not None and margin.gap.shape == leaf.shape:
                 self._known[_key(leaf)] = margin
             else:
                 self._known.pop(_key(leaf), None)
 
-    def _margin(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: torch.Tensor) -> Any:
+    def _found(self, tensor: torch.Tensor) -> Margin | None:
+        found = self._known.get(_key(tensor))
+        return found if found is not None and found.gap.shape == tensor.shape else None
+
+    def _margin(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: torch.Tensor
+    ) -> Margin | None:
         source = args[0] if args and isinstance(args[0], torch.Tensor) else None
         if source is None:
             return None
         if name in _VIEWS:
-            known = self._known.get(_key(source))
-            return (
-                known.reshape(out.shape)
-                if known is not None and known.shape == source.shape and name not in ("t", "transpose")
-                else None
-            )
+            known = self._found(source)
+            return known.reshape(out.shape) if known is not None and name not in ("t", "transpose") else None
         if not source.is_floating_point() or not source.numel():
             return None
         if name in _COMPARISONS and len(args) > 1:
-            return _relative((source - args[1]).abs(), source)
+            return _margin_of((source - args[1]).abs(), source)
         dim = kwargs.get("dim", next((leaf for leaf in args[1:2] if isinstance(leaf, int)), None))
         if name in _EXTREMES:
             return _extreme_margin(source, dim, out)
@@ -70,22 +92,22 @@ class Margins:
         return None
 
 
-def _extreme_margin(source: torch.Tensor, dim: int | None, out: torch.Tensor) -> torch.Tensor | None:
+def _extreme_margin(source: torch.Tensor, dim: int | None, out: torch.Tensor) -> Margin:
     values, axis = (source.flatten(), 0) if dim is None else (source, dim)
     if values.dim() == 0 or values.shape[axis] < 2:
-        return torch.full_like(out, float("inf"), dtype=torch.float64)
+        return Margin(torch.full_like(out, float("inf"), dtype=torch.float64))
     # The smaller of the two distances is a lower bound for both argmax and argmin.
     high = values.topk(2, dim=axis).values
     low = values.topk(2, dim=axis, largest=False).values
     gap = torch.minimum(
         high.select(axis, 0) - high.select(axis, 1), low.select(axis, 1) - low.select(axis, 0)
     )
-    return _relative(gap.reshape(out.shape), source)
+    return _margin_of(gap.reshape(out.shape), source)
 
 
 def _order_margin(
     name: str, source: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any], out: torch.Tensor
-) -> torch.Tensor | None:
+) -> Margin:
     position = 2 if name == "topk" else 1
     dim = kwargs.get(
         "dim", args[position] if len(args) > position and isinstance(args[position], int) else -1
@@ -94,18 +116,18 @@ def _order_margin(
     default = name == "topk"
     descending = bool(kwargs.get("largest" if default else "descending", flags[0] if flags else default))
     if source.dim() == 0 or source.shape[dim] < 2:
-        return torch.full_like(out, float("inf"), dtype=torch.float64)
+        return Margin(torch.full_like(out, float("inf"), dtype=torch.float64))
     ordered = source.sort(dim=dim, descending=descending).values
     gaps = ordered.diff(dim=dim).abs()
     edge = torch.full_like(gaps.narrow(dim, 0, 1), float("inf"))
     nearest = torch.minimum(torch.cat([edge, gaps], dim), torch.cat([gaps, edge], dim))
-    return _relative(nearest.narrow(dim, 0, out.shape[dim]), source)
+    return _margin_of(nearest.narrow(dim, 0, out.shape[dim]), source)
 
 
-def _relative(distance: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+def _margin_of(distance: torch.Tensor, values: torch.Tensor) -> Margin:
     finite = values[values.isfinite()]
     rms = finite.square().mean().sqrt() if finite.numel() else values.new_ones(())
-    return distance / rms.clamp_min(torch.finfo(torch.float64).tiny)
+    return Margin(distance, rms.clamp_min(torch.finfo(torch.float64).tiny))
 
 
 def _key(tensor: torch.Tensor) -> int:

@@ -1,6 +1,7 @@
 """What the reference server holds between requests: the module, the current draw, what is expected of it."""
 
 import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from stitch_tools.worker.reference.compare import Verdict, compare_output
 from stitch_tools.worker.reference.conditioning import inputs_slack
 from stitch_tools.worker.reference.draws import Bounds, DrawUnavailableError, make_draw
 from stitch_tools.worker.reference.forecast import Forecast, Place, is_out_of_memory
-from stitch_tools.worker.reference.honest import Evaluations, Expected, Rule, honest_of
+from stitch_tools.worker.reference.honest import Evaluations, Expected, Honest, Rule, honest_of
 from stitch_tools.worker.reference.kernelbench import Agreement, agreement
 from stitch_tools.worker.reference.kinds import EXACT, MIXED, SLACK
 from stitch_tools.worker.reference.load import Reference, ReferenceFault, ReferenceSource
@@ -62,6 +63,17 @@ class Draw:
     expected: tuple[Expected, ...] = ()
     expected_inputs: tuple[Expected, ...] = ()
     """Inputs that forward writes to, and what they hold afterwards."""
+
+    @property
+    def rows(self) -> tuple[Expected, ...]:
+        """All that is expected."""
+        return (*self.expected, *self.expected_inputs)
+
+    def set_honest(self, found: Mapping[str, Honest]) -> None:
+        """Remember of each row what honest evaluations of it are off by."""
+        rows = tuple(replace(row, honest=found[row.name]) for row in self.rows)
+        count = len(self.expected)
+        self.expected, self.expected_inputs = rows[:count], rows[count:]
 
 
 class ServerState:
@@ -144,10 +156,7 @@ class ServerState:
         if draw.kind in SLACK and oracle is not None:
             self._add_slack(module, draw, oracle)
         rule = self._rule(draw)
-        draw.expected = tuple(replace(row, honest=honest_of(row, rule)) for row in draw.expected)
-        draw.expected_inputs = tuple(
-            replace(row, honest=honest_of(row, rule)) for row in draw.expected_inputs
-        )
+        draw.set_honest({row.name: honest_of(row, rule) for row in draw.rows})
         if self._is_own(draw):
             self.finite_on_own = self.finite_on_own and _all_finite(draw.expected)
         return draw
@@ -187,7 +196,7 @@ class ServerState:
         wrong = [row for row in verdicts if row.problem]
         if wrong and all(row.is_open for row in wrong) and not draw.rounded_otherwise:
             self._add_other_roundings(draw)
-            verdicts = self._verdicts(values, (*draw.expected, *draw.expected_inputs)[: len(values)])
+            verdicts = self._verdicts(values, draw.rows[: len(values)])
         return verdicts
 
     def _verdicts(self, values: list[torch.Tensor], rows: tuple[Expected, ...]) -> list[Verdict]:
@@ -260,20 +269,18 @@ class ServerState:
         draw.rounded_otherwise = True
         if draw.place is None:
             return
-        rows = (*draw.expected, *draw.expected_inputs)
-        evaluations = {row.name: Evaluations(row) for row in rows}
+        evaluations = {row.name: Evaluations(row) for row in draw.rows}
         with kept_generators(), contextlib.suppress(Exception):
             # Foreign code may refuse numbers that differ by a bit: then what there is counts.
             for run in other_roundings(
                 self.need()[1], draw.arguments, forward_seed=draw.forward_seed, device=draw.place.device
             ):
+                gaps = dict(zip(run.outputs.names, run.gaps, strict=True))
                 for name, value in _named_values(run).items():
                     if name in evaluations:
-                        evaluations[name].add(value)
+                        evaluations[name].add(value, gaps.get(name))
         rule = self._rule(draw)
-        measured = tuple(replace(row, honest=evaluations[row.name].conclude(rule)) for row in rows)
-        draw.expected = measured[: len(draw.expected)]
-        draw.expected_inputs = measured[len(draw.expected) :]
+        draw.set_honest({name: row.conclude(rule) for name, row in evaluations.items()})
 
     def _run_oracle(self, module: torch.nn.Module, draw: Draw) -> OracleRun | None:
         draw.oracle_kind, draw.notes = "fp32-strict", (_NO_MEMORY,)
@@ -308,7 +315,8 @@ def _expectations(
             rows.append(Expected(name, tensor, _wide(tensor), Rounding.unknown(tensor.dtype)))
             continue
         truth = oracle.outputs.tensors[index].to(tensor.device)
-        rows.append(Expected(name, tensor, truth, oracle.rounding[index], oracle.margins[index]))
+        known = oracle.rounding[index], oracle.margins[index], oracle.gaps[index]
+        rows.append(Expected(name, tensor, truth, *known))
     path = Rounding.worst([row.rounding for row in rows])
     for name in buffers:
         tensor = call.buffers_after[name] if name in call.buffers_after else unchanged[name]
