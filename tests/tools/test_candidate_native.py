@@ -1,7 +1,11 @@
 """A built native program through ctypes, and as a torch module."""
 
+import contextlib
 import copy
 import json
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -219,6 +223,75 @@ def test_a_deep_copy_has_weights_and_a_program_of_its_own(store: Store) -> None:
     assert torch.allclose(copied(x), by_hand(copied, x), atol=1e-4)
     assert torch.equal(compiled(x), before)
     assert not torch.equal(copied(x), before)
+
+
+class Watched(NativeProgram):
+    """Counts its initialisations; `before` and `after` come with each."""
+
+    def __init__(
+        self, path: str, before: Callable[[], object] = int, after: Callable[[], object] = int
+    ) -> None:
+        super().__init__(path)
+        self.before, self.after, self.count = before, after, 0
+
+    def init(
+        self,
+        parameters: Sequence[tuple[str, torch.Tensor]],
+        *,
+        device: torch.device | str = "cpu",
+        stream: int = 0,
+        threads: int = 0,
+    ) -> None:
+        self.count += 1
+        self.before()
+        super().init(parameters, device=device, stream=stream, threads=threads)
+        self.after()
+
+
+def test_a_write_while_the_program_takes_its_weights_is_seen_by_the_next_call(store: Store) -> None:
+    compiled, x = module(store), torch.randn(5, 16)
+    writes = iter([lambda: compiled.get_buffer("fc.weight").mul_(2)])
+    watched = compiled._program = Watched(library(store), after=lambda: next(writes, int)())
+    compiled(x)
+    assert torch.allclose(compiled(x), by_hand(compiled, x), atol=1e-4)
+    compiled(x)
+    assert watched.count == 2
+
+
+def test_threads_that_call_a_program_without_weights_give_it_them_once(store: Store) -> None:
+    both = threading.Barrier(2)
+
+    def wait_for_another() -> None:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(1.0)
+
+    compiled, x = module(store), torch.randn(5, 16)
+    watched = compiled._program = Watched(library(store), before=wait_for_another)
+    with ThreadPoolExecutor(2) as threads:
+        found = list(threads.map(compiled, [x, 2 * x]))
+    assert watched.count == 1
+    for given, y in zip((x, 2 * x), found, strict=True):
+        assert torch.allclose(y, truth(given), atol=1e-4)
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_weights_that_are_tied_in_the_reference_stay_tied(store: Store, inference: bool) -> None:
+    weight = torch.randint(-8, 9, (33, 16)).float()  # sums are exact
+    given = {"embedding": weight, "fc.weight": weight.detach(), "fc.bias": torch.zeros(33), "top": weight[:4]}
+    x = torch.randn(5, 16)
+    with torch.inference_mode(inference):
+        compiled = StitchModule(library(store), given, output_structure='"leaf"')
+        assert set(compiled.state_dict()) == set(given)
+        compiled.get_buffer("embedding").mul_(2)
+        compiled.get_buffer("top").zero_()
+    assert torch.equal(weight, given["fc.weight"]), "the caller's own weights stay as they are"
+    expected = torch.cat([torch.zeros(4, 16), 2 * weight[4:]])
+    for one in (compiled, copy.deepcopy(compiled), compiled.to(memory_format=torch.contiguous_format)):
+        assert torch.equal(one.get_buffer("fc.weight"), expected)
+        one.get_buffer("embedding").add_(1)
+        assert torch.equal(one.get_buffer("fc.weight"), expected + 1)
+        assert torch.allclose(one(x), by_hand(one, x), atol=1e-4)
+        one.get_buffer("fc.weight").sub_(1)
 
 
 def test_a_module_refuses_shapes_that_the_program_was_not_made_for(store: Store) -> None:

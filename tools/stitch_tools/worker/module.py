@@ -8,6 +8,7 @@ import torch
 
 from stitch_tools.worker.binding import bind_inputs
 from stitch_tools.worker.candidate.native import NativeProgram, ProgramError, make_workspace
+from stitch_tools.worker.sharing import map_shared
 from stitch_tools.worker.trees import flatten_inputs, unflatten
 
 TensorSpec = tuple[str, Sequence[int], str]
@@ -20,7 +21,8 @@ class StitchModule(torch.nn.Module):
     Parameters and buffers are kept as buffers under the reference's names, in a tree of modules like its own,
     so `state_dict`, `load_state_dict` and `named_buffers` speak of them as it does.
 
-    A call uses the weights as they are then: where one was written to or exchanged, all are handed over.
+    Weights that are one tensor under several names stay one. A call uses the weights as they are then: where
+    one was written to or exchanged, all are handed over. Calls from several threads run one after the other.
     Writes that torch does not count (through `.data`, `.numpy()` or a pointer) need a `refresh` by hand.
     Device and types are part of the program, so conversions to others are refused. A deep copy has weights of
     its own.
@@ -71,10 +73,12 @@ class StitchModule(torch.nn.Module):
         self._threads = threads
         self._device = torch.device(device)
         self._places: dict[str, tuple[torch.nn.Module, str]] = {}
-        for name, tensor in parameters.items():
+        # Tied weights are one tensor under several names, and stay one.
+        own_copies = map_shared(dict(parameters), lambda tensor: tensor.detach().to(self._device).clone())
+        for name, tensor in own_copies.items():
             module, own = self._places[name] = self._place(name)
             # Not by `register_buffer`: a reference may use names that are attributes here.
-            module._buffers[own] = tensor.detach().to(self._device).clone()
+            module._buffers[own] = tensor
         self._made_for = {name: _form(tensor) for name, tensor in self._weights().items()}
         self._handed: list[tuple[int, int]] = []
         self.register_load_state_dict_post_hook(_refresh_loaded)
@@ -88,16 +92,26 @@ class StitchModule(torch.nn.Module):
             ProgramError: it refuses them.
             RuntimeError: one is missing, or has another shape, type or device than the program was made for.
         """
-        for name, (module, own) in self._places.items():
-            tensor = module._buffers.get(own)
-            _require_form(name, tensor, self._made_for[name])
-            if tensor is not None and tensor.is_inference():
-                # Writes to such a tensor are not counted.
-                with torch.inference_mode(False):
-                    module._buffers[own] = tensor.clone()
-        named = list(self._weights().items())
-        self._program.init(named, device=self._device, stream=self._stream(), threads=self._threads)
-        self._handed = self._marks()
+        with self._program.lock:
+            for name, (module, own) in self._places.items():
+                _require_form(name, module._buffers.get(own), self._made_for[name])
+            self._replace_uncounted()
+            named = list(self._weights().items())
+            # What is written while the program reads them is handed over again by the next call.
+            marks = self._marks()
+            self._program.init(named, device=self._device, stream=self._stream(), threads=self._threads)
+            self._handed = marks
+
+    def _replace_uncounted(self) -> None:
+        """Copies in place of inference tensors, writes to which are not counted."""
+        found = {name: tensor for name, tensor in self._weights().items() if tensor.is_inference()}
+        if not found:
+            return
+        with torch.inference_mode(False):
+            copies = map_shared(found, torch.clone)
+        for name, copied in copies.items():
+            module, own = self._places[name]
+            module._buffers[own] = copied
 
     def _place(self, name: str) -> tuple[torch.nn.Module, str]:
         """The module that holds a qualified name, made if need be, and the name's last part."""
@@ -132,11 +146,17 @@ class StitchModule(torch.nn.Module):
             ProgramError: the program does not support inputs like these, or fails.
         """
         bound = _bind(self._inputs, self._input_names, args, kwargs)
+        inputs = [tensor.detach().to(self._device) for tensor in flatten_inputs(bound).tensors]
+        with self._program.lock:
+            outputs = self._call(inputs)
+        return unflatten(self._structure, outputs)
+
+    def _call(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        """The outputs of one forward; nobody else uses the program meanwhile."""
         # The program has packed some weights and uses others where they lie: without this, a write to all of
         # them would reach half. A copy's program has none yet.
         if not self._program.handle or self._marks() != self._handed:
             self.refresh()
-        inputs = [tensor.detach().to(self._device) for tensor in flatten_inputs(bound).tensors]
         try:
             planned = self._program.plan(inputs)
         except ProgramError as error:
@@ -149,7 +169,7 @@ class StitchModule(torch.nn.Module):
         self._program.call(
             self._program.prepare(inputs, outputs, state=state, workspace=workspace, stream=self._stream())
         )
-        return unflatten(self._structure, outputs)
+        return outputs
 
     def extra_repr(self) -> str:
         """Name, device, inputs and outputs, for `repr`."""
@@ -183,7 +203,15 @@ class StitchModule(torch.nn.Module):
                     f" cannot be converted to {_words(converted.dtype)} on {converted.device}; convert the"
                     " reference, and solve that"
                 )
-        super()._apply(fn, recurse)
+        converted_once: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+        def convert(tensor: torch.Tensor) -> torch.Tensor:
+            # The original is kept with its id, which else might become that of another tensor.
+            if id(tensor) not in converted_once:
+                converted_once[id(tensor)] = tensor, fn(tensor)
+            return converted_once[id(tensor)][1]
+
+        super()._apply(convert, recurse)
         return self
 
     def _stream(self) -> int:

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -70,6 +71,8 @@ class NativeProgram:
         if version != abi.ABI_VERSION:
             raise ProgramError("not_loadable", "load", f"built for ABI {version}, this is {abi.ABI_VERSION}")
         self.handle = ctypes.c_void_p()
+        self.lock = threading.RLock()
+        """For calls from several threads: a handle takes one at a time, and `init` frees the last."""
         self._parameters: tuple[object, ...] = ()
 
     def __reduce__(self) -> tuple[type["NativeProgram"], tuple[str, tuple[str, ...]]]:
