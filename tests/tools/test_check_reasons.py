@@ -11,10 +11,12 @@ from stitch_tools.check.record import Record, end_of_step
 from stitch_tools.check.reference import Expectation
 from stitch_tools.check.ruling import Ruling
 from stitch_tools.check.schedule import Draw
+from stitch_tools.check.traced import RefusedError, accepted, require_step
 from stitch_tools.check.trial import Observed
 from stitch_tools.check.words import describe_reason, describe_refusal
 from stitch_tools.worker.candidate.native import ProgramError
 from stitch_tools.worker.candidate.python_program import PythonProgram
+from stitch_tools.worker.wire import Frame
 
 TEXT = """
 import torch
@@ -93,3 +95,12 @@ def test_who_mends_a_program_gets_the_whole_traceback(tmp_path: Path) -> None:
     assert end.status == "crashed"
     assert "Traceback" in end.message
     assert "program.py" in end.message
+
+
+@pytest.mark.parametrize("message", ["", " \n"])
+def test_a_refusal_without_words_is_quoted_by_its_status(message: str) -> None:
+    said = {"ok": True, "status": "error", "step": "stitch_forward", "message": message.strip()}
+    with pytest.raises(RefusedError, match=r"^stitch_forward: error$"):
+        accepted(Frame(said))
+    with pytest.raises(RefusedError, match=r"^stitch_forward: error$"):
+        require_step(Answer("error", "stitch_forward", message))

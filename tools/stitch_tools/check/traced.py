@@ -313,7 +313,8 @@ def accepted(frame: Frame) -> Frame:
     if message.get("ok") is not True:
         # The program's own exceptions come as a status (worker/candidate); what nobody foresaw is ours.
         raise HarnessFaultError(_describe_fault(message.get("error")))
-    _check_status(f"{message.get('status')}", f"{message.get('step')}: {message.get('message')}"[:500])
+    status = f"{message.get('status')}"
+    _check_status(status, f"{message.get('step')}: {message.get('message') or status}"[:500])
     return frame
 
 
@@ -333,7 +334,8 @@ def require_step(answer: Answer) -> None:
     if answer.step == "worker":
         raise HarnessFaultError(answer.message[:500])
     # It is quoted as the reason why something was not looked at: one line is enough.
-    _check_status(answer.status, describe_refusal(replace(answer, message=describe_reason(answer))))
+    reason = describe_reason(answer) if answer.message.strip() else ""
+    _check_status(answer.status, describe_refusal(replace(answer, message=reason)))
 
 
 def _check_status(status: str, reason: str) -> None:
