@@ -202,13 +202,17 @@ def calibrate(contestant: Contestant, rules: Rules) -> Pace:
     def quickest(calls: int) -> float:
         return min(contestant.go(calls) for _ in range(3))
 
+    def quarter_block() -> int:
+        """Calls that take about a quarter of a block; 0 where one takes longer."""
+        return int(rules.block_s / 4.0 / per_call)
+
     floor = quickest(0)
     per_call, calls = max(quickest(1) - floor, _SHORTEST_CALL_S), 1
     for _ in range(_CALIBRATIONS):
         # Others may have taken time from the empty gos: then one call seems to take none.
-        calls = max(1, min(int(rules.block_s / 4.0 / per_call), _GROWTH * calls))
+        calls = max(1, min(quarter_block(), _GROWTH * calls))
         per_call = max((quickest(calls) - floor) / calls, _SHORTEST_CALL_S)
-        if calls * per_call >= rules.block_s / 8.0 or int(rules.block_s / 4.0 / per_call) <= 1:
+        if calls * per_call >= rules.block_s / 8.0 or quarter_block() <= 1:
             break
     calls = int(rules.block_s / 3.0 / per_call)
     from_zero = calls < 1
