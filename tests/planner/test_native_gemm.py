@@ -33,6 +33,22 @@ EXPORT int linear(int64_t m, int64_t n, int64_t k, int kn, int pack, int act, in
   }
   return 0;
 }
+EXPORT int clipped(int64_t m, int64_t n, int64_t k, float low, float high, const float* a, const float* w,
+                   float* c) {
+  Dnnl lib;
+  Gemm gemm;
+  GemmOptions options;
+  options.n = n;
+  options.k = k;
+  options.post = {PostOp::activation(Act::kClip, low, high)};
+  if (int rc = gemm.init(lib, options, w, nullptr)) return rc;
+  return gemm.run(m, a, 0, c, 0, nullptr);
+}
+EXPORT int fuses_clip(float low, float high, float a) {
+  NanGuard guard;
+  guard.init({PostOp::activation(Act::kClip, low, high)}, 64, 1.0f, 0.0f);
+  return guard.fuses(&a, {1, 1, 1}, {1, 64, 64}, 0, nullptr);
+}
 EXPORT int batched(int64_t b, int64_t h, int64_t m, int64_t n, int64_t k, const float* x, const float* y,
                    float* out) {
   Dnnl lib;
@@ -101,3 +117,29 @@ def test_batches_read_strided_and_repeated_operands(library: ctypes.CDLL) -> Non
     x, y, out = torch.randn(3, 9, 4, 24), torch.randn(17, 24), torch.empty(3, 4, 9, 17)
     assert library.batched(*sizes(3, 4, 9, 17, 24), pointer(x), pointer(y), pointer(out)) == 0
     torch.testing.assert_close(out, x.transpose(1, 2) @ y.t(), rtol=1e-5, atol=1e-5)
+
+
+INF = float("inf")
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, INF), (-INF, 0.5), (-INF, INF), (-1.0, 1.0)])
+def test_a_clip_with_an_infinite_limit_is_part_of_the_library_s_call(
+    library: ctypes.CDLL, low: float, high: float
+) -> None:
+    limits = ctypes.c_float(low), ctypes.c_float(high)
+    assert library.fuses_clip(*limits, ctypes.c_float(3.0))
+    for huge in (1e38, INF, float("nan")):
+        assert not library.fuses_clip(*limits, ctypes.c_float(huge)), "the library might lose a NaN"
+    a, w, c = torch.randn(20, 64), torch.randn(48, 64) / 8, torch.empty(20, 48)
+    for worst in (0.0, INF, float("nan")):
+        a[3, 5] = worst
+        assert library.clipped(*sizes(20, 48, 64), *limits, pointer(a), pointer(w), pointer(c)) == 0
+        wanted = torch.nn.functional.hardtanh(a @ w.t(), low, high)
+        torch.testing.assert_close(c, wanted, rtol=1e-5, atol=1e-5, equal_nan=True)
+
+
+@pytest.mark.parametrize(("low", "high"), [(INF, INF), (-INF, -INF), (float("nan"), 1.0)])
+def test_a_clip_to_infinity_or_nan_is_left_to_a_pass_that_keeps_nan(
+    library: ctypes.CDLL, low: float, high: float
+) -> None:
+    assert not library.fuses_clip(ctypes.c_float(low), ctypes.c_float(high), ctypes.c_float(3.0))

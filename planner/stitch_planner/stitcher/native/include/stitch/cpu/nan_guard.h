@@ -96,8 +96,8 @@ class NanGuard {
     double bound = gain_ * magnitude(a, input) + bias_;
     for (const PostOp& op : post_) {
       if (!(bound < kRoom)) return false;
-      if (!op.has_operand()) {  // no activation that the library has grows faster
-        bound = bound * std::max(1.0f, std::fabs(op.alpha)) + std::fabs(op.alpha) + std::fabs(op.beta) + 1.0;
+      if (!op.has_operand()) {
+        bound = activated(op, bound);
         continue;
       }
       const Grid full{output.rows, output.width, operand_ld}, channel{1, output.width, output.width};
@@ -129,6 +129,17 @@ class NanGuard {
   }
 
  private:
+  // The largest magnitude that the library's activation gives for magnitudes up to `bound`.
+  static double activated(const PostOp& op, double bound) {
+    if (op.act == Act::kClip) {  // an infinite limit on its own side lets every number through
+      const double low = op.alpha == -INFINITY ? 0.0 : std::fabs(op.alpha);
+      const double high = op.beta == INFINITY ? 0.0 : std::fabs(op.beta);
+      return bound + low + high;
+    }
+    // None grows faster.
+    return bound * std::max(1.0f, std::fabs(op.alpha)) + std::fabs(op.alpha) + std::fabs(op.beta) + 1.0;
+  }
+
   // A quarter of the largest float: what rounding adds to a sum stays far below the rest.
   static constexpr double kRoom = FLT_MAX / 4;
 
