@@ -7,7 +7,9 @@ from torch import nn
 from torch.nn import functional
 
 from stitch_planner.stitcher.cuda.emit import emit_cuda
+from stitch_planner.stitcher.cuda.products import ALIGNED_ELEMENTS
 from stitch_planner.stitcher.cuda.testing import OnHost, lowered
+from stitch_planner.stitcher.ir import LibraryCall, Pointer
 from tests.planner.stitch_support import Built, leaves, made
 
 
@@ -55,7 +57,7 @@ class Products(Weights):
 
 
 class Biases(Weights):
-    """Bias vectors that are views; a GPU's template leaves them alone."""
+    """Bias vectors that are views."""
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         linear, even = functional.linear, self.wide[:, ::2]
@@ -122,9 +124,44 @@ def test_products_add_a_bias_that_is_a_view(tmp_path: Path) -> None:
     agree(Built(made(module, inputs).stitched, module, tmp_path)(inputs), module, inputs)
 
 
+class Addends(Weights):
+    """Biases that a GPU's library cannot keep the address of, and residuals beside them."""
+
+    def forward(self, x: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        linear, wide, vector = functional.linear, self.wide[:, :48], self.vectors.flatten()
+        residual = z[1:161].view(5, 32)
+        return (
+            linear(x, wide, self.bias[:, 1]) + residual,
+            linear(x, wide, vector[4:36]) + residual,
+            linear(x, wide, vector[3:35]),
+            linear(x, wide, self.bias[:, 0] * 2),
+            linear(x.expand(3, 5, 48), wide, z[:64:2]),
+            torch.addmm(residual, x, self.tall[:, :32]) + residual,
+        )
+
+
 def test_products_on_a_gpu_read_them_too(tmp_path: Path) -> None:
     module, inputs = Products(), [drawn(5, 48), drawn(4, 5, 48)]
     program = OnHost(emit_cuda(lowered(module, inputs)), tmp_path)
+    named = {name: value.detach() for name, value in module.named_parameters()}
+    agree(program.run(inputs, named), module, inputs)
+
+
+def test_products_on_a_gpu_add_a_bias_that_is_a_view(tmp_path: Path) -> None:
+    module, inputs = Biases(), [drawn(5, 48)]
+    program = OnHost(emit_cuda(lowered(module, inputs)), tmp_path)
+    named = {name: value.detach() for name, value in module.named_parameters()}
+    agree(program.run(inputs, named), module, inputs)
+
+
+def test_products_on_a_gpu_add_what_their_library_can_read(tmp_path: Path) -> None:
+    module, inputs = Addends(), [drawn(5, 48), drawn(161)]
+    made_of = lowered(module, inputs)
+    calls = [kernel for kernel in made_of.kernels if isinstance(kernel, LibraryCall)]
+    given = [item for call in calls for item in (*call.init, *call.run) if isinstance(item, Pointer)]
+    assert len(calls) == 6
+    assert not [item for item in given if item.view.offset % ALIGNED_ELEMENTS], "not aligned"
+    program = OnHost(emit_cuda(made_of), tmp_path)
     named = {name: value.detach() for name, value in module.named_parameters()}
     agree(program.run(inputs, named), module, inputs)
 

@@ -6,7 +6,7 @@ from math import prod
 
 from stitch_planner.stitcher.call_text import flag, followers, site
 from stitch_planner.stitcher.epilogue import residual_of
-from stitch_planner.stitcher.index import GraphIndex
+from stitch_planner.stitcher.index import GraphIndex, ValueKey
 from stitch_planner.stitcher.ir import Argument, LibraryCall, Pointer, View, row_major
 from stitch_planner.stitcher.lowering import Lowering
 from stitch_planner.stitcher.templates.base import LibraryTemplate
@@ -57,6 +57,9 @@ class CudaProduct(LibraryTemplate):
         """One residual of the result's shape; no ReLU, which turns NaN into 0 in some of its kernels."""
         if candidate.outputs[0].dtype != "float32" or candidate.outputs[0].shape != nodes[0].outputs[0].shape:
             return False
+        product = product_of(nodes[0])
+        if product is not None and product.bias is not None and not _is_vector(product.bias, index):
+            return False  # such a bias is the addend
         return len(nodes) == 1 and residual_of(candidate, {node.name for node in nodes}, index) is not None
 
     def lower(self, nodes: Sequence[GraphNode], lowering: Lowering) -> None:
@@ -66,7 +69,13 @@ class CudaProduct(LibraryTemplate):
         assert product is not None
         residuals = [residual_of(node, inside, lowering.index) for node in nodes[1:]]
         residual = next((key for key in residuals if key is not None), None)
-        addend = None if residual is None else lowering.dense(residual)
+        bias = None if product.bias is None else lowering.view(product.bias)
+        addend = None if residual is None else lowering.view(residual)
+        if bias is not None and not _is_in_epilogue(bias):
+            assert addend is None, "`absorbs` takes no residual beside such a bias"
+            bias, addend = None, bias
+        if addend is not None:
+            addend = _whole(addend, first.outputs[0].shape, first, lowering)
         a, b = _operands(product, first, lowering)
         lowering.add(
             product_call(
@@ -76,7 +85,7 @@ class CudaProduct(LibraryTemplate):
                 a,
                 b,
                 lowering.new((nodes[-1].name, 0)),
-                bias=None if product.bias is None else lowering.view(product.bias),
+                bias=bias,
                 addend=addend,
                 allow_tf32=self.allow_tf32,
             )
@@ -87,11 +96,25 @@ def _refusal_here(node: GraphNode, index: GraphIndex) -> str | None:
     """Why a product that a CPU's library takes has no template here; None where it has one."""
     product = product_of(node)
     assert product is not None
-    if product.alpha != 1:
-        return "addmm with scaling factors has no template"
-    bias = product.bias
-    fits = bias is None or (index.is_constant(bias) and len(index.shape(bias)) == 1)
-    return None if fits else "only a bias vector of parameters has a template"
+    return None if product.alpha == 1 else "addmm with scaling factors has no template"
+
+
+def _is_vector(bias: ValueKey, index: GraphIndex) -> bool:
+    """Whether the bias is a parameter of its own, which the library adds in its epilogue."""
+    return index.is_constant(bias) and len(index.shape(bias)) == 1
+
+
+def _is_in_epilogue(bias: View) -> bool:
+    """Whether the library can add the bias in its epilogue: it keeps the address of a dense vector."""
+    is_vector = bias.buffer.role == "param" and len(bias.shape) == 1 and bias.is_dense
+    return is_vector and bias.offset % ALIGNED_ELEMENTS == 0
+
+
+def _whole(addend: View, shape: tuple[int, ...], node: GraphNode, lowering: Lowering) -> View:
+    """The addend with an element for each of the result's, as the library reads it; copied if need be."""
+    spread = expand(addend, shape)
+    fits = spread.is_dense and spread.offset % ALIGNED_ELEMENTS == 0
+    return spread if fits else lowering.copy(spread, row_major(shape), node.name)
 
 
 def product_call(
