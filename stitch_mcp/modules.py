@@ -50,6 +50,7 @@ def load_program(
     Raises:
         CertificateError: the archive is damaged or lacks something.
         EnvironmentMissingError: this process has no torch, or the program cannot be built here.
+        StoreError: there is no room for its files.
         UsageError: there is no such file, or the weights are not those of such a reference.
     """
     _require_torch()
@@ -59,7 +60,7 @@ def load_program(
     task, program, facts = contents.task, contents.program, contents.facts
     with scratch_folder("load") as folder:
         if program.format == "kernelbench":
-            return _python_module(archive, task, facts, program, weights)
+            return _python_module(archive, task, facts, program, weights, cache_dir)
         store = Store(folder / "store")
         store.put_files(archive.folder("program"))
         build = _build(program, store, cache_dir)
@@ -113,9 +114,18 @@ def _native_module(
 
 
 def _python_module(
-    archive: Archive, task: Task, facts: ReferenceFacts, program: Program, weights: "Weights | None"
+    archive: Archive,
+    task: Task,
+    facts: ReferenceFacts,
+    program: Program,
+    weights: "Weights | None",
+    cache_dir: Path | None,
 ) -> "torch.nn.Module":
-    """A `ModelNew` that calls a library of its own: built by its file, constructed like the reference."""
+    """A `ModelNew` that calls a library of its own: constructed like the reference.
+
+    It is built by its file, but for a stitched program's segments, which come from the cache.
+    """
+    from stitch_tools.compile.segments import built_segments, place_segments
     from stitch_tools.worker.candidate.python_program import PythonProgram
     from stitch_tools.worker.module import forward_only
 
@@ -123,7 +133,11 @@ def _python_module(
     folder = _folder_until_exit()
     _write(archive.folder("program"), folder)
     with scratch_folder("load") as place, _undisturbed():
-        reference = _reference(archive, task, place)
+        store = Store(place / "store")
+        store.put_files(archive.folder("program"))
+        prefixes = (Path(sys.prefix),)
+        place_segments(built_segments(program, store, prefixes=prefixes, cache_dir=cache_dir), folder)
+        reference = _reference(archive, task, place / "task")
         arguments = reference.init_arguments(0)
         original, generator = reference.construct(0)
         made = PythonProgram(str(folder), program.main, device=_device(task))

@@ -3,7 +3,8 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,15 @@ def executed(text: str) -> Namespace:
     return namespace
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _own_cache(  # pyright: ignore[reportUnusedFunction]  # pytest calls it
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STITCH_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="module")
 def partial(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The certificate of a program that leaves one operation to PyTorch."""
@@ -155,6 +165,27 @@ def test_a_loaded_program_s_files_go_when_its_process_ends_and_not_with_a_fork(
     )
     assert (done.returncode, done.stdout) == (0, "1 1\n"), done.stderr
     assert list(tmp_path.glob("stitch-*")) == []
+
+
+@pytest.mark.slow
+def test_a_partial_program_is_compiled_once_for_all_processes_that_load_it(
+    partial: Path, model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    monkeypatch.setenv("STITCH_CACHE_DIR", str(tmp_path / "unused"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    cache = tmp_path / "cache"
+    stitch_mcp.load_program(partial, cache_dir=cache)
+    built = {path: path.stat().st_mtime_ns for path in cache.rglob("*.so")}
+    assert built
+    x, shift = torch.randn(4, 8), torch.randn(4, 6)
+    fast = stitch_mcp.load_program(partial, weights=model, cache_dir=cache)
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x, shift), model(x, shift))
+    assert {path: path.stat().st_mtime_ns for path in cache.rglob("*.so")} == built
+    assert not (tmp_path / "unused").exists()
+    assert list(tmp_path.glob("stitch-segments-*")) == [], "where the program itself compiles"
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """The worker seen from the controller: load, initialise, run. Its answers are claims."""
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any, Self, cast
 
 from stitch_tools.check.reference import Expectation, Inputs, Weights
 from stitch_tools.compile.headers import find_onednn
-from stitch_tools.compile.segments import built_segments
+from stitch_tools.compile.segments import built_segments, place_segments
 from stitch_tools.errors import WorkerError
 from stitch_tools.models import Build, Contract, Program, ReferenceFacts, Task
 from stitch_tools.processes.limits import Limits
@@ -186,7 +185,11 @@ class Worker:
         return read_answer(self.child.request(message, expectation.generator, fds, timeout_s))
 
     def _place_segments(self, session: TargetSession, cache_dir: Path | None) -> None:
-        """Put a stitched program's native parts beside it: else each worker would compile them anew."""
+        """Put a stitched program's native parts beside it: else each worker would compile them anew.
+
+        Raises:
+            StoreError: there is no room for them.
+        """
         if self._scratch is None:
             return
         places = built_segments(
@@ -195,11 +198,9 @@ class Worker:
             prefixes=(session.interpreter.prefix,),
             require_sandbox=session.sandbox_level,
             cache_dir=cache_dir,
+            unbuilt=session.unbuilt,
         )
-        for place, library in places.items():
-            target = self._scratch.path / place
-            target.parent.mkdir(exist_ok=True)
-            shutil.copyfile(library, target)
+        place_segments(places, self._scratch.path)
 
     def _remove_folder(self) -> None:
         if self._scratch is not None:

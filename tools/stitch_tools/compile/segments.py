@@ -11,9 +11,9 @@ from pathlib import Path
 
 from stitch_tools.compile.build import OUTPUT_NAME, Recipe, plan_build, run_recipe, sources_of
 from stitch_tools.compile.cpp import BASE
-from stitch_tools.errors import EnvironmentMissingError, SandboxError, StoreError
+from stitch_tools.errors import StitchError, StoreError
 from stitch_tools.models import Program, SandboxLevel
-from stitch_tools.store import Store
+from stitch_tools.store import Store, storing
 
 FLAGS = (*(flag for flag in BASE if flag != "-Wall"), "-fPIC", "-shared")
 """What the program's own `stitch_runtime/segments.py` compiles with."""
@@ -31,6 +31,7 @@ def built_segments(
     require_sandbox: SandboxLevel | None = None,
     time_limit_s: float = 300.0,
     cache_dir: Path | None = None,
+    unbuilt: set[str] | None = None,
 ) -> dict[str, Path]:
     """Libraries in the build cache, by their place in the program's folder.
 
@@ -44,12 +45,14 @@ def built_segments(
         require_sandbox: isolation of the compiler below which nothing is built.
         time_limit_s: of all builds together.
         cache_dir: root of our caches; None is the user's cache folder.
+        unbuilt: ids of programs that are not tried again; one whose build fails is added.
 
     Raises:
-        StoreError: the program's files are missing.
+        StoreError: the program's files are missing or damaged.
     """
+    unbuilt = set() if unbuilt is None else unbuilt
     paths = [file.path for file in program.files]
-    if any(path == BUILT or path.startswith(f"{BUILT}/") for path in paths):
+    if any(path == BUILT or path.startswith(f"{BUILT}/") for path in paths) or program.program_id in unbuilt:
         return {}
     names = [path for path in paths if _SEGMENT.fullmatch(path)]
     sources = sources_of(program, store) if names else {}
@@ -58,35 +61,59 @@ def built_segments(
         return {}
     deadline_s = time.monotonic() + time_limit_s
     found: dict[str, Path] = {}
-    for name in names:
-        recipe = _recipe(program, name, sources, prefixes)
-        left_s = deadline_s - time.monotonic()
-        if recipe is None or left_s <= 0:
-            return {}
-        try:
-            build = run_recipe(
-                replace(recipe, require_sandbox=require_sandbox),
-                store,
-                cache_dir=cache_dir,
-                time_limit_s=left_s,
-            )
-        except (SandboxError, StoreError):  # a cache that cannot be written is no matter here
-            return {}
-        if build.artifact is None:
-            return {}
-        found[f"{BUILT}/{Path(name).stem}.so"] = Path(build.artifact)
-    return found
+    try:
+        for name in names:
+            recipe = _recipe(program, name, sources, prefixes)
+            left_s = deadline_s - time.monotonic()
+            if recipe is None or left_s <= 0:
+                break
+            recipe = replace(recipe, require_sandbox=require_sandbox)
+            build = run_recipe(recipe, store, cache_dir=cache_dir, time_limit_s=left_s)
+            if build.artifact is None:
+                break
+            found[f"{BUILT}/{Path(name).stem}.so"] = Path(build.artifact)
+    except (StitchError, OSError):  # a cache, compiler or header that cannot be used is no matter here
+        found = {}
+    if len(found) == len(names):
+        return found
+    unbuilt.add(program.program_id)
+    return {}
+
+
+def place_segments(places: Mapping[str, Path], folder: Path) -> None:
+    """Copy libraries of `built_segments` to their places in the program's folder: all of them or none.
+
+    None is copied where one cannot be read any more.
+
+    Raises:
+        StoreError: there is no room for them, or the folder cannot be written.
+    """
+    try:
+        libraries = {place: source.read_bytes() for place, source in places.items()}
+    except OSError:  # the cache was cleared in the meantime: the program builds them itself
+        return
+    try:
+        for place, data in libraries.items():
+            target = folder / place
+            with storing(target, "TMPDIR"):
+                target.parent.mkdir(exist_ok=True)
+                target.write_bytes(data)
+    except StoreError:
+        shutil.rmtree(folder / BUILT, ignore_errors=True)  # the program would load what is half written
+        raise
 
 
 def _recipe(
     program: Program, name: str, sources: Mapping[str, str], prefixes: Sequence[Path]
 ) -> Recipe | None:
-    """What the program would run; None where its compiler is none that builds are made with."""
+    """What the program would run; None where its compiler is none that builds are made with.
+
+    Raises:
+        EnvironmentMissingError: there is no compiler, or a header is missing.
+        OSError: a compiler or header cannot be read.
+    """
     alone = Program(format="native", target="cpu", files=program.files, main=name, author=program.author)
-    try:
-        recipe = plan_build(alone, sources, prefixes=prefixes)
-    except EnvironmentMissingError:
-        return None
+    recipe = plan_build(alone, sources, prefixes=prefixes)
     if recipe.compiler.command != _compiler():
         return None
     includes = ("-I.", *(f"-I{folder}" for folder in recipe.include_folders))

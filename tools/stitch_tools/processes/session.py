@@ -75,6 +75,8 @@ class TargetSession:
         """Why the level is not a stronger one; "" for full."""
         self.gpu = gpu or GpuCanary()
         """Whether the GPU still answers; asked by whoever runs programs on it."""
+        self.unbuilt: set[str] = set()
+        """Ids of programs whose segments could not be built for a worker: no other worker tries it again."""
         self.torch_version = ""
         self.cuda_version: str | None = None
         self._require = require_sandbox
