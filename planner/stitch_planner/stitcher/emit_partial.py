@@ -23,6 +23,7 @@ from stitch_tools.models import (
     ReferenceFacts,
     Task,
     ValueRef,
+    sha256_hex,
 )
 from stitch_tools.worker.layout import BUFFER
 
@@ -144,8 +145,9 @@ class _Partial:
     def _constant(self, item: GraphInput) -> str:
         """Writes the constant's elements into a file and returns the name that the file's tensor has."""
         path, name = f"constants/{item.name}.bin", f"CONSTANT_{len(self.constants)}"
-        self.contents[path] = constant_data(item)
-        call = f"constant({path!r}, torch.{item.spec.dtype}, {tuple(item.spec.shape)!r})"
+        data = self.contents[path] = constant_data(item)
+        shape = tuple(item.spec.shape)
+        call = f"constant({path!r}, torch.{item.spec.dtype}, {shape!r}, {sha256_hex(data)!r})"
         self.constants.append((name, call))
         return name
 
