@@ -53,8 +53,8 @@ def test_a_right_program_is_accepted_on_every_draw(room: Room) -> None:
     assert check.sandbox == room.session.sandbox_level
     assert [draw.draw for draw in check.draws] == [
         "own-1", "own-2", "own-3", "own-3 repeated", "altered", "signed", "scaled", "outliers", "peaks",
-        "amplified", "spikes", "constants", "zeros", "near-constant", "batch-probe", "batch-larger",
-        "batch-1", "own-1 again", "weights-2/own-4", "weights-2/scaled", "order-1/own-6",
+        "amplified", "spikes", "towers", "constants", "zeros", "near-constant", "batch-probe",
+        "batch-larger", "batch-1", "own-1 again", "weights-2/own-4", "weights-2/scaled", "order-1/own-6",
     ]  # fmt: skip
     assert all(draw.ok for draw in check.draws)
     for draw in check.draws:

@@ -55,7 +55,7 @@ def test_a_norm_of_constant_rows_excuses_what_a_plain_sum_rounds(tmp_path: Path)
     assert state.compare([plain + 0.2])[0].problem is not None
 
 
-@pytest.mark.parametrize("kind", ["constants", "peaks", "amplified", "spikes"])
+@pytest.mark.parametrize("kind", ["constants", "peaks", "amplified", "spikes", "towers"])
 def test_a_task_that_rounds_as_its_inputs_do_is_excused_next_to_nothing(tmp_path: Path, kind: str) -> None:
     row = expect(server(tmp_path, "x.sum(-1)"), kind).expected[0]
     rms = float(row.oracle.square().mean().sqrt())
@@ -271,3 +271,65 @@ def test_decisions_on_the_task_s_own_values_are_compared_whatever_rounding_does(
     row = expect(state, "own-1").expected[0]
     assert state.compare([row.reference])[0].problem is None
     assert state.compare([row.reference + row.oracle + 1])[0].problem is not None
+
+
+def shifted_softmax(x: torch.Tensor, top: torch.Tensor) -> torch.Tensor:
+    powers = (x - top).exp()
+    return powers / powers.sum(-1, keepdim=True)
+
+
+def online_softmax(x: torch.Tensor) -> torch.Tensor:
+    """One column after another, the sum rescaled whenever a larger element comes."""
+    top, total = torch.full(x.shape[:1], -math.inf), torch.zeros(x.shape[0])
+    for column in x.unbind(-1):
+        larger = top.maximum(column)
+        total = total * (top - larger).exp() + (column - larger).exp()
+        top = larger
+    return (x - top[:, None]).exp() / total[:, None]
+
+
+def two_powers(x: torch.Tensor) -> torch.Tensor:
+    """By powers of two, and the scale taken off before the maximum is."""
+    scaled = x * math.log2(math.e)
+    powers = (scaled - scaled.amax(-1, keepdim=True)).exp2()
+    return powers / powers.sum(-1, keepdim=True)
+
+
+def test_towers_show_a_maximum_that_is_nearly_right(tmp_path: Path) -> None:
+    state = server(tmp_path, "F.softmax(x, -1)")
+    for seed in range(6):
+        state.make_draw("towers", seed, 7)
+        x = flatten_inputs(state.expect(()).arguments).tensors[0]
+        assert (state.unusable(), state.undecided()) == (None, None)
+        top = x.amax(-1, keepdim=True)
+        for right in (shifted_softmax(x, top), online_softmax(x), two_powers(x)):
+            found = state.compare([right])[0]
+            assert (found.problem, found.undecided) == (None, None), (seed, found)
+        for nearly in (top.bfloat16().float(), 1.001 * top):
+            found = state.compare([shifted_softmax(x, nearly)])[0]
+            assert "are NaN where the reference has a number" in (found.problem or ""), (seed, found)
+
+
+RIGHT_BESIDE_TOWERS: dict[str, tuple[str, Callable[[torch.Tensor], torch.Tensor]]] = {
+    "norm in sequence": ("F.layer_norm(x, (256,))", lambda x: normed(x, 1)),
+    "sum in sequence": ("x.sum(-1)", lambda x: sequential(x, 1)),
+    "squares": ("x.square().mean(-1).sqrt()", lambda x: (sequential(x * x, 1) / 256).sqrt()),
+    "product in sequence": ("x @ x.T", lambda x: sequential(x[:, None] * x[None], 2)),
+    "gelu": ("F.gelu(x)", lambda x: 0.5 * x * (1 + torch.erf(x * math.sqrt(0.5)))),
+    "logsumexp": (
+        "x.logsumexp(-1)",
+        lambda x: x.amax(-1) + sequential((x - x.amax(-1, keepdim=True)).exp(), 1).log(),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", RIGHT_BESIDE_TOWERS)
+def test_what_is_right_stays_right_beside_towers(tmp_path: Path, case: str) -> None:
+    forward, program = RIGHT_BESIDE_TOWERS[case]
+    state = server(tmp_path, forward)
+    for seed in range(6):
+        state.make_draw("towers", seed, 7)
+        x = flatten_inputs(state.expect(()).arguments).tensors[0]
+        assert (state.unusable(), state.undecided()) == (None, None)
+        found = state.compare([program(x)])[0]
+        assert (found.problem, found.undecided) == (None, None), (seed, found)

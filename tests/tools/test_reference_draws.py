@@ -1,5 +1,6 @@
 """Draws: the task's own inputs from hidden seeds, and variations within what the contract allows."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,9 @@ import torch
 from stitch_tools.worker.reference.draws import Bounds, DrawUnavailableError, make_draw
 from stitch_tools.worker.reference.kinds import BATCHES, STRUCTURED
 from stitch_tools.worker.reference.load import Reference, ReferenceSource
+from stitch_tools.worker.reference.serve import handlers
+from stitch_tools.worker.reference.state import ServerState
+from stitch_tools.worker.serving import Request
 
 
 def task(folder: Path, inputs: str) -> Reference:
@@ -53,6 +57,12 @@ def test_each_structured_kind_has_its_structure(tmp_path: Path) -> None:
     assert rows.tolist() == list(range(64))
     high = {int(column) for row, column in zip(rows, columns, strict=True) if spikes[row, column] > 0}
     assert {0, 15, 16, 127, 128, 255} < high
+    (towers,) = draw(reference, "towers")
+    heights = towers.abs().amax(1) / float(own.square().mean().sqrt())
+    assert (towers.abs() > 100).sum(1).tolist() == [1] * 64
+    assert 2**17 <= float(heights.min()) < 2**18 < 2**19 < float(heights.max()) <= 2**20
+    assert bool((towers > 100).any())
+    assert bool((towers < -100).any())
     (constants,) = draw(reference, "constants")
     assert len(constants.unique()) == 1
     (rows,) = draw(reference, "near-constant")
@@ -79,6 +89,24 @@ def test_the_contract_s_bounds_are_kept(tmp_path: Path) -> None:
     for kind in ("scaled", "outliers"):
         with pytest.raises(DrawUnavailableError, match="on both sides"):
             draw(reference, kind, low=0.0, high=2.0)
+
+
+def test_no_value_is_larger_than_the_formats_on_its_way_hold(tmp_path: Path) -> None:
+    with pytest.raises(DrawUnavailableError, match="holds no such values"):
+        draw(task(tmp_path, "[torch.rand(4, 8).half()]"), "towers")
+    reference = task(tmp_path, "[torch.rand(4, 8)]")
+    state = ServerState()
+    message = {
+        "folder": str(tmp_path), "main": "drawn_from.py", "entry": "Model", "inputs": "get_inputs",
+        "init_inputs": None, "search_path": [], "mode": None, "device": "cpu", "rtol": 1e-3, "atol": 1e-5,
+        "input_low": None, "input_high": None, "input_writes": True, "matmul_precision": "fp32",
+    }  # fmt: skip
+    for conv, largest in (("bf16", math.inf), ("fp16", 65504.0)):
+        handlers(state)["load"](Request("load", {**message, "conv_precision": conv}))
+        assert state.settings.bounds.largest == largest
+    assert draw(reference, "towers")[0].isfinite().all()
+    with pytest.raises(DrawUnavailableError, match="holds no such values"):
+        draw(reference, "towers", largest=65504.0)
 
 
 def test_signs_are_not_drawn_again_where_the_task_has_both(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Inputs of one draw: the task's own maker, and signed, scaled and structured variations of what it makes."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -21,10 +22,13 @@ _PEAK = 8.0
 _FLIPPED_SHARE = 1 / 8
 _LARGE_BYTES = 1 << 28
 """Inputs of this size are not made half as large again, only by one row."""
-_BEYOND = ("scaled", "outliers", "amplified", "spikes")
+_BEYOND = ("scaled", "outliers", "amplified", "spikes", "towers")
 """Kinds whose values lie far outside of the task's own."""
 AMPLIFICATION = 64.0
 """Factor of `amplified` inputs, by which the sensitivity probes try to make a task react."""
+_TOWERS = 2.0**17, 2.0**20
+"""Of the rms: so large that a maximum off by a thousandth is off by more than an exponential stands, behind a
+scale of an eighth, too. Not further apart: rows beside each other are compared by the size of all."""
 
 
 class DrawUnavailableError(Exception):
@@ -37,6 +41,8 @@ class Bounds:
 
     low: float | None = None
     high: float | None = None
+    largest: float = math.inf
+    """What the narrowest format holds that the contract allows on the way to an output."""
 
     def allows(self, value: float) -> bool:
         """Whether an input may have this value."""
@@ -104,6 +110,11 @@ def _check_kind(kind: str, tensors: tuple[torch.Tensor, ...], bounds: Bounds) ->
             raise DrawUnavailableError("the contract does not allow both signs")
     if kind in _BEYOND and bounds.low is not None and bounds.high is not None:
         raise DrawUnavailableError("the contract bounds the inputs on both sides")
+    largest = min(bounds.largest, *(torch.finfo(tensor.dtype).max for tensor in floats))
+    if kind == "towers" and largest < _TOWERS[1]:
+        raise DrawUnavailableError(
+            "the inputs' type, or a format that the contract allows, holds no such values"
+        )
 
 
 def _discrete_draw(
@@ -152,7 +163,11 @@ def _peaks(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _spikes(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    return spikes(values, AMPLIFICATION * _PEAK, generator)
+    return spikes(values, AMPLIFICATION * _PEAK, AMPLIFICATION * _PEAK, generator)
+
+
+def _towers(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return spikes(values, *_TOWERS, generator)
 
 
 def _constants(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -180,6 +195,7 @@ _CHANGES: dict[str, Callable[[torch.Tensor, torch.Generator], torch.Tensor]] = {
     "outliers": _outliers,
     "peaks": _peaks,
     "spikes": _spikes,
+    "towers": _towers,
     "constants": _constants,
     "zeros": _zeros,
     "near-constant": _near_constant,

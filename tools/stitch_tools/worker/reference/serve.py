@@ -1,5 +1,6 @@
 """The reference server's requests. Other rooms add a handler with one line in `handlers`."""
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -108,11 +109,17 @@ def _load(state: ServerState, request: Request) -> Reply:
         atol=message["atol"],
         matmul_precision=message["matmul_precision"],
         conv_precision=message["conv_precision"],
-        bounds=Bounds(message["input_low"], message["input_high"]),
+        bounds=Bounds(message["input_low"], message["input_high"], _largest(message)),
         input_writes=message["input_writes"],
     )
     state.load(source, settings)
     return Reply({"threads": torch.get_num_threads()})
+
+
+def _largest(message: dict[str, Any]) -> float:
+    """What each format that the contract allows holds."""
+    formats = message["matmul_precision"], message["conv_precision"]
+    return torch.finfo(torch.float16).max if "fp16" in formats else math.inf
 
 
 def _set_weights(state: ServerState, request: Request) -> Reply:

@@ -3,8 +3,8 @@
 import torch
 
 
-def spikes(values: torch.Tensor, height: float, generator: torch.Generator) -> torch.Tensor:
-    """The values with a spike of `height` times their rms in each last-axis row.
+def spikes(values: torch.Tensor, lowest: float, highest: float, generator: torch.Generator) -> torch.Tensor:
+    """The values with a spike of `lowest` to `highest` times their rms in each last-axis row.
 
     In half of the rows it lies where blocks of columns begin or end, in a quarter just beyond the diagonal,
     which a causal mask hides, else anywhere. It is positive until each edge had one, then of either sign.
@@ -21,7 +21,8 @@ def spikes(values: torch.Tensor, height: float, generator: torch.Generator) -> t
     columns = torch.where(turn == 2, (row % matrix + 1) % width, columns)
     columns = torch.where(turn < 2, edges[(number + start) % len(edges)], columns)
     signs = torch.where((number <= len(edges)) | (row % 2 == 0), 1.0, -1.0)
-    rows[row, columns] = signs * height * float(values.double().square().mean().sqrt())
+    heights = lowest * (highest / lowest) ** torch.rand(count, generator=generator)
+    rows[row, columns] = signs * heights * float(values.double().square().mean().sqrt())
     return rows.view(values.shape)
 
 
