@@ -3,7 +3,8 @@
 Independent of the judge: both programs run in this process, side by side, on random and structured inputs of
 several leading sizes, under several weights, then on inputs that climb towards where the two differ most. All
 memory is poisoned, around the inputs too; the same instance is called again and again. The last line says
-`same` or `different`, and why. A crash says the same as `different`.
+`same` or `different`, and why. A crash says the same as `different`. What rounding explains is that of a sum,
+and more where the inputs' own last bits move the original further.
 """
 
 import importlib.util
@@ -18,7 +19,7 @@ from types import ModuleType
 import torch
 
 from stitch_tools.worker.candidate.native import NativeProgram, ProgramError, make_workspace
-from tests.tools.check.mutant_inputs import Tensors, inputs, perturbed, weights
+from tests.tools.check.mutant_inputs import Tensors, inputs, perturbed, resized, weights
 
 CLIMB = 200
 """Steps of a climb, one under each set of weights."""
@@ -26,6 +27,8 @@ _GUARD = 64
 _POISONS = (0xFF, 0x3E, 0x7E)
 """Bytes: NaN, a number like others, a large one."""
 _FACTOR, _EPS = 16.0, 2.0**-23
+_NUDGES = 3
+"""Times that last bits of the inputs are changed, to see how far that moves the original."""
 
 
 def load_reference(path: Path) -> ModuleType:
@@ -135,8 +138,29 @@ class Search:
         gap = max(_distance(x, y) for x, y in zip(a[0], b[0], strict=True))
         self.same_bits &= gap == 0
         gap /= _allowed(given)
+        if 1 < gap < math.inf:
+            gap /= max(1.0, self._moved(given, a[0], poison) / _FACTOR / _EPS)
         self.worst = max(self.worst, gap)
         return gap, f"{gap:.3g} times what rounding explains" if gap > 1 else None
+
+    def _moved(self, given: Tensors, before: Tensors, poison: int) -> float:
+        """How far last bits of the inputs move the original's results.
+
+        A sum that is rounded otherwise gives what such inputs would, enlarged by the root of its length. If
+        little is left of what cancels, that much is rounding; where a number comes or goes, nothing is.
+        """
+        moved = [0.0]
+        for _ in range(_NUDGES):
+            after = self.original.run([_nudged(x) for x in given], poison)
+            if after is not None:
+                moved += [_distance(x, y) for x, y in zip(before, after[0], strict=True)]
+        return max(value for value in moved if value < math.inf)
+
+
+def _nudged(x: torch.Tensor) -> torch.Tensor:
+    """Each number one unit in the last place larger or smaller."""
+    signs = 2 * torch.randint(0, 2, x.shape) - 1
+    return resized(x * (1 + _EPS * signs), x, None) if x.is_floating_point() else x
 
 
 def _allowed(given: Sequence[torch.Tensor]) -> float:

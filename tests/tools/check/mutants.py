@@ -112,10 +112,6 @@ HAND_WRITTEN: dict[str, tuple[str, ...]] = {
 STITCHED = ("layer_norm", "softmax", "two_layers")
 """References for which the stitcher writes the program."""
 
-RARELY_SHOWN = ("mapped_scratch/wrong_constant:37",)
-"""Faults that hardly any input shows: a maximum that is off by a thousandth, where values are near a million.
-They count in the rate, and are left out of CI's sample."""
-
 
 def originals() -> Iterator[Original]:
     """All correct programs."""

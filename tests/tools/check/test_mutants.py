@@ -1,6 +1,7 @@
 """Faults in correct programs are noticed: the operators, the originals, and a sample of the mutants."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -8,7 +9,6 @@ from stitch_tools.processes.interpreter import find_interpreter
 from stitch_tools.processes.session import TargetSession
 from tests.tools.check.mutants import (
     HAND_WRITTEN,
-    RARELY_SHOWN,
     STITCHED,
     Bench,
     Mutant,
@@ -68,7 +68,6 @@ def test_there_are_200_faults_of_ten_programs_and_the_same_each_time(programs: l
     found = [row for original in programs for row in mutants(original)]
     assert len(programs) == len(HAND_WRITTEN) + len(STITCHED) >= 10
     assert len(found) >= 200
-    assert set(RARELY_SHOWN) <= {row.name for row in found}
     assert {row.operator for row in found} == {operator.__name__ for operator in OPERATORS}
     assert len({(row.original.name, row.source) for row in found}) == len(found)
     again = [row.source for original in originals() for row in mutants(original)]
@@ -85,7 +84,7 @@ def test_of_a_sample_every_fault_that_anything_shows_is_noticed(
     bench: Bench, programs: list[Original]
 ) -> None:
     found = [row for original in programs for row in mutants(original)]
-    rows = spread([row for row in found if row.name not in RARELY_SHOWN], SAMPLE)
+    rows = spread(found, SAMPLE)
     results = list(bench.judge(rows))
     assert len(results) >= SAMPLE - 2  # one or the other may not compile
     assert [row for row in results if row.outcome == "missed"] == []
@@ -103,6 +102,22 @@ def test_a_program_without_a_fault_is_called_equivalent(bench: Bench, programs: 
     assert renamed != source
     (other,) = bench.judge([Mutant(original, "none", 1, "", "", renamed)])
     assert other.outcome == "equivalent"
+
+
+def test_the_search_blames_no_mutant_for_what_last_bits_of_the_inputs_do(
+    bench: Bench, programs: list[Original]
+) -> None:
+    original = next(row for row in programs if row.name == "stitched layer_norm")
+    # The mean is off by a thousandth, and the mean of the differences to it is taken off again: only in rows
+    # whose spread is thousands of times smaller than their mean are the digits others than the original's.
+    slipped = next(row for row in mutants(original) if (row.before, row.after) == ("256.0f", "256.256f"))
+    assert b"row.v3 = row.v1 / 256.256f;" in slipped.source
+    taken_off = b"const float v13 = v4 - row.v6;"
+    assert slipped.source.count(taken_off) == 1
+    left = replace(slipped, source=slipped.source.replace(taken_off, b"const float v13 = v4;"))
+    for mutant, outcome in ((slipped, "equivalent"), (left, "missed")):
+        _, build = bench.build(original, mutant.source)
+        assert bench.search(mutant, build)[0] == outcome
 
 
 def test_the_search_finds_a_fault_that_the_judge_may_have_missed(
