@@ -26,12 +26,13 @@ def header_folders() -> list[Path]:
     return [own, native_include(), *([onednn.include] if onednn.include else [])]
 
 
-def build_header_test(source: str, folder: Path) -> ctypes.CDLL:
+def build_header_test(source: str, folder: Path, *, flags: tuple[str, ...] = ()) -> ctypes.CDLL:
     """The library made of `source` with the flags of a program; oneDNN is loaded first, as a worker does.
 
     Args:
         source: C++ that includes a header; `EXPORT` marks what Python calls.
         folder: where source and library are written.
+        flags: more of the compiler's, such as another processor.
 
     Raises:
         AssertionError: the compiler refused it, or warned.
@@ -40,7 +41,7 @@ def build_header_test(source: str, folder: Path) -> ctypes.CDLL:
     shared = find_onednn().shared_object
     if shared is not None:
         ctypes.CDLL(str(shared), mode=ctypes.RTLD_GLOBAL)
-    return ctypes.CDLL(str(_compile(folder, "header_test.cpp")))
+    return ctypes.CDLL(str(_compile(folder, "header_test.cpp", flags)))
 
 
 def build_stitched(graph: Graph, folder: Path) -> tuple[Path, list[Step]]:
@@ -58,9 +59,9 @@ def build_stitched(graph: Graph, folder: Path) -> tuple[Path, list[Step]]:
     return _compile(folder, MAIN), steps
 
 
-def _compile(folder: Path, main: str) -> Path:
+def _compile(folder: Path, main: str, flags: tuple[str, ...] = ()) -> Path:
     output = folder / f"{Path(main).stem}.so"
-    command = cpp_command(find_cpp_compiler(), main, output.name, header_folders())
+    command = (*cpp_command(find_cpp_compiler(), main, output.name, header_folders()), *flags)
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert not done.stderr, done.stderr

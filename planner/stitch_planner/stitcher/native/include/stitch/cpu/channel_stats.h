@@ -73,8 +73,10 @@ inline void channel_sums(const float* x, int64_t rows, int64_t channels, const f
 
 // The same over one contiguous plane, for one channel.
 inline void plane_sums(const float* x, int64_t count, float shift, double* total, double* square) {
-  for (int64_t begin = 0; begin < count; begin += 16384) {
-    const int64_t end = std::min<int64_t>(count, begin + 16384);
+  // 256 steps of four vectors go into float sums: a chain of additions as long at any width.
+  constexpr int64_t kRun = 1024 * kLanes;
+  for (int64_t begin = 0; begin < count; begin += kRun) {
+    const int64_t end = std::min<int64_t>(count, begin + kRun);
     Vec s[4] = {}, q[4] = {};
     int64_t i = begin;
     const Vec base = splat(shift);

@@ -3,8 +3,9 @@
 // Kernels of a program read strided windows where they can; this is for the places where a dense copy pays.
 // Dims are sorted by the target's strides and merged; then one of three inner loops runs:
 //   lines   source and target share their innermost dim: whole lines are moved
-//   tiles   another dim is innermost in the source (a transpose): square tiles, as wide as a register, go
-//   through them single  neither: element by element
+//   tiles   another dim is innermost in the source (a transpose): squares go through registers, as wide as
+//           these
+//   single  neither: element by element
 #ifndef STITCH_CPU_LAYOUT_H_
 #define STITCH_CPU_LAYOUT_H_
 
