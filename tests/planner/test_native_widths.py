@@ -8,10 +8,9 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+import torch
 
 from stitch_planner.stitcher.testing import build_header_test
-
-torch = pytest.importorskip("torch")
 
 pytestmark = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="flags of x86-64")
 
@@ -74,7 +73,7 @@ def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return found
 
 
-def address(tensor: "torch.Tensor") -> ctypes.c_void_p:
+def address(tensor: torch.Tensor) -> ctypes.c_void_p:
     return ctypes.c_void_p(tensor.data_ptr())
 
 
@@ -82,14 +81,14 @@ def numbers(values: tuple[int, ...]) -> "ctypes.Array[ctypes.c_int64]":
     return (ctypes.c_int64 * len(values))(*values)
 
 
-def all_ranges() -> "torch.Tensor":
+def all_ranges() -> torch.Tensor:
     """Every 4099th bit pattern (all exponents, both signs, NaN and infinity), and dense ordinary values."""
     bits = torch.arange(-(2**31), 2**31, 4099, dtype=torch.int64).to(torch.int32)
     special = torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan, 88.72, 88.73, -87.4, -103.9, -104.1])
     return torch.cat([bits.view(torch.float32), torch.linspace(-110, 110, 400_001), special])
 
 
-def evaluate(library: ctypes.CDLL, name: str, x: "torch.Tensor") -> "torch.Tensor":
+def evaluate(library: ctypes.CDLL, name: str, x: torch.Tensor) -> torch.Tensor:
     y = torch.empty_like(x)
     getattr(library, f"{name}_all")(address(x), address(y), ctypes.c_int64(x.numel()))
     return y
@@ -100,7 +99,7 @@ def test_headers_compile_for_each_width_without_a_warning(flags: str, tmp_path: 
     build_header_test(EVERYTHING, tmp_path, flags=(f"-march={flags}",))
 
 
-def units(actual: "torch.Tensor", true: "torch.Tensor") -> float:
+def units(actual: torch.Tensor, true: torch.Tensor) -> float:
     """Largest error in units of the last place, over results that float holds."""
     rounded = true.float().abs()
     spacing = torch.nextafter(rounded, torch.tensor(math.inf)).double() - rounded.double()
@@ -109,7 +108,7 @@ def units(actual: "torch.Tensor", true: "torch.Tensor") -> float:
 
 @pytest.mark.parametrize(("name", "function", "bound"), [("exp", torch.exp, 2.0), ("tanh", torch.tanh, 3.0)])
 def test_a_function_is_accurate_over_all_floats(
-    library: ctypes.CDLL, name: str, function: "Callable[[torch.Tensor], torch.Tensor]", bound: float
+    library: ctypes.CDLL, name: str, function: Callable[[torch.Tensor], torch.Tensor], bound: float
 ) -> None:
     x = all_ranges()
     actual, true = evaluate(library, name, x), function(x.double())
