@@ -113,6 +113,16 @@ def open_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
+def test_a_worker_s_own_code_comes_with_the_zygote_which_still_has_one_thread(tmp_path: Path) -> None:
+    before = set(proctree.descendants(os.getpid()))
+    with TargetSession(find_interpreter(None, tmp_path)) as session:
+        (zygote,) = set(proctree.descendants(os.getpid())) - before
+        assert proctree.usage(zygote).threads == 1
+        with session.spawn("worker", serve_file=HANDLERS) as child:
+            modules = child.request({"op": "look"}).message["own_modules"]
+        assert "stitch_tools.worker.candidate.serve" in modules
+
+
 def test_children_are_found_with_and_without_the_help_of_the_kernel(tmp_path: Path) -> None:
     with (
         TargetSession(find_interpreter(None, tmp_path)) as session,

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import functools
 import os
 import platform
 from pathlib import Path
@@ -38,6 +39,7 @@ def is_supported() -> bool:
     return os.name == "posix" and platform.system() == "Linux" and platform.machine() == "x86_64"
 
 
+@functools.cache
 def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 

@@ -5,6 +5,7 @@ everything it forked dies with it.
 """
 
 import gc
+import importlib
 import json
 import os
 import platform
@@ -17,6 +18,8 @@ from typing import Any
 from stitch_tools.worker import child, landlock, linux, proctree, sandbox
 from stitch_tools.worker.serving import describe_error
 from stitch_tools.worker.wire import Channel, ChannelClosedError, Frame
+
+_WORKER_MODULE = "stitch_tools.worker.candidate.serve"
 
 
 class Zygote:
@@ -112,6 +115,8 @@ def main(control_fd: int, *, bound: bool) -> int:
     try:
         import torch
 
+        # Every worker would import it anew. It is code alone: nothing runs an operation or starts a thread.
+        importlib.import_module(_WORKER_MODULE)
         linux.become_subreaper()
         linux.set_dumpable(False)
         level, reason = sandbox.strongest_level()
