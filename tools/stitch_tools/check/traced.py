@@ -172,6 +172,7 @@ class WatchedWorker:
                 "layout": expectation.layout,
                 "calls": calls,
                 "seconds": _BLOCK_S,
+                "pytorch_share": self._case.task.contract.pytorch_share,
             }
             fds = (inputs.fds[0], outputs_fd)
             return accepted(

@@ -11,6 +11,7 @@ from stitch_tools.worker.candidate.activity import UNWATCHED, kernels
 from stitch_tools.worker.candidate.activity.gates import Gates
 from stitch_tools.worker.candidate.activity.objects import Belongings
 from stitch_tools.worker.candidate.activity.samples import Attribution, Sampler, Work
+from stitch_tools.worker.candidate.activity.settled import Progress
 from stitch_tools.worker.candidate.native import ProgramError, make_workspace
 from stitch_tools.worker.candidate.state import CandidateState, Outputs
 from stitch_tools.worker.layout import BUFFER
@@ -21,7 +22,10 @@ from stitch_tools.worker.waiting import wait_for_device
 
 _WARM_CALLS = 2
 _ENOUGH_SAMPLES = 150
-_SHORTEST, _LONGEST = 0.3, 6.0  # times the wanted seconds
+_LOOK_SAMPLES = 10  # between two looks at what they show
+_SHORTEST, _LONGEST = 0.1, 6.0  # times the wanted seconds
+_SHORTEST_PERIOD_US, _LONGEST_PERIOD_US = 200, 2000
+_PERIODS_IN_A_CALL = 200
 _BATCH_S = 0.002  # between two looks at samples and clock: they would be sampled, too
 _COUNTED_CALLS = 2
 _CALLS_BETWEEN_WAITS = 50
@@ -51,13 +55,17 @@ class Tracer:
             self._profile = torch.profiler.profile(activities=activities)
             self._profile.start()
 
-    def block(self, state: CandidateState, calls: int, seconds: float) -> None:
-        """`calls` calls on a GPU; on a CPU as many as give enough samples, for about `seconds`."""
+    def block(self, state: CandidateState, calls: int, seconds: float, allowed_share: float) -> None:
+        """`calls` calls on a GPU; on a CPU as many as give enough samples, for about `seconds` at most.
+
+        `allowed_share` of the work may be PyTorch's: whether it is more has to be plain.
+        """
         if self._profile is not None:
             self.calls.append(self._traced_block(scratch_calls(state), calls))
         elif self._sampler is not None:
             repeated = scratch_calls(state, self._sampler.repeat)
-            self.calls.append(self._sampled_block(self._sampler, repeated, seconds))
+            progress = Progress(self.belongings, allowed_share)
+            self.calls.append(self._sampled_block(self._sampler, repeated, progress, seconds))
 
     def watch(self, call: Callable[[], object]) -> None:
         """One call that is watched like the others and not counted: what it writes will be compared."""
@@ -86,28 +94,30 @@ class Tracer:
         rows = [_row(work, None, number) for work, number in found.most_common()]
         return {"rows": rows[:_MAX_ROWS], "samples": sum(found.values()), "blocks": []}
 
-    def _sampled_block(self, sampler: Sampler, call: Calls, seconds: float) -> int:
+    def _sampled_block(self, sampler: Sampler, call: Calls, progress: Progress, seconds: float) -> int:
+        start = time.perf_counter()
         # The threads that a parallel runtime keeps exist after this call, and wait.
         call(1)
-        first, calls, batch = sampler.count, 0, 1
-        start = now = time.perf_counter()
+        now = time.perf_counter()
+        sampler.period_us = period_us(now - start)
+        first, calls, batch, start = sampler.count, 0, 1, now
+        seen, enough = first, False
         sampler.start()
         try:
-            while calls == 0 or self._goes_on(sampler.count - first, now - start, seconds):
+            # On a busy machine threads of a small program do little but wait, which gives no samples.
+            while calls == 0 or now - start < (_SHORTEST if enough else _LONGEST) * seconds:
                 call(batch)
                 calls += batch
                 began, now = now, time.perf_counter()
                 if now - began < _BATCH_S:
                     batch *= 2
+                if sampler.count >= seen + _LOOK_SAMPLES:
+                    progress.add(sampler.plain(seen, seen := sampler.count))
+                    enough = seen - first >= _ENOUGH_SAMPLES or progress.settled
         finally:
             sampler.stop()
         self._ranges.append((first, sampler.count))
         return calls
-
-    def _goes_on(self, samples: int, elapsed: float, wanted: float) -> bool:
-        # On a busy machine threads of a small program do little but wait, which gives no samples.
-        longest = _LONGEST if samples < _ENOUGH_SAMPLES else _SHORTEST
-        return elapsed < longest * wanted
 
     def _traced_block(self, call: Calls, calls: int) -> int:
         call(_WARM_CALLS)
@@ -238,7 +248,7 @@ def activity_run(state: CandidateState, request: Request) -> Reply:
     outputs = state.map_outputs(outputs_fd, layout)
     state.structure = message["structure"]
     buffers = _copied_buffers(state)
-    tracer.block(state, int(message["calls"]), float(message["seconds"]))
+    tracer.block(state, int(message["calls"]), float(message["seconds"]), float(message["pytorch_share"]))
     for target, value in buffers:
         target.copy_(value)
     # A forward that writes to its inputs finds them as they came.
@@ -254,6 +264,14 @@ def activity_end(state: CandidateState, request: Request) -> Reply:
     if tracer is None:
         raise ProgramError("error", "activity_end", "the tracer comes first")
     return _ok(**tracer.finish())
+
+
+def period_us(call_s: float) -> int:
+    """Microseconds between two looks at a program whose call takes so long.
+
+    Many short calls have soon shown what they do. Of a long one all parts are to be seen: slots are few.
+    """
+    return round(min(max(1e6 * call_s / _PERIODS_IN_A_CALL, _SHORTEST_PERIOD_US), _LONGEST_PERIOD_US))
 
 
 def scratch_calls(state: CandidateState, loop: Callable[..., int] | None = None) -> Calls:

@@ -10,9 +10,9 @@ import ctypes
 import mmap
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ from stitch_tools.worker.threads import one_thread
 
 SLOT_BYTES = 32 << 10
 SLOTS = 2048
+_SLOT_WORDS = SLOT_BYTES // 8
 _HEADER_WORDS = 3
 _CHUNK = 128
 _GENERATED = "generated code"
@@ -67,7 +68,10 @@ class Sampler:
         """A C loop over (stitch_forward, handle, arguments, calls), whose status it gives."""
         self.repeat.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64]
         self._fd = memory.create(SLOTS * SLOT_BYTES, "samples")
-        self._period_us = period_us
+        self._memory = mmap.mmap(self._fd, SLOTS * SLOT_BYTES, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+        self._words = memoryview(self._memory).cast("Q")
+        self.period_us = period_us
+        """Time between two looks at the threads, from the next start on."""
         self._waits: set[int] = set()
 
     @property
@@ -95,7 +99,7 @@ class Sampler:
             if objects.is_waiting(mapping.path) and mapping.start not in self._waits:
                 self._waits.add(mapping.start)
                 self._library.stitch_sampler_waits(mapping.start, mapping.end)
-        status = self._library.stitch_sampler_start(self._fd, SLOT_BYTES, SLOTS, self._period_us)
+        status = self._library.stitch_sampler_start(self._fd, SLOT_BYTES, SLOTS, self.period_us)
         if status:
             raise OSError(status, "the sampler did not start")
 
@@ -105,8 +109,14 @@ class Sampler:
 
     def read(self) -> torch.Tensor:
         """The samples as rows of 8-byte words: program counter, thread, bytes of stack, stack."""
-        mapped = mmap.mmap(self._fd, SLOTS * SLOT_BYTES, prot=mmap.PROT_READ | mmap.PROT_WRITE)
-        return torch.frombuffer(mapped, dtype=torch.int64).view(SLOTS, -1)[: self.count]
+        return torch.frombuffer(self._memory, dtype=torch.int64).view(SLOTS, -1)[: self.count]
+
+    def plain(self, first: int, last: int) -> Iterator[list[int]]:
+        """Program counter and stack of the samples [first, last), without an operation of PyTorch's."""
+        for start in range(first * _SLOT_WORDS, last * _SLOT_WORDS, _SLOT_WORDS):
+            counter, _, nbytes, *_ = self._words[start : start + _HEADER_WORDS]
+            stack = start + _HEADER_WORDS
+            yield [counter, *self._words[stack : stack + min(nbytes // 8, _SLOT_WORDS - _HEADER_WORDS)]]
 
 
 @dataclass(frozen=True)
@@ -132,12 +142,17 @@ class _EntryPoints:
     def __init__(self, libraries: Sequence[tuple[ElfFile, int]]) -> None:
         """Each library with what its linked addresses are moved by."""
         self.names: list[str] = []
-        self._tables = [_ExportedFunctions(elf, bias) for elf, bias in libraries]
+        self._libraries = libraries
+
+    @cached_property
+    def _tables(self) -> list["_ExportedFunctions"]:
+        # To read and sort 100,000 functions takes longer than all else; a stack without PyTorch needs none.
+        return [_ExportedFunctions(elf, bias) for elf, bias in self._libraries]
 
     def find(self, words: torch.Tensor) -> torch.Tensor:
         """Index into `names` of the operator that holds each address, -1 for none."""
         found = torch.full_like(words, -1)
-        for table in self._tables:
+        for table in self._tables if len(words) else ():
             functions = table.find(words)
             inside = functions >= 0
             met = functions[inside]
