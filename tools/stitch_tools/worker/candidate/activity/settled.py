@@ -3,6 +3,7 @@
 In plain Python: it runs while samples are taken, and an operator of PyTorch's would be seen as its work.
 """
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
@@ -60,12 +61,13 @@ class Progress:
 
 def is_settled(own: int, copies: int, others: int, allowed_share: float) -> bool:
     """Whether others, had they as much of the work as is allowed, would have been seen more often."""
-    share = min(max(allowed_share, 0.0), 0.5)
-    number = own + copies + others
-    if own < _PLAINLY * number or others > share * number:
+    share, number = min(allowed_share, 0.5), own + copies + others
+    if share <= 0.0 or own < _PLAINLY * number or others > share * number:
         return False
-    chance = seldom = (1.0 - share) ** number
-    for seen in range(others):
-        chance *= (number - seen) / (seen + 1) * share / (1.0 - share)
-        seldom += chance
-    return seldom <= _DOUBT
+    return sum(_chance(seen, number, share) for seen in range(others + 1)) <= _DOUBT
+
+
+def _chance(seen: int, number: int, share: float) -> float:
+    """The binomial probability, by logarithms: a thousand samples leave the range of floats."""
+    ways = math.lgamma(number + 1) - math.lgamma(seen + 1) - math.lgamma(number - seen + 1)
+    return math.exp(ways + seen * math.log(share) + (number - seen) * math.log1p(-share))
