@@ -169,3 +169,30 @@ def test_products_on_a_gpu_add_what_their_library_can_read(tmp_path: Path) -> No
 def test_tables_and_norms_read_views_of_parameters(tmp_path: Path) -> None:
     module, inputs = Others(), [drawn(5, 48), drawn(2, 3, 9, 9), torch.arange(14) % 16]
     agree(Built(made(module, inputs).stitched, module, tmp_path)(inputs), module, inputs)
+
+
+class Kept(Weights):
+    """Views of parameters that calls on a CPU read in another layout."""
+
+    def forward(self, x: torch.Tensor, which: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        even = self.wide[:, ::2]
+        return (
+            functional.linear(x, even, self.bias[:, 1]),
+            torch.relu(functional.linear(x, even)),
+            x @ self.tall[:, ::4],
+            x.expand(4, 5, 48) @ self.heads[:, :, ::2].expand(4, 48, 4),
+            functional.embedding(which, self.table.t()[:, ::2]),
+        )
+
+
+def test_views_of_parameters_are_copied_once_for_all_calls(tmp_path: Path) -> None:
+    module, inputs = Kept(), [drawn(5, 48), torch.arange(14)]
+    made_of = made(module, inputs)
+    assert "copies" not in made_of.source, "nothing is copied in a call"
+    assert made_of.source.count("STITCH_TRY(keep(") == 5, "the same view once"
+    built = Built(made_of.stitched, module, tmp_path)
+    agree(built(inputs), module, inputs)
+    for weight in module.parameters():
+        weight.data.mul_(2)
+    built.native.init([(name, value.detach()) for name, value in module.named_parameters()])
+    agree(built(inputs), module, inputs)

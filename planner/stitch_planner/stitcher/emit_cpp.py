@@ -6,7 +6,7 @@ from functools import lru_cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 
-from stitch_planner.stitcher.call_text import wrapped
+from stitch_planner.stitcher.call_text import braced, wrapped
 from stitch_planner.stitcher.ir import (
     SCALAR_BYTES,
     Argument,
@@ -74,6 +74,7 @@ def emit_cpu(program: KernelProgram, title: str, summary: list[str]) -> dict[str
         call_scratch_bytes=max((call.scratch_bytes for call in calls), default=0),
         thread_scratch=_thread_scratch(program.kernels, struct_of),
         params=[_param(view) for view in program.params],
+        kept=[_kept(buffer) for buffer in program.kept],
         uses_dnnl=any(call.uses_dnnl for call in calls),
         calls=[_member(call) for call in calls],
         written=written,
@@ -172,6 +173,16 @@ def _param(view: View) -> dict[str, str]:
         "source": buffer.source,
         "tensor": _tensor_type(view),
     }
+
+
+def _kept(buffer: Buffer) -> dict[str, str | list[str]]:
+    """A copy of a parameter: its declaration, and the statement that makes it."""
+    window = buffer.window
+    assert window is not None
+    source = _address(window.buffer, window.offset)
+    where = f"{braced(window.shape)}, {braced(window.strides)}"
+    made = f'STITCH_TRY(keep("{buffer.name}", {source}, {where}, &{buffer.name}));'
+    return {"type": MEMORY_TYPES[buffer.dtype], "name": buffer.name, "lines": wrapped(made, BODY_INDENT)}
 
 
 def _declaration(buffer: Buffer, written: tuple[int, ...]) -> str:

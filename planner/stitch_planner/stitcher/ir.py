@@ -38,6 +38,8 @@ class Buffer:
     """Elements of a constant that the reference made itself (role `param`, no `source`)."""
     offset: int = 0
     """Byte offset in the workspace, once `memory.assign_offsets` has run."""
+    window: "View | None" = None
+    """On a parameter, for a dense row-major copy of it that is made at initialisation (role `param`)."""
 
     @property
     def nbytes(self) -> int:
@@ -255,11 +257,13 @@ class KernelProgram:
     outputs: tuple[View, ...]
     """Dense row-major windows in ABI order, roles `output`."""
     params: tuple[View, ...]
-    """Parameters that kernels use, dense."""
+    """Parameters that kernels use, or that `kept` shows, dense."""
     kernels: tuple[Kernel, ...]
     buffers: tuple[Buffer, ...]
     """Every buffer that a kernel touches, each once."""
     workspace_bytes: int = 0
+    kept: tuple[Buffer, ...] = ()
+    """Copies of parameters in another layout, made at initialisation in this order."""
     state: tuple[View, ...] = ()
     """Buffers of the reference that the forward updates in place, in ABI order."""
 

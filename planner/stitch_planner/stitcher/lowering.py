@@ -16,7 +16,7 @@ from stitch_planner.stitcher.ir import (
     View,
     row_major,
 )
-from stitch_planner.stitcher.views import memory_order
+from stitch_planner.stitcher.views import memory_order, permute
 
 
 class UnloweredError(Exception):
@@ -35,6 +35,10 @@ def copy_kernel(name: str, source: View, target: View, what: str) -> PointwiseKe
     return PointwiseKernel(name, f"copies {what} into another layout", (), space, loads, body, stores)
 
 
+Wish = tuple[View, tuple[int, ...]]
+"""A window, and the strides that a copy of it should have."""
+
+
 @dataclass
 class Lowering:
     """State of one lowering: where each value lies, and the kernels so far.
@@ -51,6 +55,10 @@ class Lowering:
     """Values that, stored dense, are an output of the program: no copy is needed at the end."""
     make_copy: Callable[[str, View, View, str], Kernel] = copy_kernel
     """How the target copies a window into another: name, source, target, and what it is for people."""
+    keeps_copies: bool = False
+    """Whether the target copies windows on parameters at initialisation."""
+    kept: dict[Wish, View] = field(default_factory=dict[Wish, View])
+    """Those copies, by what they were wished for."""
 
     def view(self, key: ValueKey) -> View:
         """Where a value lies."""
@@ -120,11 +128,35 @@ class Lowering:
         return found
 
     def copy(self, source: View, strides: tuple[int, ...], name: str, target: View | None = None) -> View:
-        """A copy of `source` with other strides, made by a kernel; into `target` where that is given."""
+        """A copy of `source` with other strides; into `target` where that is given.
+
+        A kernel makes it in each forward; of a parameter it is made at initialisation, where the target can.
+        """
+        kept = self.keep(source, strides, name) if target is None else None
+        if kept is not None:
+            return kept
         goal = target or self.scratch(f"{name}_copy", source.shape, source.dtype, strides=strides)
         if source.numel:
             self.add(self.make_copy(self.unique(f"copy_{name}"), source, goal, name))
         return goal
+
+    def keep(self, source: View, strides: tuple[int, ...], name: str) -> View | None:
+        """A copy of a window on a parameter that is made once, at initialisation; None where it cannot be.
+
+        Parameters change with the next initialisation only.
+        """
+        if not self.keeps_copies or source.buffer.role != "param" or not source.numel:
+            return None
+        order = sorted(range(len(strides)), key=lambda dim: (-strides[dim], dim))
+        window = permute(source, order)
+        copied = View(source.buffer, window.shape, tuple(strides[dim] for dim in order))
+        if not copied.is_dense:
+            return None
+        found = self.kept.get((source, strides))
+        if found is None:
+            buffer = Buffer(self.unique(f"{name}_kept"), source.dtype, source.numel, "param", window=window)
+            found = self.kept[source, strides] = View(buffer, source.shape, strides)
+        return found
 
 
 def _folded(name: str) -> str:

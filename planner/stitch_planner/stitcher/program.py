@@ -31,7 +31,8 @@ def lower_steps(name: str, target: str, graph: Graph, steps: list[Step]) -> Kern
         UnloweredError: a template met what its `refuses` did not foresee.
     """
     index = GraphIndex(graph)
-    lowering = Lowering(index, make_copy=cpu_copy if target == "cpu" else copy_kernel)
+    on_cpu = target == "cpu"
+    lowering = Lowering(index, make_copy=cpu_copy if on_cpu else copy_kernel, keeps_copies=on_cpu)
     inputs = _bind_inputs(lowering, graph)
     outputs = [value_key(out.value) for out in live_outputs(graph.outputs)]
     _reserve_outputs(lowering, outputs)
@@ -113,10 +114,12 @@ def _assemble(
 ) -> KernelProgram:
     kernels = tuple(lowering.kernels)
     used = _used(kernels)
+    kept = _kept(lowering, used)
+    shown = {*used, *(buffer.window.buffer for buffer in kept if buffer.window is not None)}
     params = tuple(
         view
         for key, view in lowering.values.items()
-        if view.buffer.role == "param" and view.buffer in used and key in _inputs_of(lowering)
+        if view.buffer.role == "param" and view.buffer in shown and key in _inputs_of(lowering)
     )
     program = KernelProgram(
         name=name,
@@ -126,8 +129,20 @@ def _assemble(
         params=params,
         kernels=kernels,
         buffers=tuple(used),
+        kept=kept,
     )
     return assign_offsets(replace(program))
+
+
+def _kept(lowering: Lowering, used: list[Buffer]) -> tuple[Buffer, ...]:
+    """The copies of parameters that kernels use, and those that such copies are made from."""
+    wanted = set(used)
+    found: list[Buffer] = []
+    for view in reversed(lowering.kept.values()):
+        if view.buffer in wanted and view.buffer.window is not None:
+            found.append(view.buffer)
+            wanted.add(view.buffer.window.buffer)
+    return tuple(reversed(found))
 
 
 def _inputs_of(lowering: Lowering) -> set[ValueKey]:

@@ -34,6 +34,8 @@ class Gemm(LibraryTemplate):
         weight = lowering.view(product.b)
         if product.b_transposed:
             weight = permute(weight, (1, 0))
+        if weight.offset or _packing(weight) is None:
+            weight = lowering.keep(weight, row_major(weight.shape), product.b[0]) or weight
         if weight.buffer.role == "param" and weight.offset == 0 and _packing(weight) is not None:
             _lower_packed(nodes, product, weight, lowering)
         else:

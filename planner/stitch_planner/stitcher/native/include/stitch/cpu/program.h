@@ -20,6 +20,8 @@
 #include <omp.h>
 #include <string.h>
 
+#include <algorithm>
+#include <initializer_list>
 #include <new>
 #include <string>
 #include <unordered_map>
@@ -146,9 +148,40 @@ class ProgramBase {
     return STITCH_OK;
   }
 
+  // Gives a dense row-major copy of a window on a parameter, which lives as long as the program.
+  template <class T>
+  int32_t keep(const char* name, const T* from, std::initializer_list<int64_t> shape,
+               std::initializer_list<int64_t> strides, const T** data) {
+    int64_t sizes[STITCH_MAX_DIMS] = {1}, steps[STITCH_MAX_DIMS] = {0};
+    if (shape.size() != strides.size() || shape.size() > STITCH_MAX_DIMS) {
+      return fail(STITCH_ERROR, std::string(name) + " has too many dims to be copied");
+    }
+    std::copy(shape.begin(), shape.end(), sizes);
+    std::copy(strides.begin(), strides.end(), steps);
+    int64_t row = 1;  // elements behind one index of the first dim
+    for (size_t dim = 1; dim < shape.size(); ++dim) row *= sizes[dim];
+    Buffer& copy = kept_[name];
+    if (!copy.reserve(static_cast<size_t>(sizes[0] * row) * sizeof(T))) {
+      return fail(STITCH_OUT_OF_MEMORY, std::string("no memory for a copy of ") + name);
+    }
+    T* const kept = static_cast<T*>(copy.data());
+    const int32_t inner = std::max(static_cast<int32_t>(shape.size()), 1) - 1;
+#pragma omp parallel for num_threads(threads)
+    for (int64_t i = 0; i < sizes[0]; ++i) {
+      DLTensor window{};
+      window.data = const_cast<T*>(from + i * steps[0]);
+      window.ndim = inner;
+      window.shape = sizes + 1;
+      window.strides = steps + 1;
+      copy_dense(window, sizeof(T), reinterpret_cast<char*>(kept + i * row));
+    }
+    *data = kept;
+    return STITCH_OK;
+  }
+
  private:
   std::unordered_map<std::string, const DLTensor*> params_;  // during init only
-  std::unordered_map<std::string, Buffer> dense_params_;
+  std::unordered_map<std::string, Buffer> dense_params_, kept_;
 };
 
 // The six functions of the ABI over a program P.
