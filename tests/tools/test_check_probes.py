@@ -325,7 +325,7 @@ import torch
 count = itertools.count()
 class Model(torch.nn.Module):
     def forward(self, x):
-        return x * 2 + STEP * (next(count) % 2)
+        return x * 2 + STEP * (next(count) % 3)
 """
 
 

@@ -173,10 +173,14 @@ def test_the_probe_that_makes_a_task_react_is_what_catches_a_blind_program(room:
     init, forward, inputs, _ = TASKS[DEEP_PERCEPTRON]
     task = room.task(init, forward, inputs)
     blind = _blind(init, forward)
-    caught = room.check(task, blind)
+    caught = room.check(task, blind, structured=False)
     assert caught.status == "incorrect", caught.message
     assert "draw order-1/own-6" in caught.message
-    assert room.check(task, blind, order_one_weights=False).flags == ("weak",)
+    assert room.check(task, blind, order_one_weights=False, structured=False).flags == ("weak",)
+    # Inputs as large as a tower show it under the task's own weights, too.
+    towers = room.check(task, blind, order_one_weights=False)
+    assert towers.status in ("incorrect", "rejected_cheat"), towers.message
+    assert "draw towers" in towers.message
 
 
 def test_a_pass_that_rests_on_insensitive_draws_alone_is_weak(room: Room) -> None:
