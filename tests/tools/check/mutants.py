@@ -330,7 +330,8 @@ def main() -> int:
                 where = f"{result.program}/{result.operator}:{result.line}"
                 print(f"{result.outcome}: {where}: {result.evidence}", file=sys.stderr, flush=True)
     seconds = time.monotonic() - start
-    text = f"{table(results)}\n\n{len(results)} mutants of {len({row.program for row in results})} programs, {seconds:.0f} s\n"
+    programs = len({row.program for row in results})
+    text = f"{table(results)}\n\n{len(results)} mutants of {programs} programs, {seconds:.0f} s\n"
     head = ["# Faults put into correct programs", "", *in_lines(conditions(sys.executable)), "", _WHAT, ""]
     if options.markdown:
         Path(options.markdown).write_text("\n".join([*head, text]), encoding="utf-8")
