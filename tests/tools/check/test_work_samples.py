@@ -2,12 +2,17 @@
 
 import _ctypes
 import ctypes
+import json
+import mmap
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 import torch
 
+from stitch_tools.host_build import build_sampler
 from stitch_tools.worker.candidate.activity import objects
 from stitch_tools.worker.candidate.activity.objects import Belongings
 from stitch_tools.worker.candidate.activity.samples import Attribution, Work
@@ -46,11 +51,11 @@ def attribution() -> Attribution:
     return Attribution(Belongings((MINE,), (), ()))
 
 
-def counted(attribution: Attribution, *samples: tuple[int, ...]) -> Counter[Work]:
+def counted(attribution: Attribution, *samples: tuple[int, ...], on_stack: bool = True) -> Counter[Work]:
     """Of samples with their innermost address first."""
     rows = torch.zeros(len(samples), 8, dtype=torch.int64)
     for row, (leaf, *stack) in zip(rows, samples, strict=True):
-        row[: 3 + len(stack)] = torch.tensor([leaf, 1, 8 * len(stack), *stack])
+        row[: 3 + len(stack)] = torch.tensor([leaf, on_stack, 8 * len(stack), *stack])
     return attribution.count(rows)
 
 
@@ -88,3 +93,52 @@ def test_tensors_that_are_only_made_are_no_work(attribution: Attribution, stack:
 def test_an_operator_s_address_in_the_program_s_own_frame_excuses_nothing(attribution: Attribution) -> None:
     found = counted(attribution, (LEAF, OWN, ALIAS, ALIAS, PYTHON))
     assert {owner for owner, _ in found} == {"pytorch"}
+
+
+def test_data_is_no_caller_of_generated_code() -> None:
+    with mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC) as page:
+        first = ctypes.c_char.from_buffer(page)
+        generated = ctypes.addressof(first)
+        attribution = Attribution(Belongings((MINE,), (), ()))
+        stack = (generated, MM, PYTHON)
+        assert counted(attribution, stack) == {("pytorch", "aten::mm"): 1}
+        assert counted(attribution, stack, on_stack=False) == {("own", "generated code"): 1}
+        del first
+
+
+# Counts down with the stack pointer on data that holds addresses of an operator, or on the stack itself.
+WALK = """
+import ctypes, json, mmap, sys
+import torch
+from stitch_tools.worker.candidate.activity.objects import Belongings
+from stitch_tools.worker.candidate.activity.samples import Attribution, Sampler
+sampler = Sampler(sys.argv[1], period_us=200)
+page = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+#  mov rax, rsp; mov rsp, rdi (or nothing); dec rsi; jnz -5; mov rsp, rax; ret
+page.write(bytes.fromhex("4889e0" + sys.argv[2] + "48ffce75fb4889c4c3"))
+walk = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint64)(
+    ctypes.addressof(ctypes.c_char.from_buffer(page)))
+operator = ctypes.cast(ctypes.CDLL(sys.argv[3])[sys.argv[4]], ctypes.c_void_p).value + 4
+data = (ctypes.c_uint64 * 8192)(*[operator] * 8192)
+sampler.start()
+for _ in range(20):
+    walk(ctypes.addressof(data) + 16384, 20_000_000)
+sampler.stop()
+found = Attribution(Belongings((), (), ())).count(sampler.read())
+owners = {}
+for (owner, name), number in found.items():
+    key = "generated" if name == "generated code" else owner
+    owners[key] = owners.get(key, 0) + number
+print(json.dumps(owners))
+"""
+
+
+@pytest.mark.parametrize(("move", "generated"), [("4889fc", True), ("909090", False)])
+def test_the_sampler_says_where_the_stack_pointer_walks_through_data(move: str, generated: bool) -> None:
+    command = [sys.executable, "-c", WALK, str(build_sampler()), move]
+    operator = [str(LIBRARIES / "libtorch_cpu.so"), MULTIPLY]
+    done = subprocess.run([*command, *operator], capture_output=True, text=True, timeout=120, check=True)
+    found = json.loads(done.stdout)
+    assert found.get("pytorch", 0) == 0
+    assert sum(found.values()) > 10
+    assert (found.get("generated", 0) > 0.9 * sum(found.values())) is generated

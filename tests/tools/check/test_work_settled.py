@@ -34,7 +34,7 @@ def test_nothing_is_settled_about_a_program_that_hardly_works_itself() -> None:
 def settles(*samples: tuple[int, ...]) -> bool:
     """Whether many of these samples settle it."""
     progress = Progress(Belongings((MINE,), (), ()), 0.1)
-    progress.add(list(samples) * 100)
+    progress.add([(True, counter, stack) for counter, *stack in samples] * 100)
     return progress.settled
 
 

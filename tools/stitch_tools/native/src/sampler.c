@@ -25,14 +25,16 @@
 #define MOST_THREADS 256
 #define HANDLER_STACK_BYTES (64 << 10)
 #define MOST_WAITS 16
+#define STACK_BYTES (8 << 20)  /* a thread's frames lie no farther below where it was met first, */
+#define ABOVE_BYTES (16 << 10) /* and no farther above: there may be anything */
 #define REGISTERING_MS 200 /* on a busy machine a thread answers late */
 #define EXPORT __attribute__((visibility("default")))
 
 typedef struct {
   uint64_t program_counter;
-  uint64_t thread;
+  uint64_t on_stack; /* whether the stack pointer points into the thread's stack */
   uint64_t stack_bytes;
-} Sample; /* the stack follows, from the stack pointer upwards */
+} Sample; /* what lies there follows, from the stack pointer upwards */
 
 static int memory_fd = -1;
 static uint64_t slot_bytes, slot_count;
@@ -49,6 +51,7 @@ static uint64_t starting_stack_end;
  * overwrite it. So each thread gets a stack for the handler before the work begins, while it waits. */
 static char handler_stacks[MOST_THREADS][HANDLER_STACK_BYTES] __attribute__((aligned(64)));
 static long followed[MOST_THREADS];
+static uint64_t first_met[MOST_THREADS]; /* the stack pointer when the thread was met first */
 static int followed_count;
 static atomic_int registering; /* 1 + the place in `followed` that the next signal fills; 0: none */
 static atomic_long registering_thread;
@@ -58,6 +61,7 @@ static void follow_thread(ucontext_t* context, int place) {
   context->uc_stack.ss_sp = handler_stacks[place];
   context->uc_stack.ss_size = HANDLER_STACK_BYTES;
   context->uc_stack.ss_flags = 0;
+  first_met[place] = (uint64_t)context->uc_mcontext.gregs[REG_RSP];
   atomic_store(&registering, 0);
 }
 
@@ -77,6 +81,14 @@ static size_t stack_bytes(long thread, uint64_t pointer) {
   const size_t most = slot_bytes - sizeof(Sample);
   if (thread != starting_thread || pointer >= starting_stack_end) return most;
   return starting_stack_end - pointer < most ? starting_stack_end - pointer : most;
+}
+
+/* A library's generated code may walk through its data with the stack pointer: no callers lie there. */
+static int is_on_stack(long thread, uint64_t pointer) {
+  for (int i = 0; i < followed_count; ++i)
+    if (followed[i] == thread)
+      return first_met[i] - STACK_BYTES <= pointer && pointer < first_met[i] + ABOVE_BYTES;
+  return 0;
 }
 
 /* Copies through the kernel: a stack that ends before the slot is full gives a short write, not a fault. */
@@ -103,7 +115,8 @@ static void take_sample(int signal_number, siginfo_t* info, void* context) {
   const off_t start = (off_t)(slot * slot_bytes);
   const ssize_t copied =
       pwrite(memory_fd, (const void*)pointer, stack_bytes(thread, pointer), start + (off_t)sizeof(Sample));
-  const Sample sample = {(uint64_t)registers[REG_RIP], (uint64_t)thread, copied > 0 ? (uint64_t)copied : 0};
+  const Sample sample = {(uint64_t)registers[REG_RIP], (uint64_t)is_on_stack(thread, pointer),
+                         copied > 0 ? (uint64_t)copied : 0};
   (void)!pwrite(memory_fd, &sample, sizeof sample, start);
   errno = saved;
 }

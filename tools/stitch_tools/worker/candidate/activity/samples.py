@@ -2,7 +2,8 @@
 
 A sample is a program counter and the stack above it. Code of the program's own binary is its own work. Code
 of a library, of the C library, or generated code belongs to whoever called it: the innermost return address
-on the stack that lies in the program, in PyTorch or in a library decides. Under PyTorch the ATen operator
+on the stack that lies in the program, in PyTorch or in a library decides. Generated code that walks through
+its data with the stack pointer has no caller. Under PyTorch the ATen operator
 that was called is named, not those that it calls; what only makes or views tensors is no work.
 """
 
@@ -108,15 +109,19 @@ class Sampler:
         self._library.stitch_sampler_stop()
 
     def read(self) -> torch.Tensor:
-        """The samples as rows of 8-byte words: program counter, thread, bytes of stack, stack."""
+        """The samples as rows of 8-byte words: program counter, on_stack, bytes of stack, stack.
+
+        `on_stack` is 0 where the stack pointer pointed elsewhere: then what follows may be data.
+        """
         return torch.frombuffer(self._memory, dtype=torch.int64).view(SLOTS, -1)[: self.count]
 
-    def plain(self, first: int, last: int) -> Iterator[list[int]]:
-        """Program counter and stack of the samples [first, last), without an operation of PyTorch's."""
+    def plain(self, first: int, last: int) -> Iterator[tuple[bool, int, memoryview]]:
+        """on_stack, program counter and stack of the samples [first, last); no operation of PyTorch's."""
         for start in range(first * _SLOT_WORDS, last * _SLOT_WORDS, _SLOT_WORDS):
-            counter, _, nbytes, *_ = self._words[start : start + _HEADER_WORDS]
+            counter, on_stack, nbytes, *_ = self._words[start : start + _HEADER_WORDS]
             stack = start + _HEADER_WORDS
-            yield [counter, *self._words[stack : stack + min(nbytes // 8, _SLOT_WORDS - _HEADER_WORDS)]]
+            words = self._words[stack : stack + min(nbytes // 8, _SLOT_WORDS - _HEADER_WORDS)]
+            yield bool(on_stack), counter, words
 
 
 @dataclass(frozen=True)
@@ -255,6 +260,9 @@ class Attribution:
         words = torch.where(torch.arange(words.shape[1]) < held, words, 0)
         places, owners, operators = self._identify(words)
         for row in range(len(chunk)):
+            if int(owners[row, 0]) == objects.UNNAMED and not chunk[row, 1]:
+                callerless[_GENERATED] += 1
+                continue
             work = self._judge(words[row], places[row], owners[row], operators[row])
             if work[0] == "callerless":
                 callerless[work[1]] += 1

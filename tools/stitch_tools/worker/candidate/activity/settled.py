@@ -36,12 +36,12 @@ class Progress:
         self._owners = [objects.owner_of(mapping.path, belongings) for mapping in mappings]
         self._own = self._copies = self._others = 0
 
-    def add(self, samples: Iterable[Sequence[int]]) -> None:
-        """Count these, each a program counter and the words above the stack pointer."""
-        for counter, *stack in samples:
+    def add(self, samples: Iterable[tuple[bool, int, Sequence[int]]]) -> None:
+        """Count these: whether the stack pointer points into the stack, program counter, words above it."""
+        for on_stack, counter, stack in samples:
             leaf = owner = self._owner(counter)
             if leaf in _CALLED:
-                callers = map(self._owner, stack[:_MOST_WORDS])
+                callers = map(self._owner, stack[:_MOST_WORDS] if on_stack or leaf != objects.UNNAMED else ())
                 owner = next((found for found in callers if found in objects.NAMED), objects.NOBODY)
             if owner == objects.OWN or (owner == objects.BRIDGE and leaf != owner):
                 self._copies += leaf == objects.LIBC
