@@ -19,7 +19,7 @@ from stitch_tools.worker.sandbox import mapped_data_bytes
 SHARE_OF_FREE = 0.7
 WIDE_FACTOR = 3
 """fp64 copies of everything that one call touches, and the temporaries of widening."""
-_PLENTY = 8
+_PLENTY = 4
 """How many times what an oracle needs has to be free before freed memory is kept."""
 ResultT = TypeVar("ResultT")
 
