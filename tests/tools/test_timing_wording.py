@@ -1,12 +1,15 @@
 """Why a timing decides nothing is said with its own figures."""
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from stitch_tools.models import Ratio
 from stitch_tools.models.verdict import BenchOutcome
-from stitch_tools.timing.wording import explain
+from stitch_tools.timing.blocks import Series, Visit
+from stitch_tools.timing.seats import Seat
+from stitch_tools.timing.wording import explain, timing_of
 
 
 def ratio(low: float, high: float, outcome: BenchOutcome = "inconclusive") -> Ratio:
@@ -46,3 +49,14 @@ def test_a_quick_run_with_too_few_rounds_is_told_of_a_whole_one() -> None:
 
 def test_a_verdict_needs_no_words() -> None:
     assert explain(ratio(1.25, 1.31, "faster"), rounds=12, noise=0.07, quick=True) == ""
+
+
+@pytest.mark.parametrize(("slope_s", "measured_us"), [(2e-6, 2.0), (-2e-6, None), (0.0, None)])
+def test_a_time_below_nothing_is_none(slope_s: float, measured_us: float | None) -> None:
+    seat = cast("Seat", SimpleNamespace(name="eager", note=""))
+    visit = Visit((slope_s,) * 3, (3e-6,) * 3, (2e-3,), (1e-3,), 3e-6)
+    timing = timing_of(seat, Series([visit] * 4))
+    assert timing.latency_us == pytest.approx(1000.0)
+    assert timing.throughput_us == (None if measured_us is None else pytest.approx(measured_us))
+    assert ("the throughput is not measured" in timing.note) == (measured_us is None)
+    assert (timing.throughput_spread_us is None) == (measured_us is None)

@@ -21,12 +21,16 @@ def timing_of(seat: Seat, series: Series) -> Timing:
     is_hidden = latency_s <= 0.0
     if is_hidden:
         notes.append("one call takes less than a go varies by: its latency is not measured")
+    throughput_s = series.throughput_s()
+    is_drowned = throughput_s <= 0.0
+    if is_drowned:
+        notes.append("others took more time than the calls: the throughput is not measured")
     return Timing(
         name=seat.name,
         latency_us=None if is_hidden else _us(latency_s),
         latency_spread_us=None if is_hidden else _us(series.latency_spread_s()),
-        throughput_us=_us(series.throughput_s()),
-        throughput_spread_us=_us(series.throughput_spread_s()),
+        throughput_us=None if is_drowned else _us(throughput_s),
+        throughput_spread_us=None if is_drowned else _us(series.throughput_spread_s()),
         n=series.blocks,
         note="; ".join(note for note in notes if note),
     )

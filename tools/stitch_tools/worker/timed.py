@@ -181,7 +181,8 @@ def graphed_program(program: NativeProgram, draw: Sequence[torch.Tensor]) -> Cal
         RuntimeError: its forward cannot be captured after all.
     """
     planned = program.plan(draw)
-    device = draw[0].device
+    # A task's forward may take no tensors.
+    device = draw[0].device if draw else torch.device("cuda", torch.cuda.current_device())
     outputs = [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in planned.outputs]
     workspace = make_workspace(planned.workspace_bytes, device)
 

@@ -27,7 +27,7 @@
 #define MOST_WAITS 16
 #define STACK_BYTES (8 << 20)  /* a thread's frames lie no farther below where it was met first, */
 #define ABOVE_BYTES (16 << 10) /* and no farther above: there may be anything */
-#define REGISTERING_MS 200 /* on a busy machine a thread answers late */
+#define REGISTERING_MS 200     /* on a busy machine a thread answers late */
 #define EXPORT __attribute__((visibility("default")))
 
 typedef struct {
