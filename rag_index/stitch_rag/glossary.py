@@ -1,5 +1,6 @@
 """Sentences of our own for symbols that headers declare without a word, and how people ask for a symbol."""
 
+import itertools
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,9 +34,13 @@ def glossary_text() -> str:
     return (package_files("stitch_rag") / "glossary.toml").read_text(encoding="utf-8")
 
 
-def phrases_text() -> str:
-    """The packaged file of phrases."""
-    return (package_files("stitch_rag") / "phrases.toml").read_text(encoding="utf-8")
+def phrase_texts() -> list[str]:
+    """The packaged files of phrases, by name."""
+    folder = package_files("stitch_rag") / "phrases"
+    files = sorted(
+        (path for path in folder.iterdir() if path.name.endswith(".toml")), key=lambda row: row.name
+    )
+    return [path.read_text(encoding="utf-8") for path in files]
 
 
 def explained(chunks: Iterable[Chunk]) -> list[Chunk]:
@@ -83,7 +88,7 @@ def _filled(says: str, match: re.Match[str], glossary: _Glossary) -> str:
 def _phrases() -> Mapping[str, tuple[str, ...]]:
     """Name to phrases."""
     found: dict[str, tuple[str, ...]] = {}
-    for names, said in tomllib.loads(phrases_text()).items():
+    for names, said in itertools.chain.from_iterable(tomllib.loads(text).items() for text in phrase_texts()):
         for name in names.split():
             found[name] = (*found.get(name, ()), *_SEPARATOR.split(said))
     return found

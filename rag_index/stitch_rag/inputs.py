@@ -13,7 +13,7 @@ from stitch_rag.diagnostics import message_chunks, messages_text
 from stitch_rag.docstrings import Target, read_docstrings
 from stitch_rag.extract.declarations import declarations
 from stitch_rag.extract.merge import Place, header_chunks
-from stitch_rag.glossary import explained
+from stitch_rag.glossary import explained, phrase_texts
 from stitch_rag.language import language_chunks, language_text
 from stitch_rag.notes import load_notes, note_chunks, packaged_notes
 from stitch_rag.pages import Page, page_chunks, stored_pages
@@ -122,13 +122,13 @@ def code_hash() -> str:
         "runtime_errors.py",
         "docstring_reader.py",
         "glossary.toml",
-        "phrases.toml",
         "sources.py",
         "inputs.py",
         "pages.py",
     ):
         path = package / name
         parts.append(path.read_text(encoding="utf-8") if path.is_file() else "")
+    parts += phrase_texts()
     for path in sorted((package / "extract").iterdir(), key=lambda path: path.name):
         if path.name.endswith(".py"):
             parts.append(path.read_text(encoding="utf-8"))

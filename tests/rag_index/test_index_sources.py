@@ -1,5 +1,6 @@
 """Docstrings, the runtime's messages, compilers' messages, and our sentences for undocumented symbols."""
 
+import itertools
 import json
 import sys
 import tomllib
@@ -8,7 +9,7 @@ from pathlib import Path
 from stitch_rag.chunks import Chunk
 from stitch_rag.diagnostics import message_chunks
 from stitch_rag.docstrings import Target, docstring_chunks, read_docstrings
-from stitch_rag.glossary import explained, phrases_text
+from stitch_rag.glossary import explained, phrase_texts
 from stitch_rag.inputs import docstring_input, error_input
 from stitch_rag.language import language_chunks
 from stitch_rag.runtime_errors import find_runtime, read_errors
@@ -74,7 +75,8 @@ def test_how_people_ask_leads_to_a_symbol_and_is_never_shown() -> None:
 
 
 def test_phrases_of_several_lines_add_up_and_each_way_to_ask_is_one() -> None:
-    lines = [said for key, said in tomllib.loads(phrases_text()).items() if "tiled_partition" in key.split()]
+    rows = itertools.chain.from_iterable(tomllib.loads(text).items() for text in phrase_texts())
+    lines = [said for key, said in rows if "tiled_partition" in key.split()]
     (found,) = explained([bare("tiled_partition")])
     assert len(lines) >= 2
     assert len(found.asked) >= sum(said.count(", ") + 1 for said in lines) - 1

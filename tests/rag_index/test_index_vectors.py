@@ -47,12 +47,13 @@ def test_another_text_of_an_entry_has_another_vector() -> None:
     assert not worth_embedding(Chunk("x", "macro", "cudart", "1"))
 
 
-def test_each_way_to_ask_for_a_note_has_a_vector_of_its_own_and_those_for_a_symbol_share_one() -> None:
+def test_each_way_to_ask_has_a_vector_of_its_own() -> None:
     asked = ("boxes fall down", "the rack is full")
     note = Chunk("Stack boxes", "note", "notes", None, brief="There are boxes.", asked=asked)
     symbol = Chunk("cudaStackBox", "function", "cudart", "1", brief="Stacks a box.", asked=asked)
-    assert embedded_texts(note)[1:] == ["Stack boxes", "There are boxes.", *asked]
-    assert embedded_texts(symbol)[1:] == ["boxes fall down, the rack is full"]
+    assert embedded_texts(note)[1:] == [*asked, "Stack boxes", "There are boxes."]
+    assert embedded_texts(symbol)[1:] == [*asked]
+    assert worth_embedding(Chunk("x", "macro", "cudart", "1", asked=asked))
 
 
 def test_a_child_that_cannot_start_is_not_ready_and_answers_nothing(tmp_path: Path) -> None:

@@ -13,19 +13,17 @@ _LONGEST = 350
 _BATCH = 512
 _LEFT_OUT = frozenset(("cupti", "cute", "cutlass", "nvvm"))
 """Libraries whose entries are found by name only: they would be half of the vectors and drown the rest."""
-_ASKED_SINGLY = frozenset(("note", "diagnostic"))
-"""Kinds that people describe by symptoms: each way to ask has a vector of its own."""
+_SAID_SINGLY = frozenset(("note", "diagnostic"))
+"""Kinds whose text is long: their first sentence has a vector of its own."""
 
 
 def embedded_texts(chunk: Chunk) -> list[str]:
-    """What is embedded of an entry: name in words with the beginning of what it says, and how people ask."""
+    """What is embedded of an entry: name in words with the beginning of what it says, and each way to ask."""
     words = " ".join(part for name in identifiers(chunk.symbol) for part in parts(name))
     title = chunk.symbol if chunk.kind in ("note", "section", "diagnostic") else words
-    texts = [f"{title}: {chunk.brief} {chunk.keywords} {chunk.text}"]
-    if chunk.kind in _ASKED_SINGLY:
-        texts += [chunk.symbol, chunk.brief, *chunk.asked]
-    elif chunk.asked:
-        texts.append(", ".join(chunk.asked))
+    texts = [f"{title}: {chunk.brief} {chunk.keywords} {chunk.text}", *chunk.asked]
+    if chunk.kind in _SAID_SINGLY:
+        texts += [chunk.symbol, chunk.brief]
     return list(dict.fromkeys(text[:_LONGEST] for text in texts))
 
 
@@ -36,7 +34,7 @@ def vectors_of(chunk: Chunk) -> dict[str, str]:
 
 def worth_embedding(chunk: Chunk) -> bool:
     """Whether meaning can find this entry: it says something."""
-    return bool(chunk.brief) and chunk.library not in _LEFT_OUT
+    return bool(chunk.brief or chunk.asked) and chunk.library not in _LEFT_OUT
 
 
 def wanted_vectors(store: IndexStore) -> Iterator[tuple[str, str, int]]:
