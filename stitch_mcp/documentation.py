@@ -9,6 +9,7 @@ from stitch_rag.evaluate import DEPTH, Evaluation, evaluate, read_questions
 from stitch_rag.pages import add_pages
 from stitch_rag.place import IndexPlace
 from stitch_rag.reader import Reader
+from stitch_rag.vectors.client import START_S
 from stitch_tools.errors import EnvironmentMissingError
 from stitch_tools.processes.interpreter import find_interpreter
 
@@ -34,9 +35,13 @@ def add(config: Config, origin: str, progress: Progress) -> tuple[list[str], Bui
 
 
 def evaluate_search(config: Config, questions: Path) -> Evaluation:
-    """How well this user's index answers a file of questions; errors as in `read_questions`."""
+    """How well this user's index answers a file of questions, with vectors where there are any.
+
+    Raises:
+        UsageError: as `read_questions`.
+    """
     rows = read_questions(questions)
-    reader = open_reader(config)
+    reader = open_reader(config, wait_for_vectors_s=START_S)
     reader.search("warm up")
     found = evaluate(rows, lambda question: reader.search(question, count=DEPTH))
     reader.close()

@@ -32,7 +32,6 @@ class Weights(Fact):
     synonym: float
     named_share: float
     low_coverage: float
-    open_coverage: float
     fewest_words: int
     score: Mapping[str, float]
     kind: Mapping[str, float]

@@ -67,8 +67,8 @@ def search(
         max_tokens: bound on the hits' size, at about four characters a token.
         filters: what a hit must be.
         mode: how the store came about, for the result; `fused` where meaning was asked and answered.
-        similar_meaning: gives similarity of meaning by chunk number, from vectors; asked only where the
-            words of the best hit leave much of the question open.
+        similar_meaning: gives similarity of meaning by chunk number, from vectors; asked for questions
+            of several plain words.
         notices: what the caller already knows the reader should know.
 
     Raises:
@@ -82,7 +82,7 @@ def search(
     names = named(store, question)
     found = evidence(store, question, names, weights, filters)
     ranked = _ranked(store, found, weights)
-    if similar_meaning is not None and _leaves_open(ranked, question, weights):
+    if similar_meaning is not None and profits_from_meaning(question, weights):
         dense = similar_meaning()
         if dense:
             mode = "fused"
@@ -104,11 +104,9 @@ def search(
     )
 
 
-def _leaves_open(ranked: Sequence[Candidate], question: Question, weights: Weights) -> bool:
-    """Whether meaning may find more: a question of several plain words, of which the best hit lacks some."""
-    if len(question.words) < weights.fewest_words or question.named_share >= weights.named_share:
-        return False
-    return not ranked or ranked[0].coverage < weights.open_coverage
+def profits_from_meaning(question: Question, weights: Weights) -> bool:
+    """Whether meaning may find more: a question of several plain words, and not a name."""
+    return len(question.words) >= weights.fewest_words and question.named_share < weights.named_share
 
 
 def candidates(

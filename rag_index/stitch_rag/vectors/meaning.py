@@ -6,7 +6,7 @@ from stitch_rag.store import IndexStore
 from stitch_rag.vectors.client import VectorChild
 from stitch_rag.vectors.model import find_model
 
-NEAREST = 80
+NEAREST = 200
 """Vectors that are looked at for a question; an entry may have several."""
 
 
