@@ -37,13 +37,17 @@ def reader(toolkit: Root, place: IndexPlace) -> Iterator[Reader]:
         ("put a box on the shelf without waiting", "shelfPutBoxAsync"),
         ("no room left", "shelfFull"),
         ("extent: width and depth of a box", "shelfExtent"),
-        ("sum over a crowd of threads", "CrowdSum"),
     ],
 )
 def test_the_first_hit_is_the_one(reader: Reader, query: str, symbol: str) -> None:
     found = reader.search(query)
     assert found.hits[0].symbol == symbol
     assert found.mode == "lexical"
+
+
+def test_a_class_and_its_method_that_do_the_same_come_before_the_rest(reader: Reader) -> None:
+    found = [hit.symbol for hit in reader.search("sum over a crowd of threads").hits[:2]]
+    assert sorted(found) == ["CrowdSum", "CrowdSum::Sum"]
 
 
 def test_a_hit_says_where_it_comes_from(reader: Reader) -> None:
