@@ -74,7 +74,17 @@ def shared_program(folder: Path) -> Path:
     return compile_library(folder, "program", SHARED_PROGRAM, str(runtime), "-Wl,-z,now,-z,relro")
 
 
-@pytest.mark.parametrize("make", [static_program, shared_program])
+def shared_program_of_cuda_13(folder: Path) -> Path:
+    """`<<<...>>>` calls the shared runtime by another name there."""
+    other = "-DcudaLaunchKernel=__cudaLaunchKernel"
+    runtime = compile_library(folder, "runtime", SHARED_RUNTIME, other)
+    return compile_library(folder, "program", SHARED_PROGRAM, other, str(runtime))
+
+
+MAKERS = [static_program, shared_program, shared_program_of_cuda_13]
+
+
+@pytest.mark.parametrize("make", MAKERS)
 def test_gates_count_launches_and_let_them_pass(make: Callable[[Path], Path], tmp_path: Path) -> None:
     path = make(tmp_path)
     library = ctypes.CDLL(str(path))
@@ -85,7 +95,7 @@ def test_gates_count_launches_and_let_them_pass(make: Callable[[Path], Path], tm
     assert gates.counts()["cudaLaunchKernel"] == 2
 
 
-@pytest.mark.parametrize("make", [static_program, shared_program])
+@pytest.mark.parametrize("make", MAKERS)
 def test_shut_gates_launch_nothing_and_say_success(make: Callable[[Path], Path], tmp_path: Path) -> None:
     path = make(tmp_path)
     library = ctypes.CDLL(str(path))

@@ -79,13 +79,15 @@ class SharedMemory:
         try:
             if not self._function:
                 self._load()
-            for size in _SIZES:
-                self._fill(size or self._attributes[_SHARED_OF_BLOCK], stream)
+            self._fill_all(stream)
+            # Streams of the program's own do not wait for this one.
+            wait_for_device()
+            # Another process' kernels may have come in while the device was idle; behind work that is still
+            # queued they come in only between time slices.
+            self._fill_all(stream)
         except OSError as error:
             # After a fault of the program's every call fails; its own next one says so better.
             self.reason = str(error)
-            return
-        wait_for_device()
 
     def _load(self) -> None:
         module, device = ctypes.c_void_p(), ctypes.c_int()
@@ -100,6 +102,10 @@ class SharedMemory:
         most = ctypes.c_int(self._attributes[_SHARED_OF_BLOCK])
         self._call("cuFuncSetAttribute", function, ctypes.c_int(_DYNAMIC_SHARED), most)
         self._function = function
+
+    def _fill_all(self, stream: int) -> None:
+        for size in _SIZES:
+            self._fill(size or self._attributes[_SHARED_OF_BLOCK], stream)
 
     def _fill(self, size: int, stream: int) -> None:
         room = self._attributes[_SHARED_OF_MULTIPROCESSOR] // (size + _RESERVED)

@@ -20,6 +20,9 @@ from stitch_tools.worker.elf import SHT_SYMTAB, ElfFile, open_elf
 _RUNTIME = ("cudaLaunchKernel", "cudaLaunchKernelExC", "cudaLaunchCooperativeKernel", "cudaGraphLaunch")
 _DRIVER = ("cuLaunchKernel", "cuLaunchKernelEx", "cuLaunchCooperativeKernel", "cuGraphLaunch")
 LAUNCHES = frozenset((*_RUNTIME, *(f"{name}_ptsz" for name in _RUNTIME), *_DRIVER))
+_OF_NVCC = frozenset(("__cudaLaunchKernel", "__cudaLaunchKernel_ptsz"))
+"""What `<<<...>>>` calls since CUDA 13. Where the runtime is linked in, that jumps to the launch function
+itself, which has its gate; of a shared runtime's this is all that the program's own binary names."""
 
 _GATE_BYTES = 64
 _FAR_JUMP = b"\xff\x25\x00\x00\x00\x00"  # jmp to the address that follows
@@ -69,7 +72,8 @@ class Gates:
     ) -> tuple[list[tuple[str, int]], list[tuple[str, int, int]]]:
         """Loader slots (name, address), and call sites (name, address, target)."""
         bias = mapping.base - elf.shift(mapping.offset)
-        slots = [(name, bias + place) for name, place in elf.imports(LAUNCHES)]
+        imports = elf.imports(LAUNCHES | _OF_NVCC)
+        slots = [(name.removeprefix("__"), bias + place) for name, place in imports]
         functions = {
             bias + symbol.address: symbol.name
             for symbol in elf.symbols(SHT_SYMTAB)
