@@ -151,9 +151,10 @@ class Lens:
         found = self.found(known)
         return sum([found.get(place, 0.0) for place in self._telling]) / 2
 
-    def asked(self, ways: Sequence[Sequence[str]]) -> tuple[frozenset[str], float, float]:
-        """Of the ways in which people ask for an entry: known stems, the best coverage, the best likeness."""
-        covered = alike = 0.0
+    def asked(self, ways: Sequence[Sequence[str]]) -> tuple[frozenset[str], float, float, float]:
+        """Of the ways in which people ask for an entry: known stems, and the best coverage, likeness and
+        `together`."""
+        covered = alike = together = 0.0
         every: frozenset[str] = frozenset()
         for said in ways:
             if self._known.isdisjoint(said):
@@ -169,7 +170,9 @@ class Lens:
                 squares += (self._weights[place] * value) ** 2
             squares += _OTHER_WORD**2 * (len(stems) - len(known))
             alike = max(alike, product / (self._length * (math.sqrt(squares) + _SMOOTHING)))
-        return every, covered, alike
+            if len(known) > 1:
+                together = max(together, self.together(said))
+        return every, covered, alike, together
 
     def together(self, stems: Sequence[str]) -> float:
         """Share of the question's neighbouring words that stand together in a text, too."""
@@ -206,7 +209,7 @@ def features(evidence: Evidence, lens: Lens, row: Outline, weights: Weights) -> 
     """What the score adds up, by name; `ranking.toml` says what each means."""
     question = evidence.question
     in_name, in_brief = lens.known(row.name_words), lens.known(row.brief_words)
-    in_asked, covered, alike = lens.asked(row.asked)
+    in_asked, covered, alike, together = lens.asked(row.asked)
     both = in_name | in_brief | in_asked
     own = [stem for stem in symbol_stems(row.symbol) if stem not in _PREFIXES]
     hits = sum([stem in in_name for stem in own])
@@ -224,7 +227,7 @@ def features(evidence: Evidence, lens: Lens, row: Outline, weights: Weights) -> 
         "text": lens.covered(both | lens.known(row.text_words)),
         "asked": covered,
         "likeness": alike,
-        "together": max(map(lens.together, (row.brief_words, own, *row.asked))),
+        "together": max(together, lens.together(row.brief_words), lens.together(own)),
         "precision": lens.precision(own),
         "rarest": lens.rarest(both),
         "surplus": math.log1p(len(own) - hits),

@@ -29,6 +29,7 @@ class Weights(Fact):
     columns: tuple[float, ...]
     candidates: int
     telling: float
+    looked_through: float
     synonym: float
     named_share: float
     low_coverage: float

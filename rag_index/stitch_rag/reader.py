@@ -47,7 +47,7 @@ class Reader:
             max_tokens=max_tokens,
             filters=filters,
             mode="lexical" if indexed else "notes",
-            similar_meaning=partial(self._meaning.similar, store, query) if indexed else None,
+            ask_meaning=partial(self._meaning.ask, store, query) if indexed else None,
             notices=() if indexed else (HOW_TO_BUILD,),
         )
         return found.model_copy(update={"duration_ms": round((time.perf_counter() - started) * 1e3, 2)})

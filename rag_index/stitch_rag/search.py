@@ -23,6 +23,8 @@ _UNKNOWN = 0.5
 """What a word counts that no entry holds, of the rarest."""
 _FEW = 300
 """Entries that are looked through in no time."""
+_ALWAYS = 2
+"""Words that are searched for, however common."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ def search(
     max_tokens: int = DEFAULT_TOKENS,
     filters: Filters | None = None,
     mode: SearchMode = "lexical",
-    similar_meaning: Callable[[], Mapping[int, float]] | None = None,
+    ask_meaning: Callable[[], Callable[[], Mapping[int, float]]] | None = None,
     notices: Sequence[str] = (),
 ) -> SearchResult:
     """The best hits for `query` from an open index.
@@ -67,8 +69,8 @@ def search(
         max_tokens: bound on the hits' size, at about four characters a token.
         filters: what a hit must be.
         mode: how the store came about, for the result; `fused` where meaning was asked and answered.
-        similar_meaning: gives similarity of meaning by chunk number, from vectors; asked for questions
-            of several plain words.
+        ask_meaning: asks vectors, for questions of several plain words; what it returns waits for
+            similarity of meaning by chunk number, and is called once.
         notices: what the caller already knows the reader should know.
 
     Raises:
@@ -79,16 +81,16 @@ def search(
     _check(count, max_tokens, filters)
     weights = load_weights()
     question = read_question(query)
+    ask = ask_meaning if profits_from_meaning(question, weights) else None
+    similar_meaning = ask() if ask else dict[int, float]
     names = named(store, question)
     found = evidence(store, question, names, weights, filters)
     ranked = _ranked(store, found, weights)
-    if similar_meaning is not None and profits_from_meaning(question, weights):
-        dense = similar_meaning()
-        if dense:
-            mode = "fused"
-            known = {row.outline.number for row in ranked}
-            others = store.outlines([number for number in dense if number not in known])
-            ranked = with_meaning(ranked, replace(found, dense=dense), others, weights)
+    if dense := similar_meaning():
+        mode = "fused"
+        known = {row.outline.number for row in ranked}
+        others = store.outlines([number for number in dense if number not in known])
+        ranked = with_meaning(ranked, replace(found, dense=dense), others, weights)
     absent = _absent_version(store, filters, [row.outline for row in ranked])
     kept = [row for row in ranked if filters.admits(row.outline)]
     hits, left_out = shorten(_hits(store, folded(kept)[:count]), max_tokens)
@@ -138,10 +140,7 @@ def evidence(
     total = store.count()
     counts = store.frequencies(question.stems)
     idf = {word.stem: word.weight * _rarity(word, counts, total) for word in question.words}
-    # What every eighth entry says finds nothing, and takes most of the time.
-    most = max(_FEW, total * weights.telling)
-    telling = [stem for stem, count in counts.items() if 0 < count <= most]
-    if stems := telling or list(counts):
+    if stems := _searched(counts, total, weights):
         # Every word is quoted, so that no syntax gets through.
         expression = " OR ".join(f'"{stem}"' for stem in stems)
         # Names and first sentences alone, too: long texts hold many of the words by chance.
@@ -150,6 +149,24 @@ def evidence(
         short = dict(store.match(short_expression, *limits))
         full = dict(store.match(expression, *limits))
     return Evidence(question, idf, short, full, {}, names.exact, names.similar)
+
+
+def _searched(counts: Mapping[str, int], total: int, weights: Weights) -> list[str]:
+    """The words that are searched for, the rarest first; the others are only compared.
+
+    What every eighth entry says finds nothing, and takes most of the time; so do the commonest of many words.
+    """
+    most = max(_FEW, total * weights.telling)
+    telling = [stem for stem, count in counts.items() if 0 < count <= most] or list(counts)
+    telling.sort(key=lambda stem: counts[stem])
+    left = max(_FEW, total * weights.looked_through)
+    return [
+        stem
+        for place, (stem, seen) in enumerate(
+            zip(telling, itertools.accumulate(counts[stem] for stem in telling), strict=True)
+        )
+        if place < _ALWAYS or seen <= left
+    ]
 
 
 def _rarity(word: Word, counts: Mapping[str, int], total: int) -> float:

@@ -6,6 +6,7 @@ import select
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ class VectorChild:
                 each other, 480 ms instead of 60.
         """
         self._rest = b""
-        self._ready = False
+        self._ready = self._owed = False
         command = [sys.executable, "-m", "stitch_rag.vectors.child", model.kind, model.place, model.name]
         folder.mkdir(parents=True, exist_ok=True)
         self._process = subprocess.Popen(
@@ -69,8 +70,17 @@ class VectorChild:
 
     def query(self, text: str, count: int) -> dict[str, float] | None:
         """Similarity (up to 1) by id of the nearest texts; None where the child does not answer."""
-        answer = self._ask({"query": text, "count": count}, _QUERY_S)
-        return None if answer is None else {str(name): float(value) for name, value in answer["hits"]}
+        return self.begin_query(text, count)()
+
+    def begin_query(self, text: str, count: int) -> Callable[[], dict[str, float] | None]:
+        """Ask, and leave the child to it. What comes back waits for the answer, as `query` does, once."""
+        sent = self._send({"query": text, "count": count})
+
+        def answered() -> dict[str, float] | None:
+            answer = self._answer(_QUERY_S) if sent else None
+            return None if answer is None else {str(name): float(value) for name, value in answer["hits"]}
+
+        return answered
 
     def ids(self) -> set[str] | None:
         """The ids that are stored."""
@@ -94,15 +104,25 @@ class VectorChild:
                 pipe.close()
 
     def _ask(self, request: dict[str, Any], limit_s: float) -> dict[str, Any] | None:
+        return self._answer(limit_s) if self._send(request) else None
+
+    def _send(self, request: dict[str, Any]) -> bool:
+        if self._owed:
+            self._answer(_QUERY_S)  # of a question that was given up: it must not be taken for the next one's
         pipe = self._process.stdin
         if pipe is None or not self.ready():
-            return None
+            return False
         try:
             pipe.write(json.dumps(request).encode("utf-8") + b"\n")
             pipe.flush()
         except OSError:
-            return None
+            return False
+        self._owed = True
+        return True
+
+    def _answer(self, limit_s: float) -> dict[str, Any] | None:
         answer = self._read(limit_s)
+        self._owed = False
         if answer is None:
             self._process.kill()  # late answers would be taken for those of the next question
         return None if answer is None or "error" in answer else answer

@@ -1,5 +1,7 @@
 """Similarity of meaning for one reader, and the child process that knows it."""
 
+from collections.abc import Callable, Mapping
+
 from stitch_rag.place import IndexPlace
 from stitch_rag.question import LONGEST_QUESTION
 from stitch_rag.store import IndexStore
@@ -19,20 +21,18 @@ class Meaning:
         self._child: VectorChild | None = None
         self._absent = False
 
-    def similar(self, store: IndexStore, query: str) -> dict[int, float]:
-        """Similarity by chunk number, the nearest first; empty where there are no vectors, or not yet."""
-        if self._absent:
-            return {}
-        child = self._running()
+    def ask(self, store: IndexStore, query: str) -> Callable[[], dict[int, float]]:
+        """Begin to look for what is similar; the child works while the words are looked up.
+
+        Returns:
+            what waits for the answer, to be called once before the next question: similarity by chunk
+            number, the nearest first; empty where there are no vectors, or not yet.
+        """
+        child = None if self._absent else self._running()
         if child is None or not child.ready(wait_s=self._wait_s):
-            return {}
-        found = child.query(query[:LONGEST_QUESTION], NEAREST) or {}
-        numbers = store.by_vector(list(found))
-        similar: dict[int, float] = {}
-        for name, value in found.items():  # the nearest first
-            if name in numbers:
-                similar.setdefault(numbers[name], max(0.0, value))
-        return similar
+            return dict
+        answered = child.begin_query(query[:LONGEST_QUESTION], NEAREST)
+        return lambda: _by_number(store, answered() or {})
 
     def close(self) -> None:
         """End the child process, if there is one."""
@@ -52,3 +52,12 @@ class Meaning:
             return None
         self._child = VectorChild(model, self._place.vectors)
         return self._child
+
+
+def _by_number(store: IndexStore, found: Mapping[str, float]) -> dict[int, float]:
+    numbers = store.by_vector(list(found))
+    similar: dict[int, float] = {}
+    for name, value in found.items():  # the nearest first
+        if name in numbers:
+            similar.setdefault(numbers[name], max(0.0, value))
+    return similar
