@@ -152,8 +152,7 @@ class Lens:
         return sum([found.get(place, 0.0) for place in self._telling]) / 2
 
     def asked(self, ways: Sequence[Sequence[str]]) -> tuple[frozenset[str], float, float, float]:
-        """Of the ways in which people ask for an entry: known stems, and the best coverage, likeness and
-        `together`."""
+        """Of the ways in which people ask: known stems, and the best coverage, likeness and `together`."""
         covered = alike = together = 0.0
         every: frozenset[str] = frozenset()
         for said in ways:

@@ -1,5 +1,6 @@
 """Blocks, visits and rounds on contestants with a simulated clock: who is woken when, and what is counted."""
 
+import itertools
 import random
 from pathlib import Path
 
@@ -158,8 +159,8 @@ def test_a_block_in_which_time_was_stolen_is_repeated() -> None:
     contestant = Simulated("program", 1e-3)
     contestant.resume()
     pace = calibrate(contestant, Rules())
-    # Singles quiet, first block stolen from, then quiet again.
-    ticks = iter([0, 0, 0, 1, *[1] * 20])
+    # The visit begins; singles quiet, first block stolen from, then quiet again.
+    ticks = iter([0, 0, 0, 0, 1, *[1] * 20])
     seen = visit(contestant, pace, Rules(), lambda: Snapshot(0.0, next(ticks), None))
     assert (seen.repeats, seen.disturbed, seen.clean, len(seen.slopes_s)) == (1, 0, True, 3)
 
@@ -272,6 +273,17 @@ def test_a_visit_whose_calls_take_far_longer_than_at_first_ends() -> None:
     with pytest.raises(ContestantFailedError, match="more than 20 times as long"):
         visit(contestant, pace, Rules(slack_s=-60.0), quiet)
     assert not contestant.running
+
+
+def test_a_visit_that_others_hold_up_goes_on_and_counts_as_disturbed() -> None:
+    contestant = Simulated("program", 20e-6)
+    contestant.resume()
+    pace = calibrate(contestant, Rules())
+    # A task waits for a CPU for a tenth of the time, and ever longer.
+    moments = (Snapshot(second, 0, int(second * 1e5)) for second in itertools.count(0.0, 1.0))
+    seen = visit(contestant, pace, Rules(slack_s=-60.0), lambda: next(moments))
+    assert not seen.clean
+    assert (seen.disturbed, seen.repeats) == (Rules().blocks_per_visit, 0)
 
 
 class PutsOff(Simulated):

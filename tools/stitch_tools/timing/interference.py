@@ -70,6 +70,12 @@ def was_disturbed(before: Snapshot, after: Snapshot) -> bool:
     return _rise(before.waited_us, after.waited_us) > WAITING_SHARE * wall_us
 
 
+def was_held_up(before: Snapshot, after: Snapshot) -> bool:
+    """Whether others took so much of a longer time that a program can be far slower without any fault."""
+    shares = steal_share(before, after), waited_share(before, after)
+    return any(share is not None and share > WAITING_SHARE for share in shares)
+
+
 def steal_share(before: Snapshot, after: Snapshot) -> float | None:
     """Share of all CPUs' time that the hypervisor took between the two."""
     wall_s = after.at_s - before.at_s
