@@ -41,22 +41,27 @@ std::vector<float> transposed(const std::vector<float>& matrix, int outputs) {
 
 template <int kIn, int kOut>
 void apply(const Linear& layer, const float (*x)[kIn], float (*y)[kOut]) {
-  for (int r = 0; r < kRows; ++r) std::memcpy(y[r], layer.bias.data(), sizeof(y[r]));
-  for (int k = 0; k < kIn; ++k) {
-    const float* weight = layer.weight.data() + k * kOut;
-    for (int r = 0; r < kRows; ++r) {
-      const float value = x[r][k];
+  constexpr int kColumns = kOut < 16 ? kOut : 16;
+  for (int first = 0; first < kOut; first += kColumns) {
+    float sums[kRows][kColumns];
+    for (int r = 0; r < kRows; ++r) std::memcpy(sums[r], layer.bias.data() + first, sizeof(sums[r]));
+    for (int k = 0; k < kIn; ++k) {
+      const float* weight = layer.weight.data() + k * kOut + first;
+      for (int r = 0; r < kRows; ++r) {
+        const float value = x[r][k];
 #pragma omp simd
-      for (int j = 0; j < kOut; ++j) y[r][j] += value * weight[j];
+        for (int j = 0; j < kColumns; ++j) sums[r][j] += value * weight[j];
+      }
     }
+    for (int r = 0; r < kRows; ++r) std::memcpy(y[r] + first, sums[r], sizeof(sums[r]));
   }
 }
 
 // e^x for x <= 0 within two units in the last place: 2^n by the exponent's bits, the rest by a polynomial.
 inline float exp_of_negative(float x) {
-  const float scaled = std::fmax(x, -87.0f) * 1.44269504f;
-  const float whole = std::floor(scaled + 0.5f);
-  const float rest = (scaled - whole) * 0.693147181f;
+  const float scaled = (x < -87.0f ? -87.0f : x) * 1.44269504f;
+  const int32_t whole = static_cast<int32_t>(scaled - 0.5f);  // to the nearest, as scaled <= 0
+  const float rest = (scaled - static_cast<float>(whole)) * 0.693147181f;
   float sum = 1.0f / 720.0f;
   sum = sum * rest + 1.0f / 120.0f;
   sum = sum * rest + 1.0f / 24.0f;
@@ -64,7 +69,7 @@ inline float exp_of_negative(float x) {
   sum = sum * rest + 0.5f;
   sum = sum * rest + 1.0f;
   sum = sum * rest + 1.0f;
-  const int32_t bits = (static_cast<int32_t>(whole) + 127) << 23;
+  const int32_t bits = (whole + 127) << 23;
   float power;
   std::memcpy(&power, &bits, sizeof(power));
   return sum * power;
