@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import stat
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -118,13 +119,18 @@ def config_text(client: Client, start: Launch, before: str = "") -> str:
 def write_config(client: Client, start: Launch, path: Path) -> bool:
     """Whether the client's file had to be changed to hold our entry; False where it held just this.
 
+    A file that is there keeps its permissions, since other servers' entries may hold secrets. One of the
+    user's own that is a link stays one; a link in the workspace, which may have come with it, is replaced.
+
     Raises:
         UsageError: the file that is there cannot be read.
         StoreError: it cannot be written.
     """
     try:
-        before = read_small(path).decode("utf-8") if path.exists() else ""
-    except (OSError, UnicodeDecodeError) as error:
+        place = path if client.base == "workspace" else path.resolve()
+        mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
+        before = read_small(path).decode("utf-8") if mode is not None else ""
+    except (OSError, RuntimeError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UsageError(
             f"cannot read {path}: {reason}",
@@ -133,7 +139,7 @@ def write_config(client: Client, start: Launch, path: Path) -> bool:
     after = config_text(client, start, before)
     if after == before:
         return False
-    write_atomically(path, after.encode("utf-8"))
+    write_atomically(place, after.encode("utf-8"), mode=mode)
     return True
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 import subprocess
 import sys
 import tomllib
@@ -152,3 +153,35 @@ def test_a_host_without_a_folder_is_refused(home: Path, place: str) -> None:
 def test_an_unknown_client_is_told_with_those_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["init", "emacs", "--json"]) == 2
     assert "claude-code" in json.loads(capsys.readouterr().out)["error"]["hint"]
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o644, 0o664])
+def test_a_configuration_keeps_its_permissions(home: Path, mode: int) -> None:
+    path = home / ".mcp.json"
+    path.write_text(json.dumps({"mcpServers": {"other": {"env": {"API_KEY": "secret"}}}}), encoding="utf-8")
+    path.chmod(mode)
+    assert main(["init", "claude-code", "--write", "--workspace", str(home)]) == 0
+    assert NAME in path.read_text(encoding="utf-8")
+    assert stat.S_IMODE(path.stat().st_mode) == mode
+
+
+def test_a_link_to_the_users_own_configuration_stays_one(home: Path) -> None:
+    kept = home / "dotfiles" / "codex.toml"
+    kept.parent.mkdir()
+    kept.write_text("model = 'x'\n", encoding="utf-8")
+    path = config_path(find_client("codex"), home)
+    path.parent.mkdir(parents=True)
+    path.symlink_to(kept)
+    assert main(["init", "codex", "--write", "--workspace", str(home)]) == 0
+    assert path.is_symlink()
+    assert entry_of("codex", kept.read_text(encoding="utf-8"))["args"]
+
+
+def test_a_link_that_came_with_the_workspace_is_not_written_through(home: Path) -> None:
+    outside = home / "outside.json"
+    outside.write_text("{}", encoding="utf-8")
+    workspace = home / "workspace"
+    workspace.mkdir()
+    (workspace / ".mcp.json").symlink_to(outside)
+    assert main(["init", "claude-code", "--write", "--workspace", str(workspace)]) == 0
+    assert outside.read_text(encoding="utf-8") == "{}"

@@ -45,8 +45,16 @@ def storing(path: Path, option: PlaceOption = "--workspace") -> Generator[None]:
         raise StoreError(f"cannot write {path}: {error.strerror or error}", hint=hint) from error
 
 
-def write_atomically(path: Path, data: bytes, option: PlaceOption = "--workspace") -> None:
-    """Write `data` to `path` so that after a crash the file is whole or not there; `option` as in `storing`.
+def write_atomically(
+    path: Path, data: bytes, option: PlaceOption = "--workspace", mode: int | None = None
+) -> None:
+    """Write `data` to `path` so that after a crash the file is whole or not there.
+
+    Args:
+        path: the file; a link there is replaced.
+        data: its content.
+        option: as in `storing`.
+        mode: its permissions; None: what the umask leaves.
 
     Raises:
         StoreError: the folder cannot be written (full, read-only, no permission).
@@ -55,8 +63,12 @@ def write_atomically(path: Path, data: bytes, option: PlaceOption = "--workspace
         path.parent.mkdir(parents=True, exist_ok=True)
         # Not mkstemp, which would keep the file from everybody else, whatever the umask says.
         name = path.parent / f".tmp-{secrets.token_hex(8)}"
-        handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        # At no moment is it open to more than `mode` says.
+        handle = os.open(name, flags, 0o666 if mode is None else mode)
         try:
+            if mode is not None:
+                name.chmod(mode)  # the umask may have taken from it
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
                 file.flush()
