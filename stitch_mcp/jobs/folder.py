@@ -54,9 +54,12 @@ class JobFolder:
         return False
 
     def write_request(self, request: JobRequest) -> None:
-        """Keep the request; a second call with the same one changes nothing."""
-        if not (self.path / "request.json").exists():
-            write_atomically(self.path / "request.json", request.canonical_json())
+        """Keep the request; a second call with the same one changes nothing, but mends a damaged file."""
+        data, path = request.canonical_json(), self.path / "request.json"
+        with contextlib.suppress(OSError):
+            if path.read_bytes() == data:
+                return
+        write_atomically(path, data)
 
     def write_state(self, state: JobState) -> None:
         """Replace the state. Only the lock's holder may."""

@@ -74,7 +74,7 @@ class Supervisor:
         self.reap()
         folder = JobFolder(self.jobs, request.job_id)
         folder.write_request(request)
-        before = self.find(request.job_id)
+        before = self._begun(request.job_id)
         if before is not None and (
             before.status == "working" or (before.status == "completed" and not rerun)
         ):
@@ -137,7 +137,7 @@ class Supervisor:
             try:
                 lock.acquire(wait_s=_PROBE_S)
             except LockedError:
-                state = self.find(folder.job_id)
+                state = self._begun(folder.job_id)
                 if state is not None and state.status == "working":
                     return False
             else:
@@ -216,6 +216,13 @@ class Supervisor:
         """The state of a job, None where it never was started."""
         folder = JobFolder(self.jobs, job_id)
         return folder.state() if (folder.path / "state.json").exists() else None
+
+    def _begun(self, job_id: str) -> JobState | None:
+        """The state of a job that is to be started, None where there is none or it is damaged."""
+        try:
+            return self.find(job_id)
+        except StoreError:
+            return None  # A new attempt writes it anew.
 
     def view(self, job_id: str) -> JobState:
         """The state of a job.

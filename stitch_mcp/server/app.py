@@ -6,7 +6,7 @@ The SDK's low-level server is used on purpose: schemas, refusals and sizes are o
 import json
 import logging
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
@@ -208,7 +208,7 @@ class _Served:
     async def list_tasks(self, context: Context, params: types.PaginatedRequestParams) -> dict[str, Any]:
         del params
         _need_core_tasks(context)
-        states = [await self._job(job_id) for job_id in self._room.supervisor.recent()]
+        states = await anyio.to_thread.run_sync(_recent, self._room)
         return {"tasks": [core_tasks.view(state) for state in states]}
 
     async def get_task(self, context: Context, params: TaskParams) -> dict[str, Any]:
@@ -339,6 +339,15 @@ def _request(tool: Tool, params: types.CallToolRequestParams) -> Request:
         return tool.request.model_validate(params.arguments or {})
     except ValidationError as error:
         raise explain_arguments(tool, error) from error
+
+
+def _recent(room: Room) -> list[JobState]:
+    """States of the newest jobs, without those that cannot be read, such as another version's."""
+    found: list[JobState] = []
+    for job_id in room.supervisor.recent():
+        with suppress(StitchError):
+            found.append(room.supervisor.view(job_id))
+    return found
 
 
 def _need_core_tasks(context: Context) -> None:

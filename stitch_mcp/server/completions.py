@@ -1,6 +1,9 @@
 """Completions: ids of this workspace, targets, reference files."""
 
+from contextlib import suppress
+
 from stitch_mcp.server.room import Room
+from stitch_tools.errors import StoreError
 
 MOST = 100
 _TARGETS = ("cpu", "cuda", "cuda:sm_80", "cuda:sm_89", "cuda:sm_90", "cuda:sm_100", "cuda:sm_120")
@@ -29,7 +32,8 @@ def _programs(room: Room) -> list[str]:
 
     found: list[str] = []
     for run_id in reversed(room.workspace.run_ids()[-MOST:]):
-        state = read_state(room.workspace.runs_folder / run_id)
-        if state.program is not None:
-            found.append(state.program.program_id[:16])
+        with suppress(StoreError):  # One damaged run does not hide the others.
+            state = read_state(room.workspace.runs_folder / run_id)
+            if state.program is not None:
+                found.append(state.program.program_id[:16])
     return list(dict.fromkeys(found))

@@ -199,3 +199,16 @@ def test_a_state_that_says_working_is_not_believed(room: Room) -> None:
     lie = JobState(job_id=state.job_id, tool="compile_program", status="working", pid=os.getpid())
     folder.write_bytes(lie.canonical_json())
     until(lambda: room.supervisor.view(state.job_id).status == "interrupted")
+
+
+@pytest.mark.parametrize("name", ["state.json", "request.json"])
+def test_a_job_whose_file_is_damaged_begins_anew_with_the_next_call(room: Room, name: str) -> None:
+    request = request_of(room, BROKEN)
+    job_id = room.supervisor.start(request).job_id
+    assert room.supervisor.wait(job_id, 60).status == "completed"
+    path = room.supervisor.jobs / job_id / name
+    path.write_bytes(b'{"job_id": ')
+    room.supervisor.start(request, rerun=True)
+    done = room.supervisor.wait(job_id, 60)
+    assert done.status == "completed", done.message
+    assert JobFolder(room.supervisor.jobs, job_id).request() == request

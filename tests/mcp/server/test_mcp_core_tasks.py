@@ -80,3 +80,14 @@ def test_an_older_protocol_has_no_tasks(workspace: Path) -> None:
         result = ask(wire, "tools/call", call("compile_program", {"files": BROKEN}))
         assert result["structuredContent"]["ok"] is False
         assert refused(wire, "tasks/list", {})["code"] == types.METHOD_NOT_FOUND
+
+
+def test_a_task_that_cannot_be_read_does_not_hide_the_others(workspace: Path) -> None:
+    with wired(workspace, VERSION) as wire:
+        begun = ask(wire, "tools/call", call("compile_program", {"files": BROKEN}))["task"]["taskId"]
+        ask(wire, "tasks/result", {"taskId": begun})
+        damaged = workspace / ".stitch" / "jobs" / ("0" * 16)
+        damaged.mkdir()
+        (damaged / "state.json").write_text('{"of": "another version"}', encoding="utf-8")
+        assert [task["taskId"] for task in ask(wire, "tasks/list", {})["tasks"]] == [begun]
+        assert "damaged" in refused(wire, "tasks/get", {"taskId": "0" * 16})["message"]

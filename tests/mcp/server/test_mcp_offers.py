@@ -85,3 +85,14 @@ async def test_ids_targets_and_references_are_completed(room: Room, run: tuple[s
         assert await completed(prompt, "reference", "mod") == ["model.py"]
         artifact = ResourceTemplateReference(uri="stitch://artifact/{id}")
         assert await completed(artifact, "id", program_id[:4]) == [program_id[:16]]
+
+
+async def test_a_damaged_run_does_not_hide_the_programs_of_others(room: Room, run: tuple[str, str]) -> None:
+    _, program_id = run
+    damaged = room.workspace.runs_folder / "20990101T000000.000-model-00000000"
+    damaged.mkdir()
+    (damaged / "events.jsonl").write_text("no event\n{}\n", encoding="utf-8")
+    artifact = ResourceTemplateReference(uri="stitch://artifact/{id}")
+    async with Client(build_server(room)) as client:
+        found = await client.complete(artifact, {"name": "id", "value": program_id[:4]})
+    assert found.completion.values == [program_id[:16]]
