@@ -71,13 +71,13 @@ class Room:
         """The workspace's folder, links followed."""
         return self.config.workspace.resolve()
 
-    def refuse_links(self) -> None:
-        """Nothing; what we write into `.stitch` stays in the workspace.
+    def refuse_links(self, folder: Path | None = None) -> None:
+        """Nothing; what we write into `.stitch`, or into a folder of it, stays in the workspace.
 
         Raises:
             UsageError: a link there leads out, which may have come with a repository.
         """
-        for path in _links(self.workspace.folder):
+        for path in _links(folder or self.workspace.folder):
             try:
                 found = path.resolve()
             except (OSError, RuntimeError):

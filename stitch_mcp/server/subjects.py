@@ -1,6 +1,7 @@
 """What a call is about: paths, inline files and ids turned into content in the store. Runs none of it."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -85,11 +86,13 @@ def _subject(room: Room, request: Request) -> Subject:
 
 def _run_folder(room: Room, run_id: str) -> Path:
     try:
-        return room.workspace.run_folder(run_id)
+        folder = room.workspace.run_folder(run_id)
     except UsageError as error:
         here = room.workspace.run_ids()[-3:]
         hint = f"the newest here: {', '.join(reversed(here))}" if here else "open one with analyze_reference"
         raise UsageError(error.message, hint=hint) from error
+    room.refuse_links(folder)
+    return folder
 
 
 def keep_program(room: Room, program: Program) -> str:
@@ -106,10 +109,12 @@ def _keep_program_of_run(room: Room, program_id: str) -> None:
     if room.workspace.store.path(program_id).exists():
         return
     for run_id in room.workspace.run_ids():
-        state = read_state(room.workspace.runs_folder / run_id)
-        if state.program and state.program.program_id == program_id:
-            keep_program(room, room.workspace.store.get_fact(state.program.program, Program))
-            return
+        # One damaged run does not hide the others.
+        with suppress(StoreError):
+            state = read_state(room.workspace.runs_folder / run_id)
+            if state.program and state.program.program_id == program_id:
+                keep_program(room, room.workspace.store.get_fact(state.program.program, Program))
+                return
     raise StoreError(f"program {program_id[:16]} is not in the store", hint="pass its files again")
 
 

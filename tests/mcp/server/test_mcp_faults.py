@@ -20,7 +20,7 @@ from stitch_mcp.server.app import build_server
 from stitch_mcp.server.room import MAX_INLINE_BYTES, Room
 from stitch_mcp.server.subjects import job_request
 from stitch_mcp.server.tools import find_tool
-from stitch_tools.errors import TaskError
+from stitch_tools.errors import TaskError, UsageError
 from stitch_tools.worker.proctree import descendants
 from tests.mcp.server.conftest import PROGRAM, SLOW_TO_COMPILE, until
 from tests.mcp.server.test_job_supervisor import compiling, running
@@ -113,6 +113,19 @@ def test_a_link_beside_a_reference_may_lead_out_where_no_import_goes(workspace: 
     (workspace / "helper.py").symlink_to("/etc/passwd")
     with pytest.raises(TaskError, match=r"helper\.py"):
         job_request(room, tool, request)
+
+
+def test_a_run_whose_log_is_a_link_out_of_the_workspace_is_not_written_to(
+    workspace: Path, room: Room, tmp_path: Path
+) -> None:
+    outside = tmp_path / "outside"
+    outside.write_text("mine", encoding="utf-8")
+    folder = workspace / ".stitch" / "runs" / "20260101T000000.000-model-00000000"
+    folder.mkdir(parents=True)
+    (folder / "events.jsonl").symlink_to(outside)
+    tool = find_tool("make_plan")
+    with pytest.raises(UsageError, match="leads out of the workspace"):
+        job_request(room, tool, tool.request.model_validate({"run_id": folder.name}))
 
 
 async def test_two_servers_over_one_workspace_share_a_job(workspace: Path) -> None:
