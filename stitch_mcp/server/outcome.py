@@ -39,6 +39,7 @@ def tool_answer(room: Room, state: JobState) -> Answer:
 def job_answer(room: Room, state: JobState) -> JobAnswer:
     """The job's state as get_job tells it."""
     result: dict[str, Any] | None = None
+    artifact: str | None = None
     steps = _next(room, state)
     if state.status == "completed" and state.result is not None:
         hidden = ("status", "next_steps", *find_tool(state.tool).answer.DETAILS)
@@ -47,7 +48,8 @@ def job_answer(room: Room, state: JobState) -> JobAnswer:
             for name, value in state.result.items()
             if name not in hidden and value not in ("", [], {})
         }
-        steps = tool_answer(room, state).next_steps
+        told = tool_answer(room, state)
+        steps, artifact = told.next_steps, told.artifact
     return JobAnswer(
         status=state.status,
         message=_message(room, state),
@@ -55,6 +57,7 @@ def job_answer(room: Room, state: JobState) -> JobAnswer:
         run_id=state.run_id,
         tool=state.tool,
         progress=state.progress if state.status == "working" else None,
+        artifact=artifact,
         result=result,
         next_steps=steps,
     )

@@ -38,6 +38,13 @@ class Work:
             raise UsageError("no run is named", hint="give `run_id` from analyze_reference")
         return self.subject.run_id
 
+    @property
+    def place(self) -> dict[str, str]:
+        """What the next call names to be about the same: the run, or the reference; empty without both."""
+        if self.subject.run_id:
+            return {"run_id": self.subject.run_id}
+        return {"reference": self.subject.task_id[:16]} if self.subject.task_id else {}
+
     @cached_property
     def task(self) -> Task:
         """The task that the request is about.

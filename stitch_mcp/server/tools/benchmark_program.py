@@ -71,7 +71,7 @@ def benchmark(request: BenchmarkProgram, work: Work) -> BenchAnswer:
         ),
         device=bench.device,
         threads=bench.threads,
-        next_steps=_next(run_id, named, program.main, bench),
+        next_steps=_next(work, named, bench),
     )
 
 
@@ -97,18 +97,20 @@ def _time(row: Timing, bench: Bench) -> str:
     return f"{row.name}: {found:.2f}{spread} ({bench.figure.removesuffix('_us')})"
 
 
-def _next(run_id: str | None, named: str, main: str, bench: Bench) -> tuple[NextStep, ...]:
-    if not run_id:
-        return ()
+def _next(work: Work, named: str, bench: Bench) -> tuple[NextStep, ...]:
     certify = NextStep(
         tool="certify_program",
-        arguments={"run_id": run_id, "program": named},
+        arguments={**work.place, "program": named},
         why="write the certificate of this result",
     )
+    kept = "; the accepted one stays in the run"
+    if not work.subject.run_id:
+        kept, why = "", "open a run: what is checked and timed in it can be certified"
+        certify = NextStep(tool="analyze_reference", arguments=work.place, why=why)
     faster = NextStep(
         tool="compile_program",
-        arguments={"run_id": run_id, "files": {main: "A FASTER SOURCE"}},
-        why="try another program; the accepted one stays in the run",
+        arguments={**work.place, "files": {work.program.main: "A FASTER SOURCE"}},
+        why=f"try another program{kept}",
     )
     if bench.rejected:
         return (faster,)

@@ -112,7 +112,7 @@ def _wrong(draw: DrawResult) -> str:
 
 
 def _next(work: Work, checked: Check) -> tuple[NextStep, ...]:
-    where = {"run_id": work.subject.run_id} if work.subject.run_id else {"reference": work.task.task_id[:16]}
+    where = work.place
     same = {**where, "program": work.program.program_id[:16]}
     if checked.status == "accepted":
         return (NextStep(tool="benchmark_program", arguments=same, why="see whether it is faster"),)

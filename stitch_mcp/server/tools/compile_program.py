@@ -8,6 +8,8 @@ from stitch_mcp.server.work import Work
 from stitch_tools.models import Build, Diagnostic, KernelResources, Program
 
 _MOST_MESSAGES = 12
+_ANY = {"reference": "PATH.py"}
+"""Stands for the reference where the call named none."""
 
 
 class CompileProgram(NamesProgram, Detailed):
@@ -48,17 +50,16 @@ def compile_program(request: CompileProgram, work: Work) -> BuildAnswer:
         with joined(desk.workspace, run_id) as run:
             record_build(run, program, build)
     named = program.program_id[:16]
-    where = {"run_id": run_id} if run_id else {}
+    where = work.place
     if build is None:
-        check = NextStep(
-            tool="check_program", arguments={**where, "program": named}, why="see whether it is right"
-        )
+        arguments = {**(where or _ANY), "program": named}
+        check = NextStep(tool="check_program", arguments=arguments, why="see whether it is right")
         return BuildAnswer(
             message="a Python program builds itself when it is loaded: check it",
             run_id=run_id,
             program_id=named,
             ok=True,
-            next_steps=(check,) if run_id else (),
+            next_steps=(check,),
         )
     return BuildAnswer(
         message=_message(build),
@@ -104,8 +105,7 @@ def _message(build: Build) -> str:
 
 def _next(build: Build, where: dict[str, str], program: Program) -> tuple[NextStep, ...]:
     if build.ok:
-        place = where or {"reference": "PATH.py"}
-        arguments = {**place, "program": program.program_id[:16]}
+        arguments = {**(where or _ANY), "program": program.program_id[:16]}
         return (NextStep(tool="check_program", arguments=arguments, why="see whether it computes the same"),)
     arguments = {**where, "files": {program.main: "MENDED SOURCE"}}
     mend = NextStep(tool="compile_program", arguments=arguments, why="mend what `diagnostics` names")

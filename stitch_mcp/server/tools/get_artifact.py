@@ -4,12 +4,14 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from stitch_mcp.server.artifacts import find_artifact
+from stitch_mcp.server.artifacts import Artifact, find_artifact
 from stitch_mcp.server.render import blot_text
 from stitch_mcp.server.room import Room
 from stitch_mcp.server.tool import Answer, NextStep, Request, Tool
 
 PAGE_CHARS = 6000
+_ROW_CHARS = 4
+"""What JSON puts around a row of a list."""
 
 
 class GetArtifact(Request):
@@ -20,7 +22,7 @@ class GetArtifact(Request):
     path: str = ""
     """File of a program, task or run. Left out: its files are listed."""
     offset: int = Field(default=0, ge=0)
-    """Character to start at."""
+    """Character (in a list of files: file) to start at."""
 
 
 class ArtifactAnswer(Answer):
@@ -32,7 +34,7 @@ class ArtifactAnswer(Answer):
     files: tuple[str, ...] = ()
     text: str | None = None
     size: int | None = None
-    """Characters in all."""
+    """Characters or files in all."""
     next_offset: int | None = None
 
 
@@ -40,21 +42,43 @@ def reply(request: GetArtifact, room: Room) -> ArtifactAnswer:
     """One page of an artifact."""
     found = find_artifact(room, request.id, request.path)
     if found.text is None:
-        return ArtifactAnswer(message=f"{found.kind} {request.id}", kind=found.kind, files=found.files)
+        return _listed(request, found)
     # Before it is cut into pages: half a secret would be known by nobody.
     text = blot_text(found.text)
     end = min(len(text), request.offset + PAGE_CHARS)
     more = end < len(text)
-    arguments = request.model_dump(exclude_defaults=True) | {"offset": end}
-    step = NextStep(tool="get_artifact", arguments=arguments, why="the next page")
     return ArtifactAnswer(
         message=f"characters {request.offset} to {end} of {len(text)}",
         kind=found.kind,
         text=text[request.offset : end],
         size=len(text),
         next_offset=end if more else None,
-        next_steps=(step,) if more else (),
+        next_steps=_page_at(request, end) if more else (),
     )
+
+
+def _listed(request: GetArtifact, found: Artifact) -> ArtifactAnswer:
+    """One page of a list of files."""
+    end, left = request.offset, PAGE_CHARS
+    for row in found.files[request.offset :]:
+        left -= len(row) + _ROW_CHARS
+        if left < 0 and end > request.offset:
+            break
+        end += 1
+    more = end < len(found.files)
+    return ArtifactAnswer(
+        message=f"{found.kind} {request.id}" + (f", files {request.offset} to {end}" if more else ""),
+        kind=found.kind,
+        files=found.files[request.offset : end],
+        size=len(found.files),
+        next_offset=end if more else None,
+        next_steps=_page_at(request, end) if more else (),
+    )
+
+
+def _page_at(request: GetArtifact, offset: int) -> tuple[NextStep, ...]:
+    arguments = request.model_dump(exclude_defaults=True) | {"offset": offset}
+    return (NextStep(tool="get_artifact", arguments=arguments, why="the next page"),)
 
 
 TOOL = Tool(

@@ -103,14 +103,13 @@ def _open(checked: Check | None, bench: Bench | None) -> tuple[str, ...]:
 
 
 def _next(work: Work, named: str, checked: Check | None) -> tuple[NextStep, ...]:
-    if not work.subject.run_id:
-        return ()
-    arguments = {"run_id": work.subject.run_id, "program": named}
+    place = work.place or {"reference": "PATH.py"}
+    arguments = {**place, "program": named}
     if checked is None:
         return (NextStep(tool="check_program", arguments=arguments, why="see whether it is right"),)
     if checked.status == "accepted":
         return (NextStep(tool="benchmark_program", arguments=arguments, why="see whether it is faster"),)
-    mend = {"run_id": work.subject.run_id, "files": {work.program.main: "MENDED SOURCE"}}
+    mend = {**place, "files": {work.program.main: "MENDED SOURCE"}}
     return (NextStep(tool="compile_program", arguments=mend, why="mend what `honest` and the check name"),)
 
 

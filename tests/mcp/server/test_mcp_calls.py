@@ -13,6 +13,9 @@ from mcp.types import CallToolResult
 
 from stitch_mcp.server.app import build_server
 from stitch_mcp.server.room import open_room
+from stitch_mcp.server.subjects import stored
+from stitch_tools.models import Task
+from tests.mcp.server.conftest import PROGRAM
 
 pytestmark = pytest.mark.anyio
 BROKEN = {"program.cpp": "int broken = ;"}
@@ -84,7 +87,22 @@ async def test_a_slow_call_answers_with_a_job_that_can_be_waited_for(workspace: 
             del progress, total
             seen.append(message or "")
 
-        answer = fields(await client.call_tool("get_job", step["arguments"], progress_callback=told))
+        result = await client.call_tool("get_job", step["arguments"], progress_callback=told)
+        answer = fields(result)
     assert answer["status"] == "completed"
+    assert answer["artifact"] == answer["result"]["artifact"]
+    assert [block.type for block in result.content] == ["text", "resource_link"]
     assert answer["result"]["ok"] is False
     assert answer["job_id"] == first["job_id"]
+
+
+async def test_without_a_run_next_steps_name_the_reference_of_the_call(workspace: Path) -> None:
+    async with connected(workspace) as client:
+        given = {"reference": "model.py", "files": {"program.cpp": PROGRAM}}
+        built = fields(await client.call_tool("compile_program", given))
+        broken = fields(await client.call_tool("compile_program", {**given, "files": BROKEN}))
+        read = fields(await client.call_tool("review_program", given))
+    steps = [answer["next_steps"][0] for answer in (built, broken, read)]
+    assert [step["tool"] for step in steps] == ["check_program", "compile_program", "check_program"]
+    (reference,) = {step["arguments"]["reference"] for step in steps}
+    assert stored(open_room({"workspace": workspace}), reference, Task, needed=True)

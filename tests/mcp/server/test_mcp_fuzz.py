@@ -186,3 +186,22 @@ def test_secrets_of_the_environment_are_blotted_out(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("SOME_API_KEY", "abcdef-0123456789")
     found = render(Answer(message="the key is abcdef-0123456789."), detailed=False)
     assert found["message"] == "the key is <SOME_API_KEY>."
+
+
+@given(length=st.integers(0, 60_000), steps=st.integers(1, 3))
+def test_what_a_client_sent_is_not_sent_back_at_any_length(length: int, steps: int) -> None:
+    arguments = {"run_id": "20260101T000000.000-model-00000000", "inputs": "x" * length}
+    step = NextStep(tool="analyze_reference", arguments=arguments, why="correct it")
+    found = render(BuildAnswer(message="m" * 9000, next_steps=(step,) * steps), detailed=False)
+    assert len(json.dumps(found, ensure_ascii=False)) <= MAX_CHARS
+    assert len(found["next_steps"]) == steps
+    for row in found["next_steps"]:
+        assert row["arguments"]["run_id"] == arguments["run_id"]
+        assert row["arguments"] == arguments or "the inputs of the first call" in row["why"]
+
+
+@pytest.mark.parametrize("artifact", [None, "0" * 64])
+def test_what_was_cut_points_to_the_whole_only_where_there_is_one(artifact: str | None) -> None:
+    found = render(Answer(message="m" * 9000, artifact=artifact), detailed=False)
+    assert ("`artifact` has the whole" in found["message"]) is (artifact is not None)
+    assert "(cut" in found["message"]
