@@ -160,9 +160,12 @@ def listed(table: Table) -> None:
     count = token_count()
     for name, text in listed_texts().items():
         tokens = f"{count(text):,} tokens (o200k)" if count else "tokens not counted (no bpe-openai)"
-        goal = "12,000 B" if name == "inputs" else "24,000 B"
+        most = 12_000 if name == "inputs" else 24_000
         shown = "names, descriptions, inputs" if name == "inputs" else "with output schemas"
-        table.rows.append([f"tool list, {shown}", f"{len(text.encode()):,} B, {tokens}", "-", "1", goal])
+        size = len(text.encode())
+        # Each word of a tool changes the size, and a test holds the bound: the page names that.
+        told = f"under {most:,} B" if size < most else f"{size:,} B"
+        table.rows.append([f"tool list, {shown}", f"{told}; {tokens}", "-", "1", f"{most:,} B"])
 
 
 def token_count() -> Callable[[str], int] | None:
