@@ -1,5 +1,6 @@
 """`search_docs`: what the documentation on this machine says, with its version."""
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
@@ -7,7 +8,7 @@ from pydantic import Field
 from stitch_mcp.server.docs import version_of
 from stitch_mcp.server.room import Room
 from stitch_mcp.server.tool import Answer, NextStep, Request, Tool
-from stitch_tools.errors import UsageError
+from stitch_tools.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
     from stitch_rag.results import Hit, SearchResult
@@ -81,8 +82,10 @@ def _entry(request: SearchDocs, room: Room) -> DocsAnswer:
     hit = room.docs.ask(lambda reader: reader.entry(request.id))
     kept = None
     if len(hit.text) > _WHOLE_CHARS:
-        room.workspace.prepare()
-        kept = room.workspace.store.put(hit.text.encode("utf-8"))
+        # Where nothing can be written the entry is shown as far as an answer goes.
+        with suppress(StoreError):
+            room.workspace.prepare()
+            kept = room.workspace.store.put(hit.text.encode("utf-8"))
     whole = _fields(hit) | {"source": hit.source, "aliases": list(hit.aliases), "parent": hit.parent}
     return DocsAnswer(
         message=f"{hit.symbol} in full", artifact=kept, hits=({k: v for k, v in whole.items() if v},)

@@ -134,3 +134,13 @@ async def test_a_compiler_error_brings_what_documentation_says_of_it(workspace: 
         found = (await client.call_tool(look["tool"], look["arguments"])).structured_content
     assert "undeclared_thing" in look["arguments"]["query"]
     assert found["hits"][0]["kind"] == "diagnostic"
+
+
+async def test_a_long_entry_is_shown_where_nothing_can_be_written(workspace: Path, index: Path) -> None:
+    (workspace / ".stitch").write_text("no folder", encoding="utf-8")
+    async with connected(workspace, index) as client:
+        (hit, *_) = (await ask(client, query="Frobnication guide"))["hits"]
+        found = await ask(client, id=hit["id"])
+    assert not found["is_error"]
+    assert HOSTILE in found["hits"][0]["text"]
+    assert "artifact" not in found
