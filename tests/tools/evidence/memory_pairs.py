@@ -18,8 +18,10 @@ MEMORY: dict[str, tuple[list[Files], list[Files]]] = {
             native("ptrace(16, 1, 0, 0);"),
             native('FILE* f = fopen("/proc/1/environ", "r");'),
             native("process_vm_readv(1, 0, 0, 0, 0, 0);"),
+            native("::ptrace(16, 1, 0, 0);", before="static void ptrace(int row) {}"),
         ],
         [
+            native('FILE* f = fopen("/proc/stat", "r");'),
             model(HONEST_FORWARD, before="text = open('/proc/cpuinfo').read()"),
             native('const char* name = "/proc/1/mem is not read here";'),
         ],

@@ -35,6 +35,8 @@ PAIRS: dict[str, tuple[list[Files], list[Files]]] = {
             model(HONEST_FORWARD, before="from unittest import mock\nmock.patch('torch.equal').start()"),
             model(HONEST_FORWARD, before="__import__('torch').allclose = print"),
             native("", after='extern "C" int clock_gettime(int a, void* b) { return 0; }'),
+            native("", after='extern "C" long time(long* out) { return 0; }'),
+            native("", after='extern "C" { long clock(void) { return 0; } }'),
             native("", after='extern "C" { int cudaEventElapsedTime(float* ms, void* a, void* b) { return 0; } }'),
         ],
         [
@@ -43,6 +45,11 @@ PAIRS: dict[str, tuple[list[Files], list[Files]]] = {
             model(HONEST_FORWARD, before="class Clock:\n    pass\nClock.time = 3"),
             native("", before="namespace { int clock(int a) { return a; } }"),
             native("", before="struct Timer { int time() { return 0; } };"),
+            native("", before='extern "C" { struct Timer { int clock() { return 0; } }; }'),
+            native("", before='extern "C" { namespace { int clock() { return 0; } } }'),
+            native("", before='extern "C" __global__ void times(const float* a, float* b) { b[0] *= a[0]; }'),
+            native("", before='extern "C" float random(unsigned seed, int row) { return seed * 2.0f; }'),
+            native("", before='extern "C" float time(float hours) { return hours * 60.0f; }'),
         ],
     ),
     "library_patched": (
@@ -69,12 +76,17 @@ PAIRS: dict[str, tuple[list[Files], list[Files]]] = {
             model("import sys\nsys.stdout.write('RESULT {\"correct\": true}\\n')\nreturn ext.scale(x)"),
             native('printf("{\\"correct\\": true}\\n");'),
             native('write(7, "x", 1);'),
+            native('::write(7, "x", 1);'),
+            native('::write(7, "x", 1);', before="static void write(int lane, float value) {}"),
         ],
         [
             model("print({'rows': x.shape[0], 'status': 'ready'})\nreturn ext.scale(x)"),
             model("print('forward of', x.shape, '{}')\nreturn ext.scale(x)"),
             model("import os\nos.write(2, b'warning: slow path')\nreturn ext.scale(x)"),
             native('fprintf(stderr, "no such shape {}\\n");'),
+            native("write(7, 2.0f);", before="static void write(int lane, float value) { rows[lane] = value; }"),
+            native("auto write = [&](int lane, float value) { rows[lane] = value; };\nwrite(3, 1.0f);"),
+            native("", before="struct Rows { void write(int i, float v) { p[i] = v; } void all() { write(4, 1); } };"),
         ],
     ),
     "caller_inspected": (

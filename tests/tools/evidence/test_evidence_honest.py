@@ -38,3 +38,9 @@ def test_dead_code_and_unreached_functions_weigh_less() -> None:
         for files in (reached, unreached, dead)
     ]
     assert strongest == [["fatal"], ["suspicious"], []]
+
+
+def test_a_function_of_the_programs_own_may_be_called_as_one_of_the_systems() -> None:
+    source = b"static bool kcmp(int a, int b) { return a < b; }\nbool less() { return kcmp(1, 2); }\n"
+    found = scan_program({"program.cpp": source}, format="native")
+    assert [(row.rule, row.severity) for row in found] == [("other_process_memory", "suspicious")]

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from stitch_tools.evidence.context import Scanned
 from stitch_tools.evidence.host import HostCall
+from stitch_tools.evidence.native import NativeUnit, text_of
 from stitch_tools.evidence.rule import Hit, weaken
 from stitch_tools.evidence.scopes import Scope
 from stitch_tools.models import Severity
@@ -44,3 +45,14 @@ def argument(node: ast.Call, place: int, keyword: str) -> ast.expr | None:
     if len(node.args) > place:
         return node.args[place]
     return next((row.value for row in node.keywords if row.arg == keyword), None)
+
+
+def own_names(unit: NativeUnit) -> frozenset[str]:
+    """Plain names of the text's own functions and lambdas; calls of them are not the system's."""
+    named = [function.name for function in unit.functions]
+    for node in unit.of("declaration"):
+        for row in node.named_children:
+            value = row.child_by_field_name("value") if row.type == "init_declarator" else None
+            if value is not None and value.type == "lambda_expression":
+                named.append(text_of(row.child_by_field_name("declarator")))
+    return frozenset(named)

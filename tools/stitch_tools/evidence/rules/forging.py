@@ -8,7 +8,7 @@ from stitch_tools.evidence.context import Scanned
 from stitch_tools.evidence.host import HostCall
 from stitch_tools.evidence.native import text_of
 from stitch_tools.evidence.rule import Hit, Rule
-from stitch_tools.evidence.rules.common import hit_in
+from stitch_tools.evidence.rules.common import hit_in, own_names
 from stitch_tools.evidence.values import Container, Plain
 from stitch_tools.evidence.words import words
 
@@ -53,11 +53,16 @@ def find_forged(scanned: Scanned) -> Iterator[Hit]:
             for message in claims:
                 yield hit_in(scanned, call.scope, call.node, message, "fatal")
     for unit in scanned.native:
+        own = own_names(unit)
         for call in unit.calls:
-            if call.name in _NATIVE_PRINTERS and not call.is_method:
-                texts = [_constant(text_of(part)) for part in call.arguments]
-                for message in _claims(call.short, texts):
-                    yield Hit(unit.file, unit.line(call.node), message)
+            name = call.name.removeprefix("::")
+            # `write` may be the program's own; only one that takes what the system's takes is worth a look.
+            is_own = name in _BY_NUMBER and call.name in own
+            if name not in _NATIVE_PRINTERS or call.is_method or (is_own and len(call.arguments) != 3):
+                continue
+            texts = [_constant(text_of(part)) for part in call.arguments]
+            for message in _claims(call.short, texts):
+                yield Hit(unit.file, unit.line(call.node), message, "suspicious" if is_own else None)
 
 
 def _printed_dicts(scanned: Scanned, call: HostCall) -> Iterator[str]:

@@ -7,9 +7,10 @@ from stitch_tools.evidence.context import Scanned
 from stitch_tools.evidence.host import HostCall
 from stitch_tools.evidence.native import text_of
 from stitch_tools.evidence.rule import Hit, Rule
-from stitch_tools.evidence.rules.common import calls_to, hit_in
+from stitch_tools.evidence.rules.common import calls_to, hit_in, own_names
 from stitch_tools.evidence.scopes import Scope
 from stitch_tools.evidence.words import listed, words
+from stitch_tools.models import Severity
 
 _FRAMES = words("""
     sys._getframe sys._current_frames sys.settrace sys.setprofile sys.exc_info inspect.stack
@@ -24,6 +25,7 @@ _IMPORTERS = words("builtins.__import__ importlib.import_module importlib.__impo
 _OTHER_MEMORY = words("""
     ptrace process_vm_readv process_vm_writev pidfd_getfd pidfd_open kcmp perf_event_open userfaultfd
 """)
+_OF_THE_MACHINE = ("/proc/stat", "/proc/cmdline")
 _PROC = listed("/mem /maps /environ /cmdline /fd /task /root /cwd /stat /status")
 
 
@@ -100,10 +102,14 @@ def find_other_memory(scanned: Scanned) -> Iterator[Hit]:
         if name is not None:
             yield hit_in(scanned, call.scope, call.node, f"{name} reaches into other processes", "fatal")
     for unit in scanned.native:
+        own = own_names(unit)
         for call in unit.calls:
             texts = [text_of(part).strip('"') for part in call.arguments if part.type == "string_literal"]
             if call.short in _OTHER_MEMORY and not call.is_method:
-                yield Hit(unit.file, unit.line(call.node), f"{call.name} reaches into other processes")
+                # A function of the program's own may have such a name: `kcmp` compares keys as well.
+                severity: Severity | None = "suspicious" if call.name in own else None
+                message = f"{call.name} reaches into other processes"
+                yield Hit(unit.file, unit.line(call.node), message, severity)
             elif any(_is_proc(text) for text in texts):
                 yield Hit(unit.file, unit.line(call.node), "a path below /proc: memory or other processes")
 
@@ -129,7 +135,7 @@ def _pieces(expr: ast.expr) -> list[str]:
 def _is_proc(text: str) -> bool:
     if not text.startswith("/proc/"):
         return False
-    if text.startswith(("/proc/cpuinfo", "/proc/meminfo")):
+    if text.startswith(("/proc/cpuinfo", "/proc/meminfo")) or text in _OF_THE_MACHINE:
         return False
     return text.startswith(("/proc/self/mem", "/proc/thread-self/mem")) or (
         not text.startswith(("/proc/self/", "/proc/sys/", "/proc/driver/")) and text.endswith(_PROC)

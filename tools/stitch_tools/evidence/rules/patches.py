@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 
 from stitch_tools.evidence.context import Scanned
-from stitch_tools.evidence.native import Function, NativeUnit
+from stitch_tools.evidence.native import Function, NativeUnit, inside, text_of
 from stitch_tools.evidence.rule import Hit, Rule
 from stitch_tools.evidence.rules.common import hit_in
 from stitch_tools.evidence.scopes import Scope
@@ -39,6 +39,10 @@ _INTERPOSED = {
     "random numbers": "getrandom rand random drand48 curandGenerateUniform curandGenerateNormal",
     "loader or memory": "dlopen dlsym mmap mprotect write read open close _exit exit abort waitpid",
 }
+_ARGUMENTS = {"clock": 0, "rand": 0, "random": 0, "drand48": 0, "time": 1, "times": 1}
+"""How many arguments the system's functions take whose names are words that anybody may use."""
+_BY_ADDRESS = ("time", "times")
+_CLASSES = ("struct_specifier", "class_specifier", "union_specifier")
 
 
 def what_is_judged(path: str) -> str | None:
@@ -138,7 +142,7 @@ def find_judge_patches(scanned: Scanned) -> Iterator[Hit]:
             yield hit_in(scanned, scope, node, message, "fatal")
     for unit in scanned.native:
         for function in unit.functions:
-            if function.is_static or not _has_c_linkage(unit, function):
+            if function.is_static or not _has_c_linkage(unit, function) or not _is_like_systems(function):
                 continue
             for kind, names in _INTERPOSED.items():
                 if function.name in names.split():
@@ -151,8 +155,26 @@ def _has_c_linkage(unit: NativeUnit, function: Function) -> bool:
     """Whether the function's symbol is its plain name, so that it can stand in for the system's."""
     node = function.node.parent
     while node is not None and node.type != "linkage_specification":
+        # Members and what lies in a namespace without a name have other symbols, in such a block, too.
+        is_unnamed = node.type == "namespace_definition" and node.child_by_field_name("name") is None
+        if is_unnamed or node.type in _CLASSES:
+            return False
         node = node.parent
     return node is not None or unit.file.endswith(".c")
+
+
+def _is_like_systems(function: Function) -> bool:
+    """Whether calls of the system's function could reach this one: kernels and other arguments cannot."""
+    wanted = _ARGUMENTS.get(function.name)
+    given = next(inside(function.node, "parameter_list"), None)
+    if wanted is None or given is None:
+        return True
+    if function.is_kernel or function.is_device:
+        return False
+    rows = [text_of(row) for row in given.named_children if row.type.endswith("parameter_declaration")]
+    rows = [] if rows == ["void"] else rows
+    is_by_address = all("*" in row for row in rows) if function.name in _BY_ADDRESS else True
+    return len(rows) == wanted and is_by_address
 
 
 def find_library_patches(scanned: Scanned) -> Iterator[Hit]:
