@@ -11,8 +11,9 @@ from stitch_tools.worker.reference.draws import Bounds, DrawUnavailableError, ma
 from stitch_tools.worker.reference.kinds import BATCHES, STRUCTURED
 from stitch_tools.worker.reference.load import Reference, ReferenceSource
 from stitch_tools.worker.reference.serve import handlers
-from stitch_tools.worker.reference.state import ServerState
+from stitch_tools.worker.reference.state import ServerState, Settings
 from stitch_tools.worker.serving import Request
+from stitch_tools.worker.trees import flatten_inputs
 
 
 def task(folder: Path, inputs: str) -> Reference:
@@ -218,3 +219,33 @@ def test_named_inputs_stay_named(tmp_path: Path) -> None:
     probe = draw(task(tmp_path, "{'x': torch.rand(4, 3), 'flag': True}"), "batch-probe")
     assert probe["x"].shape == (3, 3)  # pyright: ignore[reportCallIssue, reportArgumentType]
     assert probe["flag"] is True  # pyright: ignore[reportCallIssue, reportArgumentType]
+
+
+def masked_server(folder: Path) -> ServerState:
+    """Scores and a causal mask that is added to them."""
+    (folder / "masked.py").write_text(
+        "import torch\nfrom torch import nn\n"
+        "class Model(nn.Module):\n    def forward(self, x, mask):\n"
+        "        return torch.softmax(x + mask, dim=-1)\n"
+        "def get_inputs():\n    mask = torch.full((16, 16), float('-inf')).triu(1)\n"
+        "    return [torch.randn(16, 16), mask]\ndef get_init_inputs():\n    return []\n",
+        encoding="utf-8",
+    )
+    state = ServerState()
+    state.load(ReferenceSource(str(folder), "masked.py"), Settings())
+    state.set_weights(3)
+    return state
+
+
+@pytest.mark.parametrize("kind", [kind for kind in STRUCTURED if kind not in ("permuted", "flipped")])
+def test_a_mask_of_minus_infinity_makes_no_nan(tmp_path: Path, kind: str) -> None:
+    state = masked_server(tmp_path)
+    for seed in range(3):
+        state.make_draw(kind, seed, 7)
+        draw = state.expect(())
+        scores, mask = flatten_inputs(draw.arguments).tensors
+        assert bool(scores.isfinite().all())
+        whole = kind in ("constants", "zeros", "near-constant")
+        # Where nothing else is left, a program that takes the mask for causal is wrong.
+        assert bool(mask.isfinite().all()) is whole
+        assert not bool(draw.expected[0].reference.isnan().any())

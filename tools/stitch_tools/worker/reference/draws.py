@@ -22,6 +22,8 @@ _PEAK = 8.0
 _FLIPPED_SHARE = 1 / 8
 _LARGE_BYTES = 1 << 28
 """Inputs of this size are not made half as large again, only by one row."""
+_EVERYWHERE = ("constants", "zeros", "near-constant")
+"""Kinds that leave nothing of the task's own values: a program that knows where a mask lies is found out."""
 _BEYOND = ("scaled", "outliers", "amplified", "spikes", "towers")
 """Kinds whose values lie far outside of the task's own."""
 AMPLIFICATION = 64.0
@@ -87,16 +89,28 @@ def make_draw(reference: Reference, kind: str, seed: int, bounds: Bounds) -> Any
         raise DrawUnavailableError(
             "the task's floating inputs have no elements" if empty else "the task has no floating inputs"
         )
-    change = _CHANGES[kind]
     _check_kind(kind, tensors, bounds)
 
     def apply(tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.is_floating_point() or not tensor.numel():
             return tensor
-        values = change(tensor.float().cpu(), generator)
+        values = _changed(kind, tensor.float().cpu(), generator)
         return _filled_like(tensor, bounds.clamp(values))
 
     return map_shared(placed, apply)
+
+
+def _changed(kind: str, values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """The values of a kind. A mask of minus infinity stays one, or gives way as a whole.
+
+    Its size would be that of every peak, its sign turned asks for the mean of nothing, and a constant taken
+    from it masks all: outputs would be NaN, and such a draw decides nothing.
+    """
+    known = values.isfinite()
+    if bool(known.all()):
+        return _CHANGES[kind](values, generator)
+    changed = _CHANGES[kind](values.where(known, 0.0), generator)
+    return changed if kind in _EVERYWHERE else changed.where(known, values)
 
 
 def _check_kind(kind: str, tensors: tuple[torch.Tensor, ...], bounds: Bounds) -> None:
