@@ -60,6 +60,10 @@ AND length(a.text) < 200 AND length(b.text) > 2 * length(a.text) AND b.brief != 
 _BUSY_MS = 2000
 _BEGINNING = 800
 """Characters of a text, as it is indexed, that the ranking looks at word by word."""
+_MOST_OUTLINES = 4000
+"""Some 30 MB of them are kept."""
+_MAPPED = "PRAGMA mmap_size = 268435456;"
+"""Each question would fill SQLite's own cache of 2 MB anew. A build never shortens a file that is read."""
 # No sync at each file: a power cut may cost a half-built index, which is then built anew; the index itself is
 # synced before it is swapped in.
 _FAST = "PRAGMA synchronous = OFF; PRAGMA cache_size = -65536;"
@@ -100,6 +104,8 @@ class IndexStore:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
         self._count: int | None = None
+        self._outlines: dict[int, Outline] = {}
+        """Those that were asked for lately: questions of one task share many candidates."""
 
     @classmethod
     def create(cls, path: Path | None = None) -> "IndexStore":
@@ -125,7 +131,7 @@ class IndexStore:
             db = sqlite3.connect(
                 f"file:{_quoted(path)}?mode={mode}", uri=True, isolation_level=None, check_same_thread=False
             )
-            db.executescript(f"PRAGMA busy_timeout = {_BUSY_MS};{_FAST if writable else ''}")
+            db.executescript(f"PRAGMA busy_timeout = {_BUSY_MS};{_FAST if writable else _MAPPED}")
             store = cls(db)
             if store.meta("schema") == str(SCHEMA):
                 return store
@@ -198,6 +204,7 @@ class IndexStore:
             self._remove(place)
 
     def _make_searchable(self, rows: Sequence[tuple[int, Chunk]]) -> None:
+        self._outlines.clear()
         self._db.executemany(_TO_FULLTEXT, ((number, *searchable(chunk)) for number, chunk in rows))
         self._db.executemany(
             _TO_NAMES,
@@ -209,6 +216,7 @@ class IndexStore:
         )
 
     def _remove(self, place: str) -> None:
+        self._outlines.clear()
         found = self._db.execute("SELECT id FROM files WHERE place = ?", (place,)).fetchone()
         if found is None:
             return
@@ -249,6 +257,14 @@ class IndexStore:
 
     def outlines(self, numbers: Sequence[int]) -> list[Outline]:
         """What the ranking has to know of the chunks with these numbers."""
+        if len(self._outlines) > _MOST_OUTLINES:
+            self._outlines.clear()
+        kept = self._outlines
+        if missing := [number for number in numbers if number not in kept]:
+            kept.update({row.number: row for row in self._read_outlines(missing)})
+        return [kept[number] for number in numbers if number in kept]
+
+    def _read_outlines(self, numbers: Sequence[int]) -> list[Outline]:
         marks = ", ".join("?" * len(numbers))
         found = self._db.execute(
             "SELECT c.id, chunk_id, symbol, kind, library, version, architectures, "
