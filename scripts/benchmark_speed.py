@@ -39,7 +39,10 @@ def get_inputs():
 def get_init_inputs():
     return []
 """
-EXAMPLES = ("mlp", "transformer_block", "unet_block")
+EXAMPLES = {
+    "cpu": ("mlp", "transformer_block", "unet_block"),
+    "cuda": ("mlp", "transformer_block", "attention"),
+}
 TIMING_FAMILIES = (
     "timed_region_detected",
     "unfinished_work",
@@ -84,12 +87,13 @@ class Bench:
         )
 
     def scale(self, number: int = 0) -> Any:
-        """scale.cpp; each number is another program."""
+        """scale.cpp, or scale.cu for a GPU; each number is another program."""
         from stitch_tools.models import Program
 
-        source = (KERNELS / "scale.cpp").read_bytes() + f"// {number}\n".encode()
-        files = self.store.put_files({"scale.cpp": source})
-        return Program(format="native", target="cpu", files=files, main="scale.cpp")
+        name = "scale.cpp" if self.task.target == "cpu" else "scale.cu"
+        source = (KERNELS / name).read_bytes() + f"// {number}\n".encode()
+        files = self.store.put_files({name: source})
+        return Program(format="native", target=self.task.target, files=files, main=name)
 
     def stitched(self) -> Any:
         """The stitcher's program for the reference."""
@@ -102,13 +106,12 @@ class Bench:
         plan = make_plan(graph, self.facts, self.task, None)
         sources = {file.path: self.store.get(file.sha256) for file in self.task.files}
         made = stitch(self.task, self.facts, graph, plan, sources)
-        return Program(
-            format=made.format, target="cpu", files=self.store.put_files(made.files), main=made.main
-        )
+        files = self.store.put_files(made.files)
+        return Program(format=made.format, target=self.task.target, files=files, main=made.main)
 
 
 @contextmanager
-def warm(folder: Path, source: str | Path) -> Generator[Bench]:
+def warm(folder: Path, source: str | Path, target: str = "cpu") -> Generator[Bench]:
     """A warm bench for a pointwise reference's source, or for an example's task file."""
     from stitch_mcp import load_task
     from stitch_tools.check import ReferenceServer
@@ -121,7 +124,7 @@ def warm(folder: Path, source: str | Path) -> Generator[Bench]:
         path = source
     else:
         path.write_text(source, encoding="utf-8")
-    task = load_task(path, workspace=folder)
+    task = load_task(path, workspace=folder, target=target)
     store = Store(folder / ".stitch" / "store")
     with ExitStack() as stack:
         session = stack.enter_context(TargetSession(find_interpreter(None, folder)))
@@ -129,19 +132,28 @@ def warm(folder: Path, source: str | Path) -> Generator[Bench]:
         yield Bench(session, store, task, reference, reference.observe(), folder / "cache")
 
 
-def check_speed(count: int = 5) -> Table:
+def check_speed(count: int = 5, target: str = "cpu") -> Table:
     """Wall seconds of warm checks, whole and without the dearest probes."""
+    from stitch_tools.device import find_gpus
+
     columns = ("program", "status", "draws", "check", "half IQR", "n", "without tracing", "and sensitivity")
-    table = Table("One warm check on a CPU, all probes", columns)
+    where = "CPU" if target == "cpu" else "GPU"
+    table = Table(f"One warm check on a {where}, all probes", columns)
+    if target == "cuda":
+        gpus = find_gpus().gpus
+        if not gpus:
+            table.notes.append("not measured: no GPU here")
+            return table
+        table.notes.append(f"on one {gpus[0].name}")
     cases: list[tuple[str, str | Path]] = [
         ("pointwise, 1,000 elements", POINTWISE.format(shape="1000")),
         ("pointwise, 16 x 16,384", POINTWISE.format(shape="16, 16384")),
         ("pointwise, 4,096 x 4,096", POINTWISE.format(shape="4096, 4096")),
-        *((f"stitched `{name}`", ROOT / "examples" / f"{name}.task.toml") for name in EXAMPLES),
+        *((f"stitched `{name}`", ROOT / "examples" / f"{name}.task.toml") for name in EXAMPLES[target]),
     ]
     for name, source in cases:
         print(f"  {name}", file=sys.stderr)
-        with tempfile.TemporaryDirectory() as folder, warm(Path(folder), source) as bench:
+        with tempfile.TemporaryDirectory() as folder, warm(Path(folder), source, target) as bench:
             program = bench.stitched() if isinstance(source, Path) else bench.scale()
             build = bench.build(program)
             first = bench.check(program, build)
@@ -372,6 +384,7 @@ def naive_harness(python: str) -> Generator[Callable[[dict[str, Any]], dict[str,
 
 SECTIONS: dict[str, Callable[[], Table]] = {
     "check_speed": check_speed,
+    "check_speed_cuda": partial(check_speed, target="cuda"),
     "evaluations": evaluations,
     "eight": eight,
     "naive": naive,
