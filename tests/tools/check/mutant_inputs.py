@@ -136,6 +136,7 @@ CHANGES: Changes = {
     "negated": torch.neg,
     "large": lambda x: x * 40,
     "huge": lambda x: x * 3000,
+    "towering": lambda x: x * (_LARGEST / 4),
     "tiny": lambda x: x * 1e-3,
     "zeros": torch.zeros_like,
     "constant": lambda x: torch.full_like(x, 1.75),
