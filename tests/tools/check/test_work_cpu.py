@@ -5,11 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from stitch_tools.check import CheckOptions, ReferenceServer, check_program
-from stitch_tools.check.traced import Case, early_watch, watched_worker
 from stitch_tools.compile.headers import find_onednn
 from stitch_tools.models import Check, Contract, Program, WorkEvidence
 from stitch_tools.processes.interpreter import find_interpreter
-from stitch_tools.processes.outcome import ChildDied
 from stitch_tools.processes.session import TargetSession
 from stitch_tools.store import Store
 from tests.tools.check_support import PROGRAMS, build, make_program, make_task, model_new
@@ -225,24 +223,3 @@ def test_shares_sum_to_one(room: Room) -> None:
     _, work = room.check(room.native("OWN"))
     assert work.work + work.other == pytest.approx(1.0)
     assert sum(item.share for item in work.items) == pytest.approx(1.0)
-
-
-def test_a_tracer_may_be_asked_for_early_and_ends_with_its_worker(room: Room) -> None:
-    program = room.native("OWN")
-    built = build(program, room.store)
-    case = Case(room.session, room.task, program, built, room.store, FEW, room.facts, ())
-    with watched_worker(case, room.reference) as watched:
-        watched.ask_begin()
-        room.reference.make_draw("own-1").close()  # the draws of the check go on meanwhile
-        watched.begin()
-        watched.load()
-        watched.init()
-        assert watched.traced_draw("own-1", 1)
-        assert any(row.owner == "own" for row in watched.report().rows)
-    with watched_worker(case, room.reference) as dropped:
-        dropped.ask_begin()
-    with pytest.raises(ChildDied) as death:
-        dropped.begin()
-    assert death.value.outcome.kind == "killed"
-    with early_watch(case, room.reference) as early:
-        assert early is None  # on a CPU a tracer starts at once

@@ -25,7 +25,7 @@ from stitch_tools.check.schedule import (
     missing_rounds,
     ordinary_rounds,
 )
-from stitch_tools.check.traced import Case, WatchedWorker, early_watch, sampler_for_host
+from stitch_tools.check.traced import Case, sampler_for_host
 from stitch_tools.check.trial import Trial
 from stitch_tools.check.variation import describe_variation
 from stitch_tools.check.words import describe_build, describe_draw
@@ -201,14 +201,6 @@ class _Judge:
             self.record.drop_what_loading_says()
             return end_of_load(answer)
         self.rounds = ordinary_rounds(self.options, self.task.contract, self.program.format)
-        case = self._case()
-        with early_watch(case, trial.reference) as early:
-            end = self._all_rounds(trial)
-            if end is None and self.options.trace and not self.record.failures:
-                self._trace_work(trial, case, early)
-        return end
-
-    def _all_rounds(self, trial: Trial) -> End | None:
         while self.record.failures < self.options.max_failures:
             if not self.rounds:
                 self._look_for_reactions(trial)
@@ -217,19 +209,9 @@ class _Judge:
             end = self._round(trial, self.rounds.pop(0))
             if end is not None:
                 return end
+        if self.options.trace and not self.record.failures:
+            self._trace_work(trial)
         return None
-
-    def _case(self) -> Case:
-        return Case(
-            self.session,
-            self.task,
-            self.program,
-            self.build,
-            self.store,
-            self.options,
-            self.facts,
-            self.updated,
-        )
 
     def _look_for_reactions(self, trial: Trial) -> None:
         """Measure once how the reference reacts, and add rounds where no draw so far depended enough."""
@@ -326,12 +308,13 @@ class _Judge:
             end, message=reason, status="incorrect" if refused.status == "unsupported" else end.status
         )
 
-    def _trace_work(self, trial: Trial, case: Case, early: WatchedWorker | None) -> None:
+    def _trace_work(self, trial: Trial) -> None:
         if self._is_late():
             self.record.skipped.append(f"who did the work: {TIME_OVER}")
             return
+        case = Case(self.session, self.task, self.program, self.build, self.store, self.options, self.updated)
         self.at = "while its work was traced"
-        traced = trace_work(case, trial.reference, trial.worker, early)
+        traced = trace_work(case, trial.reference, trial.worker)
         self.record.work = traced.evidence
         self.record.findings += traced.findings
         self.record.flags += traced.flags

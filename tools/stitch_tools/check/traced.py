@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -13,18 +13,15 @@ from stitch_tools.check.candidate import Answer, Worker
 from stitch_tools.check.options import CheckOptions
 from stitch_tools.check.reference import Expectation, Inputs, ReferenceServer
 from stitch_tools.check.words import describe_reason, describe_refusal
-from stitch_tools.errors import EnvironmentMissingError, StitchError
+from stitch_tools.errors import EnvironmentMissingError
 from stitch_tools.host_build import build_sampler
-from stitch_tools.models import Build, Fact, Program, ReferenceFacts, Task
+from stitch_tools.models import Build, Fact, Program, Task
 from stitch_tools.models.evidence import WorkOwner
-from stitch_tools.processes.outcome import ChildDied
 from stitch_tools.processes.session import TargetSession
 from stitch_tools.store import Store
 from stitch_tools.worker.wire import Frame
 
 _BLOCK_S = 0.3
-_SMALL_BYTES = 1 << 30
-"""Tensors of a task beside which a second context fits into a GPU that also draws larger inputs."""
 DIRECTLY = " (past the dispatcher)"
 """End of the name of an operator of PyTorch that was called directly (worker/candidate/activity)."""
 _EXTRA_S = 60.0
@@ -41,7 +38,6 @@ class Case:
     build: Build | None
     store: Store
     options: CheckOptions
-    facts: ReferenceFacts
     updated: Sequence[str]
     """Buffers that pass in and out."""
 
@@ -113,7 +109,6 @@ class WatchedWorker:
 
     def __init__(self, case: Case, reference: ReferenceServer, worker: Worker, where: dict[str, Any]) -> None:
         self._case, self._reference, self._worker, self._where = case, reference, worker, where
-        self._is_asked = False
 
     def load(self) -> None:
         """Load the program.
@@ -138,26 +133,9 @@ class WatchedWorker:
             weights.close()
         require_step(answer)
 
-    def ask_begin(self) -> None:
-        """Have the tracer start, and do not wait; before the program is loaded."""
-        self._worker.child.ask({"op": "activity_begin", **self._where, "cuda": self._case.cuda})
-        self._is_asked = True
-
     def begin(self) -> None:
-        """Start the tracer, or wait until the one that was asked for has started.
-
-        Raises:
-            HarnessFaultError: that fails.
-        """
-        if not self._is_asked:
-            self.ask_begin()
-        _ = accepted(self._worker.child.answer(self._case.options.init_timeout_s))
-        self._is_asked = False
-
-    def drop(self) -> None:
-        """End the worker now where its tracer still starts: nobody will ask it for anything."""
-        if self._is_asked:
-            _ = self._worker.child.kill()
+        """Start the tracer; before the program is loaded."""
+        self._ask("activity_begin", cuda=self._case.cuda)
 
     def gate(self, *, shut: bool) -> Gated:
         """Put gates before launches of own binaries, as far as loaded.
@@ -259,30 +237,7 @@ def watched_worker(case: Case, reference: ReferenceServer) -> Generator[WatchedW
             "harness": [str(path.resolve()) for path in readable],
             "sampler": None if sampler is None else str(sampler),
         }
-        watched = WatchedWorker(case, reference, worker, where)
-        try:
-            yield watched
-        finally:
-            watched.drop()
-
-
-@contextmanager
-def early_watch(case: Case, reference: ReferenceServer) -> Generator[WatchedWorker | None]:
-    """A worker whose tracer starts while the program is judged; None where none is needed or can be had.
-
-    On a GPU the tracer takes three seconds to start, and the draws of a small program less than one.
-    """
-    specs = (*case.facts.inputs, *case.facts.outputs, *case.facts.parameters)
-    if not (case.cuda and case.options.trace) or sum(spec.nbytes or 0 for spec in specs) > _SMALL_BYTES:
-        yield None
-        return
-    with ExitStack() as stack:
-        watched: WatchedWorker | None = None
-        # Whoever wants a worker later asks again, and says why there is none.
-        with suppress(ChildDied, StitchError):
-            watched = stack.enter_context(watched_worker(case, reference))
-            watched.ask_begin()
-        yield watched
+        yield WatchedWorker(case, reference, worker, where)
 
 
 def belongings(case: Case, worker: Worker) -> dict[str, Any]:

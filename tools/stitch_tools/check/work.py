@@ -5,7 +5,6 @@ runs in: it is never the reason of an acceptance, and convicts nobody alone.
 """
 
 from collections import Counter
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from stitch_tools.check.candidate import Worker
@@ -57,20 +56,17 @@ class Traced:
         self.findings.append(Finding(rule=rule, severity=severity, message=message))
 
 
-def trace_work(
-    case: Case, reference: ReferenceServer, worker: Worker, early: WatchedWorker | None = None
-) -> Traced:
+def trace_work(case: Case, reference: ReferenceServer, worker: Worker) -> Traced:
     """Evidence, findings and flags on who did the work.
 
     Args:
         case: the program.
         reference: compares the traced outputs. Its weights are exchanged.
         worker: the worker of the correctness check, which no tracer touched, with its last inputs.
-        early: a worker whose tracer was asked to start before; else one is started.
     """
     traced = Traced()
     try:
-        _watch(case, reference, worker, early, traced)
+        _watch(case, reference, worker, traced)
     except ChildDied as death:
         last = own_words(death.outcome.stderr_tail)[-_MOST_CHARS:]
         message = f"right before, and under the tracer {death.outcome.describe()}"
@@ -85,11 +81,9 @@ def trace_work(
     return traced
 
 
-def _watch(
-    case: Case, reference: ReferenceServer, worker: Worker, early: WatchedWorker | None, traced: Traced
-) -> None:
+def _watch(case: Case, reference: ReferenceServer, worker: Worker, traced: Traced) -> None:
     untraced = _untraced_launches(case, worker, traced) if case.cuda else None
-    report, right, launches = _trace(case, reference, early)
+    report, right, launches = _trace(case, reference)
     if untraced is not None and untraced.past_dispatcher > _NEARLY_NOTHING:
         report = _with_hidden_pytorch(report)
     compared = compare_launches(report, launches, untraced, blocks=len(_BLOCKS)) if case.cuda else None
@@ -128,11 +122,9 @@ def _with_hidden_pytorch(report: Report) -> Report:
     return report.model_copy(update={"rows": tuple(rows)})
 
 
-def _trace(
-    case: Case, reference: ReferenceServer, early: WatchedWorker | None
-) -> tuple[Report, bool, Untraced | None]:
+def _trace(case: Case, reference: ReferenceServer) -> tuple[Report, bool, Untraced | None]:
     """The report, whether all outputs were right, and the launches that the gates counted (cuda)."""
-    with watched_worker(case, reference) if early is None else nullcontext(early) as watched:
+    with watched_worker(case, reference) as watched:
         watched.begin()
         watched.load()
         watched.init()

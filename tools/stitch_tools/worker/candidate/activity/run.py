@@ -51,9 +51,9 @@ class Tracer:
         self._profile: Any = None
         if cuda:
             # From before the constructor on: a graph may be captured there.
-            activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-            self._profile = torch.profiler.profile(activities=activities)
-            self._profile.start()
+            # torch.profiler.profile, which wraps it, imports Inductor at its start: three seconds.
+            self._profile = torch.autograd.profiler.profile(use_device="cuda", use_kineto=True)
+            self._profile.__enter__()
 
     def block(self, state: CandidateState, calls: int, seconds: float, allowed_share: float) -> None:
         """`calls` calls on a GPU; on a CPU as many as give enough samples, for about `seconds` at most.
@@ -81,7 +81,7 @@ class Tracer:
     def finish(self) -> dict[str, Any]:
         """Everything that was seen, as JSON."""
         if self._profile is not None:
-            self._profile.stop()
+            self._profile.__exit__(None, None, None)
             return self._report_kernels()
         found: Counter[Work] = Counter()
         if self._sampler is not None:
@@ -130,7 +130,7 @@ class Tracer:
         return calls
 
     def _report_kernels(self) -> dict[str, Any]:
-        trace = kernels.read_trace(self._profile.profiler.kineto_results.events())
+        trace = kernels.read_trace(self._profile.kineto_results.events())
         own = kernels.own_kernels(self.belongings, self.source_folder)
         attributor = kernels.Attributor(trace, own)
         nanoseconds: Counter[Work] = Counter()
