@@ -22,6 +22,8 @@ HEAVY = ("torch", "chromadb", "openai", "sentence_transformers")
 CONCURRENCY = 10
 REQUESTS = 200
 JOURNEYS = 3
+JOURNEYS_TO = ("mlp", "embedding_pool")
+"""Examples that the agent has programs for; the second is the one with the shortest call."""
 BARE = """
 import anyio
 from mcp.server.lowlevel import Server
@@ -179,47 +181,51 @@ def token_count() -> Callable[[str], int] | None:
 
 
 @contextmanager
-def mlp_workspace() -> Generator[Path]:
-    """A workspace with the smallest example."""
+def workspace_of_examples() -> Generator[Path]:
+    """A workspace with the examples."""
     with tempfile.TemporaryDirectory() as name:
         workspace = Path(name).resolve()
-        shutil.copy(ROOT / "examples" / "mlp.py", workspace)
+        for example in JOURNEYS_TO:
+            shutil.copy(ROOT / "examples" / f"{example}.py", workspace)
         yield workspace
 
 
-def travel(workspace: Path) -> "tuple[list[Any], list[float]]":
+def travel(workspace: Path, example: str) -> "tuple[list[Any], list[float]]":
     """The turns of one journey and the seconds of each."""
-    from tests.mcp.server.journey import MLP_DRAFTS, ScriptedAgent, timed_journey
+    from tests.mcp.server.journey import EXAMPLE_DRAFTS, ScriptedAgent, timed_journey
 
-    return anyio.run(timed_journey, workspace, ScriptedAgent("mlp.py", list(MLP_DRAFTS)))
+    return anyio.run(timed_journey, workspace, ScriptedAgent(f"{example}.py", list(EXAMPLE_DRAFTS[example])))
 
 
 def mcp() -> Table:
     """The server's start, its answers under load, its list of tools, and an agent's whole journey."""
     table = Table("MCP server", ("what", "found", "half IQR", "n", "goal"))
     listed(table)
-    with mlp_workspace() as workspace:
+    with workspace_of_examples() as workspace:
         starts(table, workspace)
         loaded(table, workspace)
-        travel(workspace)  # warms the caches of builds and of torch.compile
-    journeys(table)
+        for example in JOURNEYS_TO:
+            travel(workspace, example)  # warms the caches of builds and of torch.compile
+    for example in JOURNEYS_TO:
+        journeys(table, example)
     return table
 
 
-def journeys(table: Table) -> None:
+def journeys(table: Table, example: str) -> None:
     """Journeys in fresh workspaces, with warm caches; and how fast answers come after the last."""
     totals: list[float] = []
     turns: list[Any] = []
     for number in range(1, JOURNEYS + 1):
-        with mlp_workspace() as workspace:
-            turns, seconds = travel(workspace)
+        with workspace_of_examples() as workspace:
+            turns, seconds = travel(workspace, example)
             totals.append(sum(seconds))
             calls = ", ".join(f"{name} {took:.1f}" for name, took in by_step(turns, seconds))
-            table.notes.append(f"journey {number}, {totals[-1]:.1f} s: {calls}; outcome {outcome_of(turns)}")
-            if number == JOURNEYS:
+            took = f"`{example}`, journey {number}, {totals[-1]:.1f} s"
+            table.notes.append(f"{took}: {calls}; outcome {outcome_of(turns)}")
+            if number == JOURNEYS and example == JOURNEYS_TO[-1]:
                 answers(table, workspace, turns)
     shown = f"{statistics.median(totals):.1f} s ({min(totals):.1f} to {max(totals):.1f})"
-    what = f"an agent's journey on `examples/mlp.py`, {len(turns)} calls, caches warm"
+    what = f"an agent's journey on `examples/{example}.py`, {len(turns)} calls, caches warm"
     table.rows.append([what, shown, "-", str(JOURNEYS), "30 s"])
 
 

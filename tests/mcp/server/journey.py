@@ -21,13 +21,15 @@ Answer = Mapping[str, Any]
 Send = Callable[[str, dict[str, Any]], Awaitable[Answer]]
 """Calls a tool by some client; gives its structured answer."""
 
-MLP = (Path(__file__).parent / "mlp.cpp").read_text(encoding="utf-8")
-"""A program for examples/mlp.py."""
-MLP_DRAFTS = (
+_HERE = Path(__file__).parent
+_MLP = (_HERE / "mlp.cpp").read_text(encoding="utf-8")
+_POOL = (_HERE / "embedding_pool.cpp").read_text(encoding="utf-8")
+EXAMPLE_DRAFTS = {
     # As if typed in haste, and with the sample's variance where LayerNorm takes that of the population.
-    MLP.replace("squares / kHidden", "squares / (kHiden - 1)"),
-    MLP,
-)
+    "mlp": (_MLP.replace("squares / kHidden", "squares / (kHiden - 1)"), _MLP),
+    "embedding_pool": (_POOL.replace("squares / kWidth", "squares / (kWdith - 1)"), _POOL),
+}
+"""Programs for examples of the repository, one after the other: the last one is right."""
 _DIAGNOSTIC = re.compile(
     r"^(?P<file>[^:]+):(?P<line>\d+):\d+: error: .(?P<wrong>\w+). .*did you mean .(?P<right>\w+)"
 )
