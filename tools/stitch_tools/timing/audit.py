@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import median
 
 from stitch_tools.timing.blocks import Visit
+from stitch_tools.timing.empty_gos import work_s
 from stitch_tools.timing.seats import Seat
 
 _ATTEMPTS = 3
@@ -14,16 +15,19 @@ _LONGER = 1.5
 """Calls into wiped outputs may take so many times what timed calls take; no honest program comes near."""
 _SHORTER = 0.8
 """The slope of a block may be this share of its whole time per call at least."""
+_SHORTER_THAN_ALL = 0.6
+"""And this share of the time per call of all gos of a visit, where first calls after a switch take longer."""
 _FEWEST_BLOCKS = 5
 _BUSIER = 1.2
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
-def kept_results(seat: Seat, per_call_s: float) -> str | None:
+def kept_results(seat: Seat, per_call_s: float, limit_s: float | None = None) -> str | None:
     """A sentence where calls take much longer once their outputs are wiped; None where they do not.
 
     A ring comes round again with the same inputs: a program that finds its old outputs in place can leave
-    them there. Only where each call writes straight into our memory can they be wiped.
+    them there. Only where each call writes straight into our memory can they be wiped. `limit_s` is what an
+    empty go may cost it (`empty_gos`).
 
     Raises:
         ContestantFailedError: the program failed meanwhile.
@@ -38,7 +42,7 @@ def kept_results(seat: Seat, per_call_s: float) -> str | None:
         sampler.wipe(first, calls)
         seat.resume()
         floor = seat.go(0)
-        shortest = min(shortest, (seat.go(calls) - floor) / calls)
+        shortest = min(shortest, work_s(floor, seat.go(calls), limit_s) / calls)
         seat.pause()
         seat.take_one(calls)
     if shortest <= _LONGER * per_call_s + sampler.settle_s / calls:
@@ -54,13 +58,20 @@ def moved_work(visits: Sequence[Visit]) -> str | None:
 
     Work that is put off from each long go to the next short one leaves the slope, and not the sum. Only
     visits that nobody disturbed are looked at, as for the figures: a program could disturb the others itself.
+    What is done in other gos of a visit, empty ones too, leaves both, and not the time of all of them.
     """
     slopes = [slope for visit in visits if visit.clean for slope in visit.slopes_s]
     wholes = [whole for visit in visits if visit.clean for whole in visit.wholes_s]
-    if len(slopes) < _FEWEST_BLOCKS or median(slopes) >= _SHORTER * median(wholes):
+    if len(slopes) < _FEWEST_BLOCKS:
         return None
-    slope, whole = median(slopes) * 1e6, median(wholes) * 1e6
-    return f"the slope of blocks says {slope:.2f} us per call, their whole time {whole:.2f} us"
+    total = median(visit.total_s for visit in visits if visit.clean)
+    slope, whole = median(slopes), median(wholes)
+    told = f"the slope of blocks says {slope * 1e6:.2f} us per call"
+    if slope < _SHORTER * whole:
+        return f"{told}, their whole time {whole * 1e6:.2f} us"
+    if slope < _SHORTER_THAN_ALL * total:
+        return f"{told}, the time of all gos of a visit {total * 1e6:.2f} us"
+    return None
 
 
 def cpu_seconds(pid: int) -> float | None:

@@ -32,6 +32,7 @@ from stitch_tools.timing.blocks import Contestant, Figure, Rounds, run_rounds
 from stitch_tools.timing.contestant import ContestantFailedError
 from stitch_tools.timing.crosscheck import disagreement
 from stitch_tools.timing.device_lock import device_lock, refuse_after
+from stitch_tools.timing.empty_gos import charged, limit_of
 from stitch_tools.timing.gains import ratio_of
 from stitch_tools.timing.gpu_watch import GpuWatch
 from stitch_tools.timing.options import BenchOptions, baselines_of
@@ -73,6 +74,7 @@ _LATENCY_SAMPLES = 40
 _QUICK_SINGLES = 2
 """Single calls per visit of a quick run whose headline they are not: 40 in all its rounds."""
 _NOTE_CHARS = 300
+_OURS = (PROGRAM, PROGRAM_GRAPHED)
 _HOPELESS_S = 10.0  # So long without a round that nobody disturbed ends a quick run.
 
 
@@ -245,10 +247,14 @@ class _Run:
             stack.enter_context(self.hold_device(target))
             before_s = cpu_seconds(program.pid)
             rounds = self._rounds(seats, deadline_s, watch)
+            limit_s = limit_of(rounds, _OURS)
+            rounds = charged(rounds, _OURS)
             timed_s = rounds.series[PROGRAM].throughput_s()
             moved = moved_work(rounds.series[PROGRAM].visits)
             crowd = self._crowd(program, before_s)
-            doubt = crowd or kept_results(program, timed_s) or kept_by_content(program, timed_s)
+            doubt = (
+                crowd or kept_results(program, timed_s, limit_s) or kept_by_content(program, timed_s, limit_s)
+            )
             prove = None
             if again and crowd is None:
                 prove = partial(convicts, program, place, weights=weights, draws=draws)
@@ -257,7 +263,7 @@ class _Run:
                 program, place, judge, target, native=native, prove=prove, say=self.say
             )
             self._finish(seats)
-            unseen = try_unseen(place, judge, program, draws, per_call_s=timed_s)
+            unseen = try_unseen(place, judge, program, draws, per_call_s=timed_s, limit_s=limit_s)
             doubt = doubt or moved
             # Where others ran beside us a go costs milliseconds more than its calls; that proves nothing.
             if doubt is None and not others_disturb(rounds, PROGRAM):
@@ -402,7 +408,7 @@ class _Run:
 
     def _judge(self, target: Target, seats: Sequence[Seat], seen: "_Seen") -> Bench:
         rounds = seen.rounds
-        ours = [seat.name for seat in seats if seat.name in (PROGRAM, PROGRAM_GRAPHED)]
+        ours = [seat.name for seat in seats if seat.name in _OURS]
         pairs = [(seat.name, name) for name in ours for seat in seats if seat.name not in ours]
         found = [ratio_of(rounds, *pair, figure=self.figure, noise=self._noise) for pair in pairs]
         ratios = [row for row in found if row is not None]

@@ -120,6 +120,8 @@ class Block:
     slope_s: float
     whole_s: float
     """Of both gos together, with what a go costs by itself; the slope again where one go has no calls."""
+    floor_s: float | None = None
+    """The go without calls that the slope starts at, where it starts at one."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,15 @@ class Visit:
     """Go 0: what a go costs without a call."""
     total_s: float
     """Time per call of all gos together, first and last ones included, less what gos cost by themselves."""
+    pace_calls: int = 1
+    """k of its blocks."""
+    slope_floors_s: tuple[float, ...] = ()
+    """By slope, the go 0 that was taken off; () where slopes lie between two gos with calls."""
+    empty_s: tuple[float, ...] = ()
+    """Every go 0, also of blocks that were thrown away."""
+    gos: int = 0
+    """With calls, `calls` together: what `total_s` is made of."""
+    calls: int = 1
     repeats: int = 0
     """Blocks thrown away because others took time from them."""
     disturbed: int = 0
@@ -249,7 +260,7 @@ def measure_block(contestant: Caller, pace: Pace) -> Block:
     if pace.from_zero:
         floor = contestant.go(0)
         slope_s = (contestant.go(pace.calls) - floor) / pace.calls
-        return Block(slope_s, slope_s)
+        return Block(slope_s, slope_s, floor)
     short = contestant.go(pace.calls)
     long = contestant.go(2 * pace.calls)
     return Block((long - short) / pace.calls, (short + long) / (3 * pace.calls))
@@ -270,7 +281,7 @@ def visit(contestant: Contestant, pace: Pace, rules: Rules, watch: Watch = snaps
         singles, singles_clean = attempts.undisturbed(lambda: measure_singles(ledger, pace))
         if pace.from_zero and pace.calls == 1:
             # A block would be the same measurement again, and such calls are long.
-            blocks = [(Block(one - floor, one - floor), singles_clean) for floor, one in singles]
+            blocks = [(Block(one - floor, one - floor, floor), singles_clean) for floor, one in singles]
         else:
             blocks = [
                 attempts.undisturbed(lambda: measure_block(ledger, pace))
@@ -288,6 +299,11 @@ def visit(contestant: Contestant, pace: Pace, rules: Rules, watch: Watch = snaps
         latencies_s=latencies,
         floors_s=floors,
         total_s=ledger.per_call_s(min(floors)),
+        pace_calls=pace.calls,
+        slope_floors_s=tuple(block.floor_s for block in counted if block.floor_s is not None),
+        empty_s=tuple(ledger.empty_s),
+        gos=ledger.gos,
+        calls=ledger.calls,
         repeats=attempts.repeats,
         disturbed=len(blocks) - len(clean),
         clean=singles_clean and bool(clean),
@@ -299,21 +315,24 @@ class _Ledger:
 
     def __init__(self, contestant: Contestant) -> None:
         self._contestant = contestant
-        self._gos = self._calls = 0
+        self.gos = self.calls = 0
+        self.empty_s: list[float] = []
         self._seconds = 0.0
 
     def go(self, calls: int) -> float:
         elapsed = self._contestant.go(calls)
         if calls:
-            self._gos, self._calls = self._gos + 1, self._calls + calls
+            self.gos, self.calls = self.gos + 1, self.calls + calls
             self._seconds += elapsed
+        else:
+            self.empty_s.append(elapsed)
         return elapsed
 
     def renew(self) -> None:
         self._contestant.renew()
 
     def per_call_s(self, go_s: float) -> float:
-        return (self._seconds - self._gos * go_s) / self._calls
+        return (self._seconds - self.gos * go_s) / self.calls
 
 
 class _Attempts:

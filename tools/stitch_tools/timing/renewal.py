@@ -11,6 +11,7 @@ from dataclasses import replace
 from statistics import quantiles
 
 from stitch_tools.check.reference import DrawUnavailable, Inputs, ReferenceServer
+from stitch_tools.timing.empty_gos import work_s
 from stitch_tools.timing.recheck import drawn_kind
 from stitch_tools.timing.seats import Field, Seat, new_token
 
@@ -54,11 +55,11 @@ def _unfit(place: Field, judge: ReferenceServer, draws: Sequence[Inputs]) -> str
     return "the reference writes to them" if written else None
 
 
-def kept_by_content(seat: Seat, per_call_s: float) -> str | None:
+def kept_by_content(seat: Seat, per_call_s: float, limit_s: float | None = None) -> str | None:
     """A sentence where calls take longer on new inputs than on ones that came before; None where they do not.
 
     Both kinds take turns at random, are written by the same copies into the same memory, and differ in
-    nothing but that their values were seen before.
+    nothing but that their values were seen before. `limit_s` is what an empty go may cost (`empty_gos`).
 
     Raises:
         ContestantFailedError: the program failed meanwhile.
@@ -68,7 +69,7 @@ def kept_by_content(seat: Seat, per_call_s: float) -> str | None:
     count = max(_FEWEST, min(_MOST, int(_BUDGET_S / max(per_call_s, 1e-6))))
     new_s, known_s = 0.0, 0.0
     for _ in range(_ATTEMPTS):
-        new, known = _times(seat, count)
+        new, known = _times(seat, count, limit_s)
         # Where nothing is kept the quick quarter of the one never lies above the slow quarter of the other.
         new_s, known_s = quantiles(new, n=4)[0], quantiles(known, n=4)[2]
         if new_s <= _LONGER * known_s + _ABSOLUTE_S:
@@ -79,7 +80,7 @@ def kept_by_content(seat: Seat, per_call_s: float) -> str | None:
     )
 
 
-def _times(seat: Seat, count: int) -> tuple[list[float], list[float]]:
+def _times(seat: Seat, count: int, limit_s: float | None) -> tuple[list[float], list[float]]:
     """Seconds of at least `count` single calls on new inputs, and of as many on ones that came before."""
     new: list[float] = []
     known: list[float] = []
@@ -91,8 +92,8 @@ def _times(seat: Seat, count: int) -> tuple[list[float], list[float]]:
         again = bool(seen) and secrets.randbelow(2) == 1
         token = secrets.choice(seen) if again else new_token()
         seat.renew_with(token)
-        floor_s = seat.go(0)
-        (known if again else new).append(seat.go(1) - floor_s)
+        empty_s = seat.go(0)
+        (known if again else new).append(work_s(empty_s, seat.go(1), limit_s))
         if not again:
             seen.append(token)
     seat.pause()

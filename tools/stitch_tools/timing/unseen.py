@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from stitch_tools.check.reference import Inputs, ReferenceServer
+from stitch_tools.timing.empty_gos import least_work_s
 from stitch_tools.timing.recheck import recheck
 from stitch_tools.timing.seats import Field, Seat, first_go, seat_ring
 from stitch_tools.worker.meminfo import available_bytes
@@ -42,7 +43,13 @@ class Unseen:
 
 
 def try_unseen(
-    place: Field, judge: ReferenceServer, program: Seat, draws: Sequence[Inputs], *, per_call_s: float
+    place: Field,
+    judge: ReferenceServer,
+    program: Seat,
+    draws: Sequence[Inputs],
+    *,
+    per_call_s: float,
+    limit_s: float | None = None,
 ) -> Unseen:
     """Whether a program whose rounds are over is as right and as quick on inputs that it has never seen.
 
@@ -52,6 +59,7 @@ def try_unseen(
         program: its loop has ended.
         draws: that its ring was made of.
         per_call_s: time per call in the rounds.
+        limit_s: what an empty go may cost it (`empty_gos`).
 
     Raises:
         ContestantFailedError: the program failed.
@@ -83,21 +91,20 @@ def try_unseen(
         seat.go(count)
         seat.next_ring()
         first_go(seat, _READY_TIMEOUT_S)
-        new_s = _quickest(seat, calls, count)
+        new_s = _quickest(seat, calls, count, limit_s)
         seat.finish()
         wrong, unchecked = recheck(judge, place.task, place.facts, seeds, seat)
     return Unseen(wrong, _describe(max(0.0, per_call_s), new_s), unchecked)
 
 
-def _quickest(seat: Seat, calls: int, count: int) -> float:
+def _quickest(seat: Seat, calls: int, count: int, limit_s: float | None) -> float:
     """Seconds per call in the quickest group of one time around the ring."""
-    floors: list[float] = []
-    groups: list[float] = []
+    pairs: list[tuple[float, float]] = []
     for _ in range(count // calls):
-        floors.append(seat.go(0))
-        groups.append(seat.go(calls))
+        empty_s = seat.go(0)
+        pairs.append((empty_s, seat.go(calls)))
         seat.take_one(calls)
-    return max(0.0, min(groups) - min(floors)) / calls
+    return least_work_s(pairs, limit_s) / calls
 
 
 def _describe(timed_s: float, new_s: float) -> str | None:
