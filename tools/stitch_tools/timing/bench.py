@@ -33,6 +33,7 @@ from stitch_tools.timing.contestant import ContestantFailedError
 from stitch_tools.timing.crosscheck import disagreement
 from stitch_tools.timing.device_lock import device_lock, refuse_after
 from stitch_tools.timing.empty_gos import charged, limit_of
+from stitch_tools.timing.from_rest import try_from_rest
 from stitch_tools.timing.gains import ratio_of
 from stitch_tools.timing.gpu_watch import GpuWatch
 from stitch_tools.timing.options import BenchOptions, baselines_of
@@ -264,14 +265,16 @@ class _Run:
             )
             self._finish(seats)
             unseen = try_unseen(place, judge, program, draws, per_call_s=timed_s, limit_s=limit_s)
+            rested = try_from_rest(place, judge, program, draws, per_call_s=timed_s, limit_s=limit_s)
             doubt = doubt or moved
             # Where others ran beside us a go costs milliseconds more than its calls; that proves nothing.
             if doubt is None and not others_disturb(rounds, PROGRAM):
-                doubt = unseen.doubt or disagreement(program)
+                doubt = unseen.doubt or rested.doubt or disagreement(program)
             self.say("comparing outputs of the timed calls with the reference")
             wrong, unchecked = recheck(judge, self.task, self.facts, place.seeds, program)
             self._recheck_graphed(seats, judge, place)
-            wrong, unchecked = wrong or unseen.wrong, unchecked or unseen.unchecked
+            wrong = wrong or unseen.wrong or rested.wrong
+            unchecked = unchecked or unseen.unchecked or rested.unchecked
             gpu = watch.conditions() if watch else None
             seen = _Seen(rounds, speeding, wrong, doubt, unchecked, place.not_renewed, gpu, judge.plane)
             return self._judge(target, seats, seen), doubt or speeding.doubt

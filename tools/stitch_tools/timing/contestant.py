@@ -5,6 +5,7 @@ import os
 import select
 import struct
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -97,7 +98,18 @@ class PipeContestant:
         Raises:
             ContestantFailedError: the process is gone, answers too late, or a call failed.
         """
-        status, elapsed = self._exchange(calls)
+        return self._timed(calls)
+
+    def go_from_rest(self, calls: int) -> float:
+        """The same of a process that stands still, with what it takes to let it run: it had no time before.
+
+        Raises:
+            ContestantFailedError: the process is gone, answers too late, or a call failed.
+        """
+        return self._timed(calls, wake=self.process.resume)
+
+    def _timed(self, calls: int, wake: Callable[[], None] | None = None) -> float:
+        status, elapsed = self._exchange(calls, wake)
         if status:
             raise ContestantFailedError(self.name, f"a timed call failed with status {status}")
         self.slot = (self.slot + calls) % self.slots
@@ -115,8 +127,8 @@ class PipeContestant:
         if status:
             raise ContestantFailedError(self.name, f"what was asked for between calls failed ({status})")
 
-    def _exchange(self, word: int) -> tuple[int, float]:
-        """The answer to a word, and the seconds until it came."""
+    def _exchange(self, word: int, wake: Callable[[], None] | None = None) -> tuple[int, float]:
+        """The answer to a word, and the seconds until it came; `wake` lets the process run first."""
         packed = _WORD.pack(word)
         if self._has_answered():
             raise ContestantFailedError(self.name, "it answered before it was asked")
@@ -125,6 +137,8 @@ class PipeContestant:
             os.write(self.pipes.go_write, packed)
         except OSError as error:
             raise ContestantFailedError(self.name, "the process ended during timing", ended=True) from error
+        if wake is not None:
+            wake()
         status = self._answer()
         return status, (time.perf_counter_ns() - start) * 1e-9
 

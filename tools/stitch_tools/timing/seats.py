@@ -68,6 +68,25 @@ class Seat(PipeContestant):
                 self.sampler.fetched(slot, self.tokens.get(slot, 0))
         return seconds
 
+    def go_from_rest(self, calls: int) -> float:
+        """See `PipeContestant`; the process was stopped by `rest`.
+
+        Raises:
+            ContestantFailedError: the process is gone, answers too late, or a call failed.
+        """
+        seconds: list[float] = []
+        with self._explained():
+            self._survive(lambda: seconds.append(PipeContestant.go_from_rest(self, calls)))
+        return seconds[0]
+
+    def rest(self) -> None:
+        """Stop the process, between two gos that are no visit.
+
+        Raises:
+            ContestantFailedError: the process is gone.
+        """
+        self._survive(self.process.pause)
+
     def renew(self) -> None:
         """Give the next call inputs that never came before; no clock sees it.
 
@@ -369,8 +388,11 @@ def seat_ring(
     live: bool,
     graphed: bool = False,
     unseen: Sequence[Inputs] = (),
+    in_place: bool = False,
 ) -> Seat:
     """A loaded program over a ring of these draws, ready; of the draws in `unseen` once it was stopped.
+
+    `in_place`: the draws, one for each slot, are the inputs themselves, in memory that we write to (CPU).
 
     Raises:
         ContestantFailedError: it cannot be prepared.
@@ -387,6 +409,7 @@ def seat_ring(
         "structure": draws[0].structure,
         "state": list(updated),
         "graphed": graphed,
+        "in_place": in_place,
     }
     seat = start(stack, name, child, message, slots, (ring.fd, *_fds(draws), *_fds(unseen)))
     seen_at_once = live and (not place.cuda or isinstance(ring, DeviceRing))

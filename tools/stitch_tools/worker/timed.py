@@ -35,6 +35,7 @@ def serve_native(
     *,
     updated: Sequence[torch.Tensor] = (),
     unseen: Sequence[Sequence[torch.Tensor]] = (),
+    in_place: bool = False,
     collect: Callable[[int], object] | None = None,
     runner: NativeRunner | None,
     go_fd: int,
@@ -45,7 +46,8 @@ def serve_native(
 
     Without a runner (no C compiler on this machine) the loop is ctypes calls from Python, and says so. With
     `unseen` the same memory then gets these draws, and gos are served until the controller stops once more.
-    `collect` brings the outputs of one slot into the controller's memory.
+    `collect` brings the outputs of one slot into the controller's memory. With `in_place` the draws
+    themselves are the inputs of the slots, not copies.
 
     Raises:
         ProgramError: the program refuses the inputs, or fails in the ctypes loop.
@@ -53,7 +55,8 @@ def serve_native(
     planned = program.plan(draws[0])
     device = draws[0][0].device if draws[0] else torch.device("cpu")
     workspace = make_workspace(planned.workspace_bytes, device)
-    inputs = [[fresh_copy(tensor) for tensor in draws[slot % len(draws)]] for slot in range(len(outputs))]
+    place = _as_it_is if in_place else fresh_copy
+    inputs = [[place(tensor) for tensor in draws[slot % len(draws)]] for slot in range(len(outputs))]
     calls = [
         program.prepare(row, outputs[slot], state=updated, workspace=workspace, stream=stream)
         for slot, row in enumerate(inputs)
@@ -108,6 +111,10 @@ def _serve_prepared(
     )
 
 
+def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
 def refill(ring: Sequence[Sequence[torch.Tensor]], draws: Sequence[Sequence[torch.Tensor]]) -> None:
     """Put draw i modulo their number into the memory of slot i, without torch's counters telling of it."""
     for slot, row in enumerate(ring):
@@ -118,7 +125,9 @@ def refill(ring: Sequence[Sequence[torch.Tensor]], draws: Sequence[Sequence[torc
 class PythonRing:
     """A Python callable over a ring of inputs; its latest outputs stay by slot, so that they can be read."""
 
-    def __init__(self, call: Call, draws: Sequence[Any], slots: int, *, keep_outputs: bool) -> None:
+    def __init__(
+        self, call: Call, draws: Sequence[Any], slots: int, *, keep_outputs: bool, in_place: bool = False
+    ) -> None:
         """Copy draw i modulo their number into slot i.
 
         Args:
@@ -126,10 +135,12 @@ class PythonRing:
             draws: arguments of one call each (any nesting of tensors).
             slots: length of the ring.
             keep_outputs: hold the outputs in the ring. A CUDA graph's are static: those of the last call.
+            in_place: take the draws themselves, not copies.
         """
         self._call = call
         self._draws = [_leaves(draw) for draw in draws]
-        self._arguments = [map_tensors(draws[slot % len(draws)], fresh_copy) for slot in range(slots)]
+        place = _as_it_is if in_place else fresh_copy
+        self._arguments = [map_tensors(draws[slot % len(draws)], place) for slot in range(slots)]
         self._inputs = [_leaves(row) for row in self._arguments]
         self.outputs: list[Any] = [None] * slots
         self._keep = keep_outputs

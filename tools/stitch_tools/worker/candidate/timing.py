@@ -32,14 +32,16 @@ def timed_program(state: CandidateState, request: Request) -> Reply:
     """Prepare the ring and serve gos until the controller stops. Descriptors: go, done, outputs, draws.
 
     Where draws of `unseen` follow, the ring then gets these, and gos are served until it stops once more.
+    With `in_place` the draws are the slots' inputs themselves, in memory that the controller writes to.
     """
     message = request.message
     go_fd, done_fd, outputs_fd, *draw_fds = request.fds
+    in_place = bool(message["in_place"])
     specs = [(name, shape, None, dtype) for name, shape, dtype in message["outputs"]]
     layout, _ = memory.lay_out(specs * int(message["slots"]))
     targets = map_pack(outputs_fd, layout, writable=True, private=False, populate=True)
     draws = [
-        [_placed(state, tensor) for tensor in map_pack(fd, manifest, writable=True)]
+        [_placed(state, tensor) for tensor in map_pack(fd, manifest, writable=True, private=not in_place)]
         for fd, manifest in zip(draw_fds, [*message["inputs"], *message["unseen"]], strict=True)
     ]
     draws, unseen = draws[: len(message["inputs"])], draws[len(message["inputs"]) :]
@@ -47,9 +49,9 @@ def timed_program(state: CandidateState, request: Request) -> Reply:
     if message["graphed"]:
         log = _serve_graphed(state, draws, rows, (go_fd, done_fd))
     elif state.native is None:
-        log = _serve_python(state, draws, unseen, rows, message["structure"], (go_fd, done_fd))
+        log = _serve_python(state, draws, unseen, rows, message["structure"], (go_fd, done_fd), in_place)
     else:
-        log = _serve_native(state, draws, unseen, rows, message["state"], (go_fd, done_fd))
+        log = _serve_native(state, draws, unseen, rows, message["state"], (go_fd, done_fd), in_place)
     return _ok(gos=log.gos, log=log.entries, loop=log.loop)
 
 
@@ -60,6 +62,7 @@ def _serve_native(
     rows: list[list[torch.Tensor]],
     buffers: list[str],
     pipes: tuple[int, int],
+    in_place: bool,
 ) -> LoopLog:
     program = state.native
     if program is None:
@@ -72,6 +75,7 @@ def _serve_native(
         outputs,
         updated=[parameters[name].clone() for name in buffers],
         unseen=unseen,
+        in_place=in_place,
         collect=lambda slot: _copy_back(outputs[slot], rows[slot]),
         runner=state.runner,
         go_fd=pipes[0],
@@ -105,6 +109,7 @@ def _serve_python(
     rows: list[list[torch.Tensor]],
     structure: Any,
     pipes: tuple[int, int],
+    in_place: bool,
 ) -> LoopLog:
     program = state.python
     if program is None or program.module is None:
@@ -115,7 +120,7 @@ def _serve_python(
         return module(**arguments) if isinstance(arguments, dict) else module(*arguments)
 
     arguments = [unflatten(structure, draw) for draw in draws]
-    ring = PythonRing(call, arguments, len(rows), keep_outputs=True)
+    ring = PythonRing(call, arguments, len(rows), keep_outputs=True, in_place=in_place)
 
     def collect(slot: int) -> None:
         value = ring.outputs[slot]
