@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from stitch_tools.models.base import sha256_hex
+
 ChunkKind = Literal[
     "function",
     "method",
@@ -55,6 +57,8 @@ class Chunk:
 
     @property
     def chunk_id(self) -> str:
-        """Stable name of the chunk: library, symbol, version."""
+        """Stable name of the chunk: library, symbol, version; of a section its page instead."""
         suffix = f"@{self.version}" if self.version else ""
+        if self.kind == "section":  # every guide has an "Overview"
+            suffix = f"@{sha256_hex(self.path.encode('utf-8'))[:8]}"
         return f"{self.library}/{self.symbol}{suffix}"

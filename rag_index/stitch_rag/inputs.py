@@ -125,6 +125,7 @@ def code_hash() -> str:
         "sources.py",
         "inputs.py",
         "pages.py",
+        "sections.py",
     ):
         path = package / name
         parts.append(path.read_text(encoding="utf-8") if path.is_file() else "")

@@ -1,25 +1,22 @@
 """Pages that the user adds: HTML, Markdown or text, from files or addresses; one entry for each section."""
 
+import codecs
 import re
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 from urllib.parse import urlparse
 
 from stitch_rag.chunks import Chunk
 from stitch_rag.extract.comments import first_sentence
+from stitch_rag.fetch import fetched, is_address, shown
 from stitch_rag.place import IndexPlace
-from stitch_tools.errors import EnvironmentMissingError, UsageError
+from stitch_rag.sections import Section, html_sections, markdown_sections
+from stitch_tools.errors import UsageError
 from stitch_tools.models import Fact
 from stitch_tools.models.base import sha256_hex
 from stitch_tools.store import storing, write_atomically
-
-if TYPE_CHECKING:
-    from selectolax.lexbor import LexborNode
 
 PageFormat = Literal["html", "markdown", "text"]
 
@@ -27,7 +24,7 @@ LIBRARY = "pages"
 LARGEST_BYTES = 20_000_000
 LONGEST_SECTION = 6000
 """Characters; a longer section becomes several entries."""
-_FETCH_S = 30.0
+_LONGEST_HEADING = 200
 _FORMATS: dict[str, PageFormat] = {
     ".html": "html",
     ".htm": "html",
@@ -37,27 +34,25 @@ _FORMATS: dict[str, PageFormat] = {
     ".txt": "text",
     ".rst": "text",
 }
-_SKIPPED_TAGS = "script, style, noscript, template, nav, header, footer, aside, svg, form, iframe"
-_BLOCK_TAGS = ("p", "li", "pre", "dt", "dd", "td", "th", "blockquote", "figcaption", "caption")
+_BINARY = (b"%PDF", b"PK\x03\x04", b"\x1f\x8b", b"\x89PNG", b"\x7fELF", b"\xff\xd8\xff")
+"""Beginnings of files that hold no text."""
+_MARKED = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
 
 
 class Page(Fact):
     """A page as it was added; kept whole, so that building anew needs neither the file nor the network."""
 
     origin: str
-    """Path or address."""
+    """Path, or address without what looks like a secret."""
     format: PageFormat
     added_at: str
     content: str
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A heading and what stands below it."""
-
-    heading: str
-    text: str
-    line: int | None = None
 
 
 def add_pages(place: IndexPlace, origin: str) -> list[Page]:
@@ -68,15 +63,17 @@ def add_pages(place: IndexPlace, origin: str) -> list[Page]:
         EnvironmentMissingError: the address cannot be reached.
         StoreError: the cache cannot be written.
     """
-    pages = [_fetched(origin)] if urlparse(origin).scheme in ("http", "https") else list(_read(Path(origin)))
-    if not pages:
+    found = dict(_fetched(origin) if is_address(origin) else _read(_existing(origin)))
+    if not found:
         endings = ", ".join(_FORMATS)
         raise UsageError(
             f"there is no page in {origin}", hint=f"give a file or folder with one of: {endings}"
         )
-    for page in pages:
-        write_atomically(_stored_at(place, page.origin), page.canonical_json(), "STITCH_CACHE_DIR")
-    return pages
+    for page in found.values():
+        page_chunks(page)  # each build reads what is stored: a page that none can read must not get there
+    for name, page in found.items():
+        write_atomically(_stored_at(place, name), page.canonical_json(), "STITCH_CACHE_DIR")
+    return list(found.values())
 
 
 def stored_pages(place: IndexPlace) -> Iterator[tuple[str, str]]:
@@ -92,12 +89,15 @@ def page_chunks(page: Page) -> list[Chunk]:
     """One chunk for each section, and more where a section is long. Text is data: nothing in it is obeyed."""
     title, sections = _sections(page)
     chunks: list[Chunk] = []
+    used: dict[str, int] = {}
     for section in sections:
-        for number, text in enumerate(_pieces(section.text)):
-            heading = section.heading or title
+        heading = section.heading[:_LONGEST_HEADING].strip() or title
+        for text in _pieces(section.text):
+            # A page has many examples: each piece needs a name of its own, by which it can be asked for.
+            used[heading] = used.get(heading, 0) + 1
             chunks.append(
                 Chunk(
-                    symbol=heading if number == 0 else f"{heading} ({number + 1})",
+                    symbol=heading if used[heading] == 1 else f"{heading} ({used[heading]})",
                     kind="section",
                     library=LIBRARY,
                     version=None,
@@ -113,15 +113,29 @@ def page_chunks(page: Page) -> list[Chunk]:
 
 
 def _stored_at(place: IndexPlace, origin: str) -> Path:
-    return place.pages / f"{sha256_hex(origin.encode('utf-8'))[:32]}.json"
+    return place.pages / f"{sha256_hex(origin.encode('utf-8', errors='replace'))[:32]}.json"
 
 
-def _read(path: Path) -> Iterator[Page]:
+def _existing(origin: str) -> Path:
+    path = Path(origin)
+    if not origin.strip() or "\0" in origin or not path.exists():
+        raise UsageError(f"{origin!r} cannot be read: there is no such file", hint="check the path")
+    return path
+
+
+def _read(path: Path) -> Iterator[tuple[str, Page]]:
+    """Path and page of a file, or of each file of a folder that lies in it."""
     if path.is_dir():
+        inside = path.resolve()
         for file in sorted(path.rglob("*")):
-            if file.is_file() and file.suffix.lower() in _FORMATS:
+            if file.suffix.lower() not in _FORMATS or not file.is_file():
+                continue
+            # A folder may be somebody else's, and its links lead to what is nobody's business.
+            if file.resolve().is_relative_to(inside):
                 yield from _read(file)
         return
+    if not path.is_file():
+        raise UsageError(f"{path} is no file", hint="give a file or a folder")
     try:
         data = path.read_bytes() if path.stat().st_size <= LARGEST_BYTES else None
     except OSError as error:
@@ -130,100 +144,73 @@ def _read(path: Path) -> Iterator[Page]:
         ) from error
     if data is None:
         raise UsageError(f"{path} is larger than {LARGEST_BYTES // 1_000_000} MB", hint="split it")
-    yield _page(str(path.absolute()), data, _FORMATS.get(path.suffix.lower(), "text"))
+    origin = str(path.absolute())
+    yield origin, _page(origin, data, _FORMATS.get(path.suffix.lower(), "text"))
 
 
-def _fetched(address: str) -> Page:
-    request = urllib.request.Request(address, headers={"User-Agent": "stitch-mcp"})
-    try:
-        with urllib.request.urlopen(request, timeout=_FETCH_S) as answer:
-            data = answer.read(LARGEST_BYTES + 1)
-            kind = answer.headers.get_content_type()
-    except (OSError, ValueError) as error:
-        if isinstance(error, urllib.error.HTTPError):
-            error.close()
-        raise EnvironmentMissingError(
-            f"{address} cannot be fetched: {error}", hint="save the page and add the file"
-        ) from error
-    if len(data) > LARGEST_BYTES:
-        raise UsageError(f"{address} is larger than {LARGEST_BYTES // 1_000_000} MB", hint="add a part of it")
+def _fetched(address: str) -> Iterator[tuple[str, Page]]:
+    """The whole address, which names the stored page only by its hash, and the page."""
+    data, kind, charset = fetched(address, LARGEST_BYTES)
     ending = Path(urlparse(address).path).suffix.lower()
-    return _page(address, data, "html" if "html" in kind else _FORMATS.get(ending, "text"))
+    format_ = "html" if "html" in kind else _FORMATS.get(ending, "text")
+    yield address, _page(shown(address), data, format_, charset)
 
 
-def _page(origin: str, data: bytes, kind: PageFormat) -> Page:
-    head = data[:2048].lower()
-    declared = re.search(rb"charset=[\"']?([\w-]+)", head) if kind == "html" else None
-    name = declared[1].decode("ascii") if declared else "utf-8"
+def _page(origin: str, data: bytes, kind: PageFormat, charset: str | None = None) -> Page:
+    if data.startswith(_BINARY):
+        raise UsageError(f"{origin} is no text", hint="save it as HTML, Markdown or text")
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return Page(origin=_text_of(origin), format=kind, added_at=now, content=_decoded(data, kind, charset))
+
+
+def _decoded(data: bytes, kind: PageFormat, charset: str | None) -> str:
+    """The text; what no encoding explains is replaced."""
+    declared = re.search(rb"charset=[\"']?([\w-]+)", data[:2048].lower()) if kind == "html" else None
+    marked = next((name for mark, name in _MARKED if data.startswith(mark)), None)
+    name = marked or charset or (declared[1].decode("ascii") if declared else "utf-8")
     try:
         text = data.decode(name)
-    except (UnicodeDecodeError, LookupError):
+    except (UnicodeError, LookupError):  # some codecs that a page may name fail in ways of their own
         text = data.decode("utf-8", errors="replace")
-    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    return Page(origin=origin, format=kind, added_at=now, content=text.replace("\0", ""))
+    return _text_of(text.replace("\0", ""))
+
+
+def _text_of(text: str) -> str:
+    """The text without lone surrogates, which nothing can store."""
+    return text.encode("utf-8", errors="replace").decode("utf-8")
 
 
 def _sections(page: Page) -> tuple[str, list[Section]]:
     """The page's title and its sections with text."""
     name = Path(urlparse(page.origin).path).stem or page.origin
     if page.format == "html":
-        title, sections = _html_sections(page.content)
+        title, sections = html_sections(page.content)
     elif page.format == "markdown":
-        title, sections = _markdown_sections(page.content)
+        title, sections = markdown_sections(page.content)
     else:
         title, sections = "", [Section("", page.content, 1)]
-    return title or name, [section for section in sections if section.text.strip()]
-
-
-def _markdown_sections(text: str) -> tuple[str, list[Section]]:
-    from markdown_it import MarkdownIt
-
-    lines = text.split("\n")
-    marks: list[tuple[int, int, str]] = []
-    tokens = MarkdownIt("commonmark").parse(text)
-    for number, token in enumerate(tokens):
-        if token.type == "heading_open" and token.map:
-            marks.append((token.map[0], token.map[1], tokens[number + 1].content.strip()))
-    sections = [Section("", "\n".join(lines[: marks[0][0] if marks else len(lines)]).strip(), 1)]
-    for (start, end, heading), after in zip(marks, [*marks[1:], (len(lines), 0, "")], strict=True):
-        sections.append(Section(heading, "\n".join(lines[end : after[0]]).strip(), start + 1))
-    return (marks[0][2] if marks else ""), sections
-
-
-def _html_sections(text: str) -> tuple[str, list[Section]]:
-    try:
-        from selectolax.lexbor import LexborHTMLParser
-    except ImportError as error:
-        raise EnvironmentMissingError(
-            "reading HTML needs selectolax", hint="pip install selectolax, or save the page as text"
-        ) from error
-    tree = LexborHTMLParser(text)
-    for node in tree.css(_SKIPPED_TAGS):
-        node.decompose()
-    title = _words(tree.css_first("title"))
-    sections: list[Section] = []
-    heading, parts = "", list[str]()
-    for node in tree.css(", ".join(("h1", "h2", "h3", "h4", *_BLOCK_TAGS))):
-        if node.tag in ("h1", "h2", "h3", "h4"):
-            sections.append(Section(heading, "\n".join(parts)))
-            heading, parts = _words(node).rstrip("#\u00b6\uf0c1 "), []
-        elif node.parent is None or node.parent.tag not in _BLOCK_TAGS:
-            parts.append(node.text().strip() if node.tag == "pre" else _words(node))
-    sections.append(Section(heading, "\n".join(parts)))
-    return title, sections
-
-
-def _words(node: "LexborNode | None") -> str:
-    return " ".join(node.text().split()) if node is not None else ""
+    kept = [section for section in sections if section.text.strip()]
+    return (title or name)[:_LONGEST_HEADING].strip(), kept
 
 
 def _pieces(text: str) -> Iterable[str]:
-    """The text in pieces of whole lines."""
+    """The text in pieces of whole lines; a line that is too long is cut between words."""
     piece = ""
-    for line in text.split("\n"):
+    for line in _short_lines(text):
         if piece and len(piece) + len(line) > LONGEST_SECTION:
             yield piece.strip()
             piece = ""
-        piece += line[:LONGEST_SECTION] + "\n"
+        piece += line + "\n"
     if piece.strip():
         yield piece.strip()
+
+
+def _short_lines(text: str) -> Iterator[str]:
+    for line in text.split("\n"):
+        start = 0
+        while len(line) - start > LONGEST_SECTION:
+            cut = line.rfind(" ", start + 1, start + LONGEST_SECTION)
+            end = cut if cut > start else start + LONGEST_SECTION
+            yield line[start:end]
+            start = end
+        yield line[start:]

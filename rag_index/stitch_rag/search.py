@@ -222,7 +222,9 @@ def folded(rows: Sequence[Candidate]) -> list[tuple[Candidate, list[Outline]]]:
 
 
 def hit_key(row: Outline) -> tuple[str, str]:
-    """What entries have in common that are one hit."""
+    """What entries have in common that are one hit; sections of two pages are two."""
+    if row.kind == "section":
+        return (row.library, row.chunk_id)
     twin = twin_key(row.library, row.kind, row.symbol)
     return ("", twin) if twin else (row.library, row.symbol)
 

@@ -1,6 +1,8 @@
 """Pages that the user adds are found by section, and nothing in them is obeyed."""
 
 import http.server
+import os
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from stitch_rag.build import build_index
+from stitch_rag.fetch import fetched, shown
 from stitch_rag.pages import Page, add_pages, page_chunks
 from stitch_rag.place import IndexPlace
 from stitch_rag.reader import Reader
@@ -121,3 +124,128 @@ def test_a_damaged_stored_page_is_passed_over(place: IndexPlace) -> None:
     place.pages.mkdir(parents=True)
     (place.pages / "x.json").write_text('{"origin": 3', encoding="utf-8")
     build_index(place, roots=[])
+
+
+@pytest.mark.parametrize("kind", ["html", "markdown", "text"])
+@pytest.mark.parametrize("content", ["", "words alone", "\n\n", "<p>", "# ", "====\n----"])
+def test_a_page_without_a_heading_is_a_page(kind: str, content: str) -> None:
+    text = "\n".join(chunk.text for chunk in page_chunks(page(content, kind)))
+    assert ("words alone" in text) == ("words alone" in content)
+
+
+def test_text_outside_paragraphs_counts_and_no_text_counts_twice() -> None:
+    html = "<body>bare <b>bold</b><div>in a box<p>one</p>after</div><dl><dd><div><p>two</p></div></dd></dl>"
+    (only,) = page_chunks(page(html, "html"))
+    assert only.text == "bare bold\nin a box\none\nafter\ntwo"
+
+
+def test_no_word_of_a_long_line_is_lost() -> None:
+    words = [f"word{number}" for number in range(5000)]
+    chunks = page_chunks(page(" ".join(words), "text"))
+    assert len(chunks) > 5
+    assert " ".join(chunk.text for chunk in chunks).split() == words
+
+
+def test_a_heading_is_no_longer_than_a_line_and_none_stands_for_two_sections() -> None:
+    content = f"# {'long ' * 5000}\n\nFirst.\n\n# Example\n\nOne.\n\n# Example\n\nTwo.\n"
+    chunks = page_chunks(page(content, "markdown"))
+    assert max(len(chunk.symbol) for chunk in chunks) <= 200
+    assert [chunk.symbol for chunk in chunks[1:]] == ["Example", "Example (2)"]
+
+
+def test_sections_of_two_pages_with_one_heading_are_two_hits(tmp_path: Path, place: IndexPlace) -> None:
+    for name, said in (("a.md", "Crates are stacked by hand."), ("b.md", "Crates are stacked by a robot.")):
+        (tmp_path / name).write_text(f"# Stacking crates\n\n{said}\n", encoding="utf-8")
+        add_pages(place, str(tmp_path / name))
+    build_index(place, roots=[])
+    reader = Reader(place.folder.parent)
+    hits = [hit for hit in reader.search("stacking crates").hits if hit.symbol == "Stacking crates"]
+    assert sorted(Path(hit.path).name for hit in hits) == ["a.md", "b.md"]
+    assert {reader.entry(hit.id).text for hit in hits} == {hit.text for hit in hits}
+    reader.close()
+
+
+def test_what_cannot_be_read_is_refused_and_not_stored(tmp_path: Path, place: IndexPlace) -> None:
+    (tmp_path / "deep.html").write_text("<div>" * 5000, encoding="utf-8")
+    (tmp_path / "paper.pdf").write_bytes(b"%PDF-1.7 \x00\x01")
+    os.mkfifo(tmp_path / "pipe.md")
+    for name in ("deep.html", "paper.pdf", "pipe.md", ""):
+        with pytest.raises(UsageError):
+            add_pages(place, str(tmp_path / name) if name else "")
+    assert not place.pages.exists()
+
+
+def test_links_out_of_a_folder_are_not_followed(tmp_path: Path, place: IndexPlace) -> None:
+    (tmp_path / "private.md").write_text("a password", encoding="utf-8")
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "page.md").write_text("a page", encoding="utf-8")
+    (docs / "link.md").symlink_to(tmp_path / "private.md")
+    (docs / "inside.md").symlink_to(docs / "page.md")
+    assert {row.content for row in add_pages(place, str(docs))} == {"a page"}
+
+
+@pytest.mark.parametrize(
+    "charset", ["undefined", "unicode_escape", "raw_unicode_escape", "idna", "hex", "utf-7"]
+)
+def test_no_encoding_that_a_page_names_breaks_it(charset: str, tmp_path: Path, place: IndexPlace) -> None:
+    path = tmp_path / "odd.html"
+    path.write_bytes(f'<meta charset="{charset}"><p>box</p>'.encode() + rb"\ud800 +2AA- \xff" + b"\xff")
+    assert "box" in add_pages(place, str(path))[0].content
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
+def test_the_mark_at_the_beginning_of_a_text_tells_its_encoding(
+    encoding: str, tmp_path: Path, place: IndexPlace
+) -> None:
+    path = tmp_path / "guide.md"
+    path.write_bytes("# Gr\u00f6\u00dfe\n\nText.\n".encode(encoding))
+    assert [chunk.symbol for chunk in page_chunks(add_pages(place, str(path))[0])] == ["Gr\u00f6\u00dfe"]
+
+
+def answering(answer: bytes) -> str:
+    """The address of a server that answers one request with these bytes and hangs up."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with listener, listener.accept()[0] as peer:
+            peer.recv(65536)
+            peer.sendall(answer)
+
+    threading.Thread(target=serve, daemon=True).start()
+    return f"http://127.0.0.1:{listener.getsockname()[1]}/page.html"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"garbage\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\nhalf a page",
+        b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 300 + b"\r\n",
+        b"HTTP/1.1 302 Found\r\nLocation: file:///etc/passwd\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 302 Found\r\nLocation: ftp://127.0.0.1/x\r\nContent-Length: 0\r\n\r\n",
+        b"",
+    ],
+    ids=["garbage", "half", "headers", "to-a-file", "to-ftp", "nothing"],
+)
+def test_an_odd_answer_is_an_error_that_says_what_to_do(answer: bytes, place: IndexPlace) -> None:
+    with pytest.raises(EnvironmentMissingError) as error:
+        add_pages(place, f"{answering(answer)}?token=hunter2")
+    assert "save the page" in error.value.hint
+    assert "hunter2" not in error.value.message
+
+
+def test_a_secret_in_an_address_is_neither_stored_nor_shown(place: IndexPlace) -> None:
+    address = answering(
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=latin-1\r\n\r\n<p>gr\xf6\xdfer</p>"
+    )
+    (stored,) = add_pages(place, f"{address}?page=2&X-Amz-Signature=hunter2")
+    assert stored.content == "<p>gr\u00f6\u00dfer</p>", "the encoding that the server names counts"
+    assert stored.origin == f"{address}?page=2&X-Amz-Signature=..."
+    (file,) = place.pages.iterdir()
+    assert "hunter2" not in file.read_text(encoding="utf-8")
+    assert shown("https://me:hunter2@host/x#y") == "https://host/x"
+    for refused in ("https://me:hunter2@host/x", "https://host:port/hunter2", "https://[::1/hunter2"):
+        with pytest.raises(UsageError) as error:
+            fetched(refused, 1000)
+        assert "hunter2" not in error.value.message

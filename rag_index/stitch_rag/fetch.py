@@ -1,0 +1,116 @@
+"""One page from an address: over HTTP alone, within a time and a size; secrets of the address stay out."""
+
+import http.client
+import re
+import time
+import urllib.error
+import urllib.request
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+
+from stitch_tools.errors import EnvironmentMissingError, UsageError
+
+_WAIT_S = 30.0
+_WHOLE_S = 300.0
+_PIECE_BYTES = 1 << 16
+_HANDLERS = (
+    urllib.request.ProxyHandler,
+    urllib.request.UnknownHandler,
+    urllib.request.HTTPHandler,
+    urllib.request.HTTPSHandler,
+    urllib.request.HTTPDefaultErrorHandler,
+    urllib.request.HTTPRedirectHandler,
+    urllib.request.HTTPErrorProcessor,
+)
+"""Without those for files and FTP: a redirect stays on the web."""
+_SECRET = re.compile(r"key|token|secret|sig|passw|pwd|auth|credential|session|code", re.IGNORECASE)
+"""In the name of a query's field."""
+
+
+def is_address(text: str) -> bool:
+    """Whether `text` is an address of the web rather than a path."""
+    return text.lower().startswith(("http://", "https://"))
+
+
+def shown(address: str) -> str:
+    """The address as it may be stored and shown: values of fields that look like secrets are left out."""
+    parts = urlsplit(address)
+    place = parts.netloc.rpartition("@")[2]
+    fields = parse_qsl(parts.query, keep_blank_values=True)
+    if not any(_SECRET.search(name) for name, _ in fields):
+        return urlunsplit((parts.scheme, place, parts.path, parts.query, ""))
+    kept = [(name, "..." if _SECRET.search(name) else value) for name, value in fields]
+    return urlunsplit((parts.scheme, place, parts.path, urlencode(kept, safe="."), ""))
+
+
+def fetched(address: str, most_bytes: int) -> tuple[bytes, str, str | None]:
+    """Content, type and declared encoding of what lies at `address`.
+
+    Raises:
+        UsageError: the address is none, holds a password, or what lies there is too large.
+        EnvironmentMissingError: it cannot be reached, or breaks off.
+    """
+    request = urllib.request.Request(_quoted(address), headers={"User-Agent": "stitch-mcp"})
+    opener = urllib.request.OpenerDirector()
+    for handler in _HANDLERS:
+        opener.add_handler(handler())
+    try:
+        with opener.open(request, timeout=_WAIT_S) as answer:
+            data = _content(answer, most_bytes)
+            kind, charset = answer.headers.get_content_type(), answer.headers.get_content_charset()
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()
+        raise EnvironmentMissingError(
+            f"{shown(address)} cannot be fetched: {_reason(error)}", hint="save the page and add the file"
+        ) from None  # the cause may hold the whole address
+    if len(data) > most_bytes:
+        raise UsageError(
+            f"{shown(address)} is larger than {most_bytes // 1_000_000} MB", hint="add a part of it"
+        )
+    return data, kind, charset
+
+
+def _content(answer: http.client.HTTPResponse, most_bytes: int) -> bytes:
+    """The body, or one byte more than is allowed of it."""
+    deadline = time.monotonic() + _WHOLE_S
+    data = b""
+    while len(data) <= most_bytes and (piece := answer.read1(_PIECE_BYTES)):
+        data += piece
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"it takes longer than {_WHOLE_S:.0f} s")
+    if len(data) <= most_bytes and answer.length:
+        raise http.client.IncompleteRead(data, answer.length)
+    return data[: most_bytes + 1]
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong, in words that hold nothing of the address."""
+    if isinstance(error, urllib.error.HTTPError):
+        return f"the server answers {error.code}"
+    if isinstance(error, urllib.error.URLError):
+        return str(error.reason)
+    if isinstance(error, http.client.IncompleteRead):
+        return "it breaks off before its end"
+    return f"{type(error).__name__}" if isinstance(error, http.client.HTTPException) else str(error)
+
+
+def _quoted(address: str) -> str:
+    """The address with everything escaped that HTTP has no letter for.
+
+    Raises:
+        UsageError: it is no address, or holds a password.
+    """
+    try:
+        parts = urlsplit(address)
+        place = parts.netloc if parts.netloc.isascii() else parts.netloc.encode("idna").decode("ascii")
+        named = bool(parts.hostname) and parts.port != 0
+    except ValueError:  # no number for a port, half an IPv6 address, a name that is too long
+        named, parts, place = False, urlsplit(""), ""
+    if not named:
+        raise UsageError("this is no address of a page", hint="give one like https://host/page.html")
+    if "@" in place:
+        raise UsageError(
+            "an address with a user name or password is not fetched", hint="save the page and add the file"
+        )
+    path, query = quote(parts.path, safe="/%:@!$&'()*+,;=~"), quote(parts.query, safe="/%:@!$&'()*+,;=~?")
+    return urlunsplit((parts.scheme, place, path, query, ""))

@@ -1,0 +1,134 @@
+"""The sections of a page: each heading with the text below it."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from stitch_tools.errors import EnvironmentMissingError, UsageError
+
+if TYPE_CHECKING:
+    from selectolax.lexbor import LexborNode
+
+_SKIPPED_TAGS = "script, style, noscript, template, nav, header, footer, aside, svg, form, iframe"
+_HEADINGS = ("h1", "h2", "h3", "h4")
+_INLINE = re.compile(
+    r"a|abbr|b|bdi|bdo|big|cite|code|data|del|dfn|em|font|i|ins|kbd|label|mark|q|s|samp|small|span|strike|strong|"
+    r"sub|sup|time|tt|u|var|wbr|img"
+)
+_TEXT = "-text"
+_TAG = re.compile(r"<(/?)([a-zA-Z][\w-]*)[^<>]*>")
+_UNCLOSED = re.compile(
+    r"html|head|body|p|li|dt|dd|option|optgroup|tr|td|th|thead|tbody|tfoot|colgroup|caption|rt|rp|br|hr|img|input|"
+    r"meta|link|area|base|col|embed|source|track|wbr|param"
+)
+"""Tags that need no end."""
+_DEEPEST = 2000
+"""The parser's time grows with the square of the depth; no page for people comes near."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A heading and what stands below it."""
+
+    heading: str
+    text: str
+    line: int | None = None
+
+
+def markdown_sections(text: str) -> tuple[str, list[Section]]:
+    """The page's first heading, and its sections."""
+    from markdown_it import MarkdownIt
+
+    lines = text.split("\n")
+    marks: list[tuple[int, int, str]] = []
+    # Headings are blocks; reading what stands in each line costs most of the time, of some texts the square.
+    tokens = MarkdownIt("commonmark").disable("inline").parse(text)
+    for number, token in enumerate(tokens):
+        if token.type == "heading_open" and token.map:
+            marks.append((token.map[0], token.map[1], tokens[number + 1].content.strip()))
+    begins = [*marks, (len(lines), 0, "")]
+    sections = [Section("", "\n".join(lines[: begins[0][0]]).strip(), 1)]
+    for (start, end, heading), after in zip(marks, begins[1:], strict=True):
+        sections.append(Section(heading, "\n".join(lines[end : after[0]]).strip(), start + 1))
+    return (marks[0][2] if marks else ""), sections
+
+
+def html_sections(text: str) -> tuple[str, list[Section]]:
+    """The page's title, and its sections.
+
+    Raises:
+        EnvironmentMissingError: the parser is not installed.
+        UsageError: tags stand in each other thousands deep.
+    """
+    try:
+        from selectolax.lexbor import LexborHTMLParser
+    except ImportError as error:
+        raise EnvironmentMissingError(
+            "reading HTML needs selectolax", hint="pip install selectolax, or save the page as text"
+        ) from error
+    _check_depth(text)
+    tree = LexborHTMLParser(text)
+    title = _words(tree.css_first("title"))
+    for node in tree.css(_SKIPPED_TAGS):
+        node.decompose()
+    sections: list[Section] = []
+    heading, lines, words = "", list[str](), list[str]()
+
+    def end_line() -> None:
+        line = " ".join("".join(words).split())
+        words.clear()
+        if line:
+            lines.append(line)
+
+    for node in _pieces_of(tree.body or tree.root):
+        if node is None:
+            end_line()
+        elif node.tag in _HEADINGS:
+            end_line()
+            sections.append(Section(heading, "\n".join(lines)))
+            heading, lines = _words(node).rstrip("#\u00b6\uf0c1 "), []
+        elif node.tag == "pre":
+            end_line()
+            lines.append(node.text().strip("\n"))
+        else:
+            words.append(node.text(deep=False))
+    end_line()
+    sections.append(Section(heading, "\n".join(lines)))
+    return title, sections
+
+
+def _pieces_of(root: "LexborNode | None") -> "Iterator[LexborNode | None]":
+    """Headings, preformatted text and texts in order; None wherever a line ends."""
+    node, depth = root, 0
+    while node is not None:
+        whole = node.tag in _HEADINGS or node.tag == "pre"
+        if whole or node.tag == _TEXT:
+            yield node
+        elif not _INLINE.fullmatch(node.tag or ""):
+            yield None
+        below = None if whole else node.child
+        depth += 1 if below is not None else 0
+        while below is None and depth:
+            below = node.next
+            if below is None:
+                node, depth = node.parent, depth - 1
+                if node is None:
+                    return
+                if not _INLINE.fullmatch(node.tag or ""):
+                    yield None
+        node = below
+
+
+def _check_depth(text: str) -> None:
+    depth = 0
+    for match in _TAG.finditer(text):
+        if _UNCLOSED.fullmatch(match[2].lower()) or match[0].endswith("/>"):
+            continue
+        depth = max(0, depth - 1) if match[1] else depth + 1
+        if depth > _DEEPEST:
+            raise UsageError(f"the page's tags stand in each other {depth} deep", hint="save it as text")
+
+
+def _words(node: "LexborNode | None") -> str:
+    return " ".join(node.text().split()) if node is not None else ""
