@@ -4,8 +4,10 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from stitch_rag.docstrings import Target
+from stitch_rag.faults import DamagedIndexError, telling_faults
 from stitch_rag.inputs import Input, docstring_input, error_input, header_inputs, own_inputs, page_inputs
 from stitch_rag.place import IndexPlace
 from stitch_rag.sources import Root, find_headers, find_roots
@@ -13,6 +15,7 @@ from stitch_rag.store import SCHEMA, IndexStore
 from stitch_rag.vectors.client import VectorChild
 from stitch_rag.vectors.embed import follow, wanted_vectors
 from stitch_rag.vectors.model import HOW_TO_GET, find_model
+from stitch_tools.errors import StoreError
 from stitch_tools.locks import FileLock
 from stitch_tools.models import Fact
 from stitch_tools.models.base import sha256_hex
@@ -74,6 +77,17 @@ class IndexStatus(Fact):
     notices: tuple[str, ...] = ()
 
 
+class _Made(NamedTuple):
+    """What a build put into its file."""
+
+    read: int
+    removed: int
+    vectors: int | None
+    fingerprint: str
+    chunks: int
+    libraries: tuple[LibraryCount, ...]
+
+
 def gather(
     place: IndexPlace,
     prefixes: Sequence[Path] = (),
@@ -117,31 +131,24 @@ def build_index(
     lock.acquire(wait_s=_LOCK_WAIT_S)
     with lock:
         inputs, found = gather(place, prefixes, roots, target)
-        store = _begin(place, anew=anew)
         try:
-            read, removed = _fill(store, inputs, progress)
-            progress("making it searchable")
-            store.finish()
-            embedded = _embed(place, store, progress) if vectors or place.vectors.is_dir() else None
-            fingerprint = _fingerprint(store.files())
-            store.put_meta("fingerprint", fingerprint)
-            store.put_meta("built_at", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
-            chunks, libraries = store.count(), _counts(store)
-        finally:
-            store.close()
+            made = _make(place, inputs, progress, anew=anew, vectors=vectors)
+        except DamagedIndexError:
+            progress("the index is damaged: it is made anew")
+            made = _make(place, inputs, progress, anew=True, vectors=vectors)
         _swap(place)
     return BuildReport(
         index=str(place.index),
-        fingerprint=fingerprint,
+        fingerprint=made.fingerprint,
         files=len(inputs),
-        read=read,
-        removed=removed,
-        chunks=chunks,
-        libraries=libraries,
+        read=made.read,
+        removed=made.removed,
+        chunks=made.chunks,
+        libraries=made.libraries,
         sources=tuple(f"{root.source}: {root.folder}" for root in found),
         cpu_s=round(time.process_time() - cpu, 2),
         wall_s=round(time.monotonic() - started, 2),
-        vectors=embedded,
+        vectors=made.vectors,
         notices=_notices(found),
     )
 
@@ -155,38 +162,44 @@ def index_status(
 ) -> IndexStatus:
     """The state of the index, compared with what this machine has now."""
     inputs, found = gather(place, prefixes, roots, target)
+    have = {row.place: row.sha256 for row in inputs}
+    half_built, notices = place.building.exists(), _notices(found)
     store = IndexStore.open(place.index)
-    if store is None:
-        return IndexStatus(
-            index=str(place.index),
-            exists=False,
-            fresh=None,
-            fingerprint=None,
-            built_at=None,
-            chunks=0,
-            size_bytes=0,
-            libraries=(),
-            changed=(),
-            half_built=place.building.exists(),
-            notices=_notices(found),
-        )
-    had, have = store.files(), {row.place: row.sha256 for row in inputs}
-    changed = sorted(name for name in had.keys() | have.keys() if had.get(name) != have.get(name))
-    status = IndexStatus(
+    if store is not None:
+        try:
+            with telling_faults():
+                had = store.files()
+                changed = sorted(name for name in had.keys() | have.keys() if had.get(name) != have.get(name))
+                return IndexStatus(
+                    index=str(place.index),
+                    exists=True,
+                    fresh=not changed,
+                    fingerprint=store.meta("fingerprint"),
+                    built_at=store.meta("built_at"),
+                    chunks=store.count(),
+                    size_bytes=place.index.stat().st_size,
+                    libraries=_counts(store),
+                    changed=tuple(changed[:20]),
+                    half_built=half_built,
+                    notices=notices,
+                )
+        except DamagedIndexError as error:
+            notices = (*notices, f"{error.message}; {error.hint}")
+        finally:
+            store.close()
+    return IndexStatus(
         index=str(place.index),
-        exists=True,
-        fresh=not changed,
-        fingerprint=store.meta("fingerprint"),
-        built_at=store.meta("built_at"),
-        chunks=store.count(),
-        size_bytes=place.index.stat().st_size,
-        libraries=_counts(store),
-        changed=tuple(changed[:20]),
-        half_built=place.building.exists(),
-        notices=_notices(found),
+        exists=False,
+        fresh=None,
+        fingerprint=None,
+        built_at=None,
+        chunks=0,
+        size_bytes=0,
+        libraries=(),
+        changed=(),
+        half_built=half_built,
+        notices=notices,
     )
-    store.close()
-    return status
 
 
 def clear_index(place: IndexPlace) -> int:
@@ -209,10 +222,34 @@ def clear_index(place: IndexPlace) -> int:
     return size
 
 
+def _make(
+    place: IndexPlace, inputs: Sequence[Input], progress: Progress, *, anew: bool, vectors: bool
+) -> _Made:
+    """Fills the file that is to be the index.
+
+    Raises:
+        DamagedIndexError: what an earlier build left cannot be read.
+        StoreError: the folder cannot be written, or the disk is full.
+    """
+    store = _begin(place, anew=anew)
+    try:
+        with telling_faults(place.building):
+            read, removed = _fill(store, inputs, progress)
+            progress("making it searchable")
+            store.finish()
+            embedded = _embed(place, store, progress) if vectors or place.vectors.is_dir() else None
+            fingerprint = _fingerprint(store.files())
+            store.put_meta("fingerprint", fingerprint)
+            store.put_meta("built_at", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+            return _Made(read, removed, embedded, fingerprint, store.count(), _counts(store))
+    finally:
+        store.close()
+
+
 def _begin(place: IndexPlace, *, anew: bool) -> IndexStore:
     """The store to fill: a build that was cut short, else a copy of the index, else an empty one."""
     if not anew:
-        store = IndexStore.open(place.building, writable=True)
+        store = _opened(place.building)
         if store is not None:
             return store
     with storing(place.building, "STITCH_CACHE_DIR"):
@@ -221,10 +258,23 @@ def _begin(place: IndexPlace, *, anew: bool) -> IndexStore:
     old = None if anew else IndexStore.open(place.index)
     if old is None:
         return IndexStore.create(place.building)
-    old.copy_to(place.building)
-    old.close()
-    store = IndexStore.open(place.building, writable=True)
-    return store or IndexStore.create(place.building)
+    try:
+        old.copy_to(place.building)
+    finally:
+        old.close()
+    return _opened(place.building) or IndexStore.create(place.building)
+
+
+def _opened(path: Path) -> IndexStore | None:
+    """The store at `path`, looked through: what nobody reads in this build must be whole, too."""
+    store = IndexStore.open(path, writable=True)
+    if store is not None:
+        try:
+            store.check()
+        except StoreError:
+            store.close()
+            raise
+    return store
 
 
 def _fill(store: IndexStore, inputs: Sequence[Input], progress: Progress) -> tuple[int, int]:

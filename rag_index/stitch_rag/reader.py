@@ -1,18 +1,23 @@
 """Searches the newest index: one that a build swapped in is noticed, and without any the notes answer."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
+from stitch_rag.faults import telling_faults
 from stitch_rag.inputs import own_inputs
 from stitch_rag.place import IndexPlace
 from stitch_rag.results import Hit, SearchResult
 from stitch_rag.search import DEFAULT_TOKENS, Filters, entry, search
 from stitch_rag.store import IndexStore
 from stitch_rag.vectors.meaning import Meaning
+from stitch_tools.errors import StoreError
 
 HOW_TO_BUILD = "only our notes were searched: `stitch-mcp index build` adds the CUDA headers of this machine"
+DAMAGED = "only our notes were searched: the index cannot be read, `stitch-mcp index build` makes it anew"
+T = TypeVar("T")
 
 
 class Reader:
@@ -33,23 +38,29 @@ class Reader:
         self._meaning = Meaning(self._place, wait_for_vectors_s)
         self._store: IndexStore | None = None
         self._stamp: tuple[int, int] | None = None
+        self._notices: tuple[str, ...] = ()
+        """Why the notes answer alone."""
 
     def search(
         self, query: str, *, count: int = 8, max_tokens: int = DEFAULT_TOKENS, filters: Filters | None = None
     ) -> SearchResult:
         """The best hits for `query`; arguments and errors as in `search.search`."""
         started = time.perf_counter()
-        store, indexed = self._open()
-        found = search(
-            store,
-            query,
-            count=count,
-            max_tokens=max_tokens,
-            filters=filters,
-            mode="lexical" if indexed else "notes",
-            ask_meaning=partial(self._meaning.ask, store, query) if indexed else None,
-            notices=() if indexed else (HOW_TO_BUILD,),
-        )
+
+        def ask(store: IndexStore) -> SearchResult:
+            alone = bool(self._notices)
+            return search(
+                store,
+                query,
+                count=count,
+                max_tokens=max_tokens,
+                filters=filters,
+                mode="notes" if alone else "lexical",
+                ask_meaning=None if alone else partial(self._meaning.ask, store, query),
+                notices=self._notices,
+            )
+
+        found = self._newest(ask)
         return found.model_copy(update={"duration_ms": round((time.perf_counter() - started) * 1e3, 2)})
 
     def entry(self, chunk_id: str) -> Hit:
@@ -58,7 +69,7 @@ class Reader:
         Raises:
             UsageError: there is no such entry; the hint names the nearest.
         """
-        return entry(self._open()[0], chunk_id)
+        return self._newest(lambda store: entry(store, chunk_id))
 
     def resolve(self, queries: Sequence[str], *, count: int = 2, max_tokens: int = 800) -> list[SearchResult]:
         """The best hits for the `doc_query` of each diagnostic, each question once, in order."""
@@ -77,24 +88,35 @@ class Reader:
             self._store.close()
         self._store = self._stamp = None
 
-    def _open(self) -> tuple[IndexStore, bool]:
-        """The store, and whether it is an index rather than the notes alone."""
+    def _newest(self, question: Callable[[IndexStore], T]) -> T:
+        """What the newest index answers; where it cannot be read, the notes do until another is built."""
+        store = self._open()
+        try:
+            with telling_faults():
+                return question(store)
+        except StoreError:
+            if self._notices:
+                raise
+        stamp = self._stamp
+        self._close_store()
+        self._store, self._stamp, self._notices = _notes_alone(), stamp, (DAMAGED,)
+        return question(self._store)
+
+    def _open(self) -> IndexStore:
         stamp = self._stamp_of_file()
         if self._store is None or stamp != self._stamp:
             self._close_store()
             opened = IndexStore.open(self._place.index) if stamp else None
-            self._store, self._stamp = opened or _notes_alone(), stamp if opened else None
-            if stamp and opened is None:
-                # A damaged index: the notes answer, and each question looks again.
-                self._stamp = (-1, -1)
-        return self._store, self._stamp not in (None, (-1, -1))
+            self._notices = () if opened else (HOW_TO_BUILD,)
+            self._store, self._stamp = opened or _notes_alone(), stamp
+        return self._store
 
     def _stamp_of_file(self) -> tuple[int, int] | None:
         try:
             found = self._place.index.stat()
         except OSError:
             return None
-        return found.st_ino, found.st_mtime_ns
+        return found.st_ino, found.st_ctime_ns  # which also tells that permissions were mended
 
 
 def _notes_alone() -> IndexStore:

@@ -244,6 +244,7 @@ def _hits(store: IndexStore, rows: Sequence[tuple[Candidate, list[Outline]]]) ->
             twin_of(row, others),
         )
         for row, others in rows
+        if row.outline.number in chunks
     ]
 
 

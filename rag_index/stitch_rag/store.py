@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from stitch_rag.chunks import Chunk
+from stitch_rag.faults import telling_faults
 from stitch_rag.tokens import index_words, name_words
-from stitch_tools.errors import StoreError
 
 SCHEMA = 4
 """Raised when stored rows would be read or made differently; an index of another number is built anew."""
@@ -114,7 +114,7 @@ class IndexStore:
         Raises:
             StoreError: the file cannot be written.
         """
-        with _writing(path):
+        with telling_faults(path):
             db = sqlite3.connect(path or ":memory:", isolation_level=None, check_same_thread=False)
             db.executescript(f"{_FAST}{_TABLES}")
         store = cls(db)
@@ -140,6 +140,17 @@ class IndexStore:
             return None
         return None
 
+    def check(self) -> None:
+        """Look through the file, in some tenths of a second.
+
+        Raises:
+            DamagedIndexError: something in it cannot be read.
+        """
+        with telling_faults():
+            if (said := str(self._db.execute("PRAGMA quick_check(1)").fetchone()[0])) != "ok":
+                raise sqlite3.DatabaseError(said)
+            self._db.execute("INSERT INTO fulltext(fulltext) VALUES ('integrity-check')")
+
     def close(self) -> None:
         """Close the file; nothing may be asked afterwards."""
         self._db.close()
@@ -151,7 +162,8 @@ class IndexStore:
 
     def put_meta(self, key: str, value: str) -> None:
         """Store `value` under `key`."""
-        self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+        with telling_faults():
+            self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
 
     def files(self) -> dict[str, str]:
         """Place to content hash of every file that is wholly in the index."""
@@ -167,7 +179,7 @@ class IndexStore:
             with self.together():
                 self.put_file(place, sha256, chunks)
             return
-        with _writing():
+        with telling_faults():
             self._remove(place)
             file = self._db.execute(
                 "INSERT INTO files (place, sha256) VALUES (?, ?)", (place, sha256)
@@ -186,7 +198,7 @@ class IndexStore:
         Raises:
             StoreError: the disk is full, or the file cannot be written.
         """
-        with _writing():
+        with telling_faults():
             self._count = None
             self._db.execute("BEGIN")
             try:
@@ -199,7 +211,7 @@ class IndexStore:
 
     def remove_file(self, place: str) -> None:
         """Remove one file's chunks."""
-        with _writing():
+        with telling_faults():
             self._count = None
             self._remove(place)
 
@@ -310,7 +322,7 @@ class IndexStore:
 
     def put_vectors(self, rows: Iterable[tuple[str, int]]) -> None:
         """Replace the table of vector ids and the chunks that they stand for."""
-        with _writing():
+        with telling_faults():
             self._db.execute("BEGIN")
             self._db.execute("DELETE FROM vectors")
             self._db.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?)", rows)
@@ -369,7 +381,7 @@ class IndexStore:
         Raises:
             StoreError: the disk is full, or the file cannot be written.
         """
-        with _writing(path), closing(sqlite3.connect(path)) as other:
+        with telling_faults(path), closing(sqlite3.connect(path)) as other:
             self._db.backup(other)
 
 
@@ -413,7 +425,10 @@ def _listed(values: Sequence[str]) -> str:
 
 
 def _unlisted(text: str) -> tuple[str, ...]:
-    return () if text == "[]" else tuple(json.loads(text))
+    try:
+        return () if text == "[]" else tuple(json.loads(text))
+    except ValueError as error:
+        raise sqlite3.DatabaseError(f"{text[:40]!r} is no list") from error
 
 
 def _is_deprecated(chunk: Chunk) -> bool:
@@ -461,19 +476,6 @@ def _chunk(fields: Sequence[Any]) -> Chunk:
         keywords,
         _unlisted(asked),
     )
-
-
-@contextmanager
-def _writing(path: Path | None = None) -> Generator[None]:
-    """SQLite's failures as ours."""
-    try:
-        yield
-    except sqlite3.DatabaseError as error:
-        place = f" {path}" if path else ""
-        raise StoreError(
-            f"the documentation index{place} cannot be written: {error}",
-            hint="free some space or set STITCH_CACHE_DIR to another folder, then `stitch-mcp index build`",
-        ) from error
 
 
 def _quoted(path: Path) -> str:

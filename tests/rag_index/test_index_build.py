@@ -14,7 +14,7 @@ from stitch_rag.build import build_index, clear_index, index_status
 from stitch_rag.chunks import Chunk
 from stitch_rag.inputs import header_inputs, note_input
 from stitch_rag.place import IndexPlace
-from stitch_rag.reader import HOW_TO_BUILD, Reader
+from stitch_rag.reader import DAMAGED, HOW_TO_BUILD, Reader
 from stitch_rag.sources import Root, find_headers, find_roots, library_of, read_version
 from stitch_rag.store import IndexStore
 from stitch_tools.errors import LockedError, StoreError
@@ -164,6 +164,47 @@ def test_a_damaged_or_older_file_is_built_anew(toolkit: Root, place: IndexPlace)
     assert not index_status(place, roots=[toolkit]).exists
     assert build_index(place, roots=[toolkit]).read == 8
     reader.close()
+
+
+def emptied(path: Path, share: float) -> None:
+    """Zeros in place of some pages behind this share of the file."""
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.seek(int(size * share) // 4096 * 4096)
+        file.write(bytes(min(200_000, size - file.tell())))
+
+
+@pytest.mark.parametrize("share", [0.05, 0.3, 0.5, 0.8])
+def test_an_index_that_is_damaged_inside_gives_way_to_the_notes_until_a_build_mends_it(
+    share: float, toolkit: Root, place: IndexPlace
+) -> None:
+    build_index(place, roots=[toolkit])
+    emptied(place.index, share)
+    reader = Reader(place.folder.parent)
+    queries = (
+        "shared memory bank conflicts",
+        "shelfTakeBox",
+        "shelfTakeBx",
+        "box on a shelf",
+        "softmax of rows",
+    )
+    answers = [reader.search(query) for query in queries]
+    assert all(found.mode == "lexical" or found.notices == (DAMAGED,) for found in answers)
+    assert answers[-1].mode == "notes"
+    assert reader.entry("bank-conflicts").kind == "note"
+    index_status(place, roots=[toolkit])
+    assert build_index(place, roots=[toolkit]).read == 8
+    assert (found := reader.search("shelfTakeBox")).confidence == "exact", found
+    assert index_status(place, roots=[toolkit]).fresh
+    reader.close()
+
+
+def test_a_half_built_index_that_is_damaged_is_made_anew(toolkit: Root, place: IndexPlace) -> None:
+    build_index(place, roots=[toolkit])
+    place.index.rename(place.building)
+    emptied(place.building, 0.3)
+    assert build_index(place, roots=[toolkit]).read == 8
+    assert index_status(place, roots=[toolkit]).fresh
 
 
 def test_readers_see_the_new_index_without_being_opened_again(toolkit: Root, place: IndexPlace) -> None:
