@@ -14,9 +14,9 @@ from stitch_tools.errors import EnvironmentMissingError
 from stitch_tools.processes.interpreter import find_interpreter
 
 
-def open_reader(config: Config, *, wait_for_vectors_s: float = 0.0) -> Reader:
-    """A reader of this user's index. Nothing is opened before the first question."""
-    return Reader(config.cache_dir, wait_for_vectors_s=wait_for_vectors_s)
+def open_reader(config: Config, *, wait_for_vectors_s: float = 0.0, meaning: bool = True) -> Reader:
+    """A reader of this user's index; arguments as `Reader`'s. Nothing is opened before the first question."""
+    return Reader(config.cache_dir, wait_for_vectors_s=wait_for_vectors_s, meaning=meaning)
 
 
 def build(config: Config, *, anew: bool, vectors: bool = False, progress: Progress) -> BuildReport:

@@ -1,8 +1,10 @@
 """Builds the index: only what changed is read, a killed build goes on, readers see it swapped in whole."""
 
+import contextlib
 import os
+import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,8 +15,10 @@ from stitch_rag.place import IndexPlace
 from stitch_rag.sources import Root, find_headers, find_roots
 from stitch_rag.store import SCHEMA, IndexStore
 from stitch_rag.vectors.client import VectorChild
-from stitch_rag.vectors.embed import follow, wanted_vectors
-from stitch_rag.vectors.model import HOW_TO_GET, find_model
+from stitch_rag.vectors.embed import CollectionError, follow, wanted_vectors
+from stitch_rag.vectors.meaning import MODEL_KEY, NO_MODEL, OTHER_MODEL
+from stitch_rag.vectors.model import HOW_TO_GET, EmbeddingModel, find_model
+from stitch_tools.device import usable_cpus
 from stitch_tools.errors import StoreError
 from stitch_tools.locks import FileLock
 from stitch_tools.models import Fact
@@ -42,7 +46,7 @@ class BuildReport(Fact):
     index: str
     """Path of the index file."""
     fingerprint: str
-    """Hash over everything that went in."""
+    """Hash over everything that went in, and the model of the vectors."""
     files: int
     read: int
     """Files that were new or had changed."""
@@ -72,6 +76,8 @@ class IndexStatus(Fact):
     libraries: tuple[LibraryCount, ...]
     changed: tuple[str, ...]
     """Inputs that are new, changed or gone; the first twenty."""
+    vectors: int
+    """Vectors that stand for its entries."""
     half_built: bool
     """Whether a build was cut short; the next one goes on from it."""
     notices: tuple[str, ...] = ()
@@ -86,6 +92,7 @@ class _Made(NamedTuple):
     fingerprint: str
     chunks: int
     libraries: tuple[LibraryCount, ...]
+    notices: tuple[str, ...]
 
 
 def gather(
@@ -149,7 +156,7 @@ def build_index(
         cpu_s=round(time.process_time() - cpu, 2),
         wall_s=round(time.monotonic() - started, 2),
         vectors=made.vectors,
-        notices=_notices(found),
+        notices=(*_notices(found), *made.notices),
     )
 
 
@@ -180,8 +187,9 @@ def index_status(
                     size_bytes=place.index.stat().st_size,
                     libraries=_counts(store),
                     changed=tuple(changed[:20]),
+                    vectors=store.count_vectors(),
                     half_built=half_built,
-                    notices=notices,
+                    notices=(*notices, *_of_vectors(store)),
                 )
         except DamagedIndexError as error:
             notices = (*notices, f"{error.message}; {error.hint}")
@@ -197,6 +205,7 @@ def index_status(
         size_bytes=0,
         libraries=(),
         changed=(),
+        vectors=0,
         half_built=half_built,
         notices=notices,
     )
@@ -209,8 +218,6 @@ def clear_index(place: IndexPlace) -> int:
         LockedError: a build is going on.
         StoreError: the folder cannot be written.
     """
-    import shutil
-
     from stitch_tools.user_cache import folder_size
 
     if not place.folder.exists():
@@ -237,11 +244,14 @@ def _make(
             read, removed = _fill(store, inputs, progress)
             progress("making it searchable")
             store.finish()
-            embedded = _embed(place, store, progress) if vectors or place.vectors.is_dir() else None
-            fingerprint = _fingerprint(store.files())
+            embedded, notice = None, ""
+            if vectors or place.vectors.is_dir():
+                embedded, notice = _embed(place, store, progress)
+            fingerprint = _fingerprint(store.files(), store.meta(MODEL_KEY))
             store.put_meta("fingerprint", fingerprint)
             store.put_meta("built_at", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
-            return _Made(read, removed, embedded, fingerprint, store.count(), _counts(store))
+            notices = (notice,) if notice else ()
+            return _Made(read, removed, embedded, fingerprint, store.count(), _counts(store), notices)
     finally:
         store.close()
 
@@ -296,19 +306,60 @@ def _fill(store: IndexStore, inputs: Sequence[Input], progress: Progress) -> tup
     return len(todo), len(gone)
 
 
-def _embed(place: IndexPlace, store: IndexStore, progress: Progress) -> int | None:
-    """How many vectors were made in a child process; a fault of that costs the vectors, not the index."""
+def _embed(place: IndexPlace, store: IndexStore, progress: Progress) -> tuple[int | None, str]:
+    """How many vectors were made in a child process, and what should be known of it.
+
+    A fault of the child costs the vectors, not the index.
+    """
+    wanted = list(wanted_vectors(store))
+    # Without a model, too: entries have other numbers now, and a reader may have the model.
+    store.put_vectors((name, number) for name, _, number in wanted)
     model = find_model()
     if model is None:
-        progress(f"no vectors: {HOW_TO_GET}")
-        return None
-    child = VectorChild(model, place.vectors, threads=len(os.sched_getaffinity(0)))
+        return None, f"no vectors were made: {HOW_TO_GET}"
+    texts = {name: text for name, text, _ in wanted}
     try:
-        wanted = list(wanted_vectors(store))
-        made = follow({name: text for name, text, _ in wanted}, child, progress)
+        made = _follow(place, model, texts, progress)
+    except CollectionError:
+        made = _follow_anew(place, model, texts, progress)
+    if made is None:
+        return (
+            None,
+            "no vectors were made: the process of the embedding model failed; searches use words alone",
+        )
+    store.put_meta(MODEL_KEY, model.fingerprint)
+    return made, ""
+
+
+def _follow(
+    place: IndexPlace, model: EmbeddingModel, texts: Mapping[str, str], progress: Progress
+) -> int | None:
+    child = VectorChild(model, place.vectors, threads=usable_cpus())
+    try:
+        return follow(texts, child, progress)
     finally:
         child.close()
-    store.put_vectors((name, number) for name, _, number in wanted)
+
+
+def _follow_anew(
+    place: IndexPlace, model: EmbeddingModel, texts: Mapping[str, str], progress: Progress
+) -> int | None:
+    """The same in an empty folder: if that works, what was stored is damaged, and goes."""
+    aside = place.folder / "vectors.damaged"
+    shutil.rmtree(aside, ignore_errors=True)
+    with storing(place.vectors, "STITCH_CACHE_DIR"):
+        place.vectors.replace(aside)
+        made = None
+        try:
+            progress("the vectors cannot be read: trying to make them anew")
+            with contextlib.suppress(CollectionError):
+                made = _follow(place, model, texts, progress)
+        finally:
+            if made is None:
+                shutil.rmtree(place.vectors, ignore_errors=True)
+                aside.replace(place.vectors)
+            else:
+                shutil.rmtree(aside, ignore_errors=True)
     return made
 
 
@@ -324,8 +375,8 @@ def _swap(place: IndexPlace) -> None:
     sync_folder(place.folder)
 
 
-def _fingerprint(files: dict[str, str]) -> str:
-    return sha256_hex(repr((SCHEMA, sorted(files.items()))).encode("utf-8"))
+def _fingerprint(files: dict[str, str], model: str | None) -> str:
+    return sha256_hex(repr((SCHEMA, sorted(files.items()), model)).encode("utf-8"))
 
 
 def _counts(store: IndexStore) -> tuple[LibraryCount, ...]:
@@ -333,6 +384,16 @@ def _counts(store: IndexStore) -> tuple[LibraryCount, ...]:
         LibraryCount(library=name, version=version, chunks=count)
         for name, version, count in store.libraries()
     )
+
+
+def _of_vectors(store: IndexStore) -> tuple[str, ...]:
+    """Why vectors that the index has are not used."""
+    if not store.count_vectors():
+        return ()
+    model = find_model()
+    if model is None:
+        return (NO_MODEL,)
+    return () if store.meta(MODEL_KEY) in (None, model.fingerprint) else (OTHER_MODEL,)
 
 
 def _notices(roots: Sequence[Root]) -> tuple[str, ...]:

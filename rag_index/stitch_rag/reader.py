@@ -27,15 +27,19 @@ class Reader:
     model; until that is ready, answers are lexical. It ends when nothing is asked for a while.
     """
 
-    def __init__(self, cache_dir: Path | None = None, *, wait_for_vectors_s: float = 0.0) -> None:
+    def __init__(
+        self, cache_dir: Path | None = None, *, wait_for_vectors_s: float = 0.0, meaning: bool = True
+    ) -> None:
         """Nothing is opened or started before the first question.
 
         Args:
             cache_dir: the cache folder; None is the user's.
             wait_for_vectors_s: how long a question may wait for the embedding model to load.
+            meaning: whether vectors may be asked. A reader of one question that waits for nothing would start
+                a process only to end it.
         """
         self._place = IndexPlace(cache_dir)
-        self._meaning = Meaning(self._place, wait_for_vectors_s)
+        self._meaning = Meaning(self._place, wait_for_vectors_s) if meaning else None
         self._store: IndexStore | None = None
         self._stamp: tuple[int, int] | None = None
         self._notices: tuple[str, ...] = ()
@@ -45,7 +49,7 @@ class Reader:
         self, query: str, *, count: int = 8, max_tokens: int = DEFAULT_TOKENS, filters: Filters | None = None
     ) -> SearchResult:
         """The best hits for `query`; arguments and errors as in `search.search`."""
-        started = time.perf_counter()
+        started, meaning = time.perf_counter(), self._meaning
 
         def ask(store: IndexStore) -> SearchResult:
             alone = bool(self._notices)
@@ -56,12 +60,14 @@ class Reader:
                 max_tokens=max_tokens,
                 filters=filters,
                 mode="notes" if alone else "lexical",
-                ask_meaning=None if alone else partial(self._meaning.ask, store, query),
+                ask_meaning=partial(meaning.ask, store, query) if meaning and not alone else None,
                 notices=self._notices,
             )
 
         found = self._newest(ask)
-        return found.model_copy(update={"duration_ms": round((time.perf_counter() - started) * 1e3, 2)})
+        told = (meaning.absent,) if meaning and meaning.absent and found.mode == "lexical" else ()
+        took_ms = round((time.perf_counter() - started) * 1e3, 2)
+        return found.model_copy(update={"duration_ms": took_ms, "notices": (*found.notices, *told)})
 
     def entry(self, chunk_id: str) -> Hit:
         """One entry in full.
@@ -80,7 +86,8 @@ class Reader:
 
     def close(self) -> None:
         """Close the index and end the child process; the next question opens both again."""
-        self._meaning.close()
+        if self._meaning is not None:
+            self._meaning.close()
         self._close_store()
 
     def _close_store(self) -> None:
@@ -105,6 +112,8 @@ class Reader:
     def _open(self) -> IndexStore:
         stamp = self._stamp_of_file()
         if self._store is None or stamp != self._stamp:
+            if self._store is not None and self._meaning is not None:
+                self._meaning.close()  # a process that runs does not see what a build did to the vectors
             self._close_store()
             opened = IndexStore.open(self._place.index) if stamp else None
             self._notices = () if opened else (HOW_TO_BUILD,)

@@ -334,6 +334,10 @@ class IndexStore:
         found = self._db.execute(f"SELECT name, chunk FROM vectors WHERE name IN ({marks})", tuple(names))
         return {str(name): int(number) for name, number in found}
 
+    def count_vectors(self) -> int:
+        """How many vectors stand for its chunks."""
+        return int(self._db.execute("SELECT count(*) FROM vectors").fetchone()[0])
+
     def match(
         self,
         expression: str,

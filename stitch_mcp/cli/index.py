@@ -154,7 +154,7 @@ def search(
     from stitch_rag.search import Filters
 
     reader = documentation.open_reader(
-        settings(cache_dir=cache_dir), wait_for_vectors_s=30.0 if meaning else 0.0
+        settings(cache_dir=cache_dir), wait_for_vectors_s=30.0 if meaning else 0.0, meaning=meaning
     )
     filters = Filters(kinds, libraries, architecture, version)
     found = reader.search(query, count=count, max_tokens=max_tokens, filters=filters)

@@ -1,5 +1,6 @@
 """The documentation as tools use it: one reader behind a lock, and the best words on a compiler's errors."""
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
@@ -58,11 +59,10 @@ def advice(config: Config, queries: Iterable[str]) -> tuple[str, ...]:
     wanted = list(dict.fromkeys(query for query in queries if query.strip()))[:_MOST_QUERIES]
     if not wanted:
         return ()
-    docs = Docs(config)
-    try:
-        found = docs.ask(lambda reader: reader.resolve(wanted, count=1, max_tokens=250))
-    finally:
-        docs.close()
+    from stitch_mcp.documentation import open_reader
+
+    with contextlib.closing(open_reader(config, meaning=False)) as reader:
+        found = reader.resolve(wanted, count=1, max_tokens=250)
     lines = (_line(result) for result in found)
     return tuple(dict.fromkeys(line for line in lines if line))
 

@@ -1,9 +1,9 @@
 """The child process: holds model and collection, answers one JSON line with one JSON line, ends when idle.
 
 `python -m stitch_rag.vectors.child KIND PLACE NAME FINGERPRINT FOLDER IDLE_S`; the first four are an
-`EmbeddingModel`'s. Requests: {"add": [[id, text], ...]},
-{"drop": [id, ...]}, {"ids": true}, {"query": text, "count": n}. The end of stdin, or no request for IDLE_S
-seconds, ends it.
+`EmbeddingModel`'s, but an endpoint's place stands in STITCH_EMBEDDING_URL. Requests:
+{"add": [[id, text], ...]}, {"drop": [id, ...]}, {"ids": true}, {"query": text, "count": n}. The end of stdin,
+or no request for IDLE_S seconds, ends it.
 """
 
 import importlib
@@ -14,6 +14,7 @@ import sys
 from typing import Any
 
 from stitch_rag.vectors.embedder import Embedder, open_embedder
+from stitch_rag.vectors.model import ADDRESS
 
 _BATCH = 64
 
@@ -62,7 +63,8 @@ def main() -> None:
     kind, place, name, fingerprint, folder, idle_s = sys.argv[1:7]
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what libraries print must not come between the answers
-    vectors = Vectors(open_embedder(kind, place, name), fingerprint, folder)
+    embedder = open_embedder(kind, place or os.environ[ADDRESS], name)
+    vectors = Vectors(embedder, fingerprint, folder)
     print(json.dumps({"ready": True}), file=answers, flush=True)
     while select.select([sys.stdin], [], [], float(idle_s))[0]:
         line = sys.stdin.readline()

@@ -1,5 +1,6 @@
 """Our side of the child process: started without waiting, asked with a deadline, given up on a fault."""
 
+import contextlib
 import json
 import os
 import select
@@ -10,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from stitch_rag.vectors.model import EmbeddingModel
+from stitch_rag.vectors.model import ADDRESS, EmbeddingModel
 
 IDLE_S = 600.0
 """The child ends by itself after this time without a question."""
@@ -35,8 +36,10 @@ class VectorChild:
                 each other, 480 ms instead of 60.
         """
         self._rest = b""
-        self._ready = self._owed = False
-        command = [sys.executable, "-m", "stitch_rag.vectors.child", model.kind, model.place, model.name]
+        self._ready = self._owed = self._useful = self._given_up = self._ended = False
+        # An address may hold a key, and everybody may read the arguments of a process.
+        place, address = ("", {ADDRESS: model.place}) if model.kind == "endpoint" else (model.place, {})
+        command = [sys.executable, "-m", "stitch_rag.vectors.child", model.kind, place, model.name]
         folder.mkdir(parents=True, exist_ok=True)
         self._process = subprocess.Popen(
             [*command, model.fingerprint, str(folder), str(idle_s)],
@@ -46,6 +49,7 @@ class VectorChild:
             start_new_session=True,
             env={
                 **os.environ,
+                **address,
                 "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
                 "OMP_NUM_THREADS": str(threads),
             },
@@ -55,6 +59,11 @@ class VectorChild:
     def alive(self) -> bool:
         """Whether the process is there."""
         return self._process.poll() is None
+
+    @property
+    def broken(self) -> bool:
+        """Whether it was given up, or ended without ever having answered: another would fare no better."""
+        return not self.alive and (self._given_up or (self._process.returncode != 0 and not self._useful))
 
     @property
     def pid(self) -> int:
@@ -101,7 +110,9 @@ class VectorChild:
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
-                pipe.close()
+                # What a dead process did not take is written once more here.
+                with contextlib.suppress(OSError):
+                    pipe.close()
 
     def _ask(self, request: dict[str, Any], limit_s: float) -> dict[str, Any] | None:
         return self._answer(limit_s) if self._send(request) else None
@@ -124,7 +135,9 @@ class VectorChild:
         answer = self._read(limit_s)
         self._owed = False
         if answer is None:
+            self._given_up = not self._ended
             self._process.kill()  # late answers would be taken for those of the next question
+        self._useful = self._useful or answer is not None
         return None if answer is None or "error" in answer else answer
 
     def _read(self, limit_s: float) -> dict[str, Any] | None:
@@ -139,6 +152,9 @@ class VectorChild:
                 return None
             data = os.read(pipe.fileno(), 1 << 20)
             if not data:
+                self._ended = True
+                self._process.kill()  # in case only its output ended; and it counts as dead from now on
+                self._process.wait()
                 return None
             self._rest += data
         line, _, self._rest = self._rest.partition(b"\n")

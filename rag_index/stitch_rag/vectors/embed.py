@@ -45,13 +45,18 @@ def wanted_vectors(store: IndexStore) -> Iterator[tuple[str, str, int]]:
                 yield name, text, row.number
 
 
+class CollectionError(Exception):
+    """The child does not start, or what is stored cannot be read."""
+
+
 def follow(wanted: Mapping[str, str], child: VectorChild, progress: Callable[[str], None]) -> int | None:
-    """How many vectors were made of the texts by id; others are removed. None where the child failed."""
-    if not child.ready(wait_s=START_S):
-        return None
-    there = child.ids()
-    if there is None:
-        return None
+    """How many vectors were made of the texts by id; others are removed. None where the child failed.
+
+    Raises:
+        CollectionError: nothing can be said of the vectors that are stored.
+    """
+    if not child.ready(wait_s=START_S) or (there := child.ids()) is None:
+        raise CollectionError
     stale = sorted(there - wanted.keys())
     for start in range(0, len(stale), _BATCH):
         if not child.drop(stale[start : start + _BATCH]):
@@ -62,4 +67,6 @@ def follow(wanted: Mapping[str, str], child: VectorChild, progress: Callable[[st
         progress(f"{start} of {len(missing)} vectors")
         if not child.add(missing[start : start + _BATCH]):
             return None
+    if wanted and child.query(next(iter(wanted.values())), 1) is None:
+        raise CollectionError
     return len(missing)

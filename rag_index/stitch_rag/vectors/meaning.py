@@ -1,25 +1,36 @@
 """Similarity of meaning for one reader, and the child process that knows it."""
 
+import time
 from collections.abc import Callable, Mapping
 
 from stitch_rag.place import IndexPlace
 from stitch_rag.question import LONGEST_QUESTION
 from stitch_rag.store import IndexStore
 from stitch_rag.vectors.client import VectorChild
-from stitch_rag.vectors.model import find_model
+from stitch_rag.vectors.model import HOW_TO_GET, find_model
 
 NEAREST = 200
 """Vectors that are looked at for a question; an entry may have several."""
+MODEL_KEY = "model"
+"""Under which an index holds the fingerprint of the model of its vectors."""
+NO_MODEL = f"the vectors of this index are not used, for there is no model: {HOW_TO_GET}"
+OTHER_MODEL = (
+    "the vectors of this index are another model's and are not used: `stitch-mcp index build` makes new ones"
+)
+_RETRY_S = 600.0
+"""After a child that was of no use: each start costs ten seconds of a processor."""
 
 
 class Meaning:
     """The child process of one reader: started by the first question that profits, and again if it ended."""
 
-    def __init__(self, place: IndexPlace, wait_s: float) -> None:
+    def __init__(self, place: IndexPlace, wait_s: float, *, retry_s: float = _RETRY_S) -> None:
         self._place = place
         self._wait_s = wait_s
+        self._retry_s = retry_s
         self._child: VectorChild | None = None
-        self._absent = False
+        self._not_before = 0.0
+        self._absent = ""
 
     def ask(self, store: IndexStore, query: str) -> Callable[[], dict[int, float]]:
         """Begin to look for what is similar; the child works while the words are looked up.
@@ -28,27 +39,41 @@ class Meaning:
             what waits for the answer, to be called once before the next question: similarity by chunk
             number, the nearest first; empty where there are no vectors, or not yet.
         """
-        child = None if self._absent else self._running()
+        child = None if self._absent else self._running(store)
         if child is None or not child.ready(wait_s=self._wait_s):
             return dict
         answered = child.begin_query(query[:LONGEST_QUESTION], NEAREST)
         return lambda: _by_number(store, answered() or {})
 
+    @property
+    def absent(self) -> str:
+        """Why vectors that were built are not used; "" where they are."""
+        return self._absent
+
     def close(self) -> None:
-        """End the child process, if there is one."""
+        """End the child process, if there is one; the next question may start another."""
         if self._child is not None:
             self._child.close()
         self._child = None
+        self._absent, self._not_before = "", 0.0
 
-    def _running(self) -> VectorChild | None:
+    def _running(self, store: IndexStore) -> VectorChild | None:
         if self._child is not None and self._child.alive:
             return self._child
-        self.close()
-        if not self._place.vectors.is_dir():
+        if self._child is not None:
+            if self._child.broken:
+                self._not_before = time.monotonic() + self._retry_s
+            self._child.close()
+            self._child = None
+        if time.monotonic() < self._not_before or not self._place.vectors.is_dir():
             return None
         model = find_model()
+        # Looked for once: installing it needs a new process anyway.
         if model is None:
-            self._absent = True  # looked for once: installing it needs a new process anyway
+            self._absent = NO_MODEL
+        elif store.meta(MODEL_KEY) not in (None, model.fingerprint):
+            self._absent = OTHER_MODEL
+        if model is None or self._absent:
             return None
         self._child = VectorChild(model, self._place.vectors)
         return self._child

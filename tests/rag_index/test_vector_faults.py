@@ -1,0 +1,281 @@
+"""Faults of vectors, model and child process: they cost meaning, never an answer, and a build mends them.
+
+Small stand-ins for chromadb and sentence-transformers lie on the path of the child: they start in an instant,
+and keep their rows in one file that can be damaged.
+"""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from stitch_rag.build import BuildReport, build_index, index_status
+from stitch_rag.pages import add_pages
+from stitch_rag.place import IndexPlace
+from stitch_rag.reader import Reader
+from stitch_rag.sources import Root
+from stitch_rag.store import IndexStore
+from stitch_rag.vectors.client import START_S, VectorChild
+from stitch_rag.vectors.meaning import MODEL_KEY, NO_MODEL, OTHER_MODEL, Meaning
+from stitch_rag.vectors.model import EmbeddingModel, find_model
+
+CHROMADB = """
+import json, os
+from pathlib import Path
+
+class Collection:
+    def __init__(self, path, name):
+        self.path = path / (name + ".json")
+        self.rows = json.loads(self.path.read_text()) if self.path.exists() else {}
+    def save(self):
+        self.path.write_text(json.dumps(self.rows))
+    def upsert(self, ids, embeddings):
+        self.rows.update(zip(ids, embeddings)); self.save()
+    def delete(self, ids):
+        for name in ids: self.rows.pop(name, None)
+        self.save()
+    def get(self, include):
+        return {"ids": list(self.rows)}
+    def query(self, query_embeddings, n_results, include):
+        (asked,) = query_embeddings
+        far = {name: 1 - sum(a * b for a, b in zip(asked, row)) for name, row in self.rows.items()}
+        near = sorted(far, key=far.get)[:n_results]
+        return {"ids": [near], "distances": [[far[name] for name in near]]}
+
+class PersistentClient:
+    def __init__(self, path):
+        self.path = Path(path)
+    def get_or_create_collection(self, name, embedding_function, metadata):
+        return Collection(self.path, name)
+"""
+TRANSFORMERS = """
+import math, os, sys, zlib
+from pathlib import Path
+
+class Rows(list):
+    def tolist(self):
+        return list(self)
+
+class SentenceTransformer:
+    def __init__(self, folder, device):
+        starts = Path(folder).parent / "starts"
+        starts.write_text(starts.read_text() + "x" if starts.exists() else "x")
+        if (Path(folder) / "broken").exists():
+            sys.exit(3)
+        if (Path(folder) / "deaf").exists():
+            os.dup2(os.pipe()[0], 0)
+    def encode(self, texts, batch_size, normalize_embeddings, show_progress_bar):
+        return Rows(self.one(text) for text in texts)
+    def one(self, text):
+        counts = [0.0] * 64
+        for word in text.lower().split():
+            counts[zlib.crc32(word.encode()) % 64] += 1.0
+        length = math.sqrt(sum(value * value for value in counts)) or 1.0
+        return [value / length for value in counts]
+"""
+QUESTION = "stow crates and cartons on a rack"
+
+
+class Desk:
+    """An index with vectors, its toolkit and its model."""
+
+    def __init__(self, place: IndexPlace, toolkit: Root, model: Path) -> None:
+        self.place, self.toolkit, self.model = place, toolkit, model
+
+    def build(self, *, anew: bool = False) -> BuildReport:
+        return build_index(self.place, roots=[self.toolkit], vectors=True, anew=anew)
+
+    def reader(self) -> Reader:
+        return Reader(self.place.folder.parent, wait_for_vectors_s=START_S)
+
+    @property
+    def starts(self) -> int:
+        """How often a model was loaded."""
+        return len((self.model.parent / "starts").read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def desk(tmp_path: Path, place: IndexPlace, toolkit: Root, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    """Everything with the stand-ins."""
+    for name, text in (("chromadb", CHROMADB), ("sentence_transformers", TRANSFORMERS)):
+        (tmp_path / "packages" / name).mkdir(parents=True)
+        (tmp_path / "packages" / name / "__init__.py").write_text(text, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path / "packages"))
+    model = tmp_path / "models" / "words"
+    model.mkdir(parents=True)
+    (model / "config.json").write_text("{}", encoding="utf-8")
+    monkeypatch.setenv("STITCH_EMBEDDING_MODEL", str(model))
+    monkeypatch.delenv("STITCH_EMBEDDING_URL", raising=False)
+    return Desk(place, toolkit, model)
+
+
+def ended(child: int) -> None:
+    """Kill a process and wait until it is gone."""
+    os.kill(child, signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{child}/stat").exists() and time.monotonic() < deadline:
+        if Path(f"/proc/{child}/stat").read_text(encoding="utf-8").split(") ")[1][0] == "Z":
+            return
+
+
+def test_with_vectors_a_question_is_answered_by_meaning_too(desk: Desk) -> None:
+    assert desk.build().vectors
+    status = index_status(desk.place, roots=[desk.toolkit])
+    assert status.vectors > 0
+    assert status.notices == ()
+    reader = desk.reader()
+    assert reader.search(QUESTION).mode == "fused"
+    reader.close()
+
+
+def test_after_a_build_meaning_knows_what_is_new(desk: Desk, tmp_path: Path) -> None:
+    desk.build()
+    reader = desk.reader()
+    assert reader.search("zebras that cross quickly").mode == "fused"
+    page = tmp_path / "page.md"
+    page.write_text("# Crossing\n\nAnimals with stripes walk over roads.\n", encoding="utf-8")
+    add_pages(desk.place, str(page))
+    desk.build()
+    found = reader.search("over roads animals with stripes walk")
+    assert found.mode == "fused"
+    chunk = next(hit for hit in found.hits if hit.symbol == "Crossing")
+    store = IndexStore.open(desk.place.index)
+    assert store is not None
+    dense = Meaning(desk.place, START_S)
+    similar = dense.ask(store, chunk.text)()
+    dense.close()
+    store.close()
+    assert max(similar.values()) > 0.5
+    without = reader_without(desk).search("over roads animals with stripes walk")
+    reader.close()
+    assert chunk.score > next(hit.score for hit in without.hits if hit.symbol == "Crossing")
+
+
+def reader_without(desk: Desk) -> Reader:
+    return Reader(desk.place.folder.parent, meaning=False)
+
+
+def test_a_reader_without_meaning_starts_no_process(desk: Desk) -> None:
+    desk.build()
+    before = desk.starts
+    reader = reader_without(desk)
+    assert reader.search(QUESTION).mode == "lexical"
+    reader.close()
+    assert desk.starts == before
+
+
+def test_a_model_that_cannot_be_loaded_is_not_loaded_again_for_each_question(desk: Desk) -> None:
+    desk.build()
+    before = desk.starts
+    (desk.model / "broken").write_text("", encoding="utf-8")
+    store = IndexStore.open(desk.place.index, writable=True)
+    assert store is not None
+    store.put_meta(MODEL_KEY, installed().fingerprint)
+    meaning = Meaning(desk.place, START_S, retry_s=3600)
+    for _ in range(4):
+        assert meaning.ask(store, QUESTION)() == {}
+    assert desk.starts == before + 1
+    meaning.close()
+    store.close()
+
+
+def test_a_child_that_was_killed_is_no_broken_one(desk: Desk) -> None:
+    desk.build()
+    child = VectorChild(installed(), desk.place.vectors)
+    assert child.ready(wait_s=START_S)
+    assert child.query(QUESTION, 3)
+    ended(child.pid)
+    assert child.query(QUESTION, 3) is None
+    assert not child.broken, "somebody killed it: another will do"
+    child.close()
+
+
+def installed() -> EmbeddingModel:
+    model = find_model()
+    assert model is not None
+    return model
+
+
+def test_a_child_that_takes_nothing_in_is_closed_without_an_error(desk: Desk) -> None:
+    (desk.model / "deaf").write_text("", encoding="utf-8")
+    child = VectorChild(installed(), desk.place.vectors)
+    assert child.ready(wait_s=START_S)
+    assert child.query(QUESTION, 3) is None
+    child.close()
+    assert not child.alive
+
+
+def test_vectors_of_another_model_are_told_and_not_used(desk: Desk) -> None:
+    first = desk.build()
+    (desk.model / "weights").write_text("other", encoding="utf-8")
+    reader = desk.reader()
+    found = reader.search(QUESTION)
+    assert (found.mode, found.notices) == ("lexical", (OTHER_MODEL,))
+    assert index_status(desk.place, roots=[desk.toolkit]).notices == (OTHER_MODEL,)
+    second = desk.build()
+    assert second.vectors
+    assert second.fingerprint != first.fingerprint
+    assert reader.search(QUESTION).mode == "fused"
+    reader.close()
+
+
+def test_a_model_that_is_gone_is_told_and_entries_keep_their_vectors(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.build()
+    monkeypatch.setenv("STITCH_EMBEDDING_MODEL", str(desk.model / "nowhere"))
+    types = desk.toolkit.folder / "driver_types.h"
+    types.write_text("/** Nothing else. */\nint shelfAlone(void);\n", encoding="utf-8")
+    report = build_index(desk.place, roots=[desk.toolkit])
+    assert any("no vectors were made" in notice for notice in report.notices)
+    reader = desk.reader()
+    found = reader.search(QUESTION)
+    assert (found.mode, found.notices) == ("lexical", (NO_MODEL,))
+    reader.close()
+    monkeypatch.setenv("STITCH_EMBEDDING_MODEL", str(desk.model))
+    store = IndexStore.open(desk.place.index)
+    assert store is not None
+    meaning = Meaning(desk.place, START_S)
+    text = "shelf take box: Takes a box from a shelf"
+    near = meaning.ask(store, text)()
+    best = store.get([max(near, key=lambda number: near[number])])
+    meaning.close()
+    store.close()
+    assert [chunk.symbol for chunk in best.values()] == ["shelfTakeBox"], "numbers follow the entries"
+
+
+@pytest.mark.parametrize("damage", ["rows", "folder"])
+def test_damaged_vectors_are_made_anew_and_others_are_kept(damage: str, desk: Desk) -> None:
+    made = desk.build().vectors
+    for file in desk.place.vectors.glob("*.json"):
+        if damage == "rows":
+            file.write_text("{ half", encoding="utf-8")
+        else:
+            file.unlink()
+    reader = desk.reader()
+    assert reader.search(QUESTION).hits is not None
+    reader.close()
+    assert desk.build().vectors == made
+    reader = desk.reader()
+    assert reader.search(QUESTION).mode == "fused"
+    reader.close()
+    kept = {path.name: path.read_bytes() for path in desk.place.vectors.iterdir()}
+    (desk.model / "broken").write_text("", encoding="utf-8")
+    report = desk.build()
+    assert report.vectors is None
+    assert any("failed" in notice for notice in report.notices)
+    assert {path.name: path.read_bytes() for path in desk.place.vectors.iterdir()} == kept
+
+
+def test_an_address_with_a_key_is_no_argument_of_a_process(tmp_path: Path) -> None:
+    model = EmbeddingModel("endpoint", "http://me:hunter2@127.0.0.1:9/v1", "words", "0" * 64)
+    child = VectorChild(model, tmp_path / "vectors")
+    command = b""
+    while not command:  # the process has just begun
+        command = Path(f"/proc/{child.pid}/cmdline").read_bytes()
+    child.close()
+    assert sys.executable.encode() in command
+    assert b"hunter2" not in command
