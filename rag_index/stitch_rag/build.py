@@ -225,7 +225,10 @@ def clear_index(place: IndexPlace) -> int:
     with FileLock(place.lock, purpose="index clear", option="STITCH_CACHE_DIR"):
         size = folder_size(place.folder)
         with storing(place.folder, "STITCH_CACHE_DIR"):
-            shutil.rmtree(place.folder)
+            # Under another name first: as soon as the lock's file is gone, another build may begin.
+            gone = place.folder.with_name(f"{place.folder.name}.cleared-{os.getpid()}")
+            place.folder.replace(gone)
+            shutil.rmtree(gone)
     return size
 
 
@@ -327,6 +330,7 @@ def _embed(place: IndexPlace, store: IndexStore, progress: Progress) -> tuple[in
             None,
             "no vectors were made: the process of the embedding model failed; searches use words alone",
         )
+    shutil.rmtree(_aside(place), ignore_errors=True)  # of a build that was killed
     store.put_meta(MODEL_KEY, model.fingerprint)
     return made, ""
 
@@ -341,11 +345,16 @@ def _follow(
         child.close()
 
 
+def _aside(place: IndexPlace) -> Path:
+    """Where vectors lie that cannot be read, while others are made."""
+    return place.folder / "vectors.damaged"
+
+
 def _follow_anew(
     place: IndexPlace, model: EmbeddingModel, texts: Mapping[str, str], progress: Progress
 ) -> int | None:
     """The same in an empty folder: if that works, what was stored is damaged, and goes."""
-    aside = place.folder / "vectors.damaged"
+    aside = _aside(place)
     shutil.rmtree(aside, ignore_errors=True)
     with storing(place.vectors, "STITCH_CACHE_DIR"):
         place.vectors.replace(aside)

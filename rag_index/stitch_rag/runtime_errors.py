@@ -29,7 +29,8 @@ def find_runtime(includes: Iterable[Path]) -> Path | None:
     for include in includes:
         for folder in ("lib", "lib64"):
             for path in sorted((include.parent / folder).glob("libcudart.so*"), reverse=True):
-                return path
+                if path.is_file():  # a link may lead nowhere
+                    return path
     return None
 
 
@@ -44,7 +45,10 @@ def read_errors(library: Path, version: str | None) -> list[Chunk]:
         return []
     chunks: list[Chunk] = []
     for line in done.stdout.decode("utf-8", errors="replace").splitlines():
-        code, symbol, message = json.loads(line)
+        try:
+            code, symbol, message = json.loads(line)
+        except (ValueError, TypeError):
+            continue  # something that the library printed when it was loaded
         chunks.append(
             Chunk(
                 symbol=symbol,

@@ -68,6 +68,7 @@ _VERSION_MACROS = {
     "cutlass": ("cutlass/version.h", "CUTLASS"),
     "cub": ("cub/version.cuh", "CUB_VERSION"),
     "thrust": ("thrust/version.h", "THRUST_VERSION"),
+    "libcudacxx": ("cub/version.cuh", "CUB_VERSION"),  # released together; its own macro counts otherwise
 }
 _TOOLKIT = frozenset(
     ("driver", "cudart", "device", "cooperative_groups", "nvrtc", "cupti", "nvtx", "nvvm", "nvjitlink")
@@ -107,8 +108,10 @@ def find_roots(prefixes: Sequence[Path] = (), env: Mapping[str, str] | None = No
     """
     found: dict[Path, Root] = {}
     for root in _candidates(prefixes, os.environ if env is None else env):
-        if root.folder.is_dir() and any(True for _ in _marked(root.folder)):
-            found.setdefault(root.folder.resolve(), root)
+        # A folder that others may not look into is none.
+        with contextlib.suppress(OSError):
+            if root.folder.is_dir() and any(True for _ in _marked(root.folder)):
+                found.setdefault(root.folder.resolve(), root)
     return list(found.values())
 
 
@@ -119,9 +122,17 @@ def find_headers(roots: Iterable[Root]) -> list[Header]:
         versions = {**_wheel_versions(root.packages), **_versions(root.folder)}
         for relative in _files(root.folder):
             library, path = library_of(relative), root.folder / relative
-            if library is not None and path.stat().st_size <= _LARGEST_BYTES:
+            if library is not None and 0 <= _size(path) <= _LARGEST_BYTES:
                 headers.append(Header(path, relative, library, versions.get(library), root.source))
     return headers
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file; -1 for a link to nowhere, a pipe, or what nobody may look at."""
+    try:
+        return path.stat().st_size if path.is_file() else -1
+    except OSError:
+        return -1
 
 
 def library_of(relative: str) -> str | None:
@@ -203,7 +214,7 @@ def _versions(folder: Path) -> dict[str, str]:
     found: dict[str, str] = {}
     for library, (name, prefix) in _VERSION_MACROS.items():
         path = next((p for p in (folder / name, folder / "cccl" / name) if p.is_file()), None)
-        version = read_version(path.read_text(encoding="utf-8", errors="replace"), prefix) if path else None
+        version = read_version(_text(path), prefix) if path else None
         if version:
             found[library] = version
     toolkit = found.get("driver") or _toolkit_version(folder)
@@ -226,12 +237,15 @@ def _wheel_versions(packages: Path | None) -> dict[str, str]:
 
 
 def _toolkit_version(folder: Path) -> str | None:
-    path = folder / "cuda_runtime_api.h"
-    return (
-        read_version(path.read_text(encoding="utf-8", errors="replace"), "CUDART_VERSION")
-        if path.is_file()
-        else None
-    )
+    return read_version(_text(folder / "cuda_runtime_api.h"), "CUDART_VERSION")
+
+
+def _text(path: Path) -> str:
+    """The text of a file; "" where there is none to read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    except OSError:
+        return ""
 
 
 def read_version(text: str, prefix: str) -> str | None:

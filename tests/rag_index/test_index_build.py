@@ -1,7 +1,9 @@
 """The index is built from what is there, goes on where it stopped, and is swapped in whole."""
 
+import contextlib
 import json
 import multiprocessing
+import os
 import resource
 import sqlite3
 import subprocess
@@ -15,6 +17,7 @@ from stitch_rag.chunks import Chunk
 from stitch_rag.inputs import header_inputs, note_input
 from stitch_rag.place import IndexPlace
 from stitch_rag.reader import DAMAGED, HOW_TO_BUILD, Reader
+from stitch_rag.runtime_errors import find_runtime
 from stitch_rag.sources import Root, find_headers, find_roots, library_of, read_version
 from stitch_rag.store import IndexStore
 from stitch_tools.errors import LockedError, StoreError
@@ -293,3 +296,47 @@ def test_progress_and_report_can_be_sent(toolkit: Root, place: IndexPlace) -> No
     assert "8 files, 8 of them to read" in said[0]
     assert json.loads(report.canonical_json())["chunks"] == report.chunks
     assert note_input().place == "notes"
+
+
+def test_a_link_to_nowhere_and_a_pipe_among_the_headers_are_passed_over(toolkit: Root) -> None:
+    (toolkit.folder / "cuda_fp16.h").symlink_to(toolkit.folder / "nowhere.h")
+    (toolkit.folder / "cuda.h").symlink_to(toolkit.folder / "nowhere.h")
+    os.mkfifo(toolkit.folder / "nccl.h")
+    found = {header.relative for header in find_headers([toolkit])}
+    assert "cuda_runtime_api.h" in found
+    assert found.isdisjoint(("cuda_fp16.h", "cuda.h", "nccl.h"))
+
+
+def test_a_runtime_library_that_is_a_link_to_nowhere_is_none(toolkit: Root, place: IndexPlace) -> None:
+    library = toolkit.folder.parent / "lib64" / "libcudart.so"
+    library.parent.mkdir()
+    library.symlink_to(library.parent / "nowhere.so")
+    assert find_runtime([toolkit.folder]) is None
+    assert build_index(place, roots=[toolkit]).read == 8
+
+
+def opened_files(process: int | None) -> set[Path]:
+    """What a process holds open now."""
+    found: set[Path] = set()
+    for row in Path(f"/proc/{process}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found.add(row.readlink())
+    return found
+
+
+def test_a_builder_that_waited_while_the_folder_was_cleared_builds_in_the_new_one(
+    toolkit: Root, place: IndexPlace
+) -> None:
+    build_index(place, roots=[toolkit])
+    context = multiprocessing.get_context("spawn")
+    with FileLock(place.lock, purpose="another build"):
+        builder = context.Process(
+            target=build_elsewhere, args=(str(place.folder.parent), str(toolkit.folder))
+        )
+        builder.start()
+        while place.lock not in opened_files(builder.pid):
+            assert builder.is_alive()
+        place.folder.rename(place.folder.with_name("cleared"))
+    builder.join(60)
+    assert builder.exitcode == 0
+    assert index_status(place, roots=[toolkit]).fresh

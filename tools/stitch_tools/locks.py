@@ -48,7 +48,14 @@ class FileLock:
             while True:
                 try:
                     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
+                    if self._is_there(handle):
+                        break
+                    # Its holder removed the file: whoever comes now locks another one of that name.
+                    with storing(self.path, self.option):
+                        self.path.parent.mkdir(parents=True, exist_ok=True)
+                        newer = self._open()
+                    os.close(handle)
+                    handle = newer
                 except BlockingIOError as error:
                     if time.monotonic() >= deadline:
                         raise LockedError(
@@ -77,6 +84,13 @@ class FileLock:
             return os.open(self.path, flags)
         except FileNotFoundError:
             return os.open(self.path, flags | os.O_CREAT, self.mode)
+
+    def _is_there(self, handle: int) -> bool:
+        """Whether the path still names the file that was opened."""
+        try:
+            return os.path.samestat(self.path.stat(follow_symlinks=False), os.fstat(handle))
+        except FileNotFoundError:
+            return False
 
     def release(self) -> None:
         """Give the lock back; a second call does nothing."""
