@@ -199,3 +199,9 @@ def test_any_text_is_survived(text: str) -> None:
 def test_a_damaged_encoding_is_survived(tmp_path: Path) -> None:
     text = b"/** \\brief M\xfcnchen */\nint town(void);".decode("utf-8", errors="replace")
     assert chunks_of(text)["town"].brief.startswith("M")
+
+
+def test_an_enumerator_counts_whatever_its_enum_or_itself_is_called() -> None:
+    text = "enum __shelf_kind_t { __SHELF_E4M3, /**< Small. */ SHELF_STATUS_DEPRECATED = 3 };"
+    chunks = header_chunks(declarations(text), Place("device", "1", "x.h", "x"))
+    assert {"__SHELF_E4M3", "SHELF_STATUS_DEPRECATED"} <= {chunk.symbol for chunk in chunks}

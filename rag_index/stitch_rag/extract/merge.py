@@ -151,6 +151,10 @@ def _of(chunk: Chunk, aliases: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def _is_public(row: Declaration) -> bool:
+    if row.kind == "enumerator":
+        return bool(
+            row.name
+        )  # its enum may begin with underscores, its name may say that something is deprecated
     if not row.name or _INTERNAL.search(row.parent) or _HIDDEN.search(row.name):
         return False
     if row.kind == "macro":
