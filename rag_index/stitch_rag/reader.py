@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from stitch_rag.faults import telling_faults
-from stitch_rag.inputs import own_inputs
 from stitch_rag.place import IndexPlace
 from stitch_rag.results import Hit, SearchResult
 from stitch_rag.search import DEFAULT_TOKENS, Filters, entry, search
@@ -129,6 +128,9 @@ class Reader:
 
 
 def _notes_alone() -> IndexStore:
+    # Whoever has an index need not wait for what reads headers and pages to be imported.
+    from stitch_rag.inputs import own_inputs
+
     store = IndexStore.create()
     for row in own_inputs():
         store.put_file(row.place, row.sha256, row.read())
