@@ -1,5 +1,6 @@
 """Run folders: where a run's events, readable copies and certificate lie."""
 
+import os
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -93,8 +94,9 @@ class Run:
 
         Raises:
             LockedError: another process works on it.
-            StoreError: it cannot be read or written.
+            StoreError: it cannot be read or written, or has a link.
         """
+        _refuse_links(folder)
         self.folder = folder
         self.store = store
         self.log = EventLog(folder / "events.jsonl", on_event=on_event)
@@ -123,6 +125,17 @@ class Run:
     def close(self) -> None:
         """Release the run."""
         self.log.close()
+
+
+def _refuse_links(folder: Path) -> None:
+    """Refuse a run that has a link: it may have come with a repository, and writes would follow it."""
+    for parent, folders, files in os.walk(folder):
+        for path in (Path(parent, name) for name in (*folders, *files)):
+            if path.is_symlink():
+                raise StoreError(
+                    f"{path} is a link, and a run has none: writes would follow it",
+                    hint="remove the link, or start a new run",
+                )
 
 
 _BLOBS = {

@@ -1,9 +1,10 @@
 """A job's folder: `request.json`, `state.json`, `log.txt`, and the lock that says whether it is alive."""
 
 import contextlib
+import os
 import re
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 from pydantic import ValidationError
 
@@ -35,6 +36,17 @@ class JobFolder:
     def log(self) -> Path:
         """What the job's process printed."""
         return self.path / "log.txt"
+
+    def open_log(self) -> BinaryIO:
+        """The log, opened to be added to; a link there, which may have come with a repository, is replaced.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        if self.log.is_symlink():
+            self.log.unlink()
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        return os.fdopen(os.open(self.log, flags, 0o644), "ab")
 
     def lock(self) -> FileLock:
         """The lock that the job's process holds as long as it lives; not taken."""

@@ -191,7 +191,7 @@ class Supervisor:
     ) -> "subprocess.Popen[bytes]":
         """The job's process: the one that waits, where it is what would be started now, else a new one."""
         with contextlib.ExitStack() as stack:
-            log = stack.enter_context(folder.log.open("ab"))
+            log = stack.enter_context(folder.open_log())
             stdin = stack.enter_context(Path(os.devnull).open("rb")).fileno() if self.keep else lifeline
             if (spare := self._take_spare(likeness.warm)) is not None:
                 if spare.likeness != likeness:

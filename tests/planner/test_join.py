@@ -18,7 +18,7 @@ from stitch_planner.join import (
 )
 from stitch_planner.loop import begin_run
 from stitch_planner.runs import Workspace, read_state, started
-from stitch_tools.errors import LockedError, UsageError
+from stitch_tools.errors import LockedError, StoreError, UsageError
 from stitch_tools.models import Bench, Build, Check, Program, SourceFile, Task
 from stitch_tools.processes.interpreter import Interpreter
 
@@ -124,3 +124,16 @@ def test_two_clients_on_one_run_wait_for_each_other(tmp_path: Path, run_id: str)
     thread.join(timeout=20)
     state = read_state(workspace.run_folder(run_id))
     assert (state.events, state.program and state.program.program_id) == (3, second.program_id)
+
+
+@pytest.mark.parametrize("name", ["events.jsonl", "rounds/000/program/program.cpp", "rounds"])
+def test_a_run_with_a_link_is_not_opened_for_writing(tmp_path: Path, run_id: str, name: str) -> None:
+    workspace = Workspace(tmp_path)
+    outside = tmp_path / "outside"
+    place = workspace.run_folder(run_id) / name
+    if place.exists():
+        place.rename(outside)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.symlink_to(outside)
+    with pytest.raises(StoreError, match="is a link"), joined(workspace, run_id):
+        pass

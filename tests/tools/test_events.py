@@ -42,6 +42,19 @@ def test_a_log_that_is_a_pipe_is_refused(tmp_path: Path) -> None:
             read(tmp_path / "e.jsonl")
 
 
+@pytest.mark.parametrize("mine", [b"one line without an end", b"one line\n", b""])
+def test_a_log_that_is_a_link_is_not_written_to(tmp_path: Path, mine: bytes) -> None:
+    (tmp_path / "mine").write_bytes(mine)
+    (tmp_path / "e.jsonl").symlink_to("mine")
+    (tmp_path / "none.jsonl").symlink_to("nothing")
+    for name in ("e.jsonl", "none.jsonl"):
+        with pytest.raises(StoreError, match="is a link"):
+            EventLog(tmp_path / name)
+    # Neither is what looks like a torn end cut off.
+    assert (tmp_path / "mine").read_bytes() == mine
+    assert not (tmp_path / "nothing").exists()
+
+
 def test_a_log_cut_at_any_byte_replays_its_whole_events_and_goes_on(tmp_path: Path) -> None:
     data = write_log(tmp_path / "whole.jsonl", [{"n": n, "text": "x" * n} for n in range(6)])
     ends = [index + 1 for index, byte in enumerate(data) if byte == 10]

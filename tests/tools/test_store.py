@@ -65,6 +65,20 @@ def test_a_folder_is_written_out_again_as_it_was(tmp_path: Path) -> None:
     assert (tmp_path / "out/b/ü x.cpp").read_bytes() == b"2"
 
 
+@pytest.mark.parametrize("link", ["a.h", "b"])
+def test_a_link_in_a_folder_is_not_written_through(tmp_path: Path, link: str) -> None:
+    store = Store(tmp_path / "store")
+    files = store.put_files({"b/c.h": b"2", "a.h": b"1"})
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "a.h").write_bytes(b"mine")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / link).symlink_to(outside / "a.h" if link == "a.h" else outside)
+    with pytest.raises(StoreError, match="is a link"):
+        store.materialize(files, tmp_path / "out")
+    assert {file.name: file.read_bytes() for file in outside.iterdir()} == {"a.h": b"mine"}
+
+
 def test_a_missing_blob_leaves_a_plain_error(tmp_path: Path) -> None:
     store = Store(tmp_path)
     entry = SourceFile(path="a", sha256="0" * 64, size=1)

@@ -120,13 +120,17 @@ class EventLog:
         try:
             self.events = self._recover()
             with storing(path):
-                self._handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+                self._handle = os.open(path, flags, 0o644)
             sync_folder(path.parent)
         except BaseException:  # handed on: the lock must not outlive the attempt
             self._lock.release()
             raise
 
     def _recover(self) -> list[Event]:
+        # Cutting and appending would follow a link, which may have come with a repository, to another file.
+        if self.path.is_symlink():
+            raise StoreError(f"{self.path} is a link", hint="remove it: a log is written where it lies")
         data = _read(self.path)
         events, used = parse_events(data)
         if used < len(data):

@@ -189,6 +189,7 @@ class Store:
         for entry in files:
             target = folder / checked_path(entry.path)
             data = self.get(entry.sha256)
+            _refuse_links(folder, target)
             with storing(target, option):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 try:
@@ -197,6 +198,14 @@ class Store:
                     with contextlib.suppress(OSError):
                         target.unlink()
                     raise
+
+
+def _refuse_links(folder: Path, target: Path) -> None:
+    """Refuse a link below the folder, through which a write would reach another place."""
+    below = target.relative_to(folder).parents
+    for path in (target, *(folder / parent for parent in below)):
+        if path != folder and path.is_symlink():
+            raise StoreError(f"{path} is a link, and writing would follow it", hint="remove the link")
 
 
 _MEND = "repeat what stored it: `stitch-mcp solve --resume RUN` for a run, the same call for anything else"

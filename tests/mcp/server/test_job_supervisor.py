@@ -212,3 +212,19 @@ def test_a_job_whose_file_is_damaged_begins_anew_with_the_next_call(room: Room, 
     done = room.supervisor.wait(job_id, 60)
     assert done.status == "completed", done.message
     assert JobFolder(room.supervisor.jobs, job_id).request() == request
+
+
+def test_a_log_that_is_a_link_is_replaced_and_nothing_is_written_through_it(
+    room: Room, tmp_path: Path
+) -> None:
+    outside = tmp_path / "outside"
+    outside.write_text("mine", encoding="utf-8")
+    request = request_of(room, BROKEN)
+    folder = JobFolder(room.supervisor.jobs, request.job_id)
+    folder.path.mkdir(parents=True)
+    folder.log.symlink_to(outside)
+    room.supervisor.start(request)
+    assert room.supervisor.wait(request.job_id, 60).status == "completed"
+    assert outside.read_text(encoding="utf-8") == "mine"
+    assert folder.log.is_file()
+    assert not folder.log.is_symlink()
