@@ -99,7 +99,7 @@ def build_server(room: Room) -> Server[Any]:
     server.add_request_handler("tasks/update", UpdateParams, served.update_task)
     server.add_request_handler("tasks/result", TaskParams, served.task_result)
     server.add_request_handler("tasks/list", types.PaginatedRequestParams, served.list_tasks)
-    server.middleware += [_refuse_surrogates, served.answer_with_task]
+    server.middleware += [_tell_failures, _refuse_surrogates, served.answer_with_task]
     server.extensions[EXTENSION] = {}
     return server
 
@@ -319,6 +319,21 @@ class _Served:
             await anyio.sleep(min(max(pause, _SHORTEST_POLL_S), _LONGEST_POLL_S, left))
             state = await anyio.to_thread.run_sync(self._room.supervisor.view, state.job_id)
         return state
+
+
+async def _tell_failures(ctx: Context, call_next: CallNext) -> HandlerResult:
+    """In front of all handlers: a failure is told in our words, without secrets or a traceback."""
+    try:
+        return await call_next(ctx)
+    except (MCPError, ValidationError):
+        raise  # The SDK tells them as they are meant.
+    except StitchError as error:
+        told = f"{error.message}. Next: {error.hint}" if error.hint else error.message
+        raise MCPError(types.INVALID_PARAMS, blot_text(told)) from error
+    except Exception as error:  # The boundary to the client, as in `call_tool`.
+        _LOG.exception("%s failed", ctx.method)
+        told = f"{type(error).__name__} in {ctx.method}: {_OUR_FAULT}"
+        raise MCPError(types.INTERNAL_ERROR, told) from error
 
 
 async def _refuse_surrogates(ctx: Context, call_next: CallNext) -> HandlerResult:

@@ -4,6 +4,8 @@ import contextlib
 import re
 from typing import Any
 
+from pydantic import ValidationError
+
 from stitch_mcp.jobs.folder import JobFolder
 from stitch_mcp.jobs.state import JobState
 from stitch_mcp.server.offers import fitting, offered
@@ -12,7 +14,7 @@ from stitch_mcp.server.tool import Answer, NextStep, Tool
 from stitch_mcp.server.tools import find_tool
 from stitch_mcp.server.tools.get_job import JobAnswer
 from stitch_planner.join import verdicts
-from stitch_tools.errors import StitchError
+from stitch_tools.errors import StitchError, StoreError
 from stitch_tools.events import read_events
 from stitch_tools.models import Program
 
@@ -20,12 +22,23 @@ _CALLERS_FAULTS = ("usage", "task")
 
 
 def tool_answer(room: Room, state: JobState) -> Answer:
-    """The answer of the job's own tool; without a result only how the job stands."""
+    """The answer of the job's own tool; without a result only how the job stands.
+
+    Raises:
+        UsageError: there is no such tool in this version.
+        StoreError: the result is none of this version's, or damaged.
+    """
     model = find_tool(state.tool).answer
     if state.status == "completed" and state.result is not None:
         # A server of another version may have more to say.
         known = {name: value for name, value in state.result.items() if name in model.model_fields}
-        found = model.model_validate(known)
+        try:
+            found = model.model_validate(known)
+        except ValidationError as error:
+            raise StoreError(
+                f"the result of job {state.job_id} was written by another version",
+                hint="make the call again with `rerun`: true",
+            ) from error
         return found.model_copy(update={"job_id": state.job_id})
     return model(
         status=state.status,

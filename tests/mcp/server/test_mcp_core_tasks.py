@@ -1,5 +1,6 @@
 """Tasks of protocol 2025-11-25, spoken by hand: the SDK's client does not know them any more."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -91,3 +92,20 @@ def test_a_task_that_cannot_be_read_does_not_hide_the_others(workspace: Path) ->
         (damaged / "state.json").write_text('{"of": "another version"}', encoding="utf-8")
         assert [task["taskId"] for task in ask(wire, "tasks/list", {})["tasks"]] == [begun]
         assert "damaged" in refused(wire, "tasks/get", {"taskId": "0" * 16})["message"]
+
+
+def test_the_result_of_a_tool_of_another_version_is_refused_in_plain_words(workspace: Path) -> None:
+    with wired(workspace, VERSION) as wire:
+        known = {"job_id": "0" * 16, "tool": "profile_program", "status": "completed", "result": {}}
+        odd = {**known, "job_id": "1" * 16, "tool": "make_plan", "result": {"steps": 7}}
+        for state in (known, odd):
+            folder = workspace / ".stitch" / "jobs" / str(state["job_id"])
+            folder.mkdir(parents=True)
+            (folder / "state.json").write_text(json.dumps(state), encoding="utf-8")
+        error = refused(wire, "tasks/result", {"taskId": "0" * 16})
+        assert error["code"] == types.INVALID_PARAMS
+        assert "no tool 'profile_program'" in error["message"]
+        assert len(ask(wire, "tasks/list", {})["tasks"]) == 2
+        error = refused(wire, "tasks/result", {"taskId": "1" * 16})
+        assert "another version" in error["message"]
+        assert "`rerun`" in error["message"]
