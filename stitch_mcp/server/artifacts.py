@@ -1,6 +1,9 @@
 """What lies in the store and in run folders, as text."""
 
 import json
+import os
+from collections.abc import Generator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -9,6 +12,7 @@ from stitch_mcp.server.room import Room
 from stitch_mcp.server.subjects import MIN_PREFIX
 from stitch_tools.errors import UsageError
 from stitch_tools.models import Program, SourceFile, Task
+from stitch_tools.small_file import read_small
 
 _MAX_BYTES = 4 << 20
 
@@ -32,7 +36,7 @@ def find_artifact(room: Room, name: str, path: str = "") -> Artifact:
     """
     runs = [run_id for run_id in room.workspace.run_ids() if run_id == name]
     if runs:
-        return _of_run(room.workspace.runs_folder / runs[0], path)
+        return _of_run(room, room.workspace.runs_folder / runs[0], path)
     data = room.workspace.store.get(_hash(room, name))
     folder = _folder(data)
     return _of_files(room, *folder, path) if folder else _shown(data, name)
@@ -79,18 +83,37 @@ def _of_files(room: Room, kind: str, files: tuple[SourceFile, ...], path: str) -
     return Artifact(kind, _text(room.workspace.store.get(file.sha256), path))
 
 
-def _of_run(folder: Path, path: str) -> Artifact:
-    root = folder.resolve()
+def _of_run(room: Room, folder: Path, path: str) -> Artifact:
+    # The folder may be a link itself.
+    root = room.inside(str(folder.resolve()))
     if not path:
-        files = sorted(file for file in root.rglob("*") if file.is_file() and not file.name.endswith(".lock"))
-        listed = (f"{file.relative_to(root).as_posix()} ({file.stat().st_size} bytes)" for file in files)
-        return Artifact("run", files=tuple(listed))
-    wanted = (root / path).resolve() if "\0" not in path else root
-    if root not in wanted.parents or not wanted.is_file():
-        raise UsageError(f"the run has no file {path[:100]!r}", hint="leave `path` out to list its files")
-    if wanted.stat().st_size > _MAX_BYTES:
-        raise UsageError(f"{path} is larger than {_MAX_BYTES >> 20} MiB", hint=f"open it: {wanted}")
-    return Artifact("run", _text(wanted.read_bytes(), str(wanted)))
+        return Artifact("run", files=tuple(sorted(_rows(root))))
+    try:
+        wanted = (root / path).resolve()
+        # A pipe would hang us, and what is larger fill the memory.
+        data = read_small(wanted, _MAX_BYTES) if root in wanted.parents else None
+    except (OSError, RuntimeError, ValueError) as error:
+        # Nothing is told of what lies outside; what lies inside may be too large, or gone by now.
+        reason = f": {error.strerror}" if isinstance(error, OSError) and error.strerror else ""
+        raise _no_file(path, reason) from error
+    if data is None:
+        raise _no_file(path)
+    return Artifact("run", _text(data, str(wanted)))
+
+
+def _rows(root: Path) -> Generator[str]:
+    """The files of a run with their sizes. It may be at work: what goes meanwhile is left out."""
+    for folder, _, names in os.walk(root):
+        for name in names:
+            file = Path(folder, name)
+            with suppress(OSError):
+                if not name.endswith(".lock") and file.is_file():
+                    yield f"{file.relative_to(root).as_posix()} ({file.stat().st_size} bytes)"
+
+
+def _no_file(path: str, reason: str = "") -> UsageError:
+    hint = "leave `path` out to list its files"
+    return UsageError(f"the run has no file {path[:100]!r}{reason}", hint=hint)
 
 
 def _text(data: bytes, name: str) -> str:

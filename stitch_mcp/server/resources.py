@@ -93,9 +93,31 @@ def read_resource(room: Room, uri: str) -> tuple[str, str]:
     """
     for fixed in FIXED:
         if uri == fixed.uri:
-            return fixed.mime_type, fitting(
-                room, fixed.read()
-            ) if fixed.mime_type == "text/markdown" else fixed.read()
+            return fixed.mime_type, _fixed_text(room, fixed)
+    name, path = _named(room, uri)
+    return _shown(find_artifact(room, name, path), path)
+
+
+def find_resource(room: Room, uri: str) -> Artifact:
+    """What `read_resource` reads, uncut: many clients give their models tools alone.
+
+    Raises:
+        UsageError: there is none of that address.
+        StoreError: it cannot be read.
+    """
+    for fixed in FIXED:
+        if uri == fixed.uri:
+            return Artifact("text", _fixed_text(room, fixed))
+    return find_artifact(room, *_named(room, uri))
+
+
+def _fixed_text(room: Room, fixed: Fixed) -> str:
+    text = fixed.read()
+    return fitting(room, text) if fixed.mime_type == "text/markdown" else text
+
+
+def _named(room: Room, uri: str) -> tuple[str, str]:
+    """Id and path of a run's or artifact's address."""
     match = _URI.fullmatch(uri)
     if match is None:
         raise UsageError(
@@ -104,7 +126,7 @@ def read_resource(room: Room, uri: str) -> tuple[str, str]:
     kind, name, path = match.group(1), match.group(2), unquote(match.group(3) or "")
     if (name in room.workspace.run_ids()) is not (kind == "run"):
         raise UsageError(f"there is no {kind} {name[:60]!r}", hint="ids come from earlier results")
-    return _shown(find_artifact(room, name, path), path)
+    return name, path
 
 
 def _shown(found: Artifact, path: str) -> tuple[str, str]:

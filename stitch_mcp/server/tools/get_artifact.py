@@ -18,7 +18,7 @@ class GetArtifact(Request):
     """Arguments of get_artifact."""
 
     id: str
-    """artifact, program_id, task_id or run_id of an earlier result."""
+    """artifact, program_id, task_id or run_id of an earlier result; or stitch://abi, stitch://guide, ..."""
     path: str = ""
     """File of a program, task or run. Left out: its files are listed."""
     offset: int = Field(default=0, ge=0)
@@ -40,7 +40,12 @@ class ArtifactAnswer(Answer):
 
 def reply(request: GetArtifact, room: Room) -> ArtifactAnswer:
     """One page of an artifact."""
-    found = find_artifact(room, request.id, request.path)
+    from stitch_mcp.server.resources import find_resource
+
+    if request.id.startswith("stitch://"):
+        found = find_resource(room, request.id)
+    else:
+        found = find_artifact(room, request.id, request.path)
     if found.text is None:
         return _listed(request, found)
     # Before it is cut into pages: half a secret would be known by nobody.

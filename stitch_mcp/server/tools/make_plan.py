@@ -62,7 +62,7 @@ def _next(run_id: str, made: "Plan") -> tuple[NextStep, ...]:
     own = NextStep(
         tool="compile_program",
         arguments={"run_id": run_id, "files": {name: "YOUR SOURCE"}},
-        why="build your own program; stitch://abi shows its interface",
+        why='build your own program; get_artifact {"id": "stitch://abi"} shows its interface',
     )
     solve = NextStep(
         tool="solve", arguments={"run_id": run_id}, why="let the stitcher write, check and time one"

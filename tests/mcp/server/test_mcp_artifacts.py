@@ -8,9 +8,10 @@ import pytest
 from stitch_mcp.config import Config
 from stitch_mcp.server.artifacts import find_artifact
 from stitch_mcp.server.render import render
+from stitch_mcp.server.resources import read_resource
 from stitch_mcp.server.room import Room
 from stitch_mcp.server.tools.get_artifact import GetArtifact, reply
-from stitch_tools.errors import StoreError
+from stitch_tools.errors import StoreError, UsageError
 from stitch_tools.models import Program, SourceFile
 
 
@@ -44,3 +45,58 @@ def test_a_long_list_of_files_is_read_in_pages(tmp_path: Path) -> None:
         steps = answer.get("next_steps", [])
         arguments = steps[0]["arguments"] if steps else None
     assert seen == [f"{path} (1 bytes)" for path in paths]
+
+
+def run_of(root: Path) -> tuple[Room, Path]:
+    """A room with one run, which has a log."""
+    room = Room(config=Config(workspace=root))
+    folder = room.workspace.runs_folder / "20260101T000000.000-model-00000000"
+    folder.mkdir(parents=True)
+    (folder / "events.jsonl").write_text("{}\n", encoding="utf-8")
+    return room, folder
+
+
+def test_files_that_go_while_a_run_is_listed_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room, folder = run_of(tmp_path)
+    (folder / "report.html").write_text("...", encoding="utf-8")
+    is_file = Path.is_file
+
+    def seen_at_last(path: Path) -> bool:
+        found = is_file(path)
+        if path.name == "report.html":
+            path.unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(Path, "is_file", seen_at_last)
+    assert find_artifact(room, folder.name).files == ("events.jsonl (3 bytes)",)
+
+
+@pytest.mark.parametrize("path", ["a" * 5000, "events.jsonl/x", "gone", ".", "..", "x\0y"])
+def test_a_file_that_a_run_does_not_have_is_told_whatever_its_name(tmp_path: Path, path: str) -> None:
+    room, folder = run_of(tmp_path)
+    with pytest.raises(UsageError, match="the run has no file"):
+        find_artifact(room, folder.name, path)
+
+
+def test_a_run_that_is_a_link_out_of_the_workspace_is_not_read(tmp_path: Path) -> None:
+    _, outside = run_of(tmp_path / "other")
+    room, folder = run_of(tmp_path / "workspace")
+    link = folder.with_name("linked")
+    link.symlink_to(outside)
+    with pytest.raises(UsageError, match="outside the workspace"):
+        find_artifact(room, "linked", "events.jsonl")
+
+
+@pytest.mark.parametrize("name", ["guide", "abi", "contract"])
+def test_what_is_a_resource_can_be_read_by_a_client_that_has_tools_alone(tmp_path: Path, name: str) -> None:
+    room, folder = run_of(tmp_path)
+    uri = f"stitch://{name}"
+    text = reply(GetArtifact(id=uri), room).text
+    assert text
+    assert read_resource(room, uri)[1].startswith(text)
+    log = reply(GetArtifact(id=f"stitch://run/{folder.name}/events.jsonl"), room)
+    assert log.text == "{}\n"
+    with pytest.raises(UsageError, match="no resource"):
+        reply(GetArtifact(id="stitch://nothing"), room)
