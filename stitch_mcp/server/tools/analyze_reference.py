@@ -86,7 +86,7 @@ def _costliest(graph: Graph) -> tuple[str, ...]:
         return tuple(node.op for node in graph.nodes[:_MOST_OPS])
     ordered = sorted(graph.nodes, key=lambda node: node.min_time_us or 0.0, reverse=True)
     return tuple(
-        f"{node.op} at {node.module_path or 'the root'}: {node.min_time_us or 0:.2f}, "
+        f"{node.op} at {node.module_path or 'the root'}: {node.min_time_us or 0:.2f} us, "
         f"{(node.min_time_us or 0) / total:.0%}"
         for node in ordered[:_MOST_OPS]
     )

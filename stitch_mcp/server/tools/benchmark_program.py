@@ -114,6 +114,10 @@ def _next(work: Work, named: str, bench: Bench) -> tuple[NextStep, ...]:
     )
     if bench.rejected:
         return (faster,)
+    if bench.outcome == "inconclusive" and bench.ratio("eager") is None:
+        why = "nothing was measured undisturbed: time it again once nothing else runs"
+        arguments = {**work.place, "program": named, "rerun": True}
+        return (faster, certify, NextStep(tool="benchmark_program", arguments=arguments, why=why))
     return (certify, faster) if bench.outcome == "faster" else (faster, certify)
 
 

@@ -1,5 +1,6 @@
 """`compile_program`: builds a program, or shows what the compiler says."""
 
+import re
 from typing import ClassVar
 
 from stitch_mcp.server.requests import Detailed, NamesProgram
@@ -9,6 +10,8 @@ from stitch_tools.models import Build, Diagnostic, KernelResources, Program
 
 _MOST_MESSAGES = 12
 _ANY = {"reference": "PATH.py"}
+_OURS = re.compile(r"\bStitch[A-Z]|\bstitch_[a-z]|\bSTITCH_[A-Z]")
+"""Names of the interface that a program implements."""
 """Stands for the reference where the call named none."""
 
 
@@ -109,6 +112,9 @@ def _next(build: Build, where: dict[str, str], program: Program) -> tuple[NextSt
         return (NextStep(tool="check_program", arguments=arguments, why="see whether it computes the same"),)
     arguments = {**where, "files": {program.main: "MENDED SOURCE"}}
     mend = NextStep(tool="compile_program", arguments=arguments, why="mend what `diagnostics` names")
+    if _OURS.search(" ".join(item.message for item in _gravest(build))):
+        why = "see what the interface declares"
+        return (mend, NextStep(tool="get_artifact", arguments={"id": "stitch://abi"}, why=why))
     query = next((item.doc_query for item in _gravest(build) if item.doc_query), "")
     if not query:
         return (mend,)

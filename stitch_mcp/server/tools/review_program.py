@@ -45,7 +45,7 @@ def review(request: ReviewProgram, work: Work) -> ReviewAnswer:
         engineering=_engineering(build, checked, bench),
         coverage=_coverage(checked),
         open=_open(checked, bench),
-        next_steps=_next(work, named, checked),
+        next_steps=_next(work, named, checked, bench),
     )
 
 
@@ -102,11 +102,14 @@ def _open(checked: Check | None, bench: Bench | None) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _next(work: Work, named: str, checked: Check | None) -> tuple[NextStep, ...]:
+def _next(work: Work, named: str, checked: Check | None, bench: Bench | None) -> tuple[NextStep, ...]:
     place = work.place or {"reference": "PATH.py"}
     arguments = {**place, "program": named}
     if checked is None:
         return (NextStep(tool="check_program", arguments=arguments, why="see whether it is right"),)
+    if checked.status == "accepted" and bench is not None and not bench.rejected:
+        why = "write the certificate of what was checked and timed"
+        return (NextStep(tool="certify_program", arguments=arguments, why=why),)
     if checked.status == "accepted":
         return (NextStep(tool="benchmark_program", arguments=arguments, why="see whether it is faster"),)
     mend = {**place, "files": {work.program.main: "MENDED SOURCE"}}

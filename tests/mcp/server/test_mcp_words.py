@@ -1,5 +1,6 @@
 """What goes wrong is told in the words of tools, with a next step that can succeed."""
 
+import contextlib
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,17 +10,21 @@ import pytest
 from mcp.client import Client
 
 from stitch_mcp import doctor
+from stitch_mcp.desk import Desk, open_desk
 from stitch_mcp.jobs.folder import JobFolder
-from stitch_mcp.jobs.state import JobRequest, JobState
+from stitch_mcp.jobs.state import JobRequest, JobState, Subject
 from stitch_mcp.programs import program_of_files
 from stitch_mcp.server.app import build_server
 from stitch_mcp.server.outcome import job_answer, tool_answer
 from stitch_mcp.server.room import Room, open_room
+from stitch_mcp.server.tools.benchmark_program import BenchmarkProgram, benchmark
+from stitch_mcp.server.tools.review_program import ReviewProgram, review
+from stitch_mcp.server.work import Work
 from stitch_planner.join import OUTSIDE, record_check
 from stitch_planner.loop import begin_run
 from stitch_planner.runs import Workspace
 from stitch_tools.errors import StoreError
-from stitch_tools.models import Check, Task
+from stitch_tools.models import Bench, Check, Task
 from stitch_tools.processes.interpreter import Interpreter
 
 pytestmark = pytest.mark.anyio
@@ -147,3 +152,56 @@ def test_a_failed_job_leads_to_a_call_that_can_succeed(
         assert answer.message == "no. Next: yes"
         (found,) = answer.next_steps
         assert (found.tool, found.arguments) == step
+
+
+def accepted_in_a_run(workspace: Path, monkeypatch: pytest.MonkeyPatch, bench: Bench) -> Work:
+    """A request about a program that a run accepted, on a desk whose timing gives just `bench`."""
+    kept = Workspace(workspace)
+    task = Task(name="model", files=(), main="model.py")
+    program = program_of_files({"program.cpp": b"int x;"}, kept.store, target="cpu")
+    run = begin_run(kept, task, Interpreter("python3", "3.11.0", "2.13.0", "own"), coder=OUTSIDE)
+    passed = Check(program_id=program.program_id, task_id=task.task_id, status="accepted")
+    record_check(run, program, None, passed)
+    run.close()
+
+    def timed(*_: object, **__: object) -> Bench:
+        return bench.model_copy(update={"program_id": program.program_id, "task_id": task.task_id})
+
+    monkeypatch.setattr(Desk, "trial", lambda *_, **__: contextlib.nullcontext())
+    monkeypatch.setattr(Desk, "benchmark", timed)
+    subject = Subject(
+        task_id=kept.store.put_fact(task), program_id=kept.store.put_fact(program), run_id=run.run_id
+    )
+    return Work(open_desk({"workspace": str(workspace)}), subject, print, print)
+
+
+def test_a_timing_that_was_disturbed_can_be_done_again(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing = Bench(program_id="", task_id="", outcome="inconclusive", message="no undisturbed round")
+    work = accepted_in_a_run(workspace, monkeypatch, nothing)
+    answer = benchmark(BenchmarkProgram(run_id=work.run_id), work)
+    again = next(step for step in answer.next_steps if step.tool == "benchmark_program")
+    # Without `rerun` the same call gives the same result.
+    assert again.arguments["rerun"] is True
+    BenchmarkProgram.model_validate(again.arguments)
+
+
+def test_what_is_reviewed_after_its_timing_goes_to_its_certificate(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = accepted_in_a_run(workspace, monkeypatch, Bench(program_id="", task_id="", outcome="faster"))
+    named = ReviewProgram(run_id=work.run_id)
+    assert [step.tool for step in review(named, work).next_steps] == ["benchmark_program"]
+    benchmark(BenchmarkProgram(run_id=work.run_id), work)
+    assert [step.tool for step in review(named, work).next_steps] == ["certify_program"]
+
+
+async def test_who_gets_a_name_of_the_interface_wrong_is_shown_the_interface(workspace: Path) -> None:
+    source = '#include "stitch/abi.h"\nint f(const StitchInitArgs& a) { return a.param_count; }\n'
+    async with connected(workspace) as client:
+        given = {"files": {"program.cpp": source}, "wait_s": 40}
+        answer = (await client.call_tool("compile_program", given)).structured_content or {}
+        step = next(step for step in answer["next_steps"] if step["tool"] == "get_artifact")
+        page = (await client.call_tool(step["tool"], step["arguments"])).structured_content or {}
+    assert "num_params" in page["text"]
