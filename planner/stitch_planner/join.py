@@ -65,7 +65,7 @@ def record_program(run: Run, program: Program) -> None:
     current = run.state.program
     if current is not None and current.program_id == program.program_id:
         if run.state.stopped is not None:
-            run.record(RunResumed(step="program"))
+            run.record(RunResumed(step=run.state.resumed_at))
         return
     known = _events_of(run, program.program_id)
     last = _last(known, ProgramWritten)

@@ -377,7 +377,7 @@ def _record_resumption(run: Run, emit: Emit, lost: str | None) -> None:
     # Once for any number of attempts that ended before their first step.
     elif run.log.events[-1].kind == _RESUMED:
         return
-    run.record(RunResumed(step=lost or _open_step(run)))
+    run.record(RunResumed(step=lost or run.state.resumed_at))
 
 
 def _how_to_go_on(run: Run, request: SolveRequest) -> str:

@@ -61,6 +61,16 @@ class State(Fact):
         return self.model_copy(update=update)
 
     @property
+    def resumed_at(self) -> str:
+        """Step that a resumed run names: the first open one, of those behind its program where there is one.
+
+        An agent may bring a program without a plan. The plan can be made up for; to go on *at* the plan would
+        throw away the program and all that was found of it.
+        """
+        begin = FOUND.index("program") + 1 if self.program is not None else 0
+        return next((name for name in FOUND[begin:] if getattr(self, name) is None), FOUND[-1])
+
+    @property
     def status(self) -> str:
         """CheckStatus of the best program; before the end "failed" after an error, else "open"."""
         if self.finished is not None:

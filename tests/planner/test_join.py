@@ -17,6 +17,7 @@ from stitch_planner.join import (
     take_usable,
 )
 from stitch_planner.loop import begin_run
+from stitch_planner.run_events import RunResumed, RunStopped
 from stitch_planner.runs import Workspace, read_state, started
 from stitch_tools.errors import LockedError, StoreError, UsageError
 from stitch_tools.models import Bench, Build, Check, Program, SourceFile, Task
@@ -137,3 +138,26 @@ def test_a_run_with_a_link_is_not_opened_for_writing(tmp_path: Path, run_id: str
     place.symlink_to(outside)
     with pytest.raises(StoreError, match="is a link"), joined(workspace, run_id):
         pass
+
+
+def test_a_program_stays_accepted_where_its_run_was_stopped(tmp_path: Path, run_id: str) -> None:
+    good = program("a")
+    with joined(Workspace(tmp_path), run_id) as run:
+        record_check(run, good, build(good), check(good, "accepted"))
+        run.record(RunStopped(step="bench", code="interrupted", message="stopped", hint=""))
+        assert accepted_check(run, good).status == "accepted"
+        assert run.state.stopped is None
+        assert run.state.program is not None
+        assert run.state.program.program_id == good.program_id
+
+
+def test_a_run_without_a_plan_goes_on_behind_its_program(tmp_path: Path, run_id: str) -> None:
+    good = program("a")
+    with joined(Workspace(tmp_path), run_id) as run:
+        assert run.state.resumed_at == "reference"
+        record_check(run, good, build(good), check(good, "accepted"))
+        assert run.state.plan is None
+        assert run.state.resumed_at == "bench"
+        resumed = run.record(RunResumed(step=run.state.resumed_at))
+        assert resumed.program is not None
+        assert resumed.check is not None

@@ -128,6 +128,20 @@ async def test_solve_replaces_a_rejected_program_of_the_run(workspace: Path, roo
     assert [event.kind for event in show_run(workspace, opened["run_id"]).events][-1] == "run_finished"
 
 
+@pytest.mark.exhaustive
+async def test_solve_goes_on_with_the_accepted_program_of_a_run_that_was_never_planned(
+    workspace: Path, room: Room
+) -> None:
+    async with Client(build_server(room)) as client:
+        opened = await settled(client, "analyze_reference", {"reference": "model.py"})
+        where = {"run_id": opened["run_id"]}
+        judged = await settled(client, "check_program", {**where, "files": {"program.cpp": PROGRAM}})
+        assert judged["verdict"] == "accepted"
+        solved = solve(resume=opened["run_id"], workspace=workspace)
+        certified = await settled(client, "certify_program", where)
+    assert (solved.program_id or "")[:16] == judged["program_id"] == certified["program_id"]
+
+
 def test_the_transcript_in_the_documentation_goes_the_whole_way() -> None:
     page = (ROOT / "docs" / "mcp-journey.md").read_text(encoding="utf-8")
     titles = re.findall(r"^## \d+\. `(\w+)`", page, re.MULTILINE)
