@@ -20,7 +20,7 @@ from stitch_mcp.server.room import Room
 from stitch_tools.errors import UsageError
 
 MAX_REQUEST_BYTES = 4 << 20
-_STOP_S = 3
+_STOP_S = 2
 
 
 @dataclass(frozen=True)
