@@ -52,6 +52,9 @@ def analyze(request: AnalyzeReference, work: Work) -> ReferenceAnswer:
         run_id = run.run_id
     facts, graph = captured.facts, captured.graph
     count = f"{len(graph.nodes)} operations" if graph.nodes else "no graph"
+    if facts.parameters:
+        # Whoever writes a program needs their names, but hundreds of them are not shown unasked.
+        count += f", {len(facts.parameters)} parameters and buffers (`detail`: detailed names them)"
     return ReferenceAnswer(
         message=f"{task.name} for {task.target}: {count}, captured by {graph.source}",
         run_id=run_id,

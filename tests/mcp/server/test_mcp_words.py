@@ -205,3 +205,16 @@ async def test_who_gets_a_name_of_the_interface_wrong_is_shown_the_interface(wor
         step = next(step for step in answer["next_steps"] if step["tool"] == "get_artifact")
         page = (await client.call_tool(step["tool"], step["arguments"])).structured_content or {}
     assert "num_params" in page["text"]
+
+
+@pytest.mark.slow
+async def test_an_analysis_tells_of_parameters_that_it_does_not_list(workspace: Path) -> None:
+    source = "import torch\n\nclass Model(torch.nn.Linear):\n"
+    source += "    def __init__(self):\n        super().__init__(4, 4)\n"
+    source += "\n\ndef get_inputs():\n    return [torch.randn(2, 4)]\n"
+    given = {"files": {"m.py": source}, "wait_s": 45}
+    async with connected(workspace) as client:
+        answer = (await client.call_tool("analyze_reference", given)).structured_content or {}
+        whole = await client.call_tool("analyze_reference", {**given, "detail": "detailed"})
+    assert "2 parameters and buffers (`detail`: detailed names them)" in answer["message"]
+    assert [row.split(":")[0] for row in (whole.structured_content or {})["parameters"]] == ["weight", "bias"]
