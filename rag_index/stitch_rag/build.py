@@ -76,6 +76,8 @@ class IndexStatus(Fact):
     libraries: tuple[LibraryCount, ...]
     changed: tuple[str, ...]
     """Inputs that are new, changed or gone; the first twenty."""
+    changed_files: int
+    """How many inputs that is."""
     vectors: int
     """Vectors that stand for its entries."""
     half_built: bool
@@ -177,6 +179,7 @@ def index_status(
             with telling_faults():
                 had = store.files()
                 changed = sorted(name for name in had.keys() | have.keys() if had.get(name) != have.get(name))
+                called = {row.place: row.called for row in inputs}
                 return IndexStatus(
                     index=str(place.index),
                     exists=True,
@@ -186,7 +189,8 @@ def index_status(
                     chunks=store.count(),
                     size_bytes=place.index.stat().st_size,
                     libraries=_counts(store),
-                    changed=tuple(changed[:20]),
+                    changed=tuple(called.get(name) or name for name in changed[:20]),
+                    changed_files=len(changed),
                     vectors=store.count_vectors(),
                     half_built=half_built,
                     notices=(*notices, *_of_vectors(store)),
@@ -205,6 +209,7 @@ def index_status(
         size_bytes=0,
         libraries=(),
         changed=(),
+        changed_files=0,
         vectors=0,
         half_built=half_built,
         notices=notices,
@@ -244,7 +249,7 @@ def _make(
     store = _begin(place, anew=anew)
     try:
         with telling_faults(place.building):
-            read, removed = _fill(store, inputs, progress)
+            read, removed, failed = _fill(store, inputs, progress)
             progress("making it searchable")
             store.finish()
             embedded, notice = None, ""
@@ -253,7 +258,7 @@ def _make(
             fingerprint = _fingerprint(store.files(), store.meta(MODEL_KEY))
             store.put_meta("fingerprint", fingerprint)
             store.put_meta("built_at", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
-            notices = (notice,) if notice else ()
+            notices = (*failed, notice) if notice else failed
             return _Made(read, removed, embedded, fingerprint, store.count(), _counts(store), notices)
     finally:
         store.close()
@@ -290,8 +295,8 @@ def _opened(path: Path) -> IndexStore | None:
     return store
 
 
-def _fill(store: IndexStore, inputs: Sequence[Input], progress: Progress) -> tuple[int, int]:
-    """How many inputs were read, and how many are gone."""
+def _fill(store: IndexStore, inputs: Sequence[Input], progress: Progress) -> tuple[int, int, tuple[str, ...]]:
+    """How many inputs were read, how many are gone, and a sentence about each that could not be read."""
     had = store.files()
     gone = had.keys() - {row.place for row in inputs}
     for name in gone:
@@ -299,14 +304,21 @@ def _fill(store: IndexStore, inputs: Sequence[Input], progress: Progress) -> tup
     todo = [row for row in inputs if had.get(row.place) != row.sha256]
     progress(f"{len(inputs)} files, {len(todo)} of them to read")
     last = time.monotonic()
+    failed: list[str] = []
     for start in range(0, len(todo), _TOGETHER):
         with store.together():
             for row in todo[start : start + _TOGETHER]:
-                store.put_file(row.place, row.sha256, row.read())
+                try:
+                    chunks = row.read()
+                except Exception as error:  # a file of other people must not stop all builds
+                    store.remove_file(row.place)  # nor what it said before answer as if it said so still
+                    failed.append(f"{row.called or row.place} could not be read and is left out: {error}")
+                    continue
+                store.put_file(row.place, row.sha256, chunks)
         if time.monotonic() - last > _REPORT_EVERY_S:
             last = time.monotonic()
             progress(f"read {min(start + _TOGETHER, len(todo))} of {len(todo)}")
-    return len(todo), len(gone)
+    return len(todo) - len(failed), len(gone), tuple(failed)
 
 
 def _embed(place: IndexPlace, store: IndexStore, progress: Progress) -> tuple[int | None, str]:

@@ -34,6 +34,8 @@ class Input:
     sha256: str
     """Of its content and of the code that reads it."""
     read: Callable[[], Sequence[Chunk]]
+    called: str = ""
+    """What people call it, where its place says nothing to them."""
 
 
 def header_inputs(headers: Iterable[Header]) -> list[Input]:
@@ -95,7 +97,7 @@ def page_inputs(place: IndexPlace) -> list[Input]:
         except ValidationError:
             continue  # half a page, or one of another version
         key = sha256_hex(f"{code_hash()}{text}".encode())
-        inputs.append(Input(f"page:{name}", key, partial(page_chunks, page)))
+        inputs.append(Input(f"page:{name}", key, partial(page_chunks, page), page.origin))
     return inputs
 
 

@@ -36,9 +36,21 @@ def named(store: IndexStore, question: Question) -> Named:
     unknown = [name for name, numbers in found.items() if not numbers and len(name) >= _SHORTEST]
     known = store.frequencies([name.lower() for name in unknown])
     unknown = [name for name in unknown if not known[name.lower()]]
-    near = [row for name in unknown[:_MOST_UNKNOWN] for row in similar(store, name)]
-    numbers, names = dict.fromkeys(row[0] for row in near), dict.fromkeys(row[1] for row in near)
+    near = {name: similar(store, name) for name in unknown[:_MOST_UNKNOWN]}
+    numbers = dict.fromkeys(row[0] for rows in near.values() for row in rows)
+    # torch.nn.Linear exists, and is read as torch::nn::Linear and nn::Linear, too: nothing is wrong with it.
+    existing = [f".{_plain(name)}" for name, chunks in found.items() if chunks]
+    names = dict.fromkeys(
+        row[1]
+        for name, rows in near.items()
+        if not any(whole.endswith(f".{_plain(name)}") for whole in existing)
+        for row in rows
+    )
     return Named(tuple(exact), tuple(numbers), tuple(names)[:MOST])
+
+
+def _plain(name: str) -> str:
+    return name.replace("::", ".").lower()
 
 
 def similar(store: IndexStore, name: str) -> list[tuple[int, str]]:

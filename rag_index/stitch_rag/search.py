@@ -1,6 +1,7 @@
 """Answers a question from an open index: candidates by words and names, ranked, filtered, shortened."""
 
 import itertools
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +26,9 @@ _FEW = 300
 """Entries that are looked through in no time."""
 _ALWAYS = 2
 """Words that are searched for, however common."""
+_MOST_JOINED = 8
+"""Entries of one id that are shown together."""
+_ARCHITECTURE = re.compile(r"(?:sm_?|compute_?)?(\d{2,3}|\d{1,2}\.\d)([af]?)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +81,7 @@ def search(
         UsageError: a number is out of its range, or a filter names what does not exist.
     """
     started = time.perf_counter()
-    filters = filters or Filters()
-    _check(count, max_tokens, filters)
+    filters = _checked(count, max_tokens, filters or Filters())
     weights = load_weights()
     question = read_question(query)
     ask = ask_meaning if profits_from_meaning(question, weights) else None
@@ -91,7 +94,10 @@ def search(
         known = {row.outline.number for row in ranked}
         others = store.outlines([number for number in dense if number not in known])
         ranked = with_meaning(ranked, replace(found, dense=dense), others, weights)
-    absent = _absent_version(store, filters, [row.outline for row in ranked])
+    absent = [
+        *_absent_libraries(store, filters),
+        *_absent_version(store, filters, [row.outline for row in ranked]),
+    ]
     kept = [row for row in ranked if filters.admits(row.outline)]
     hits, left_out = shorten(_hits(store, folded(kept)[:count]), max_tokens)
     confidence = _confidence(question, kept, names, weights)
@@ -180,7 +186,7 @@ def _rarity(word: Word, counts: Mapping[str, int], total: int) -> float:
 
 
 def entry(store: IndexStore, chunk_id: str) -> Hit:
-    """One entry in full.
+    """One entry in full, with what else bears its id: the same name in other headers, the runtime's message.
 
     Raises:
         UsageError: there is no such entry; the hint names the nearest.
@@ -192,21 +198,66 @@ def entry(store: IndexStore, chunk_id: str) -> Hit:
         near = [name for _, name in similar(store, chunk_id.split("/")[-1].split("@")[0])]
         hint = f"nearest names: {', '.join(near)}" if near else "search for it with words"
         raise UsageError(f"there is no entry {chunk_id[:120]!r}", hint=hint)
-    return _hit(rows[0].chunk, [row.chunk.version for row in rows[1:]], 1.0)
+    return _hit(_joined(store, rows[0]), [row.chunk.version for row in rows[1:]], 1.0)
+
+
+def _joined(store: IndexStore, row: Row) -> Chunk:
+    """The entry of a row with everything of the same id, which is all that a hit's id can name."""
+    first = row.chunk
+    others = [other.chunk for other in store.by_id(first.chunk_id) if other.number != row.number]
+    others = [other for other in others if other.chunk_id == first.chunk_id]
+    texts = {first.text: first.text or first.brief}
+    for other in others[:_MOST_JOINED]:
+        said = other.text if other.signature == first.signature else f"{other.signature}\n{other.text}"
+        texts.setdefault(
+            said.strip(), f"{other.path}{f':{other.line}' if other.line else ''}\n{said.strip()}"
+        )
+    if len(others) > _MOST_JOINED:
+        texts.setdefault("...", f"... and {len(others) - _MOST_JOINED} more of this name")
+    return replace(first, text="\n\n".join(filter(None, texts.values())))
 
 
 def _rows(store: IndexStore, number: int) -> list[Row]:
     return [Row(found, chunk) for found, chunk in store.get([number]).items()]
 
 
-def _check(count: int, max_tokens: int, filters: Filters) -> None:
+def _checked(count: int, max_tokens: int, filters: Filters) -> Filters:
+    """The filters, spelled as entries spell them.
+
+    Raises:
+        UsageError: a number is out of its range, or a filter cannot fit any entry.
+    """
     if not 1 <= count <= MOST_HITS:
         raise UsageError(f"{count} hits cannot be given", hint=f"ask for 1 to {MOST_HITS}")
     if max_tokens < 1:
         raise UsageError(f"max_tokens is {max_tokens}", hint="give at least 1, or leave it out")
-    for kind in filters.kinds:
+    kinds = tuple(kind.strip().lower() for kind in filters.kinds)
+    for kind in kinds:
         if kind not in KINDS:
             raise UsageError(f"there is no kind {kind!r}", hint=f"kinds: {', '.join(KINDS)}")
+    libraries = tuple(library.strip().lower() for library in filters.libraries)
+    return replace(
+        filters, kinds=kinds, libraries=libraries, architecture=_architecture(filters.architecture.strip())
+    )
+
+
+def _architecture(asked: str) -> str:
+    """The GPU as notes name it: 90, 9.0 and compute_90 are sm_90."""
+    if not asked:
+        return ""
+    match = _ARCHITECTURE.fullmatch(asked)
+    if match is None:
+        raise UsageError(f"{asked!r} is no GPU architecture", hint="give one like sm_80, sm_90 or sm_100a")
+    return f"sm_{match[1].replace('.', '')}{match[2].lower()}"
+
+
+def _absent_libraries(store: IndexStore, filters: Filters) -> list[str]:
+    """That nothing is known of a library, with those of which something is."""
+    if not filters.libraries:
+        return []
+    here = list(dict.fromkeys(name for name, _, _ in store.libraries()))
+    said = f"is not in this index, which has {', '.join(here)}"
+    return [f"library {name!r} {said}" for name in filters.libraries if name not in here]
 
 
 def folded(rows: Sequence[Candidate]) -> list[tuple[Candidate, list[Outline]]]:

@@ -35,7 +35,8 @@ def shorten(hits: Sequence[Hit], max_tokens: int) -> tuple[list[Hit], list[str]]
                 "summary": _clip(rows[0].summary, budget // 4),
             }
         )
-    return rows, [f"{left_out} more hits did not fit into {max_tokens} tokens"] if left_out else []
+    more = "1 more hit" if left_out == 1 else f"{left_out} more hits"
+    return rows, [f"{more} did not fit into {max_tokens} tokens"] if left_out else []
 
 
 def _size(rows: Sequence[Hit]) -> int:

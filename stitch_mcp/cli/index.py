@@ -1,8 +1,9 @@
 """`stitch-mcp index build`, `add`, `status`, `search`, `show`, `eval` and `clear`."""
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -10,6 +11,10 @@ from stitch_mcp.cli.options import json_option, settings, workspace_option
 from stitch_mcp.cli.output import Output
 from stitch_mcp.report import Section, one_line
 from stitch_rag.results import Hit, SearchResult
+from stitch_tools.errors import UsageError
+
+if TYPE_CHECKING:
+    from stitch_rag.build import IndexStatus
 
 _MEASURES = ("recall@1", "recall@5", "MRR")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -59,6 +64,7 @@ def build(
         f"{done.chunks} entries from {done.files} files ({done.read} read, {done.removed} gone) "
         f"in {done.wall_s:.1f} s, {done.cpu_s:.1f} s of CPU",
         *done.sources,
+        *(() if done.vectors is None else (f"{done.vectors} vectors were made",)),
         f"index: {done.index}",
         *done.notices,
     )
@@ -94,15 +100,7 @@ def status(cache_dir: str | None, python: str | None, workspace: str | None, as_
 
     found = documentation.status(settings(cache_dir=cache_dir, python=python, workspace=workspace))
     rows = tuple((row.library, row.version or "-", str(row.chunks)) for row in found.libraries)
-    if not found.exists:
-        said = "there is no index; `stitch-mcp index build` makes one"
-    elif found.fresh:
-        said = f"up to date, built at {found.built_at}"
-    else:
-        said = (
-            f"{len(found.changed)} files changed since {found.built_at}; `stitch-mcp index build` reads them"
-        )
-    notes = (said, *found.changed, f"index: {found.index}", *found.notices)
+    notes = (*_state(found), f"index: {found.index}", *found.notices)
     columns = ("library", "version", "entries") if rows else ()
     return Output("index status", as_json=as_json).finish(dict(found), [Section("", columns, rows, notes)])
 
@@ -153,13 +151,16 @@ def search(
     from stitch_mcp import documentation
     from stitch_rag.search import Filters
 
+    if not query.strip():
+        raise UsageError("nothing is asked for", hint="give words, the name of a symbol, or a message")
     reader = documentation.open_reader(
         settings(cache_dir=cache_dir), wait_for_vectors_s=30.0 if meaning else 0.0, meaning=meaning
     )
     filters = Filters(kinds, libraries, architecture, version)
     found = reader.search(query, count=count, max_tokens=max_tokens, filters=filters)
     reader.close()
-    return Output("index search", as_json=as_json).finish(dict(found), _sections(found))
+    sections = _sections(found, cache_dir, filtered=filters != Filters())
+    return Output("index search", as_json=as_json).finish(dict(found), sections)
 
 
 @command.command("show")
@@ -219,15 +220,36 @@ def clear(cache_dir: str | None, as_json: bool) -> int:
     return Output("index clear", as_json=as_json).finish({"freed_bytes": freed}, [section])
 
 
-def _sections(found: SearchResult) -> list[Section]:
+def _state(found: "IndexStatus") -> tuple[str, ...]:
+    """Whether the index is there, up to date, and has vectors."""
+    half = ("a build was cut short; `stitch-mcp index build` goes on with it",) if found.half_built else ()
+    if not found.exists:
+        return (*half, "there is no index; `stitch-mcp index build` makes one")
+    stale = (
+        f"{found.changed_files} files changed since {found.built_at}; `stitch-mcp index build` reads them",
+        *found.changed,
+    )
+    fresh = (f"up to date, built at {found.built_at}",)
+    vectors = f"{found.vectors} vectors"
+    return (
+        *half,
+        *(fresh if found.fresh else stale),
+        vectors if found.vectors else "no vectors; `stitch-mcp index build --vectors` makes them",
+    )
+
+
+def _sections(found: SearchResult, cache_dir: str | None, *, filtered: bool) -> list[Section]:
     rows = tuple(
         (_names(hit), hit.kind, hit.library, one_line(hit.summary or hit.signature)) for hit in found.hits
     )
     notes = [*found.notices]
     if found.confidence in ("low", "none"):
-        notes.append("nothing here fits well" if found.hits else "nothing was found")
+        without = "search without filters, or with" if filtered else "try"
+        nothing = f"nothing was found: {without} other words, the name of a symbol, or a message"
+        notes.append("nothing here fits well" if found.hits else nothing)
     if found.hits:
-        notes.append(f"one in full: stitch-mcp index show {found.hits[0].id!r}")
+        where = ["--cache-dir", cache_dir] if cache_dir else []
+        notes.append(f"one in full: {shlex.join(['stitch-mcp', 'index', 'show', found.hits[0].id, *where])}")
     columns = ("name", "kind", "library", "what it is") if rows else ()
     near = [Section(notes=(f"no such name; nearest: {', '.join(found.nearest)}",))] if found.nearest else []
     return [*near, Section("", columns, rows, tuple(notes))]

@@ -1,6 +1,7 @@
 """`stitch-mcp index ...` as it is typed."""
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -73,3 +74,36 @@ def test_build_status_and_clear_work_on_a_toolkit_that_cuda_home_names(
 def test_a_bad_bound_is_a_usage_error(capsys: pytest.CaptureFixture[str], cache: str) -> None:
     code, out = run(capsys, "search", "box", "--max-tokens", "0", "--cache-dir", cache, "--json")
     assert (code, json.loads(out)["error"]["code"]) == (2, "usage")
+
+
+def test_an_empty_question_is_a_usage_error(capsys: pytest.CaptureFixture[str], cache: str) -> None:
+    code, out = run(capsys, "search", "  ", "--cache-dir", cache, "--json")
+    assert (code, json.loads(out)["error"]["code"]) == (2, "usage")
+
+
+def test_where_nothing_is_found_the_next_thing_to_try_is_said(
+    capsys: pytest.CaptureFixture[str], cache: str
+) -> None:
+    assert "try other words" in run(capsys, "search", "xyzzy", "--cache-dir", cache)[1]
+    out = run(capsys, "search", "box", "--library", "triton", "--cache-dir", cache)[1]
+    assert "library 'triton' is not in this index" in out
+    assert "without filters" in out
+
+
+def test_the_command_that_shows_a_hit_works_as_it_is_printed(
+    capsys: pytest.CaptureFixture[str], cache: str
+) -> None:
+    out = run(capsys, "search", "pinned host memory", "--kind", "note", "--cache-dir", cache)[1]
+    (line,) = (line for line in out.splitlines() if line.startswith("one in full: "))
+    program, group, *arguments = shlex.split(line.removeprefix("one in full: "))
+    assert (program, group) == ("stitch-mcp", "index")
+    assert "## When not to" in run(capsys, *arguments)[1]
+
+
+def test_waiting_for_meaning_without_vectors_says_how_to_get_them(
+    capsys: pytest.CaptureFixture[str], cache: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STITCH_EMBEDDING_MODEL", cache)
+    out = run(capsys, "search", "put a box on a shelf", "--meaning", "--cache-dir", cache)[1]
+    assert "no vectors were built: `stitch-mcp index build --vectors`" in out
+    assert "no vectors; `stitch-mcp index build --vectors`" in run(capsys, "status", "--cache-dir", cache)[1]

@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -14,6 +15,7 @@ from stitch_rag.fetch import fetched, shown
 from stitch_rag.pages import Page, add_pages, page_chunks
 from stitch_rag.place import IndexPlace
 from stitch_rag.reader import Reader
+from stitch_rag.sources import Root
 from stitch_tools.errors import EnvironmentMissingError, UsageError
 
 HTML = """<html><head><title>Box guide</title><script>var secret = 1;</script></head><body>
@@ -71,6 +73,22 @@ def test_a_folder_adds_its_pages_and_an_empty_one_is_refused(tmp_path: Path, pla
     assert len(add_pages(place, str(tmp_path / "docs"))) == 2
     with pytest.raises(UsageError, match="cannot be read"):
         add_pages(place, str(tmp_path / "nothing.md"))
+
+
+def test_an_input_whose_reader_fails_is_left_out_and_named(
+    toolkit: Root, place: IndexPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> NoReturn:
+        raise RecursionError("too deep")
+
+    place.pages.mkdir(parents=True)
+    (place.pages / "x.json").write_text(page("words", "text").model_dump_json(), encoding="utf-8")
+    with monkeypatch.context() as patch:
+        patch.setattr("stitch_rag.inputs.page_chunks", fails)
+        built = build_index(place, roots=[toolkit])
+    assert built.notices == ("guide could not be read and is left out: too deep",)
+    assert built.chunks > 10
+    assert build_index(place, roots=[toolkit]).notices == ()
 
 
 def test_odd_encodings_are_survived(tmp_path: Path, place: IndexPlace) -> None:

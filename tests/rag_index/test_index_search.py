@@ -1,18 +1,21 @@
 """A search finds the symbol or says that it does not, whatever the question looks like."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stitch_rag.build import build_index
+from stitch_rag.chunks import Chunk
 from stitch_rag.place import IndexPlace
 from stitch_rag.question import LONGEST_QUESTION, MOST_WORDS, read_question
 from stitch_rag.reader import Reader
-from stitch_rag.search import Filters
+from stitch_rag.search import Filters, entry, search
 from stitch_rag.shorten import CHARACTERS_PER_TOKEN
 from stitch_rag.sources import Root
+from stitch_rag.store import IndexStore
 from stitch_rag.tokens import index_words, parts, stem
 from stitch_tools.errors import UsageError
 
@@ -67,6 +70,34 @@ def test_a_name_that_does_not_exist_gets_its_neighbours(reader: Reader) -> None:
     with pytest.raises(UsageError) as error:
         reader.entry("cudart/shelfPutBoxAsinc@98.7")
     assert "shelfPutBoxAsync" in error.value.hint
+
+
+def test_a_name_that_exists_has_no_neighbours_however_its_parts_are_joined(place: IndexPlace) -> None:
+    store = IndexStore.create()
+    names = ("shelf.boxes.put_away_box", "shelf.boxes.put_away_bow")
+    store.put_file("a.py", "1", [Chunk(name, "docstring", "shelf", "1", "", "Puts away.") for name in names])
+    store.finish()
+    found = search(store, names[0])
+    assert (found.confidence, found.hits[0].symbol, found.nearest) == ("exact", names[0], ())
+    assert search(store, "shelf.boxes.put_away_bot").nearest == names
+    store.close()
+
+
+def test_an_id_leads_to_everything_that_bears_it(place: IndexPlace) -> None:
+    store = IndexStore.create()
+    value = Chunk("boxLost", "enumerator", "cudart", "1", "boxLost = 7", "Gone.", "Gone.", "types.h", 3)
+    message = Chunk(
+        "boxLost", "error", "cudart", "1", "boxLost = 7", "no box", "The message: no box", "lib.so"
+    )
+    store.put_file("types.h", "1", [value])
+    store.put_file("lib.so", "1", [message])
+    store.put_file("old.h", "1", [replace(value, version="0", text="Older.")])
+    store.finish()
+    asked = search(store, "no box").hits[0]
+    for name in (asked.id, "cudart/boxLost", "boxLost"):
+        hit = entry(store, name)
+        assert (hit.kind, hit.text) == ("enumerator", "Gone.\n\nlib.so\nThe message: no box")
+    store.close()
 
 
 def test_what_is_not_there_is_not_answered_confidently(reader: Reader) -> None:
@@ -135,6 +166,15 @@ def test_filters_keep_what_they_name(reader: Reader) -> None:
     assert {hit.library for hit in found.hits} == {"cublas"}
     with pytest.raises(UsageError, match="no kind 'spell'"):
         reader.search("box", filters=Filters(kinds=("spell",)))
+    shouted = Filters(kinds=("Function",), libraries=("cuBLAS",))
+    assert reader.search("create handle", filters=shouted).hits[0].symbol == "cublasCreate"
+
+
+def test_a_library_that_is_not_here_is_told_with_those_that_are(reader: Reader) -> None:
+    found = reader.search("put box shelf", filters=Filters(libraries=("triton", "cudart")))
+    (said,) = found.notices
+    assert said.startswith("library 'triton' is not in this index, which has compiler, cub, cublas, cudart,")
+    assert found.hits[0].symbol == "shelfPutBoxAsync"
 
 
 def test_a_version_that_is_absent_is_told(reader: Reader) -> None:
@@ -148,6 +188,19 @@ def test_notes_for_other_gpus_are_left_out(reader: Reader) -> None:
     query = "copy from pinned host memory"
     assert reader.search(query, filters=Filters(architecture="sm_90")).hits[0].kind == "note"
     assert all(hit.kind != "note" for hit in reader.search(query, filters=Filters(architecture="sm_70")).hits)
+
+
+@pytest.mark.parametrize("spelled", ["90", "9.0", "compute_90", "SM_90", "sm90"])
+def test_an_architecture_may_be_spelled_in_other_ways(shared_reader: Reader, spelled: str) -> None:
+    query = "choose between wmma, mma.sync and wgmma"
+    wanted = shared_reader.search(query, filters=Filters(architecture="sm_90")).hits
+    assert shared_reader.search(query, filters=Filters(architecture=spelled)).hits == wanted
+
+
+@pytest.mark.parametrize("spelled", ["hopper", "sm", "9", "sm_90x"])
+def test_what_is_no_architecture_is_refused(shared_reader: Reader, spelled: str) -> None:
+    with pytest.raises(UsageError, match="no GPU architecture"):
+        shared_reader.search("pinned memory", filters=Filters(architecture=spelled))
 
 
 @pytest.mark.parametrize("tokens", [1, 40, 200, 1000, 100_000])

@@ -77,6 +77,9 @@ def test_a_search_goes_on_without_vectors_where_the_model_is_missing(
     reader = Reader(place.folder.parent, wait_for_vectors_s=START_S)
     assert reader.search(QUESTION).mode == "lexical"
     reader.close()
+    built = build_index(place, roots=[toolkit], vectors=True)
+    assert built.vectors is None
+    assert "pip install" in built.notices[-1]
 
 
 def test_searching_imports_neither_torch_nor_chromadb(place: IndexPlace) -> None:

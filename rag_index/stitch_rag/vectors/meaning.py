@@ -14,6 +14,7 @@ NEAREST = 200
 MODEL_KEY = "model"
 """Under which an index holds the fingerprint of the model of its vectors."""
 NO_MODEL = f"the vectors of this index are not used, for there is no model: {HOW_TO_GET}"
+NO_VECTORS = "no vectors were built: `stitch-mcp index build --vectors` makes them"
 OTHER_MODEL = (
     "the vectors of this index are another model's and are not used: `stitch-mcp index build` makes new ones"
 )
@@ -47,7 +48,9 @@ class Meaning:
 
     @property
     def absent(self) -> str:
-        """Why vectors that were built are not used; "" where they are."""
+        """Why vectors are not used; "" where they are, or where nobody built or waits for them."""
+        if self._wait_s and not self._place.vectors.is_dir():
+            return NO_VECTORS
         return self._absent
 
     def close(self) -> None:

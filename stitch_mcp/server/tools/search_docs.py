@@ -118,7 +118,8 @@ def _fields(hit: "Hit") -> dict[str, Any]:
 def _message(found: "SearchResult") -> str:
     if not found.hits:
         return "nothing was found"
-    said = f"{len(found.hits)} hits, the best is {found.hits[0].symbol!r}"
+    hits = "1 hit" if len(found.hits) == 1 else f"{len(found.hits)} hits"
+    said = f"{hits}, the best is {found.hits[0].symbol!r}"
     return said if found.confidence in ("exact", "high") else f"{said}; none fits well"
 
 
