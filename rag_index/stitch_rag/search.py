@@ -26,6 +26,9 @@ _FEW = 300
 """Entries that are looked through in no time."""
 _ALWAYS = 2
 """Words that are searched for, however common."""
+_MOST_SIGNATURES = 12
+_ALL_SIGNATURES = 100
+_MORE_OVERLOADS = re.compile(r"\.\.\. and (\d+) more overloads")
 _MOST_JOINED = 8
 """Entries of one id that are shown together."""
 _ARCHITECTURE = re.compile(r"(?:sm_?|compute_?)?(\d{2,3}|\d{1,2}\.\d)([af]?)", re.IGNORECASE)
@@ -198,23 +201,38 @@ def entry(store: IndexStore, chunk_id: str) -> Hit:
         near = [name for _, name in similar(store, chunk_id.split("/")[-1].split("@")[0])]
         hint = f"nearest names: {', '.join(near)}" if near else "search for it with words"
         raise UsageError(f"there is no entry {chunk_id[:120]!r}", hint=hint)
-    return _hit(_joined(store, rows[0]), [row.chunk.version for row in rows[1:]], 1.0)
+    return _hit(_joined(store, rows[0].chunk), [row.chunk.version for row in rows[1:]], 1.0)
 
 
-def _joined(store: IndexStore, row: Row) -> Chunk:
-    """The entry of a row with everything of the same id, which is all that a hit's id can name."""
-    first = row.chunk
-    others = [other.chunk for other in store.by_id(first.chunk_id) if other.number != row.number]
-    others = [other for other in others if other.chunk_id == first.chunk_id]
+def _joined(store: IndexStore, first: Chunk) -> Chunk:
+    """An entry with everything of the same id, which is all that a hit's id can name."""
+    others = [other for other in store.bearing([first.chunk_id])[first.chunk_id] if other != first]
+    first = _with_overloads(first, others, _ALL_SIGNATURES)
+    known = first.signature.split("\n")
     texts = {first.text: first.text or first.brief}
     for other in others[:_MOST_JOINED]:
-        said = other.text if other.signature == first.signature else f"{other.signature}\n{other.text}"
-        texts.setdefault(
-            said.strip(), f"{other.path}{f':{other.line}' if other.line else ''}\n{said.strip()}"
-        )
+        heard = {*other.signature.split("\n")} <= {*known} or first.kind == other.kind == "function"
+        own = other.text if other.brief.rstrip(".") in other.text else f"{other.brief}\n{other.text}"
+        said = own if heard else f"{other.signature}\n{own}"
+        if said.strip():
+            place = f"{other.path}:{other.line}" if other.line else other.path
+            texts.setdefault(said.strip(), f"{place}\n{said.strip()}")
     if len(others) > _MOST_JOINED:
         texts.setdefault("...", f"... and {len(others) - _MOST_JOINED} more of this name")
     return replace(first, text="\n\n".join(filter(None, texts.values())))
+
+
+def _with_overloads(chunk: Chunk, others: Sequence[Chunk], most: int) -> Chunk:
+    """A function with the signatures that other headers add: atomicAdd is declared in seven of them."""
+    if chunk.kind != "function":
+        return chunk
+    heard = [other.signature for other in (chunk, *others) if other.kind == "function"]
+    lines = dict.fromkeys("\n".join(heard).split("\n"))
+    shown = [line for line in lines if line and not _MORE_OVERLOADS.fullmatch(line)]
+    left = len(shown) - most if len(shown) > most else 0
+    left += sum(int(match[1]) for line in lines if (match := _MORE_OVERLOADS.fullmatch(line)))
+    more = [f"... and {left} more overloads"] if left else []
+    return replace(chunk, signature="\n".join([*shown[:most], *more]))
 
 
 def _rows(store: IndexStore, number: int) -> list[Row]:
@@ -287,9 +305,10 @@ def twin_of(row: Candidate, others: Sequence[Outline]) -> str:
 
 def _hits(store: IndexStore, rows: Sequence[tuple[Candidate, list[Outline]]]) -> list[Hit]:
     chunks = store.get([row.outline.number for row, _ in rows])
+    same = store.bearing([row.outline.chunk_id for row, _ in rows if row.outline.kind == "function"])
     return [
         _hit(
-            chunks[row.outline.number],
+            _with_overloads(chunks[row.outline.number], same.get(row.outline.chunk_id, []), _MOST_SIGNATURES),
             [other.version for other in others if other.library == row.outline.library],
             row.score,
             twin_of(row, others),

@@ -303,6 +303,16 @@ class IndexStore:
         )
         return [Row(number, _chunk(fields)) for number, *fields in found]
 
+    def bearing(self, chunk_ids: Sequence[str]) -> dict[str, list[Chunk]]:
+        """What bears each id, also what the search leaves out; what it shows comes first."""
+        marks = ", ".join("?" * len(chunk_ids))
+        found: dict[str, list[Chunk]] = {chunk_id: [] for chunk_id in chunk_ids}
+        for fields in self._db.execute(
+            f"SELECT {_FIELDS} FROM chunks WHERE chunk_id IN ({marks}) ORDER BY hidden, id", tuple(chunk_ids)
+        ):
+            found[str(fields[0])].append(_chunk(fields))
+        return found
+
     def by_name(self, name: str) -> list[int]:
         """Numbers of the chunks that bear `name` in any case; those that spell it so come first."""
         rows = self._db.execute(

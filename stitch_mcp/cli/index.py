@@ -174,7 +174,9 @@ def show(id_or_name: str, cache_dir: str | None, as_json: bool) -> int:
     reader = documentation.open_reader(settings(cache_dir=cache_dir))
     hit = reader.entry(id_or_name)
     reader.close()
-    notes = (hit.signature, "", hit.text or hit.summary, "", _place(hit))
+    # A note's text does not repeat when it applies, nor an entry in our words what it says.
+    summary = () if hit.summary.rstrip(".") in hit.text else (hit.summary,)
+    notes = (hit.signature, "", *summary, hit.text, "", _place(hit))
     return Output("index show", as_json=as_json).finish({"hit": hit}, [Section(hit.id, notes=notes)])
 
 

@@ -57,6 +57,12 @@ def test_show_prints_an_entry_in_full(capsys: pytest.CaptureFixture[str], cache:
     assert code == 0
     assert "Parameter count: How many boxes" in out
     assert "cuda_runtime_api.h:27 (cudart 98.7, CUDA toolkit)" in out
+    assert out.count("Puts a box on a shelf") == 1
+
+
+def test_show_begins_with_when_a_note_applies(capsys: pytest.CaptureFixture[str], cache: str) -> None:
+    out = run(capsys, "show", "pinned-memory", "--cache-dir", cache)[1]
+    assert out.index("Host-to-device copies take a visible share") < out.index("## What to do")
 
 
 def test_build_status_and_clear_work_on_a_toolkit_that_cuda_home_names(

@@ -100,6 +100,29 @@ def test_an_id_leads_to_everything_that_bears_it(place: IndexPlace) -> None:
     store.close()
 
 
+def test_a_function_that_several_headers_declare_shows_all_its_overloads() -> None:
+    store = IndexStore.create()
+    half = Chunk(
+        "boxAdd", "function", "device", "1", "half boxAdd(half*)", "Adds.", "Adds a box. " * 30, "half.h", 3
+    )
+    plain = replace(
+        half, signature="int boxAdd(int*)\n... and 3 more overloads", brief="", text="", path="int.h"
+    )
+    tiny = replace(
+        half, signature="char boxAdd(char*)", text="Adds a tiny box.", brief="Adds.", path="tiny.h"
+    )
+    for chunk in (half, plain, tiny):
+        store.put_file(chunk.path, "1", [chunk])
+    store.finish()
+    (hit,) = search(store, "boxAdd").hits
+    both = "half boxAdd(half*)\nchar boxAdd(char*)\nint boxAdd(int*)\n... and 3 more overloads"
+    assert sorted(hit.signature.split("\n")) == sorted(both.split("\n"))
+    whole = entry(store, hit.id)
+    assert whole.signature == hit.signature
+    assert whole.text.endswith("tiny.h:3\nAdds a tiny box.")
+    store.close()
+
+
 def test_what_is_not_there_is_not_answered_confidently(reader: Reader) -> None:
     assert reader.search("quantum chromodynamics lattice").confidence in ("low", "none")
     assert reader.search("shelf").confidence in ("exact", "high")
