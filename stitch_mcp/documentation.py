@@ -35,7 +35,7 @@ def add(config: Config, origin: str, progress: "Progress") -> "tuple[list[str], 
     from stitch_rag.pages import add_pages
 
     place = IndexPlace(config.cache_dir)
-    pages = add_pages(place, origin)
+    pages = add_pages(place, origin, progress)
     return [page.origin for page in pages], build(config, anew=False, progress=progress)
 
 

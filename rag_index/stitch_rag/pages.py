@@ -3,7 +3,7 @@
 import codecs
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlparse
@@ -55,22 +55,31 @@ class Page(Fact):
     content: str
 
 
-def add_pages(place: IndexPlace, origin: str) -> list[Page]:
+def add_pages(
+    place: IndexPlace, origin: str, progress: Callable[[str], None] = lambda sentence: None
+) -> list[Page]:
     """The pages that were stored: a file's, an address', or those of all files of a folder.
+
+    Args:
+        place: where they are stored.
+        origin: path or address.
+        progress: hears of files of a folder that are passed over, for they cannot be read.
 
     Raises:
         UsageError: there is nothing readable there, or it is too large.
         EnvironmentMissingError: the address cannot be reached.
         StoreError: the cache cannot be written.
     """
-    found = dict(_fetched(origin) if is_address(origin) else _read(_existing(origin)))
+    if is_address(origin):
+        found = dict([_fetched(origin)])
+    else:
+        path = _existing(origin)
+        found = dict(_in_folder(path, progress) if path.is_dir() else [_read(path)])
     if not found:
         endings = ", ".join(_FORMATS)
         raise UsageError(
             f"there is no page in {origin}", hint=f"give a file or folder with one of: {endings}"
         )
-    for page in found.values():
-        page_chunks(page)  # each build reads what is stored: a page that none can read must not get there
     for name, page in found.items():
         write_atomically(_stored_at(place, name), page.canonical_json(), "STITCH_CACHE_DIR")
     return list(found.values())
@@ -123,17 +132,20 @@ def _existing(origin: str) -> Path:
     return path
 
 
-def _read(path: Path) -> Iterator[tuple[str, Page]]:
-    """Path and page of a file, or of each file of a folder that lies in it."""
-    if path.is_dir():
-        inside = path.resolve()
-        for file in sorted(path.rglob("*")):
-            if file.suffix.lower() not in _FORMATS or not file.is_file():
-                continue
-            # A folder may be somebody else's, and its links lead to what is nobody's business.
-            if file.resolve().is_relative_to(inside):
-                yield from _read(file)
-        return
+def _in_folder(folder: Path, progress: Callable[[str], None]) -> Iterator[tuple[str, Page]]:
+    """Path and page of each file of a folder that lies in it and can be read."""
+    inside = folder.resolve()
+    for file in sorted(folder.rglob("*")):
+        # A folder may be somebody else's, and its links lead to what is nobody's business.
+        if file.suffix.lower() in _FORMATS and file.is_file() and file.resolve().is_relative_to(inside):
+            try:
+                yield _read(file)
+            except UsageError as error:
+                progress(f"passed over: {error}")
+
+
+def _read(path: Path) -> tuple[str, Page]:
+    """Path and page of a file."""
     if not path.is_file():
         raise UsageError(f"{path} is no file", hint="give a file or a folder")
     try:
@@ -145,22 +157,28 @@ def _read(path: Path) -> Iterator[tuple[str, Page]]:
     if data is None:
         raise UsageError(f"{path} is larger than {LARGEST_BYTES // 1_000_000} MB", hint="split it")
     origin = str(path.absolute())
-    yield origin, _page(origin, data, _FORMATS.get(path.suffix.lower(), "text"))
+    return origin, _page(origin, data, _FORMATS.get(path.suffix.lower(), "text"))
 
 
-def _fetched(address: str) -> Iterator[tuple[str, Page]]:
+def _fetched(address: str) -> tuple[str, Page]:
     """The whole address, which names the stored page only by its hash, and the page."""
     data, kind, charset = fetched(address, LARGEST_BYTES)
     ending = Path(urlparse(address).path).suffix.lower()
     format_ = "html" if "html" in kind else _FORMATS.get(ending, "text")
-    yield address, _page(shown(address), data, format_, charset)
+    return address, _page(shown(address), data, format_, charset)
 
 
 def _page(origin: str, data: bytes, kind: PageFormat, charset: str | None = None) -> Page:
     if data.startswith(_BINARY):
         raise UsageError(f"{origin} is no text", hint="save it as HTML, Markdown or text")
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    return Page(origin=_text_of(origin), format=kind, added_at=now, content=_decoded(data, kind, charset))
+    page = Page(origin=_text_of(origin), format=kind, added_at=now, content=_decoded(data, kind, charset))
+    # Each build reads what is stored: a page that none can read, or that says nothing, must not get there.
+    if not page_chunks(page):
+        raise UsageError(
+            f"there is no text in {page.origin}", hint="save what a browser shows of it as text or HTML"
+        )
+    return page
 
 
 def _decoded(data: bytes, kind: PageFormat, charset: str | None) -> str:

@@ -75,6 +75,30 @@ def test_a_folder_adds_its_pages_and_an_empty_one_is_refused(tmp_path: Path, pla
         add_pages(place, str(tmp_path / "nothing.md"))
 
 
+def test_files_of_a_folder_without_text_are_passed_over_and_named(tmp_path: Path, place: IndexPlace) -> None:
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    for name, data in (("a.md", b""), ("b.txt", b"%PDF-1.4 box"), ("c.html", b"<script>1</script>")):
+        (folder / name).write_bytes(data)
+        with pytest.raises(UsageError, match="no text"):
+            add_pages(place, str(folder / name))
+    (folder / "d.md").write_text("A box without a heading.", encoding="utf-8")
+    said: list[str] = []
+    assert [Path(added.origin).name for added in add_pages(place, str(folder), said.append)] == ["d.md"]
+    assert len(said) == 3
+
+
+def test_html_outside_of_paragraphs_is_kept_and_nested_lists_are_said_once() -> None:
+    pytest.importorskip("selectolax")
+    text = (
+        "<h1>Boxes</h1><div>Loose <b>words</b>.<div>More</div></div><h5>Deep</h5>"
+        "<ul><li>outer <code>f()</code><ul><li>inner</li></ul></li></ul>"
+        "<dl><dd>Text<pre>a\n  b</pre></dd></dl>"
+    )
+    (boxes,) = page_chunks(page(text, "html"))
+    assert boxes.text == "Loose words.\nMore\nDeep\nouter f()\ninner\nText\na\n  b"
+
+
 def test_an_input_whose_reader_fails_is_left_out_and_named(
     toolkit: Root, place: IndexPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
