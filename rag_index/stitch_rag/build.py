@@ -158,7 +158,7 @@ def build_index(
         cpu_s=round(time.process_time() - cpu, 2),
         wall_s=round(time.monotonic() - started, 2),
         vectors=made.vectors,
-        notices=(*_notices(found), *made.notices),
+        notices=(*_notices(found, searched=roots is None), *made.notices),
     )
 
 
@@ -172,7 +172,7 @@ def index_status(
     """The state of the index, compared with what this machine has now."""
     inputs, found = gather(place, prefixes, roots, target)
     have = {row.place: row.sha256 for row in inputs}
-    half_built, notices = place.building.exists(), _notices(found)
+    half_built, notices = place.building.exists(), _notices(found, searched=roots is None)
     store = IndexStore.open(place.index)
     if store is not None:
         try:
@@ -417,7 +417,12 @@ def _of_vectors(store: IndexStore) -> tuple[str, ...]:
     return () if store.meta(MODEL_KEY) in (None, model.fingerprint) else (OTHER_MODEL,)
 
 
-def _notices(roots: Sequence[Root]) -> tuple[str, ...]:
+def _notices(roots: Sequence[Root], *, searched: bool) -> tuple[str, ...]:
+    """What the user should know of where headers came from; `searched`: they were not named by the caller."""
+    named = next((name for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)), "")
+    folder = Path(os.environ.get(named, ""), "include")
+    if named and searched and all(root.folder.resolve() != folder.resolve() for root in roots):
+        return (f"{named} is set, and there are no CUDA headers in {folder}",)
     if roots:
         return ()
     return ("no CUDA headers were found: set CUDA_HOME, or pip install nvidia-cuda-runtime nvidia-cublas",)

@@ -340,3 +340,10 @@ def test_a_builder_that_waited_while_the_folder_was_cleared_builds_in_the_new_on
     builder.join(60)
     assert builder.exitcode == 0
     assert index_status(place, roots=[toolkit]).fresh
+
+
+def test_a_toolkit_that_is_named_and_not_there_is_told(
+    place: IndexPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "nowhere"))
+    assert f"no CUDA headers in {tmp_path / 'nowhere'}" in index_status(place).notices[0]

@@ -207,6 +207,13 @@ def test_a_version_that_is_absent_is_told(reader: Reader) -> None:
     assert reader.search("put box shelf", filters=Filters(version="98")).hits[0].symbol == "shelfPutBoxAsync"
 
 
+def test_a_library_that_is_absent_is_told_with_those_that_are_there(reader: Reader) -> None:
+    found = reader.search("copy memory", filters=Filters(libraries=("cublas_lt",)))
+    assert found.hits == ()
+    assert "no library 'cublas_lt'" in found.notices[0]
+    assert "cudart" in found.notices[0]
+
+
 def test_notes_for_other_gpus_are_left_out(reader: Reader) -> None:
     query = "copy from pinned host memory"
     assert reader.search(query, filters=Filters(architecture="sm_90")).hits[0].kind == "note"
