@@ -270,17 +270,24 @@ def _begin(place: IndexPlace, *, anew: bool) -> IndexStore:
         store = _opened(place.building)
         if store is not None:
             return store
-    with storing(place.building, "STITCH_CACHE_DIR"):
-        for leftover in (place.building, Path(f"{place.building}-journal")):
-            leftover.unlink(missing_ok=True)
+    _remove_half(place)
     old = None if anew else IndexStore.open(place.index)
     if old is None:
         return IndexStore.create(place.building)
     try:
         old.copy_to(place.building)
+    except StoreError:
+        _remove_half(place)  # half a copy is of no use to the next build, and the disk may be full
+        raise
     finally:
         old.close()
     return _opened(place.building) or IndexStore.create(place.building)
+
+
+def _remove_half(place: IndexPlace) -> None:
+    with storing(place.building, "STITCH_CACHE_DIR"):
+        for leftover in (place.building, Path(f"{place.building}-journal")):
+            leftover.unlink(missing_ok=True)
 
 
 def _opened(path: Path) -> IndexStore | None:

@@ -243,8 +243,9 @@ def test_clearing_while_a_build_goes_on_is_refused(toolkit: Root, place: IndexPl
     assert clear_index(place) == 0
 
 
+@pytest.mark.parametrize("anew", [True, False])
 def test_a_full_disk_is_an_error_that_says_what_to_do_and_keeps_the_old_index(
-    toolkit: Root, place: IndexPlace
+    anew: bool, toolkit: Root, place: IndexPlace
 ) -> None:
     build_index(place, roots=[toolkit])
     code = (
@@ -253,12 +254,14 @@ def test_a_full_disk_is_an_error_that_says_what_to_do_and_keeps_the_old_index(
         "from stitch_rag.sources import Root; from stitch_tools.errors import StoreError\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))\n"
-        "try: build_index(IndexPlace(Path(sys.argv[1])), roots=[Root(Path(sys.argv[2]), 'x')], anew=True)\n"
+        "place, roots = IndexPlace(Path(sys.argv[1])), [Root(Path(sys.argv[2]), 'x')]\n"
+        f"try: build_index(place, roots=roots, anew={anew})\n"
         "except StoreError as error: print('refused:', error.hint)\n"
     )
     command = [sys.executable, "-c", code, str(place.folder.parent), str(toolkit.folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.stdout.startswith("refused: free some space"), done.stderr
+    assert anew or not place.building.exists(), "half a copy would keep the disk full"
     assert index_status(place, roots=[toolkit]).exists
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 60_000
 
