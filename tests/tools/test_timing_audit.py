@@ -1,6 +1,8 @@
 """Times that a program bent are told from times that it earned."""
 
 import os
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -9,6 +11,7 @@ from stitch_tools.timing.audit import cpu_seconds, moved_work, too_many_cpus
 from stitch_tools.timing.blocks import Rounds, Series, Visit
 from stitch_tools.timing.interference import snapshot
 from stitch_tools.timing.wording import describe_disturbance, is_disturbed, others_disturb
+from stitch_tools.worker.proctree import kill_descendants
 
 CALL_S = 20e-6
 
@@ -64,6 +67,43 @@ def test_more_cpu_time_than_the_threads_can_use_is_a_doubt() -> None:
     assert too_many_cpus(3.3, gos, threads=1) is None
     assert too_many_cpus(6.1, gos, threads=2) is None
     assert too_many_cpus(5.9, gos, threads=1) == "the program kept 2.0 CPUs busy, where one thread is allowed"
+
+
+_FAMILY = """
+import os, sys, time
+
+def work(seconds):
+    while time.process_time() < seconds:
+        pass
+
+if not os.fork():  # the program, below its init
+    work(0.1)
+    if not os.fork():  # still runs when it is looked at
+        work(0.2)
+        print(os.getppid(), flush=True)
+        time.sleep(60.0)
+    child = os.fork()  # ends before
+    if not child:
+        work(0.3)
+        os._exit(0)
+    os.waitpid(child, 0)
+    print(os.getpid(), flush=True)
+time.sleep(60.0)
+"""
+
+
+def test_the_cpu_time_of_all_processes_of_a_program_is_counted() -> None:
+    with subprocess.Popen([sys.executable, "-c", _FAMILY], stdout=subprocess.PIPE, text=True) as init:
+        assert init.stdout is not None
+        try:
+            said = {int(init.stdout.readline()) for _ in range(2)}
+            (program,) = said
+            seconds = cpu_seconds(program)
+        finally:
+            kill_descendants(init.pid)
+            init.kill()
+    assert seconds is not None
+    assert 0.55 < seconds < 2.0
 
 
 def test_the_cpu_time_of_all_threads_is_counted() -> None:

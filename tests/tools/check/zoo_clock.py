@@ -46,6 +46,7 @@ WANTED = {
     "skips_what_is_written": Wanted(("unmeasured",), _LATE),
     "cached_by_content": Wanted(("inconclusive",), "inputs that never came before"),
     "slow_clock": _GAINS_NOTHING,
+    "second_process_helps": _GAINS_NOTHING,
     "new_inputs_met_early": _GAINS_NOTHING,
     "works_in_empty_gos": Wanted(("inconclusive",), "the time of all gos of a visit"),
     "work_moved_between_blocks": _GAINS_NOTHING,

@@ -8,6 +8,7 @@ from statistics import median
 from stitch_tools.timing.blocks import Visit
 from stitch_tools.timing.empty_gos import work_s
 from stitch_tools.timing.seats import Seat
+from stitch_tools.worker.proctree import descendants
 
 _ATTEMPTS = 3
 _BLOCK_S = 0.05
@@ -75,14 +76,27 @@ def moved_work(visits: Sequence[Visit]) -> str | None:
 
 
 def cpu_seconds(pid: int) -> float | None:
-    """CPU time of all threads of a process so far; None where it is gone."""
+    """CPU time so far of a child's process, and of all that it started; None where it is gone.
+
+    Its parent is an init of its own, which gets what lost its parent.
+    """
+    fields = _stat(pid)
+    if fields is None:
+        return None
+    family = [int(fields[1])]
+    family += descendants(family[0])
+    # User and system time, and both again of children that it waited for.
+    ticks = sum(int(word) for fields in filter(None, map(_stat, family)) for word in fields[11:15])
+    return ticks / _TICKS_PER_S
+
+
+def _stat(pid: int) -> list[str] | None:
+    """What the kernel says of a process, from its state on; None where it is gone."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    # The name in parentheses may hold anything; user and system time are the 12th and 13th field after it.
-    fields = text.rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+    return text.rpartition(")")[2].split()  # The name in parentheses may hold anything.
 
 
 def too_many_cpus(cpu_s: float, history: Sequence[tuple[int, float]], threads: int) -> str | None:
