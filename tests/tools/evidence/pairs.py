@@ -198,6 +198,7 @@ PAIRS: dict[str, tuple[list[Files], list[Files]]] = {
                     "def forward(self, x):\n    return ext.scale(x, self.fc.weight, self.fc.bias)"),
             model("grid = (x.shape[0] + 3) // 4 * 2\nreturn ext.scale(x, grid - 1)"),
             scale_with("TORCH_CHECK(x.is_cuda()); y = torch::zeros_like(x); auto z = x.view({-1}).contiguous();"),
+            scale_with("y = torch::empty({4}, x.options().dtype(torch::kLong).device(at::kCUDA)); auto k = torch::kBool;"),
             HONEST_NATIVE,
         ],
     ),

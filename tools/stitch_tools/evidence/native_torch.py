@@ -10,9 +10,7 @@ from stitch_tools.evidence.torch_names import is_tensor_word, op_kind
 from stitch_tools.evidence.words import words
 
 _SPACES = words("at torch at::native torch::nn::functional torch::special torch::linalg torch::fft at::_ops")
-_NO_OPERATIONS = words(
-    "from_blob check dtype device kFloat kHalf autograd jit cuda indexing data optim utils nn"
-)
+_NO_OPERATIONS = words("from_blob check dtype device autograd jit cuda indexing data optim utils nn")
 _ARITHMETIC = words("+ - * /")
 _LOOKUPS = words("""
     findSchemaOrThrow findSchema findOp getOperation getAllOperatorsFor PyImport_ImportModule PyRun_String
@@ -67,6 +65,8 @@ def _qualified(text: str, spaces: frozenset[str]) -> str | None:
     """`relu` of `at::relu`, where it may be an operation."""
     space, _, name = "".join(text.split("<")[0].split()).rpartition("::")
     if space.removeprefix("::") not in spaces or not name[:1].islower() or name in _NO_OPERATIONS:
+        return None
+    if name[0] == "k" and name[1:2].isupper():  # a constant: kLong, kCUDA, kStrided
         return None
     return name
 
