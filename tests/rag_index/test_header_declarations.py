@@ -45,6 +45,24 @@ def test_references_to_other_symbols_are_left_out_of_the_text(runtime: dict[str,
     assert "notefnerr" not in runtime["shelfPutBoxAsync"].text
 
 
+def test_comments_that_look_back_but_stand_above_their_values_are_theirs() -> None:
+    found = chunks_of(
+        "enum box {\n  boxS = 1, /**< Small. */\n  boxM = 2, /**< Middle,\n    rather. */\n"
+        "            /**< And more. */\n\n  /**< Small, painted. */\n  boxSP = 3,\n"
+        "  /**< Middle, painted. */\n  boxMP = 4\n};\nenum lid {\n  lidS,\n  /**< Small lid. */\n  lidM,\n  /**< Middle lid. */\n};\n"
+    )
+    briefs = {name: chunk.brief for name, chunk in found.items() if chunk.kind == "enumerator"}
+    assert briefs == {
+        "boxS": "Small.",
+        "boxM": "Middle, rather.",
+        "boxSP": "Small, painted.",
+        "boxMP": "Middle, painted.",
+        "lidS": "Small lid.",
+        "lidM": "Middle lid.",
+    }
+    assert "And more." in found["boxM"].text
+
+
 def test_overloads_share_one_entry(runtime: dict[str, Chunk]) -> None:
     assert len(runtime["shelfTakeBox"].signature.splitlines()) == 2
 

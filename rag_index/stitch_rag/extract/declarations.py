@@ -101,6 +101,7 @@ class _Reader:
         """The last comment: one token, or line comments below each other."""
         self._last: Declaration | None = None
         self._last_line = 0
+        self._documented_to = 0
         self._closed: Declaration | None = None
         self._ignored_line = 0
 
@@ -139,8 +140,9 @@ class _Reader:
             self._end_enumerator(scope, token.start)  # the last one of an enum has no comma
         trailing = re.match(r"/\*[*!]<|//[/!]<", token.text) is not None
         beside = token.start == self._last_line and not self._statement.strip() and self._last is not None
-        if (trailing or beside) and self._last is not None:
+        if (trailing or beside) and self._last is not None and not self._is_of_the_next(self._last, token):
             self._document_last(token)
+            self._documented_to = token.end
             return
         if "defgroup" in token.text or "addtogroup" in token.text:
             self._emit_group(token)
@@ -153,6 +155,11 @@ class _Reader:
             self._pending.append(token)
         else:
             self._pending = [token]
+
+    def _is_of_the_next(self, last: Declaration, token: Token) -> bool:
+        """Whether a comment that is written to look back stands above its value: the last one has its own."""
+        alone = token.start > max(self._last_line, self._documented_to + 1)
+        return last.kind == "enumerator" and bool(last.comment.text) and alone
 
     def _document_last(self, token: Token) -> None:
         last, comment = self._last, read_comment(token.text)
