@@ -1,6 +1,7 @@
 """Measures a search on a set of questions: recall, reciprocal rank, intervals, per kind, and time."""
 
 import json
+import math
 import random
 import statistics
 from collections.abc import Callable, Iterable, Sequence
@@ -15,6 +16,7 @@ from stitch_tools.models import Fact
 DEPTH = 10
 """Hits that count for the reciprocal rank."""
 _RESAMPLES = 2000
+_A_LINE = 'a file of lines like {"kind": "symbol", "question": "free device memory", "answers": ["cudaFree"]}'
 
 
 class QuestionRow(Fact):
@@ -60,12 +62,19 @@ def read_questions(path: Path) -> list[QuestionRow]:
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-        rows = [QuestionRow.model_validate(json.loads(line)) for line in lines if line.strip()]
-    except (OSError, ValueError, ValidationError) as error:
-        raise UsageError(
-            f"{path} holds no questions: {error}",
-            hint='a line is {"kind": ..., "question": ..., "answers": [...]}',
-        ) from error
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} cannot be read: {error}", hint=_A_LINE) from error
+    rows: list[QuestionRow] = []
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            try:
+                rows.append(QuestionRow.model_validate(json.loads(line)))
+            except ValidationError as error:
+                first = error.errors()[0]
+                wrong = f"`{'.'.join(map(str, first['loc']))}`: {first['msg']}"
+                raise UsageError(f"{path}:{number} is no question: {wrong}", hint=_A_LINE) from error
+            except ValueError as error:
+                raise UsageError(f"{path}:{number} is no JSON: {error}", hint=_A_LINE) from error
     if not rows:
         raise UsageError(f"{path} is empty", hint="give at least one question")
     return rows
@@ -91,7 +100,7 @@ def evaluate(rows: Sequence[QuestionRow], ask: Callable[[str], SearchResult]) ->
         scores=scores(ranks, intervals=True),
         kinds={kind: scores(found) for kind, found in by_kind.items()},
         median_ms=round(statistics.median(times), 2),
-        p95_ms=round(sorted(times)[int(0.95 * (len(times) - 1))], 2),
+        p95_ms=round(sorted(times)[math.ceil(0.95 * len(times)) - 1], 2),
         misses=tuple(misses),
     )
 

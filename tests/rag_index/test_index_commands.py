@@ -113,3 +113,39 @@ def test_waiting_for_meaning_without_vectors_says_how_to_get_them(
     out = run(capsys, "search", "put a box on a shelf", "--meaning", "--cache-dir", cache)[1]
     assert "no vectors were built: `stitch-mcp index build --vectors`" in out
     assert "no vectors; `stitch-mcp index build --vectors`" in run(capsys, "status", "--cache-dir", cache)[1]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "is empty"),
+        ("\nno JSON", "questions.jsonl:2 is no JSON"),
+        ('{"kind": "name"}', "questions.jsonl:1 is no question: `question`: Field required"),
+        (None, "cannot be read"),
+    ],
+)
+def test_a_file_that_holds_no_questions_is_told_so_by_line(
+    capsys: pytest.CaptureFixture[str], cache: str, tmp_path: Path, content: str | None, said: str
+) -> None:
+    path = tmp_path / "questions.jsonl"
+    if content is not None:
+        path.write_text(content, encoding="utf-8")
+    code, out = run(capsys, "eval", str(path), "--cache-dir", cache, "--json")
+    assert code == 2
+    assert said in json.loads(out)["error"]["message"]
+
+
+def test_a_set_of_questions_is_measured_by_kind(
+    capsys: pytest.CaptureFixture[str], cache: str, tmp_path: Path
+) -> None:
+    rows = [("name", "shelfFull", "shelfFull"), ("words", "put a box on the shelf", "shelfPutBoxAsync")]
+    lines = [json.dumps({"kind": kind, "question": asked, "answers": [name]}) for kind, asked, name in rows]
+    (tmp_path / "q.jsonl").write_text(
+        "\n".join([*lines, lines[0].replace('"shelfFull"]', '"x"]')]), encoding="utf-8"
+    )
+    code, out = run(capsys, "eval", str(tmp_path / "q.jsonl"), "--cache-dir", cache, "--json")
+    found = json.loads(out)
+    assert (code, found["scores"]["questions"], found["kinds"]["words"]["recall_1"]) == (0, 3, 1.0)
+    assert found["scores"]["recall_1"] == pytest.approx(2 / 3, abs=1e-4)
+    assert found["median_ms"] <= found["p95_ms"]
+    assert len(found["misses"]) == 1
