@@ -49,7 +49,8 @@ def test_comments_that_look_back_but_stand_above_their_values_are_theirs() -> No
     found = chunks_of(
         "enum box {\n  boxS = 1, /**< Small. */\n  boxM = 2, /**< Middle,\n    rather. */\n"
         "            /**< And more. */\n\n  /**< Small, painted. */\n  boxSP = 3,\n"
-        "  /**< Middle, painted. */\n  boxMP = 4\n};\nenum lid {\n  lidS,\n  /**< Small lid. */\n  lidM,\n  /**< Middle lid. */\n};\n"
+        "  /**< Middle, painted. */\n  boxMP = 4\n};\n"
+        "enum lid {\n  lidS,\n  /**< Small lid. */\n  lidM,\n  /**< Middle lid. */\n};\n"
     )
     briefs = {name: chunk.brief for name, chunk in found.items() if chunk.kind == "enumerator"}
     assert briefs == {

@@ -117,7 +117,7 @@ def _fields(hit: "Hit") -> dict[str, Any]:
 
 def _message(found: "SearchResult") -> str:
     if not found.hits:
-        return "nothing was found"
+        return "nothing was found: try other words, the name of a symbol, or a message"
     hits = "1 hit" if len(found.hits) == 1 else f"{len(found.hits)} hits"
     said = f"{hits}, the best is {found.hits[0].symbol!r}"
     return said if found.confidence in ("exact", "high") else f"{said}; none fits well"
