@@ -1,6 +1,7 @@
 """The documentation as tools use it: one reader behind a lock, and the best words on a compiler's errors."""
 
 import contextlib
+import re
 import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _MOST_QUERIES = 2
 _LINE_CHARS = 600
+_UNDECLARED = re.compile(r"is undefined|not declared")
 _OWN = ("notes", "compiler")
 
 
@@ -62,7 +64,7 @@ def advice(config: Config, queries: Iterable[str]) -> tuple[str, ...]:
     from stitch_mcp.documentation import open_reader
 
     with contextlib.closing(open_reader(config, meaning=False)) as reader:
-        found = reader.resolve(wanted, count=1, max_tokens=250)
+        found = reader.resolve(wanted, count=3, max_tokens=600)
     lines = (_line(result) for result in found)
     return tuple(dict.fromkeys(line for line in lines if line))
 
@@ -74,10 +76,24 @@ def _line(result: "SearchResult") -> str:
         for hit in result.hits
         if result.confidence in ("exact", "high") or hit.kind in ("diagnostic", "error")
     ]
-    parts = [
-        f"{hit.symbol} ({hit.library}, {version_of(hit)}): {hit.summary} {hit.text}".strip()
-        for hit in hits[:1]
-    ]
-    if result.nearest:
-        parts.append(f"Names that exist: {', '.join(result.nearest)}.")
+    # What is said of this very name comes before the general text, which may be cut.
+    parts = [f"Names that exist: {', '.join(result.nearest)}."] if result.nearest else []
+    if _UNDECLARED.search(result.query):
+        parts += _declared(result)
+    for hit in hits[:1]:
+        parts = [
+            f"{hit.symbol} ({hit.library}, {version_of(hit)}): {hit.summary}",
+            *parts,
+            hit.text if hit.text != hit.summary else "",
+        ]
     return " ".join(" ".join(parts).split())[:_LINE_CHARS]
+
+
+def _declared(result: "SearchResult") -> list[str]:
+    """Where a name of the message is declared: its header may only have to be included."""
+    named = {*re.findall(r"\w+", result.query)}
+    for hit in result.hits:
+        header = hit.path.rpartition("/include/")[2].removeprefix("cccl/")
+        if hit.line and hit.symbol in named and header != hit.path and not header.startswith("crt/"):
+            return [f"{hit.symbol} exists: {header} declares it."]
+    return []

@@ -8,10 +8,14 @@ from typing import Any
 import pytest
 from mcp.client import Client
 
+from stitch_mcp.config import configure
 from stitch_mcp.server.app import build_server
+from stitch_mcp.server.docs import advice
 from stitch_mcp.server.room import open_room
+from stitch_rag.build import build_index
 from stitch_rag.chunks import Chunk
 from stitch_rag.place import IndexPlace
+from stitch_rag.sources import Root
 from stitch_rag.store import IndexStore
 
 pytestmark = pytest.mark.anyio
@@ -134,6 +138,25 @@ async def test_a_compiler_error_brings_what_documentation_says_of_it(workspace: 
         found = (await client.call_tool(look["tool"], look["arguments"])).structured_content
     assert "undeclared_thing" in look["arguments"]["query"]
     assert found["hits"][0]["kind"] == "diagnostic"
+
+
+async def test_a_compiler_error_names_the_header_or_the_names_that_exist(
+    workspace: Path, cache: Path, tmp_path: Path
+) -> None:
+    include = tmp_path / "toolkit" / "include"
+    include.mkdir(parents=True)
+    (include / "cuda_runtime_api.h").write_text(
+        "/** Frobs. */\nint cudaFrobWide(void *p);\n/** Frobs. */\nint cudaFrobnicate(void *p);\n",
+        encoding="utf-8",
+    )
+    build_index(IndexPlace(cache), roots=[Root(include, "CUDA toolkit")])
+    declared, misspelt = advice(
+        configure({"workspace": workspace, "cache_dir": cache}),
+        ["identifier cudaFrobWide is undefined", "identifier cudaFrobnicatte is undefined"],
+    )
+    assert "cudaFrobWide exists: cuda_runtime_api.h declares it." in declared
+    assert "Names that exist: cudaFrobnicate." in misspelt
+    assert max(len(declared), len(misspelt)) <= 600
 
 
 async def test_a_long_entry_is_shown_where_nothing_can_be_written(workspace: Path, index: Path) -> None:
