@@ -22,7 +22,7 @@ class Artifact:
     """A text, or a folder's files."""
 
     kind: str
-    """fact, text, program, task or run."""
+    """fact, text, program, task or run; page: a resource that is the same everywhere."""
     text: str | None = None
     files: tuple[str, ...] = ()
 

@@ -107,7 +107,7 @@ def find_resource(room: Room, uri: str) -> Artifact:
     """
     for fixed in FIXED:
         if uri == fixed.uri:
-            return Artifact("text", _fixed_text(room, fixed))
+            return Artifact("page", _fixed_text(room, fixed))
     return find_artifact(room, *_named(room, uri))
 
 

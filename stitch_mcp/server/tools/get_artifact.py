@@ -1,6 +1,7 @@
 """`get_artifact`: pages through evidence, sources and the files of a run."""
 
 from typing import ClassVar
+from urllib.parse import quote
 
 from pydantic import Field
 
@@ -38,12 +39,18 @@ class ArtifactAnswer(Answer):
     next_offset: int | None = None
 
 
+class OwnPage(ArtifactAnswer):
+    """A page of what this package says itself."""
+
+    QUOTED: ClassVar[tuple[str, ...]] = ()
+
+
 def reply(request: GetArtifact, room: Room) -> ArtifactAnswer:
     """One page of an artifact."""
     from stitch_mcp.server.resources import find_resource
 
     if request.id.startswith("stitch://"):
-        found = find_resource(room, request.id)
+        found = find_resource(room, f"{request.id}/{quote(request.path)}" if request.path else request.id)
     else:
         found = find_artifact(room, request.id, request.path)
     if found.text is None:
@@ -52,7 +59,8 @@ def reply(request: GetArtifact, room: Room) -> ArtifactAnswer:
     text = blot_text(found.text)
     end = min(len(text), request.offset + PAGE_CHARS)
     more = end < len(text)
-    return ArtifactAnswer(
+    kind = OwnPage if found.kind == "page" else ArtifactAnswer
+    return kind(
         message=f"characters {request.offset} to {end} of {len(text)}",
         kind=found.kind,
         text=text[request.offset : end],

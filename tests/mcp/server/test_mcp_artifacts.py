@@ -93,10 +93,14 @@ def test_a_run_that_is_a_link_out_of_the_workspace_is_not_read(tmp_path: Path) -
 def test_what_is_a_resource_can_be_read_by_a_client_that_has_tools_alone(tmp_path: Path, name: str) -> None:
     room, folder = run_of(tmp_path)
     uri = f"stitch://{name}"
-    text = reply(GetArtifact(id=uri), room).text
-    assert text
-    assert read_resource(room, uri)[1].startswith(text)
-    log = reply(GetArtifact(id=f"stitch://run/{folder.name}/events.jsonl"), room)
-    assert log.text == "{}\n"
+    page = reply(GetArtifact(id=uri), room)
+    assert page.text
+    assert read_resource(room, uri)[1].startswith(page.text)
+    assert "untrusted" not in render(page, detailed=False), "these are our own words"
+    address = f"stitch://run/{folder.name}"
+    for id, path in ((f"{address}/events.jsonl", ""), (address, "events.jsonl")):
+        log = reply(GetArtifact(id=id, path=path), room)
+        assert log.text == "{}\n"
+        assert "untrusted" in render(log, detailed=False)
     with pytest.raises(UsageError, match="no resource"):
         reply(GetArtifact(id="stitch://nothing"), room)
