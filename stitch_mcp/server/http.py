@@ -1,11 +1,13 @@
 """The server over streamable HTTP: a bearer token, checked Host and Origin headers, bounded requests."""
 
+import asyncio
 import hmac
 import ipaddress
 import secrets
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
 
 import uvicorn
 from mcp.server.transport_security import TransportSecuritySettings
@@ -13,14 +15,22 @@ from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from stitch_mcp.server.address import listen_at, url_of
 from stitch_mcp.server.app import build_server
 from stitch_mcp.server.room import Room
 from stitch_tools.errors import UsageError
 
+if TYPE_CHECKING:
+    from uvicorn.protocols.http.h11_impl import RequestResponseCycle
+
 MAX_REQUEST_BYTES = 4 << 20
 _STOP_S = 2
+_HEAD_S = 10.0
+"""So long a connection may take to begin a request: whoever holds many needs no token for it."""
+_BACKLOG = 128
+"""As often a server without free descriptors complains, each second."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +98,8 @@ def serve_http(room: Room, options: HttpOptions, listening: Callable[[str], None
         # Requests carry a token in their headers: none of them is logged.
         access_log=False,
         server_header=False,
+        http=_Punctual,
+        backlog=_BACKLOG,
     )
     _Server(config, lambda: listening(url_of(options.host, sockets))).run(sockets)
 
@@ -116,6 +128,34 @@ class _Server(uvicorn.Server):
         """Start, and say so."""
         await super().startup(sockets)
         self._say_started()
+
+
+class _Punctual(H11Protocol):
+    """Ends connections on which no request begins: they could take all descriptors."""
+
+    _look_again: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] # uvicorn's
+        super().connection_made(transport)
+        self._look_later()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._look_again is not None:
+            self._look_again.cancel()
+        super().connection_lost(exc)
+
+    def _look_later(self) -> None:
+        # uvicorn has None here before the first request, and says otherwise.
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        waiting = cycle is None or cycle.response_complete
+        self._look_again = self.loop.call_later(_HEAD_S, self._look, cycle, waiting)
+
+    def _look(self, before: object, waited: bool) -> None:
+        """Go on looking, unless this connection waited as long for the same request."""
+        if waited and self.cycle is before:
+            self.transport.close()
+        else:
+            self._look_later()
 
 
 class _Guard:

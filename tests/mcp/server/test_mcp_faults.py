@@ -199,6 +199,21 @@ def test_an_http_server_ends_in_time_with_a_call_open(
     assert not [pid for pid in children if running(pid)]
 
 
+@pytest.mark.slow
+def test_connections_without_a_request_are_ended_and_those_with_one_are_not(workspace: Path) -> None:
+    with over_http(workspace) as (_, url):
+        place = ("127.0.0.1", int(url.split(":")[2].split("/")[0]))
+        refused = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"
+        with contextlib.ExitStack() as stack:
+            held = [stack.enter_context(socket.create_connection(place)) for _ in range(3)]
+            for connection, sent in zip(held, (b"", b"POST /mcp HT", refused), strict=True):
+                connection.sendall(sent)
+                connection.settimeout(60.0)
+            for connection in held:
+                while connection.recv(4096):
+                    pass  # The one that is answered gets its 401 first.
+
+
 PRINTS = """
 import os
 import sys
