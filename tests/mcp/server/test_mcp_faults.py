@@ -200,7 +200,7 @@ def test_an_http_server_ends_in_time_with_a_call_open(
 
 
 @pytest.mark.slow
-def test_connections_without_a_request_are_ended_and_those_with_one_are_not(workspace: Path) -> None:
+def test_connections_on_which_no_request_begins_are_ended(workspace: Path) -> None:
     with over_http(workspace) as (_, url):
         place = ("127.0.0.1", int(url.split(":")[2].split("/")[0]))
         refused = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"
