@@ -3,9 +3,12 @@
 What takes time here are pauses of milliseconds, so that a busy machine changes little about the ratios.
 """
 
+import mmap
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
@@ -14,10 +17,12 @@ from stitch_tools.models import Program
 from stitch_tools.processes.interpreter import find_interpreter
 from stitch_tools.processes.session import TargetSession
 from stitch_tools.store import Store
+from stitch_tools.timing import from_rest
 from stitch_tools.timing.from_rest import try_from_rest
 from stitch_tools.timing.ring import RingShape
 from stitch_tools.timing.seats import Field, deal, seat_program
 from stitch_tools.timing.unseen import Unseen, try_unseen
+from stitch_tools.worker import memory
 from tests.tools.check_support import AFFINE_NEW, affine_program, build, make_task, model_new
 
 REFERENCE = """
@@ -202,6 +207,27 @@ def test_an_honest_program_is_as_quick_from_rest(room: Room, form: str, pause_ms
     native = affine_program(room.store, *([f"SLEEP_MS {pause_ms}"] if pause_ms else []))
     _, rested, _ = room.both(native if form == "native" else model_new(room.store, slow))
     assert rested == Unseen()
+
+
+def test_sealed_draws_are_never_mapped_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linux before 6.7 refuses that, for reading, too."""
+    real = mmap.mmap
+
+    def older(*args: Any, **kwargs: Any) -> mmap.mmap:
+        if kwargs.get("flags", mmap.MAP_SHARED) & mmap.MAP_SHARED:
+            raise PermissionError("sealed")
+        return real(*args, **kwargs)
+
+    fds = [memory.create(4096) for _ in range(2)]
+    try:
+        os.pwrite(fds[0], b"values", 100)
+        memory.seal(fds[0])
+        monkeypatch.setattr(from_rest.mmap, "mmap", older)
+        from_rest._write(fds[1], fds[0])
+        assert os.pread(fds[1], 8, 100) == b"values\0\0"
+    finally:
+        for fd in fds:
+            os.close(fd)
 
 
 @pytest.mark.parametrize("variant", ["LAZY_AFTER", "WRONG_AFTER"])

@@ -122,5 +122,7 @@ def _shared_copy(stack: ExitStack, draw: Inputs) -> Inputs:
 
 def _write(fd: int, source_fd: int) -> None:
     size = os.fstat(source_fd).st_size
-    with mmap.mmap(source_fd, size, prot=mmap.PROT_READ) as source, memoryview(source) as view:
+    # Draws are sealed: before Linux 6.7 the kernel maps sealed memory only privately.
+    source = mmap.mmap(source_fd, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
+    with source, memoryview(source) as view:
         memory.write_at(fd, view, 0)
