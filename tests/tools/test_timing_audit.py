@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -55,6 +56,16 @@ def test_more_than_a_tenth_of_all_visits_left_out_is_a_disturbed_timing(dirty: i
     rounds = Rounds({"program": Series(visits(0.0, 10)), "eager": Series(eager)}, snapshot(), snapshot())
     assert is_disturbed(rounds) == disturbed
     assert ("3 of 20 visits were left out" in describe_disturbance(rounds)) == disturbed
+
+
+def test_blocks_that_others_made_be_repeated_are_no_moved_work() -> None:
+    repeated = [replace(visit, total_s=3.0 * CALL_S, repeats=4) for visit in visits(0.0, 60)]
+    told = "the time of all gos of a visit 60"
+    assert told in (moved_work(repeated) or "")
+    assert told in (moved_work(repeated, visits(0.0)) or "")  # only the program's own blocks were
+    assert moved_work(repeated, repeated) is None
+    moving = [replace(visit, total_s=3.0 * CALL_S) for visit in visits(0.0)]
+    assert told in (moved_work([*repeated, *moving], repeated) or "")
 
 
 def test_a_few_blocks_prove_nothing() -> None:

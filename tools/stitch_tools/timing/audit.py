@@ -19,6 +19,8 @@ _SHORTER = 0.8
 _SHORTER_THAN_ALL = 0.6
 """And this share of the time per call of all gos of a visit, where first calls after a switch take longer."""
 _FEWEST_BLOCKS = 5
+_REPEATED = 0.10
+"""Above this share of the baselines' visits others make blocks be repeated."""
 _BUSIER = 1.2
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -54,25 +56,32 @@ def kept_results(seat: Seat, per_call_s: float, limit_s: float | None = None) ->
     )
 
 
-def moved_work(visits: Sequence[Visit]) -> str | None:
+def moved_work(visits: Sequence[Visit], others: Sequence[Visit] = ()) -> str | None:
     """A sentence where the slope between k and 2k calls is far below the time of both; None where it is not.
 
     Work that is put off from each long go to the next short one leaves the slope, and not the sum. Only
     visits that nobody disturbed are looked at, as for the figures: a program could disturb the others itself.
-    What is done in other gos of a visit, empty ones too, leaves both, and not the time of all of them.
+    What is done in other gos of a visit, empty ones too, leaves both, and not the time of all of them. That
+    holds blocks, too, which were repeated: where this happens to `others`, visits of the baselines, it is no
+    doing of the program's, and only visits without a repetition tell.
     """
     slopes = [slope for visit in visits if visit.clean for slope in visit.slopes_s]
     wholes = [whole for visit in visits if visit.clean for whole in visit.wholes_s]
     if len(slopes) < _FEWEST_BLOCKS:
         return None
-    total = median(visit.total_s for visit in visits if visit.clean)
+    forced = sum(map(_was_repeated, others)) > _REPEATED * len(others)
+    totals = [v.total_s for v in visits if v.clean and not (forced and _was_repeated(v))]
     slope, whole = median(slopes), median(wholes)
     told = f"the slope of blocks says {slope * 1e6:.2f} us per call"
     if slope < _SHORTER * whole:
         return f"{told}, their whole time {whole * 1e6:.2f} us"
-    if slope < _SHORTER_THAN_ALL * total:
-        return f"{told}, the time of all gos of a visit {total * 1e6:.2f} us"
+    if totals and slope < _SHORTER_THAN_ALL * median(totals):
+        return f"{told}, the time of all gos of a visit {median(totals) * 1e6:.2f} us"
     return None
+
+
+def _was_repeated(visit: Visit) -> bool:
+    return not visit.clean or visit.repeats > 0 or visit.disturbed > 0
 
 
 def cpu_seconds(pid: int) -> float | None:

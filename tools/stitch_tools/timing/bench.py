@@ -251,7 +251,8 @@ class _Run:
             limit_s = limit_of(rounds, _OURS)
             rounds = charged(rounds, _OURS)
             timed_s = rounds.series[PROGRAM].throughput_s()
-            moved = moved_work(rounds.series[PROGRAM].visits)
+            others = [v for name, row in rounds.series.items() if name not in _OURS for v in row.visits]
+            moved = moved_work(rounds.series[PROGRAM].visits, others)
             crowd = self._crowd(program, before_s)
             doubt = (
                 crowd or kept_results(program, timed_s, limit_s) or kept_by_content(program, timed_s, limit_s)
