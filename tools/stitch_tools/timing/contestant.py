@@ -89,6 +89,8 @@ class PipeContestant:
     slot: int = 0
     last_calls: int = 0
     """Calls of the latest go."""
+    woken_s: float = 0.0
+    """What the latest waking took until its signals were out, for a process that stood still."""
     history: list[tuple[int, float]] = field(default_factory=list[tuple[int, float]])
     """(calls, seconds) of every go, for the cross-check with the process' own notes."""
 
@@ -138,7 +140,9 @@ class PipeContestant:
         except OSError as error:
             raise ContestantFailedError(self.name, "the process ended during timing", ended=True) from error
         if wake is not None:
+            began = time.perf_counter_ns()
             wake()
+            self.woken_s = (time.perf_counter_ns() - began) * 1e-9
         status = self._answer()
         return status, (time.perf_counter_ns() - start) * 1e-9
 
