@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from stitch_tools.timing.audit import moved_work
-from stitch_tools.timing.blocks import Rounds, Rules, run_rounds
+from stitch_tools.timing.blocks import Rounds, Rules, Series, Visit, run_rounds
 from stitch_tools.timing.empty_gos import charged, least_work_s, limit_of, work_s
 from stitch_tools.timing.gains import ratio_of
 from tests.tools.test_timing_blocks import Simulated, quiet
@@ -87,6 +87,28 @@ def test_a_program_whose_empty_gos_cost_no_more_than_a_baselines_is_left_as_it_i
     gain = ratio_of(charged(rounds, ("program",)), "eager", "program", figure="throughput_us", noise=0.07)
     assert gain is not None
     assert gain.outcome == "faster"
+
+
+def test_rounds_in_which_empty_gos_of_all_take_longer_are_left_as_they_are() -> None:
+    program, baseline = Simulated("program", 20e-6, go_s=GO_S), Simulated("eager", 20e-6, go_s=GO_S)
+    rounds = timed(program, baseline)
+    for name, series in rounds.series.items():
+        slow = [_slower(visit, 20e-6) for visit in series.visits[:4]]
+        rounds.series[name] = Series([*slow, *series.visits[4:]])
+    fair = charged(rounds, ("program",))
+    assert fair.series["program"].values("latency_us") == rounds.series["program"].values("latency_us")
+    # Where the program's alone do, that is charged.
+    rounds.series["eager"] = Series(rounds.series["eager"].visits[4:] * 2)
+    fair = charged(rounds, ("program",))
+    assert fair.series["program"].visits[0].latency_s > rounds.series["program"].visits[0].latency_s + 20e-6
+
+
+def _slower(visit: Visit, seconds: float) -> Visit:
+    return replace(
+        visit,
+        floors_s=tuple(floor + seconds for floor in visit.floors_s),
+        latencies_s=tuple(latency + seconds for latency in visit.latencies_s),
+    )
 
 
 def test_without_a_baseline_there_is_no_limit() -> None:

@@ -33,10 +33,28 @@ def charged(rounds: Rounds, programs: Iterable[str]) -> Rounds:
     if limit_s is None:
         return rounds
     series = {
-        name: Series([_charged(visit, limit_s) for visit in found.visits]) if name in own else found
+        name: Series(
+            [
+                _charged(visit, max(limit_s, _limit_in_round(rounds, own, number // 2)))
+                for number, visit in enumerate(found.visits)
+            ]
+        )
+        if name in own
+        else found
         for name, found in rounds.series.items()
     }
     return replace(rounds, series=series)
+
+
+def _limit_in_round(rounds: Rounds, own: set[str], number: int) -> float:
+    """The limit by one round alone: a slow minute of the machine makes all empty gos longer."""
+    costs = [
+        median(visit.floors_s)
+        for name, series in rounds.series.items()
+        if name not in own
+        for visit in series.visits[2 * number : 2 * number + 2]
+    ]
+    return _SHARE * max(costs) + _ABSOLUTE_S if costs else 0.0
 
 
 def _charged(visit: Visit, limit_s: float) -> Visit:
