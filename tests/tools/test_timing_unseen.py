@@ -210,6 +210,19 @@ def test_an_honest_program_is_as_quick_from_rest(room: Room, form: str, pause_ms
     assert rested == Unseen()
 
 
+def test_inputs_whose_shapes_vary_do_not_fit_and_fail_no_program() -> None:
+    def draw(size: int) -> Any:
+        return SimpleNamespace(manifest=[{"name": "0", "shape": [size]}], close=lambda: None)
+
+    sizes = iter(range(10, 1000))
+    judge: Any = SimpleNamespace(make_draw=lambda kind, seed: draw(next(sizes)))
+    place: Any = SimpleNamespace(shape=RingShape(SLOTS, 2, SLOTS * 64), cuda=False)
+    program: Any = SimpleNamespace(child=object(), sampler=object())
+    seen = try_unseen(place, judge, program, [draw(3), draw(4)], per_call_s=1e-3)
+    assert seen == Unseen(unchecked="no inputs but those of the ring were timed: their shapes vary")
+    assert try_from_rest(place, judge, program, [draw(3), draw(4)], per_call_s=1e-3) == Unseen()
+
+
 def test_sealed_draws_are_never_mapped_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Linux before 6.7 refuses that, for reading, too."""
     real = mmap.mmap
