@@ -102,7 +102,6 @@ def search(
         *_absent_version(store, filters, [row.outline for row in ranked]),
     ]
     kept = [row for row in ranked if filters.admits(row.outline)]
-    absent += [] if kept else _absent_library(store, filters)
     hits, left_out = shorten(_hits(store, folded(kept)[:count]), max_tokens)
     confidence = _confidence(question, kept, names, weights)
     return SearchResult(
@@ -276,7 +275,7 @@ def _absent_libraries(store: IndexStore, filters: Filters) -> list[str]:
         return []
     here = list(dict.fromkeys(name for name, _, _ in store.libraries()))
     said = f"is not in this index, which has {', '.join(here)}"
-    return [f"library {name!r} {said}" for name in filters.libraries if name not in here]
+    return [f"library {name[:40]!r} {said}" for name in filters.libraries if name not in here]
 
 
 def folded(rows: Sequence[Candidate]) -> list[tuple[Candidate, list[Outline]]]:
@@ -363,13 +362,6 @@ def _absent_version(store: IndexStore, filters: Filters, found: Sequence[Outline
         if here and not any(_begins(version, filters.version) for version in here):
             said.append(f"{library} {filters.version} is not installed here; there is {', '.join(here)}")
     return said
-
-
-def _absent_library(store: IndexStore, filters: Filters) -> list[str]:
-    """That a library asked for is not here, with those that are: its name may be spelled otherwise."""
-    here = dict.fromkeys(name for name, _, _ in store.libraries())
-    missing = [name for name in filters.libraries if name not in here]
-    return [f"there is no library {name[:40]!r} here; there are {', '.join(here)}" for name in missing]
 
 
 def _serves(architectures: Sequence[str], asked: str) -> bool:
