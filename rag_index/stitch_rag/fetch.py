@@ -73,14 +73,14 @@ def fetched(address: str, most_bytes: int) -> tuple[bytes, str, str | None]:
 def _content(answer: http.client.HTTPResponse, most_bytes: int) -> bytes:
     """The body, or one byte more than is allowed of it."""
     deadline = time.monotonic() + _WHOLE_S
-    data = b""
+    data = bytearray()  # bytes would be copied at each piece, and a server may send small ones
     while len(data) <= most_bytes and (piece := answer.read1(_PIECE_BYTES)):
         data += piece
         if time.monotonic() > deadline:
             raise TimeoutError(f"it takes longer than {_WHOLE_S:.0f} s")
     if len(data) <= most_bytes and answer.length:
-        raise http.client.IncompleteRead(data, answer.length)
-    return data[: most_bytes + 1]
+        raise http.client.IncompleteRead(bytes(data), answer.length)
+    return bytes(data[: most_bytes + 1])
 
 
 def _reason(error: Exception) -> str:
