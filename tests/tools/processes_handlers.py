@@ -274,6 +274,24 @@ def count_up(request: Request) -> Reply:
     return Reply()
 
 
+def keep_busy(request: Request) -> Reply:
+    """A thread computes without end."""
+    import threading
+
+    def spin() -> None:
+        while True:
+            pass
+
+    threading.Thread(target=spin, daemon=True).start()
+    return Reply()
+
+
+def wake_by_timer(request: Request) -> Reply:
+    """What the system says to a timer that sends SIGCONT."""
+    event, timer = (ctypes.c_int * 16)(0, 0, signal.SIGCONT, 0), ctypes.c_void_p()
+    return Reply({"errno": LIBC.timer_create(1, event, ctypes.byref(timer)) and ctypes.get_errno()})
+
+
 def matmul(request: Request) -> Reply:
     import torch
 
@@ -358,6 +376,8 @@ HANDLERS: dict[str, Handler] = {
         fill_scratch,
         run_program,
         count_up,
+        keep_busy,
+        wake_by_timer,
         matmul,
         compile_module,
         use_gpu,

@@ -1,5 +1,6 @@
 """Each way of going wrong has its own name, and leaves the next evaluation clean."""
 
+import errno
 import os
 import signal
 import time
@@ -203,6 +204,32 @@ def test_a_paused_tree_stands_still_and_goes_on(spawn: Spawn) -> None:
         assert changes(memory, 10)
         assert child.request({"op": "ping"}).message["ok"]
     os.close(memory)
+
+
+def test_a_process_that_works_while_it_is_stopped_is_found_out(spawn: Spawn) -> None:
+    with spawn() as child:
+        child.request({"op": "keep_busy"})
+        child.pause()
+        os.kill(child.pid, signal.SIGCONT)
+        time.sleep(0.1)
+        with pytest.raises(ChildDied) as death:
+            child.resume()
+    assert death.value.outcome.kind == "went_on"
+    assert "went on while it was stopped" in death.value.outcome.describe()
+
+
+def test_a_busy_process_that_stands_still_is_not_blamed(spawn: Spawn) -> None:
+    with spawn() as child:
+        child.request({"op": "keep_busy"})
+        for _ in range(10):
+            child.pause()
+            time.sleep(0.01)
+            child.resume()
+
+
+def test_no_timer_can_wake_a_stopped_process(spawn: Spawn) -> None:
+    with spawn() as child:
+        assert child.request({"op": "wake_by_timer"}).message["errno"] == errno.EPERM
 
 
 def changes(memory: int, within_s: float) -> bool:

@@ -178,8 +178,13 @@ class Child:
         self._tell("pause", "paused")
 
     def resume(self) -> None:
-        """Let it go on."""
-        self._tell("resume", "resumed")
+        """Let it go on.
+
+        Raises:
+            ChildDied: it had ended, or had not stood still, and was killed for it.
+        """
+        if self._tell("resume", "resumed").get("went_on"):
+            raise ChildDied(self._finish("went_on"))
 
     def kill(self, kind: OutcomeKind = "killed", *, grace_s: float = 0.0) -> Outcome:
         """End the whole tree, after `grace_s` to end by itself; `kind` is the reason if it did not."""
@@ -196,7 +201,7 @@ class Child:
         if self._outcome is None:
             self._finish("killed", _GRACE_S)
 
-    def _tell(self, op: str, event: str) -> None:
+    def _tell(self, op: str, event: str) -> dict[str, Any]:
         if self._outcome is not None:
             raise ChildDied(self._outcome)
         try:
@@ -206,6 +211,7 @@ class Child:
             raise ChildDied(self._finish("killed")) from None
         if answer.get("event") != event:
             raise ChildDied(self._record(answer, "killed"))
+        return answer
 
     def _finish(self, kind: OutcomeKind, wait_s: float = 0.0) -> Outcome:
         """End the child (after `wait_s` in which it may end by itself) and remember how."""

@@ -17,6 +17,7 @@ OutcomeKind = Literal[
     "forked",
     "closed_descriptors",
     "protocol",
+    "went_on",
     "killed",
 ]
 
@@ -32,7 +33,8 @@ class Outcome:
     """exited: asked to. early_exit: unasked. crashed: by a fault of its own (segmentation fault, abort).
     signaled: by another signal. timed_out: a request's deadline passed, or it was ended as a hang.
     forked: somebody else than the process itself answered. closed_descriptors: alive, its channel is gone.
-    protocol: it sent something that is not an answer. killed: ended by us without a fault."""
+    protocol: it sent something that is not an answer. went_on: it worked while it was stopped.
+    killed: ended by us without a fault."""
     exit_code: int | None = None
     signal_name: str | None = None
     """SIGSEGV, ... when a signal ended it."""
@@ -57,6 +59,7 @@ class Outcome:
             "forked": "another process than the one we started answered",
             "closed_descriptors": "the process closed its connection to us",
             "protocol": "the process sent something that is not an answer",
+            "went_on": "the process went on while it was stopped",
             "killed": "we ended the process",
         }
         return detail[self.kind]

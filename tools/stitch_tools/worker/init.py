@@ -20,6 +20,8 @@ _TAIL_BYTES = 32 << 10
 _WATCH_INTERVAL_S = 0.05
 _SCRATCH_INTERVAL_S = 1.0
 _STOP_WAIT_S = 1.0
+_STANDING_NS = 50_000
+"""CPU time that a stopped tree may seem to use; a thread that works uses more."""
 _MAX_SCRATCH_ENTRIES = 65536
 
 
@@ -72,6 +74,8 @@ class Init:
         self._own_namespace = own_ns
         self._reason: str | None = None
         self._paused = False
+        self._used_ns: dict[int, int] = {}
+        """CPU time by process, when all stood still."""
         self._peak_bytes = 0
         self._baseline_bytes = proctree.usage(child).resident_bytes
         self._oom_kills = _oom_kills()
@@ -126,9 +130,10 @@ class Init:
             self._await_stop()
             self._tell({"event": "paused"})
         elif asked == "resume":
+            went_on = self._paused and self._went_on()
             self._signal_all(signal.SIGCONT)
             self._paused = False
-            self._tell({"event": "resumed"})
+            self._tell({"event": "resumed", "went_on": went_on})
 
     def _abandon(self) -> NoReturn:
         """End everything and ourselves: the controller is gone."""
@@ -140,8 +145,24 @@ class Init:
         deadline = time.monotonic() + _STOP_WAIT_S
         while time.monotonic() < deadline:
             if os.waitid(os.P_PID, self._child, os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT):
-                return
+                break
             time.sleep(0.0002)
+        others = [pid for pid in self._members() if pid != self._child]
+        while any(map(proctree.is_running, others)) and time.monotonic() < deadline:
+            time.sleep(0.0002)
+        self._used_ns = self._times()
+
+    def _went_on(self) -> bool:
+        """Whether anything used a CPU since it was stopped.
+
+        Programs have ways to be sent SIGCONT: by a timer of the kernel, by the end of a child, by each other.
+        """
+        now = self._times()
+        return sum(now.values()) - sum(self._used_ns.get(pid, 0) for pid in now) > _STANDING_NS
+
+    def _times(self) -> dict[int, int]:
+        found = {pid: proctree.cpu_ns(pid) for pid in self._members()}
+        return {pid: used for pid, used in found.items() if used is not None}
 
     def _watch(self) -> None:
         members = self._members()

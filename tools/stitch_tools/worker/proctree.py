@@ -5,10 +5,12 @@ import functools
 import os
 import re
 import signal
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 _STATUS_BYTES = 1 << 14
+_CLOCK_OF_SCHEDULER = 2
 _HELD = re.compile(rb"^(RssAnon|RssShmem|Threads):\s*(\d+)", re.MULTILINE)
 
 
@@ -51,6 +53,24 @@ def usage(pid: int) -> Usage:
         os.close(fd)
     found = {name: int(number) for name, number in _HELD.findall(text)}
     return Usage((found.get(b"RssAnon", 0) + found.get(b"RssShmem", 0)) * 1024, found.get(b"Threads", 0))
+
+
+def cpu_ns(pid: int) -> int | None:
+    """CPU time of all threads of a process so far, to the nanosecond; None where it has ended."""
+    try:
+        return time.clock_gettime_ns(~pid << 3 | _CLOCK_OF_SCHEDULER)
+    except OSError:
+        return None
+
+
+def is_running(pid: int) -> bool:
+    """Whether any thread of a process runs, or waits for a CPU only."""
+    with contextlib.suppress(OSError, IndexError):  # it ended while we looked
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            stat = (thread / "stat").read_text(encoding="utf-8", errors="replace")
+            if stat.rpartition(")")[2].split()[0] == "R":
+                return True
+    return False
 
 
 def signal_each(pids: list[int], number: int) -> None:
