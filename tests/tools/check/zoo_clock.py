@@ -44,6 +44,7 @@ WANTED = {
     "death_hidden_by_a_child": Wanted(("unmeasured",), "before it had answered"),
     # It leaves what is written where new inputs lie, too.
     "skips_what_is_written": Wanted(("unmeasured",), _LATE),
+    "computed_when_collected": Wanted(("inconclusive",), "put off until somebody looks"),
     "cached_by_content": Wanted(("inconclusive",), "inputs that never came before"),
     "slow_clock": _GAINS_NOTHING,
     "second_process_helps": _GAINS_NOTHING,

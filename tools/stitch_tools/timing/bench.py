@@ -33,6 +33,7 @@ from stitch_tools.timing.contestant import ContestantFailedError
 from stitch_tools.timing.crosscheck import disagreement
 from stitch_tools.timing.device_lock import device_lock, refuse_after
 from stitch_tools.timing.empty_gos import charged, limit_of
+from stitch_tools.timing.fetching import left_for_the_fetch
 from stitch_tools.timing.from_rest import try_from_rest
 from stitch_tools.timing.gains import ratio_of
 from stitch_tools.timing.gpu_watch import GpuWatch
@@ -255,7 +256,10 @@ class _Run:
             moved = moved_work(rounds.series[PROGRAM].visits, others)
             crowd = self._crowd(program, before_s)
             doubt = (
-                crowd or kept_results(program, timed_s, limit_s) or kept_by_content(program, timed_s, limit_s)
+                crowd
+                or kept_results(program, timed_s, limit_s)
+                or kept_by_content(program, timed_s, limit_s)
+                or left_for_the_fetch(program, seats, rounds)
             )
             prove = None
             if again and crowd is None:

@@ -119,15 +119,16 @@ class PipeContestant:
         self.history.append((calls, elapsed))
         return elapsed
 
-    def ask(self, request: int) -> None:
-        """Have something done between gos (`worker.ring_words`), which no clock sees.
+    def ask(self, request: int) -> float:
+        """Have something done between gos (`worker.ring_words`); the seconds that it took enter no figure.
 
         Raises:
             ContestantFailedError: the process is gone, answers too late, or could not do it.
         """
-        status, _ = self._exchange(request)
+        status, elapsed = self._exchange(request)
         if status:
             raise ContestantFailedError(self.name, f"what was asked for between calls failed ({status})")
+        return elapsed
 
     def _exchange(self, word: int, wake: Callable[[], None] | None = None) -> tuple[int, float]:
         """The answer to a word, and the seconds until it came; `wake` lets the process run first."""

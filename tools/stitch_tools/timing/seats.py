@@ -20,7 +20,7 @@ from stitch_tools.store import Store
 from stitch_tools.timing.contestant import ContestantFailedError, PipeContestant, Pipes
 from stitch_tools.timing.device_ring import DeviceRing, DeviceRingError
 from stitch_tools.timing.ring import OutputRing, Ring, RingShape, Sampler
-from stitch_tools.worker.ring_words import COLLECT, RENEW, TOKEN_BITS, request
+from stitch_tools.worker.ring_words import COLLECT, COLLECT_LATEST, RENEW, TOKEN_BITS, request
 
 PROGRAM = "program"
 PROGRAM_GRAPHED = "program:cudagraph"
@@ -118,6 +118,19 @@ class Seat(PipeContestant):
         with self._explained():
             self._fetch(slot)
         self.sampler.take(slot, self.tokens.get(slot, 0))
+
+    def fetch_latest(self, calls: int) -> float:
+        """Seconds until the outputs of all the latest `calls` calls were copied; a program's one is kept.
+
+        Raises:
+            ContestantFailedError: the process is gone, or failed.
+        """
+        with self._explained():
+            seconds = self.ask(request(COLLECT_LATEST, calls))
+        if self.sampler is not None:
+            slot = self.sampler.choose(self.slot, calls)
+            self.sampler.take(slot, self.tokens.get(slot, 0))
+        return seconds
 
     def _fetch(self, slot: int) -> None:
         """Have the outputs of a slot brought into our memory, where calls do not write there."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from stitch_tools.worker.layout import untouched_byte
-from stitch_tools.worker.ring_words import COLLECT, RENEW, donor_of, parts, stretch
+from stitch_tools.worker.ring_words import COLLECT, COLLECT_LATEST, RENEW, donor_of, parts, stretch
 from stitch_tools.worker.tensors import dtype_name
 from stitch_tools.worker.trees import raw_values
 from stitch_tools.worker.waiting import wait_for_device
@@ -58,6 +58,9 @@ class Between:
             self._renew(slot, payload)
         elif kind == COLLECT and self._collect is not None and payload < len(self._inputs):
             self._collect(payload)
+        elif kind == COLLECT_LATEST and self._collect is not None and payload <= len(self._inputs):
+            for back in range(1, payload + 1):
+                self._collect((slot - back) % len(self._inputs))
         else:
             raise ValueError(f"an unknown request between calls: {word:#x}")
         if self._cuda:

@@ -1,15 +1,15 @@
 """What the controller writes into a timed loop's pipe: counts of calls, and what is to be done between them.
 
 A word below 2^63 is a count. One above is a *request* that nobody times: to renew the inputs that the next
-call takes, or to bring the outputs of one slot into the controller's memory. Both sides compute from a token
-alone which stretch of which draw an input was given. Needs no torch; used at both ends.
+call takes, or to bring the outputs of a slot, or of the latest calls, into our memory. Both sides
+compute from a token alone which stretch of which draw an input was given. Needs no torch; used at both ends.
 """
 
 import hashlib
 
 STOP = 2**64 - 1
 REQUEST = 1 << 63
-RENEW, COLLECT = 1, 2
+RENEW, COLLECT, COLLECT_LATEST = 1, 2, 3
 TOKEN_BITS = 48
 _KIND_SHIFT = 56
 _PAYLOAD = (1 << _KIND_SHIFT) - 1
@@ -19,7 +19,10 @@ _SHARE = 4
 
 
 def request(kind: int, payload: int) -> int:
-    """The word that asks for `kind`: of a token (RENEW; 0: the slot's own draw) or of a slot (COLLECT)."""
+    """The word that asks for `kind`.
+
+    Its payload is a token (RENEW; 0: the slot's own draw), a slot (COLLECT) or a number (COLLECT_LATEST).
+    """
     return REQUEST | kind << _KIND_SHIFT | payload
 
 

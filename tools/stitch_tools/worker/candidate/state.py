@@ -10,12 +10,12 @@ from stitch_tools.worker import memory
 from stitch_tools.worker.candidate.device_pack import DevicePack
 from stitch_tools.worker.candidate.kept import changed, digests
 from stitch_tools.worker.candidate.native import NativeProgram, Planned, ProgramError, make_workspace
-from stitch_tools.worker.candidate.plain import copy_plainly
 from stitch_tools.worker.candidate.python_program import PythonProgram, arranged
 from stitch_tools.worker.candidate.shared_memory import SharedMemory
 from stitch_tools.worker.layout import BUFFER, GUARD
 from stitch_tools.worker.memory import PackEntry
 from stitch_tools.worker.order_one import Scale
+from stitch_tools.worker.plain import copy_plainly
 from stitch_tools.worker.sharing import Place, places_of, reunite
 from stitch_tools.worker.tensors import dtype_name, map_pack
 from stitch_tools.worker.timed_loop import NativeRunner

@@ -7,8 +7,8 @@ import torch
 
 from stitch_tools.worker import memory
 from stitch_tools.worker.candidate.native import ProgramError
-from stitch_tools.worker.candidate.plain import copy_plainly
 from stitch_tools.worker.candidate.state import CandidateState
+from stitch_tools.worker.plain import copy_plainly
 from stitch_tools.worker.serving import Reply, Request
 from stitch_tools.worker.tensors import map_pack
 from stitch_tools.worker.timed import PythonRing, graphed_program, serve_native

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from stitch_tools.worker.plain import copy_plainly
 from stitch_tools.worker.precision import precision
 from stitch_tools.worker.reference.draws import make_draw
 from stitch_tools.worker.reference.state import ServerState
@@ -17,6 +18,7 @@ from stitch_tools.worker.timed import (
     keeps_outputs,
     matmul_rates,
 )
+from stitch_tools.worker.trees import flatten_outputs
 
 
 def timed_baseline(state: ServerState, request: Request) -> Reply:
@@ -37,8 +39,23 @@ def timed_baseline(state: ServerState, request: Request) -> Reply:
             call = build_baseline(kind, module, draws[0])
         built_s = time.perf_counter() - began
         ring = PythonRing(call, draws, int(message["slots"]), keep_outputs=keeps_outputs(kind, device))
-        log = ring.serve(go_fd, done_fd, cuda=cuda)
+        log = ring.serve(go_fd, done_fd, cuda=cuda, collect=_Collector(ring))
     return Reply({"gos": log.gos, "log": log.entries, "loop": log.loop, "built_s": built_s})
+
+
+class _Collector:
+    """Copies the outputs of a slot as a program's are fetched: to have a time beside that of the program."""
+
+    def __init__(self, ring: PythonRing) -> None:
+        self._ring = ring
+        self._places: dict[int, list[torch.Tensor]] = {}
+
+    def __call__(self, slot: int) -> None:
+        value = self._ring.outputs[slot]
+        tensors = flatten_outputs(value).tensors if value is not None else ()
+        if slot not in self._places:
+            self._places[slot] = [torch.zeros(tensor.shape, dtype=tensor.dtype) for tensor in tensors]
+        copy_plainly(self._places[slot], tensors)
 
 
 def ceilings(state: ServerState, request: Request) -> Reply:
