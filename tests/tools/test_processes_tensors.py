@@ -125,3 +125,14 @@ def test_a_pack_holds_no_lock_or_descriptor_after_closing() -> None:
     assert fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
     os.close(fd)
     assert sorted(Path("/proc/self/fd").iterdir()) == before
+
+
+@pytest.mark.parametrize("seals", [fcntl.F_SEAL_WRITE, 0x10, fcntl.F_SEAL_SEAL])
+def test_whoever_gets_memory_to_write_to_cannot_take_it_from_us(seals: int) -> None:
+    # 0x10: F_SEAL_FUTURE_WRITE, which the module does not name in every version
+    written, _ = write_pack([("x", torch.ones(3))], sealed=False)
+    for fd in (memory.create(64), written):
+        with pytest.raises(PermissionError):
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+        assert os.pwrite(fd, b"12", 0) == 2
+        os.close(fd)

@@ -93,8 +93,11 @@ def is_on_device(fd: int) -> bool:
     return not stat.S_ISREG(os.fstat(fd).st_mode)
 
 
-def create(nbytes: int, name: str = "stitch") -> int:
-    """The descriptor of new zeroed shared memory whose size nobody can change. The caller closes it."""
+def create(nbytes: int, name: str = "stitch", *, sealable: bool = False) -> int:
+    """The descriptor of new zeroed shared memory whose size nobody can change. The caller closes it.
+
+    `sealable`: it may still be sealed against writes; else no process that gets it can take it from others.
+    """
     import fcntl  # not on every system where this module is imported
 
     fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -102,7 +105,8 @@ def create(nbytes: int, name: str = "stitch") -> int:
         undo.callback(os.close, fd)
         os.ftruncate(fd, nbytes)
         # A reader would die of SIGBUS if a writer could cut the memory under its feet.
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        final = 0 if sealable else fcntl.F_SEAL_SEAL
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | final)
         undo.pop_all()
     return fd
 

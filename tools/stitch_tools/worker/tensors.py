@@ -39,7 +39,7 @@ def write_pack(
     manifest, nbytes = memory.lay_out(
         (name, tensor.shape, tensor.stride(), dtype_name(tensor.dtype)) for name, tensor in plain
     )
-    fd = memory.create(nbytes)
+    fd = memory.create(nbytes, sealable=sealed)
     with contextlib.ExitStack() as undo:
         undo.callback(os.close, fd)
         for entry, (_, tensor) in zip(manifest, plain, strict=True):
