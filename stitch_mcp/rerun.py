@@ -12,6 +12,8 @@ from stitch_tools.errors import EnvironmentMissingError
 from stitch_tools.models import Bench, Check, Fact, Program, Task
 from stitch_tools.scratch import scratch_folder
 
+_REACH = 1.1
+"""The speed-up itself may lie so much above the new interval's upper end."""
 SpeedupClaim = Literal["confirmed", "not_confirmed", "not_compared"]
 
 
@@ -114,9 +116,10 @@ def compare_speedups(then: Bench | None, now: Bench | None) -> tuple[SpeedupClai
         return "not_confirmed", f"correct again, and no gain: {now.doubt} ({figures})"
     if old.outcome == "faster" and new.outcome == "inconclusive":
         return "not_compared", f"correct again; too noisy to compare: {figures}"
-    if new.high < old.low:
-        return "not_confirmed", f"correct again, but slower than certified: {figures}"
-    return "confirmed", f"correct again, and the speed-up was reached again: {figures}"
+    # An interval that somebody wrote as wide as they like, or as no number, must not confirm a figure.
+    if new.high >= old.low and new.high * _REACH >= old.speedup:
+        return "confirmed", f"correct again, and the speed-up was reached again: {figures}"
+    return "not_confirmed", f"correct again, but slower than certified: {figures}"
 
 
 def _place(bench: Bench) -> str:

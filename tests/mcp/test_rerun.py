@@ -47,5 +47,15 @@ def test_doubt_and_noise_confirm_nothing() -> None:
     assert "inputs that never came before" in sentence
 
 
+@pytest.mark.parametrize(
+    ("speedup", "low", "claim"),
+    [(50.0, 1.0, "not_confirmed"), (1.5, float("nan"), "not_confirmed"), (1.5, 1.0, "confirmed")],
+)
+def test_an_interval_as_wide_as_one_likes_confirms_no_figure(speedup: float, low: float, claim: str) -> None:
+    then = bench(low, 99.0)
+    rows = tuple(row.model_copy(update={"speedup": speedup}) for row in then.ratios)
+    assert compare_speedups(then.model_copy(update={"ratios": rows}), bench(1.36, 1.4))[0] == claim
+
+
 def test_a_certificate_without_a_speedup_has_nothing_to_compare() -> None:
     assert compare_speedups(None, bench(1.4, 1.6))[0] == "not_compared"
