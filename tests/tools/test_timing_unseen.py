@@ -81,6 +81,14 @@ class ModelNew(torch.nn.Module):
     def forward(self, x):
         return look_up(x).clone()
 """
+CALLS_SEEN = """
+calls = 0
+
+def seen(x):
+    global calls
+    calls += 1
+    return calls <= 140
+"""
 SEEDS = (11, 12)
 SLOTS = 64
 
@@ -113,14 +121,18 @@ class Room:
         return seen, compared
 
     def both(
-        self, program: Program, per_call_s: float | None = None, undecided: str | None = None
+        self,
+        program: Program,
+        per_call_s: float | None = None,
+        undecided: str | None = None,
+        reference: str = REFERENCE,
     ) -> tuple[Unseen, Unseen, int]:
         """What new inputs show, what those show that come from rest, how many of the former were compared.
 
         The program is called two times around its ring, the second time as under the clock, unless
         `per_call_s` says what it took there.
         """
-        task = make_task(self.store, REFERENCE)
+        task = make_task(self.store, reference)
         with ExitStack() as stack:
             judge = stack.enter_context(CountingServer(self.session, task, self.store))
             judge.undecided = undecided
@@ -279,3 +291,15 @@ def test_outputs_from_rest_are_compared(room: Room, variant: str) -> None:
     """Beyond twice the ring, twice the small one of 20 slots and once that of 12, all outputs are wrong."""
     _, rested, _ = room.both(affine_program(room.store, f"{variant} {2 * SLOTS + 52}"), per_call_s=5e-3)
     assert "another result than the check" in (rested.wrong or "")
+
+
+@pytest.mark.parametrize(
+    "line", ["x.mul_(2.0).add_(1.0)", "x.mul_(1.0).mul_(2.0).add_(1.0) if seen(x) else x"]
+)
+def test_inputs_that_each_call_changes_hide_no_output_of_a_call_on_new_ones(room: Room, line: str) -> None:
+    reference = REFERENCE.replace("x * 2.0 + 1.0", "x.mul_(2.0).add_(1.0).clone()")
+    program = AFFINE_NEW.replace("x * 2.0 + 1.0", f"({line}).clone()") + CALLS_SEEN
+    seen, rested, _ = room.both(model_new(room.store, program), per_call_s=1e-3, reference=reference)
+    assert (seen.unchecked, rested.unchecked) == (None, None)
+    for found in (seen, rested):
+        assert (found.wrong is None) == ("seen" not in line)

@@ -52,6 +52,8 @@ WANTED = {
     "works_in_empty_gos": Wanted(("inconclusive",), "the time of all gos of a visit"),
     "work_moved_between_blocks": _GAINS_NOTHING,
     "more_threads_than_allowed": _GAINS_NOTHING,
+    # It leaves new inputs as they are, too.
+    "lazy_on_written_inputs": Wanted(("unmeasured",), _LATE),
     "runs_while_stopped": _GAINS_NOTHING,
 }
 

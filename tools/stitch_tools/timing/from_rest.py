@@ -80,7 +80,7 @@ def try_from_rest(
         )
         new_s = _quickest(seat, slots, fresh, calls, limit_s)
         seat.finish()
-        wrong, unchecked = recheck(judge, place.task, place.facts, seeds, seat)
+        wrong, unchecked = recheck(judge, place.task, place.facts, seeds, seat, once=True)
     if new_s <= _LONGER * max(0.0, per_call_s) + _ABSOLUTE_S + _WAKING_S / calls:
         return Unseen(wrong, unchecked=unchecked)
     doubt = (

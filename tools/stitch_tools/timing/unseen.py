@@ -95,7 +95,7 @@ def try_unseen(
         first_go(seat, _READY_TIMEOUT_S)
         new_s = _quickest(seat, calls, count, limit_s)
         seat.finish()
-        wrong, unchecked = recheck(judge, place.task, place.facts, seeds, seat)
+        wrong, unchecked = recheck(judge, place.task, place.facts, seeds, seat, once=True)
     return Unseen(wrong, _describe(max(0.0, per_call_s), new_s), unchecked)
 
 
