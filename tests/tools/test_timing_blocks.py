@@ -67,6 +67,20 @@ def test_a_block_of_short_calls_lasts_at_most_20_ms(call_s: float) -> None:
     assert pace.warm_calls >= 2
 
 
+@pytest.mark.parametrize(
+    ("call_s", "shortest_s", "longest_s"),
+    [(1e-6, 0.005, 0.0101), (3.3e-3, 0.009, 0.0101), (5e-3, 0.010, 0.0201)],
+)
+def test_blocks_are_shorter_where_short_ones_are_wanted_and_three_calls_fit(
+    call_s: float, shortest_s: float, longest_s: float
+) -> None:
+    contestant = Simulated("program", call_s)
+    contestant.resume()
+    pace = calibrate(contestant, Rules(short_block_s=0.010))
+    assert not pace.from_zero
+    assert shortest_s <= 3 * pace.calls * call_s <= longest_s
+
+
 @pytest.mark.parametrize("call_s", [7e-3, 19e-3, 0.5])
 def test_a_long_call_is_measured_against_an_empty_go(call_s: float) -> None:
     contestant = Simulated("program", call_s)

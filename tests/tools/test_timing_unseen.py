@@ -22,7 +22,7 @@ from stitch_tools.timing import from_rest
 from stitch_tools.timing.from_rest import try_from_rest
 from stitch_tools.timing.ring import RingShape
 from stitch_tools.timing.seats import Field, deal, seat_program
-from stitch_tools.timing.unseen import Unseen, try_unseen
+from stitch_tools.timing.unseen import Unseen, at_best_of_two, try_unseen
 from stitch_tools.worker import memory
 from tests.tools.check_support import AFFINE_NEW, affine_program, build, make_task, model_new
 
@@ -244,7 +244,7 @@ def test_sealed_draws_are_never_mapped_shared(monkeypatch: pytest.MonkeyPatch) -
             raise PermissionError("sealed")
         return real(*args, **kwargs)
 
-    fds = [memory.create(4096) for _ in range(2)]
+    fds = [memory.create(4096, sealable=number == 0) for number in range(2)]
     try:
         os.pwrite(fds[0], b"values", 100)
         memory.seal(fds[0])
@@ -254,6 +254,24 @@ def test_sealed_draws_are_never_mapped_shared(monkeypatch: pytest.MonkeyPatch) -
     finally:
         for fd in fds:
             os.close(fd)
+
+
+@pytest.mark.parametrize(
+    ("attempts", "shown"),
+    [
+        ([Unseen()], Unseen()),
+        ([Unseen(doubt="slow"), Unseen()], Unseen()),
+        ([Unseen(doubt="slow"), Unseen(doubt="slow still")], Unseen(doubt="slow still")),
+        ([Unseen(doubt="slow"), Unseen(wrong="other values")], Unseen(wrong="other values")),
+        ([Unseen(doubt="slow", wrong="other values")], Unseen(doubt="slow", wrong="other values")),
+    ],
+)
+def test_one_busy_moment_raises_no_doubt_but_a_wrong_result_is_never_forgotten(
+    attempts: list[Unseen], shown: Unseen
+) -> None:
+    left = iter(attempts)
+    assert at_best_of_two(lambda: next(left)) == shown
+    assert next(left, None) is None
 
 
 class Sleeper:

@@ -97,6 +97,8 @@ class Rules:
 
     block_s: float = 0.020
     """Longest block, as long as two calls fit into it."""
+    short_block_s: float | None = None
+    """Longest block of calls of which three fit into this; None: `block_s`."""
     warm_s: float = 0.005
     blocks_per_visit: int = 3
     latency_samples: int = 5
@@ -226,7 +228,9 @@ def calibrate(contestant: Contestant, rules: Rules) -> Pace:
         per_call = max((quickest(calls) - floor) / calls, _SHORTEST_CALL_S)
         if calls * per_call >= rules.block_s / 8.0 or quarter_block() <= 1:
             break
-    calls = int(rules.block_s / 3.0 / per_call)
+    calls = int((rules.short_block_s or rules.block_s) / 3.0 / per_call) or int(
+        rules.block_s / 3.0 / per_call
+    )
     from_zero = calls < 1
     if from_zero:
         calls = max(1, int(rules.block_s / per_call))
