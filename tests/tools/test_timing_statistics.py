@@ -16,6 +16,7 @@ from stitch_tools.timing.statistics import (
     is_settled,
     median_interval,
     outcome_of,
+    rank_chance,
     round_ratio,
 )
 
@@ -114,6 +115,30 @@ def test_a_geomean_takes_only_rows_with_a_tight_interval() -> None:
 def test_the_spread_is_half_the_distance_of_the_quartiles() -> None:
     assert half_quartile_distance([1.0, 2.0, 3.0, 4.0, 5.0]) == 1.0
     assert half_quartile_distance([1.0, 2.0, 3.0]) is None
+
+
+def test_ranks_tell_a_shift_through_outliers_and_none_where_there_is_none() -> None:
+    draw = random.Random(7)
+
+    def times(middle: float, count: int) -> list[float]:
+        # A busy moment: every third takes twice as long.
+        return [
+            middle * draw.uniform(1.0, 1.05) * (2.0 if draw.random() < 0.33 else 1.0) for _ in range(count)
+        ]
+
+    assert rank_chance(times(1.3, 32), times(1.0, 32)) < 0.005
+    chances = [rank_chance(times(1.0, 32), times(1.0, 32)) for _ in range(400)]
+    assert sum(chance < 0.05 for chance in chances) <= 0.09 * len(chances)
+    assert 0.4 < sum(chances) / len(chances) < 0.6
+
+
+def test_ranks_by_hand() -> None:
+    assert rank_chance([4.0, 5.0, 6.0], [1.0, 2.0, 3.0]) == pytest.approx(
+        0.0248, abs=1e-3
+    )  # 4.5 / 2.291 from the middle
+    assert rank_chance([1.0, 1.0], [1.0, 1.0]) == 0.5
+    with pytest.raises(ValueError, match="no values"):
+        rank_chance([], [1.0])
 
 
 def test_no_values_are_refused() -> None:

@@ -22,8 +22,10 @@ def conditions(python: str) -> dict[str, str]:
 
 
 def revision(folder: Path | str) -> str:
-    """The commit of a checkout, with a remark where files differ from it."""
+    """The commit of a checkout, with a remark where files differ from it; `unknown` of any other folder."""
     git = ["git", "-C", str(folder)]
+    if said([*git, "rev-parse", "--show-prefix"]):
+        return "unknown"  # a copy inside of another checkout, whose commit says nothing of it
     changed = said([*git, "status", "--porcelain", "--untracked-files=no"])
     return said([*git, "rev-parse", "--short", "HEAD"]) + (" with changes" if changed else "")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from stitch_tools.models import Check, CheckFlag, CheckStatus, DrawResult, Finding, OutputError
+from tests.tools.check.conditions import revision
 from tests.tools.check.zoo_noticed import noticed
 from tests.tools.check.zoo_record import Row
 from tests.tools.check.zoo_table import report
@@ -130,3 +131,14 @@ def test_a_run_is_taken_up_where_it_ended(tmp_path: Path) -> None:
     (written,) = json.loads((tmp_path / "zoo.json").read_text(encoding="utf-8"))["rows"]
     assert (written["noticed"], written["ablation"]) == (["order_one_weights"], "passes")
     assert "| bias_left_out | default_weights_assumed | yes |" in (tmp_path / "zoo.md").read_text("utf-8")
+
+
+def test_a_table_names_the_commit_of_a_checkout_and_of_no_copy_inside_of_another(tmp_path: Path) -> None:
+    git = ["git", "-c", "user.name=nobody", "-c", "user.email=nobody@localhost", "-C", str(tmp_path)]
+    for command in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "first"]):
+        subprocess.run([*git, *command], check=True)
+    head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], check=True, capture_output=True, text=True)
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    assert revision(tmp_path) == head.stdout.strip()
+    assert revision(copy) == "unknown"

@@ -10,7 +10,7 @@ it needs no random numbers, is honest for 10 rounds, and a few disturbed rounds 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import NormalDist, median
 
 from stitch_tools.models import BenchOutcome
 
@@ -83,6 +83,22 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
     below = math.floor(position)
     above = min(below + 1, len(ordered) - 1)
     return ordered[below] + (position - below) * (ordered[above] - ordered[below])
+
+
+def rank_chance(higher: Sequence[float], lower: Sequence[float]) -> float:
+    """How likely values of one kind would be ranked so high among the others by chance alone.
+
+    Mann and Whitney's one-sided test (1947) by the normal approximation; equal values count half.
+
+    Raises:
+        ValueError: there are no values of one kind.
+    """
+    if not higher or not lower:
+        raise ValueError("no values")
+    wins = sum((one > other) + 0.5 * (one == other) for one in higher for other in lower)
+    pairs = len(higher) * len(lower)
+    spread = math.sqrt(pairs * (len(higher) + len(lower) + 1) / 12.0)
+    return NormalDist(pairs / 2.0, spread).cdf(pairs - wins)
 
 
 def round_ratio(baseline_s: Sequence[float], program_s: Sequence[float]) -> float:

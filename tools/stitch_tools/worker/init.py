@@ -21,8 +21,8 @@ _WATCH_INTERVAL_S = 0.05
 _SCRATCH_INTERVAL_S = 1.0
 _STOP_WAIT_S = 1.0
 _STANDING_NS, _STANDING_ALL_NS = 2_000_000, 10_000_000
-"""CPU time that a stopped tree may use, at one stop and at all. On a busy machine a thread may be on its way to
-the stop when we look (once in 1,500 stops, with a load of 6); one that works uses more."""
+"""CPU time that a stopped tree may use, at one stop and at all. On a busy machine a thread may be on its way
+to the stop when we look (once in 1,500 stops, with a load of 6); one that works uses more."""
 _MAX_SCRATCH_ENTRIES = 65536
 
 
