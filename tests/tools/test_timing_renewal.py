@@ -6,6 +6,7 @@ What takes time here are pauses of milliseconds, so that a busy machine changes 
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from statistics import median
 
 import pytest
 
@@ -15,11 +16,14 @@ from stitch_tools.processes.interpreter import find_interpreter
 from stitch_tools.processes.session import TargetSession
 from stitch_tools.store import Store
 from stitch_tools.timing.baseline_seats import seat_baseline
+from stitch_tools.timing.blocks import Rounds, Series, Visit
 from stitch_tools.timing.contestant import ContestantFailedError
+from stitch_tools.timing.interference import snapshot
 from stitch_tools.timing.recheck import recheck
 from stitch_tools.timing.renewal import kept_by_content, renewing
 from stitch_tools.timing.ring import RingShape
 from stitch_tools.timing.seats import Field, Seat, deal, seat_program
+from stitch_tools.timing.working_ahead import worked_ahead
 from stitch_tools.worker.ring_words import REQUEST, donor_of, is_request, parts, request, stretch
 from tests.tools.check_support import AFFINE, AFFINE_NEW, affine_program, build, make_task, model_new
 
@@ -51,6 +55,30 @@ class ModelNew(torch.nn.Module):
         if key not in self.known:
             time.sleep(0.02)
             self.known.add(key)
+        return x * 2.0 + 1.0
+"""
+WATCHES_ITS_INPUTS = """
+import time, torch
+
+known, plain = {}, torch.Tensor.copy_
+
+def look(x):
+    _, seen = known.get(id(x), (x, None))
+    if seen is None or not torch.equal(seen, x):
+        time.sleep(0.02)
+        known[id(x)] = x, x.clone()
+
+def copy_(self, *args, **kwargs):
+    result = plain(self, *args, **kwargs)
+    for x, _ in list(known.values()):
+        look(x)
+    return result
+
+torch.Tensor.copy_ = copy_
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        look(x)
         return x * 2.0 + 1.0
 """
 IN_PLACE = AFFINE.replace("x * 2.0 + 1.0", "x.mul_(2.0) + 1.0")
@@ -148,6 +176,48 @@ def test_an_honest_program_is_as_quick_on_new_inputs_as_on_known_ones(room: Room
     program = affine_program(room.store, "SLEEP_MS 2") if form == "native" else model_new(room.store, paused)
     with room.seated(program) as (seat, _, _):
         assert kept_by_content(seat, per_call_s=0.1) is None
+
+
+def doubt_of(room: Room, program: Program) -> tuple[float, str | None]:
+    """Latency of single calls after renewals, as rounds say it, and what is said of working ahead."""
+    with room.seated(program) as (seat, place, judge), ExitStack() as stack:
+        eager = seat_baseline(stack, place, "eager", compile_limit_s=60.0)
+        gos: list[tuple[float, float]] = []
+        for _ in range(3 * SLOTS):
+            seat.renew()
+            gos.append((seat.go(0), seat.go(1)))
+        gos = gos[SLOTS:]
+        latency_s = median(one for _, one in gos) - median(none for none, _ in gos)
+        visit = Visit((latency_s,), (latency_s,), (1.0 + latency_s,), (1.0,), latency_s)
+        rounds = Rounds({seat.name: Series([visit])}, snapshot(), snapshot())
+        doubt = worked_ahead(seat, [seat, eager], rounds)
+        seat.finish()
+        assert recheck(judge, place.task, place.facts, SEEDS, seat) == (None, None)
+        assert seat.sampler is not None
+        assert seat.sampler.samples
+    return latency_s, doubt
+
+
+def test_work_between_inputs_and_call_is_seen_once_the_clock_does_not_stand_there(room: Room) -> None:
+    latency_s, doubt = doubt_of(room, model_new(room.store, WATCHES_ITS_INPUTS))
+    assert latency_s < 0.01  # else the program does not do what it is here for
+    assert doubt is not None
+    assert "work is done between inputs and call" in doubt
+
+
+@pytest.mark.parametrize("form", ["native", "python"])
+def test_no_honest_program_is_said_to_work_ahead(room: Room, form: str) -> None:
+    paused = AFFINE_NEW.replace("return", "import time; time.sleep(0.002); return")
+    program = affine_program(room.store, "SLEEP_MS 2") if form == "native" else model_new(room.store, paused)
+    assert doubt_of(room, program)[1] is None
+
+
+def test_a_failed_request_fails_the_go_that_was_asked_for_with_it(room: Room) -> None:
+    with (
+        room.seated(affine_program(room.store)) as (seat, _, _),
+        pytest.raises(ContestantFailedError, match="failed"),
+    ):
+        seat.go_after(request(9, 0), 1)
 
 
 def test_a_baseline_is_given_renewed_inputs_too(room: Room) -> None:

@@ -62,6 +62,7 @@ from stitch_tools.timing.wording import (
     others_disturb,
     timing_of,
 )
+from stitch_tools.timing.working_ahead import worked_ahead
 from stitch_tools.timing.writer import convicts
 from stitch_tools.worker.meminfo import available_bytes
 
@@ -261,6 +262,7 @@ class _Run:
                 crowd
                 or kept_results(program, timed_s, limit_s)
                 or kept_by_content(program, timed_s, limit_s)
+                or worked_ahead(program, seats, rounds)
                 or left_for_the_fetch(program, seats, rounds)
             )
             prove = None
