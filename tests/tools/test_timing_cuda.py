@@ -11,7 +11,7 @@ import torch
 from stitch_planner.stitcher.cuda.emit import emit_cuda
 from stitch_planner.stitcher.cuda.testing import build_for_gpus, lowered
 from stitch_tools.check import ReferenceServer
-from stitch_tools.models import Program
+from stitch_tools.models import Bench, Program
 from stitch_tools.processes.interpreter import find_interpreter
 from stitch_tools.processes.session import TargetSession
 from stitch_tools.store import Store
@@ -33,6 +33,35 @@ pytestmark = [
 TARGET = "cuda:sm_90"
 SEEDS = (21, 22, 23)
 SLOTS = 9
+WATCHES_ITS_INPUTS = b"""
+
+import time
+
+known, plain = {}, torch.Tensor.copy_
+
+
+def look(x):
+    _, seen = known.get(id(x), (x, None))
+    if seen is None or not torch.equal(seen, x):
+        time.sleep(0.002)
+        known[id(x)] = x, x.clone()
+
+
+def copy_(self, *args, **kwargs):
+    result = plain(self, *args, **kwargs)
+    for x, _ in list(known.values()):
+        look(x)
+    return result
+
+
+torch.Tensor.copy_ = copy_
+
+
+class ModelNew(Honest):
+    def forward(self, x):
+        look(x)
+        return super().forward(x)
+"""
 RULES = Rules(min_rounds=10, max_rounds=10, blocks_per_visit=2, ignore_others=True)
 
 
@@ -47,9 +76,13 @@ class Room:
         self.task = linear_relu_task(self.store, target=TARGET)
 
     def program(self, form: str) -> Program:
-        """The honest program, in CUDA C++ or in Python."""
-        if form == "python":
-            source = (PROGRAMS / "linear_relu.py").read_bytes().replace(b"class Model(", b"class ModelNew(")
+        """The honest program, in CUDA C++ or in Python; `watching`: it takes its time when inputs come."""
+        if form in ("python", "watching"):
+            source = (PROGRAMS / "linear_relu.py").read_bytes()
+            if form == "watching":
+                source = source.replace(b"class Model(", b"class Honest(") + WATCHES_ITS_INPUTS
+            else:
+                source = source.replace(b"class Model(", b"class ModelNew(")
             files, main, kind = {"program.py": source}, "program.py", "kernelbench"
         else:
             source = (PROGRAMS / "linear_relu.cu").read_bytes()
@@ -122,12 +155,11 @@ def test_a_baseline_is_given_renewed_inputs_too(room: Room, kind: str) -> None:
         assert set(seat.tokens) == set(range(SLOTS))
 
 
-@pytest.mark.parametrize("form", ["native", "python"])
-def test_an_honest_program_has_figures_and_no_doubt(room: Room, form: str) -> None:
+def timed(room: Room, form: str) -> Bench:
     program = room.program(form)
     with ReferenceServer(room.session, room.task, room.store) as reference:
         facts = reference.observe()
-    bench = benchmark_program(
+    return benchmark_program(
         room.task,
         program,
         build(program, room.store) if program.format == "native" else None,
@@ -141,11 +173,26 @@ def test_an_honest_program_has_figures_and_no_doubt(room: Room, form: str) -> No
             cache_dir=room.store.root.parent / "cache",
         ),
     )
+
+
+@pytest.mark.parametrize("form", ["native", "python"])
+def test_an_honest_program_has_figures_and_no_doubt(room: Room, form: str) -> None:
+    bench = timed(room, form)
     assert bench.outcome != "unmeasured", bench.message
     assert bench.doubt == ""
     assert not any("by the values of their inputs" in row for row in bench.not_checked)
     rows = ", ".join(f"{row.name} {row.latency_us} us" for row in bench.timings)
     print(f"{form}: {bench.outcome}; {rows}; {bench.message}")
+
+
+def test_work_between_inputs_and_call_is_no_gain(room: Room) -> None:
+    bench = timed(room, "watching")
+    eager, program = (next(row for row in bench.timings if row.name == name) for name in ("eager", "program"))
+    assert eager.latency_us is not None
+    assert program.latency_us is not None
+    assert program.latency_us < 1000.0 + eager.latency_us  # else it does not do what it is here for
+    assert bench.outcome == "inconclusive"
+    assert "work is done between inputs and call" in bench.doubt
 
 
 def test_a_captured_program_keeps_its_workspace(tmp_path: Path) -> None:

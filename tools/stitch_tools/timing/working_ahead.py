@@ -1,9 +1,9 @@
 """Is there work between the moment when inputs come and the call that takes them?
 
 On a GPU inputs are renewed between single calls, by the loop in the program's own process: a thread that
-watches them, or a function of ours that the program exchanged, could compute there, where the clock stands. So
-after the rounds some renewals and calls are asked for together. The clock runs over both, and what a renewal
-alone costs is taken off, though no more than it costs a baseline.
+watches them, or a function of ours that the program exchanged, could compute there, where the clock stands.
+So after the rounds some renewals and calls are asked for together. The clock runs over both, and what a
+renewal alone costs is taken off, though no more than it costs a baseline.
 """
 
 import secrets
