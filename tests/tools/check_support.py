@@ -34,6 +34,39 @@ class ModelNew(torch.nn.Module):
 """An honest program for it, in Python."""
 
 
+WATCHES_ITS_INPUTS = """
+import time
+
+import torch
+
+known, plain = {}, torch.Tensor.copy_
+
+
+def look(x):
+    _, seen = known.get(x.data_ptr(), (x, None))
+    if seen is None or not torch.equal(seen, x):
+        time.sleep(0.02)
+        known[x.data_ptr()] = x, x.clone()
+
+
+def copy_(self, *args, **kwargs):
+    result = plain(self, *args, **kwargs)
+    for x, _ in list(known.values()):
+        look(x)
+    return result
+
+
+torch.Tensor.copy_ = copy_
+
+
+class ModelNew(Honest):
+    def forward(self, x):
+        look(x)
+        return super().forward(x)
+"""
+"""Follows a class `Honest`: 20 ms for new values, as soon as they are written into inputs that it knows."""
+
+
 def make_task(store: Store, source: str | bytes, **fields: object) -> Task:
     """A task whose main file is `reference.py` with this source."""
     data = source.encode("utf-8") if isinstance(source, str) else source

@@ -24,7 +24,7 @@ from stitch_tools.timing.ring import RingShape
 from stitch_tools.timing.seats import Field, Seat, deal, seat_program
 from stitch_tools.worker.candidate.native import NativeProgram
 from stitch_tools.worker.timed import graphed_program
-from tests.tools.check_support import PROGRAMS, build, linear_relu_task
+from tests.tools.check_support import PROGRAMS, WATCHES_ITS_INPUTS, build, linear_relu_task
 
 pytestmark = [
     pytest.mark.gpu,
@@ -33,35 +33,6 @@ pytestmark = [
 TARGET = "cuda:sm_90"
 SEEDS = (21, 22, 23)
 SLOTS = 9
-WATCHES_ITS_INPUTS = b"""
-
-import time
-
-known, plain = {}, torch.Tensor.copy_
-
-
-def look(x):
-    _, seen = known.get(id(x), (x, None))
-    if seen is None or not torch.equal(seen, x):
-        time.sleep(0.002)
-        known[id(x)] = x, x.clone()
-
-
-def copy_(self, *args, **kwargs):
-    result = plain(self, *args, **kwargs)
-    for x, _ in list(known.values()):
-        look(x)
-    return result
-
-
-torch.Tensor.copy_ = copy_
-
-
-class ModelNew(Honest):
-    def forward(self, x):
-        look(x)
-        return super().forward(x)
-"""
 RULES = Rules(min_rounds=10, max_rounds=10, blocks_per_visit=2, ignore_others=True)
 
 
@@ -80,7 +51,9 @@ class Room:
         if form in ("python", "watching"):
             source = (PROGRAMS / "linear_relu.py").read_bytes()
             if form == "watching":
-                source = source.replace(b"class Model(", b"class Honest(") + WATCHES_ITS_INPUTS
+                source = source.replace(b"class Model(", b"class Honest(") + WATCHES_ITS_INPUTS.encode(
+                    "ascii"
+                )
             else:
                 source = source.replace(b"class Model(", b"class ModelNew(")
             files, main, kind = {"program.py": source}, "program.py", "kernelbench"
@@ -190,7 +163,7 @@ def test_work_between_inputs_and_call_is_no_gain(room: Room) -> None:
     eager, program = (next(row for row in bench.timings if row.name == name) for name in ("eager", "program"))
     assert eager.latency_us is not None
     assert program.latency_us is not None
-    assert program.latency_us < 1000.0 + eager.latency_us  # else it does not do what it is here for
+    assert program.latency_us < 10_000.0 + eager.latency_us  # else it does not do what it is here for
     assert bench.outcome == "inconclusive"
     assert "work is done between inputs and call" in bench.doubt
 
