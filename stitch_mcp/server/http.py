@@ -4,6 +4,7 @@ import asyncio
 import hmac
 import ipaddress
 import secrets
+import signal
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -101,7 +102,13 @@ def serve_http(room: Room, options: HttpOptions, listening: Callable[[str], None
         http=_Punctual,
         backlog=_BACKLOG,
     )
-    _Server(config, lambda: listening(url_of(options.host, sockets))).run(sockets)
+    # When all is closed uvicorn raises the signal that ended it once more: that is no failure.
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        _Server(config, lambda: listening(url_of(options.host, sockets))).run(sockets)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _names(options: HttpOptions) -> Sequence[str]:

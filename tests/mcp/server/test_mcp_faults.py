@@ -195,7 +195,7 @@ def test_an_http_server_ends_in_time_with_a_call_open(
             connection.sendall(b"POST /mcp HTTP/1.1\r\nContent-Length: 1000\r\n")
             children = descendants(process.pid)
             process.send_signal(number)
-            process.wait(timeout=30)  # the open call never ends
+            assert process.wait(timeout=30) == 0  # the open call never ends
     assert not [pid for pid in children if running(pid)]
 
 
