@@ -49,6 +49,7 @@ TIMING_FAMILIES = (
     "work_outside_forward",
     "more_resources",
     "patched_function",
+    "work_put_off",
     "kept_results",
     "cached_",
 )

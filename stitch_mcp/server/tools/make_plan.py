@@ -39,7 +39,7 @@ def plan(request: MakePlan, work: Work) -> PlanAnswer:
     run_id = work.run_id
     eager = sum(step.kind == "eager" for step in made.steps)
     return PlanAnswer(
-        message=f"{len(made.steps)} steps" + (f", {eager} of them stay with PyTorch" if eager else ""),
+        message=_message(len(made.steps), eager),
         run_id=run_id,
         artifact=hashed,
         predicted_us=round(made.predicted_us, 2) if made.predicted_us is not None else None,
@@ -48,6 +48,11 @@ def plan(request: MakePlan, work: Work) -> PlanAnswer:
         notes=(*made.notes, *disturbance(captured.ceilings)),
         next_steps=_next(run_id, made),
     )
+
+
+def _message(steps: int, eager: int) -> str:
+    counted = "1 step" if steps == 1 else f"{steps} steps"
+    return f"{counted}, {eager} of them with PyTorch" if eager else counted
 
 
 def _line(step: "PlanStep") -> str:
