@@ -52,3 +52,18 @@ class SearchResult(Fact):
     notices: tuple[str, ...] = ()
     """What the reader should know: no index, a stale one, a version that is not here."""
     duration_ms: float | None = None
+
+
+def doubt(found: SearchResult, *, filtered: bool) -> str:
+    """What to say where nothing was found, or nothing that fits; "" where the best hit is a good one.
+
+    Args:
+        found: the answer.
+        filtered: whether hits were left out for their kind, library, version or GPU.
+    """
+    if found.confidence in ("exact", "high"):
+        return ""
+    if found.hits:
+        return "none fits well"
+    first = "search without filters, or " if filtered else ""
+    return f"nothing was found: {first}try other words, the name of a symbol, or a message"

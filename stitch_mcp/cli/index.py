@@ -10,7 +10,7 @@ import click
 from stitch_mcp.cli.options import json_option, settings, workspace_option
 from stitch_mcp.cli.output import Output
 from stitch_mcp.report import Section, one_line
-from stitch_rag.results import Hit, SearchResult
+from stitch_rag.results import Hit, SearchResult, doubt
 from stitch_tools.errors import UsageError
 
 if TYPE_CHECKING:
@@ -245,10 +245,8 @@ def _sections(found: SearchResult, cache_dir: str | None, *, filtered: bool) -> 
         (_names(hit), hit.kind, hit.library, one_line(hit.summary or hit.signature)) for hit in found.hits
     )
     notes = [*found.notices]
-    if found.confidence in ("low", "none"):
-        without = "search without filters, or with" if filtered else "try"
-        nothing = f"nothing was found: {without} other words, the name of a symbol, or a message"
-        notes.append("nothing here fits well" if found.hits else nothing)
+    if said := doubt(found, filtered=filtered):
+        notes.append(said)
     if found.hits:
         where = ["--cache-dir", cache_dir] if cache_dir else []
         notes.append(f"one in full: {shlex.join(['stitch-mcp', 'index', 'show', found.hits[0].id, *where])}")

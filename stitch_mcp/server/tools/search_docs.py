@@ -63,18 +63,19 @@ def reply(request: SearchDocs, room: Room) -> DocsAnswer:
     from stitch_rag.search import Filters
 
     filters = Filters(_one(request.kind), _one(request.library), request.arch, request.version)
+    filtered = filters != Filters()
     tokens = min(request.max_tokens, _MOST_TOKENS)
     found = room.docs.ask(
         lambda reader: reader.search(request.query, count=request.k, max_tokens=tokens, filters=filters)
     )
     return DocsAnswer(
-        message=_message(found),
+        message=_message(found, filtered=filtered),
         mode=found.mode,
         confidence=found.confidence,
         hits=tuple(_fields(hit) for hit in found.hits),
         nearest=found.nearest,
         notices=found.notices,
-        next_steps=_next(request, found),
+        next_steps=_next(request, found, filtered=filtered),
     )
 
 
@@ -115,15 +116,18 @@ def _fields(hit: "Hit") -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value}
 
 
-def _message(found: "SearchResult") -> str:
+def _message(found: "SearchResult", *, filtered: bool) -> str:
+    from stitch_rag.results import doubt
+
+    said = doubt(found, filtered=filtered)
     if not found.hits:
-        return "nothing was found: try other words, the name of a symbol, or a message"
+        return said
     hits = "1 hit" if len(found.hits) == 1 else f"{len(found.hits)} hits"
-    said = f"{hits}, the best is {found.hits[0].symbol!r}"
-    return said if found.confidence in ("exact", "high") else f"{said}; none fits well"
+    best = f"{hits}, the best is {found.hits[0].symbol!r}"
+    return f"{best}; {said}" if said else best
 
 
-def _next(request: SearchDocs, found: "SearchResult") -> tuple[NextStep, ...]:
+def _next(request: SearchDocs, found: "SearchResult", *, filtered: bool) -> tuple[NextStep, ...]:
     steps: list[NextStep] = []
     if found.hits and found.hits[0].shortened:
         why = "read the best hit in full"
@@ -131,7 +135,7 @@ def _next(request: SearchDocs, found: "SearchResult") -> tuple[NextStep, ...]:
     if found.nearest:
         why = "look up the nearest name that exists"
         steps.append(NextStep(tool="search_docs", arguments={"query": found.nearest[0]}, why=why))
-    if not found.hits and (request.kind or request.library or request.arch or request.version):
+    if not found.hits and filtered:
         why = "search without filters"
         steps.append(NextStep(tool="search_docs", arguments={"query": request.query[:400]}, why=why))
     return tuple(steps)

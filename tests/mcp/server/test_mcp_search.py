@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from mcp.client import Client
 
+from stitch_mcp.cli import main
 from stitch_mcp.config import configure
 from stitch_mcp.server.app import build_server
 from stitch_mcp.server.docs import advice
@@ -167,3 +168,19 @@ async def test_a_long_entry_is_shown_where_nothing_can_be_written(workspace: Pat
     assert not found["is_error"]
     assert HOSTILE in found["hits"][0]["text"]
     assert "artifact" not in found
+
+
+async def test_what_is_said_where_nothing_fits_is_what_the_command_says(
+    workspace: Path, index: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with connected(workspace, index) as client:
+        for arguments, options in (
+            ({"query": "xyzzy"}, ()),
+            ({"query": "frobnicate", "library": "triton"}, ("--library", "triton")),
+            ({"query": "frobnicate some unheard of thing"}, ()),
+        ):
+            found = await ask(client, **arguments)
+            main(["index", "search", arguments["query"], *options, "--cache-dir", str(index)])
+            printed = " ".join(capsys.readouterr().out.split())
+            assert found["message"].rpartition("; ")[2] in printed
+            assert found["confidence"] in ("low", "none")
