@@ -1,10 +1,9 @@
 """Builds the index: only what changed is read, a killed build goes on, readers see it swapped in whole."""
 
-import contextlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,11 +13,9 @@ from stitch_rag.inputs import Input, docstring_input, error_input, header_inputs
 from stitch_rag.place import IndexPlace
 from stitch_rag.sources import Root, find_headers, find_roots
 from stitch_rag.store import SCHEMA, IndexStore
-from stitch_rag.vectors.client import VectorChild
-from stitch_rag.vectors.embed import CollectionError, follow, wanted_vectors
+from stitch_rag.vectors.making import make_vectors
 from stitch_rag.vectors.meaning import MODEL_KEY, NO_MODEL, OTHER_MODEL
-from stitch_rag.vectors.model import HOW_TO_GET, EmbeddingModel, find_model
-from stitch_tools.device import usable_cpus
+from stitch_rag.vectors.model import find_model, why_no_model
 from stitch_tools.errors import StoreError
 from stitch_tools.locks import FileLock
 from stitch_tools.models import Fact
@@ -191,9 +188,9 @@ def index_status(
                     libraries=_counts(store),
                     changed=tuple(called.get(name) or name for name in changed[:20]),
                     changed_files=len(changed),
-                    vectors=store.count_vectors(),
+                    vectors=store.count_vectors() if place.vectors.is_dir() else 0,
                     half_built=half_built,
-                    notices=(*notices, *_of_vectors(store)),
+                    notices=(*notices, *_of_vectors(place, store)),
                 )
         except DamagedIndexError as error:
             notices = (*notices, f"{error.message}; {error.hint}")
@@ -254,7 +251,7 @@ def _make(
             store.finish()
             embedded, notice = None, ""
             if vectors or place.vectors.is_dir():
-                embedded, notice = _embed(place, store, progress)
+                embedded, notice = make_vectors(place, store, progress)
             fingerprint = _fingerprint(store.files(), store.meta(MODEL_KEY))
             store.put_meta("fingerprint", fingerprint)
             store.put_meta("built_at", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
@@ -328,69 +325,6 @@ def _fill(store: IndexStore, inputs: Sequence[Input], progress: Progress) -> tup
     return len(todo) - len(failed), len(gone), tuple(failed)
 
 
-def _embed(place: IndexPlace, store: IndexStore, progress: Progress) -> tuple[int | None, str]:
-    """How many vectors were made in a child process, and what should be known of it.
-
-    A fault of the child costs the vectors, not the index.
-    """
-    wanted = list(wanted_vectors(store))
-    # Without a model, too: entries have other numbers now, and a reader may have the model.
-    store.put_vectors((name, number) for name, _, number in wanted)
-    model = find_model()
-    if model is None:
-        return None, f"no vectors were made: {HOW_TO_GET}"
-    texts = {name: text for name, text, _ in wanted}
-    try:
-        made = _follow(place, model, texts, progress)
-    except CollectionError:
-        made = _follow_anew(place, model, texts, progress)
-    if made is None:
-        return (
-            None,
-            "no vectors were made: the process of the embedding model failed; searches use words alone",
-        )
-    shutil.rmtree(_aside(place), ignore_errors=True)  # of a build that was killed
-    store.put_meta(MODEL_KEY, model.fingerprint)
-    return made, ""
-
-
-def _follow(
-    place: IndexPlace, model: EmbeddingModel, texts: Mapping[str, str], progress: Progress
-) -> int | None:
-    child = VectorChild(model, place.vectors, threads=usable_cpus())
-    try:
-        return follow(texts, child, progress)
-    finally:
-        child.close()
-
-
-def _aside(place: IndexPlace) -> Path:
-    """Where vectors lie that cannot be read, while others are made."""
-    return place.folder / "vectors.damaged"
-
-
-def _follow_anew(
-    place: IndexPlace, model: EmbeddingModel, texts: Mapping[str, str], progress: Progress
-) -> int | None:
-    """The same in an empty folder: if that works, what was stored is damaged, and goes."""
-    aside = _aside(place)
-    shutil.rmtree(aside, ignore_errors=True)
-    with storing(place.vectors, "STITCH_CACHE_DIR"):
-        place.vectors.replace(aside)
-        made = None
-        try:
-            progress("the vectors cannot be read: trying to make them anew")
-            with contextlib.suppress(CollectionError):
-                made = _follow(place, model, texts, progress)
-        finally:
-            if made is None:
-                shutil.rmtree(place.vectors, ignore_errors=True)
-                aside.replace(place.vectors)
-            else:
-                shutil.rmtree(aside, ignore_errors=True)
-    return made
-
-
 def _swap(place: IndexPlace) -> None:
     """Put the finished file in the index' place: a reader sees the old one or the new one."""
     with storing(place.index, "STITCH_CACHE_DIR"):
@@ -414,13 +348,13 @@ def _counts(store: IndexStore) -> tuple[LibraryCount, ...]:
     )
 
 
-def _of_vectors(store: IndexStore) -> tuple[str, ...]:
+def _of_vectors(place: IndexPlace, store: IndexStore) -> tuple[str, ...]:
     """Why vectors that the index has are not used."""
-    if not store.count_vectors():
+    if not place.vectors.is_dir() or not store.count_vectors():
         return ()
     model = find_model()
     if model is None:
-        return (NO_MODEL,)
+        return (f"{NO_MODEL}{why_no_model()}",)
     return () if store.meta(MODEL_KEY) in (None, model.fingerprint) else (OTHER_MODEL,)
 
 

@@ -20,7 +20,7 @@ from stitch_rag.sources import Root
 from stitch_rag.store import IndexStore
 from stitch_rag.vectors.client import START_S, VectorChild
 from stitch_rag.vectors.meaning import MODEL_KEY, NO_MODEL, OTHER_MODEL, Meaning
-from stitch_rag.vectors.model import EmbeddingModel, find_model
+from stitch_rag.vectors.model import EmbeddingModel, find_model, why_no_model
 
 CHROMADB = """
 import json, os
@@ -65,6 +65,8 @@ class SentenceTransformer:
         starts.write_text(starts.read_text() + "x" if starts.exists() else "x")
         if (Path(folder) / "broken").exists():
             sys.exit(3)
+        if (Path(folder) / "raises").exists():
+            raise ValueError((Path(folder) / "raises").read_text())
         if (Path(folder) / "deaf").exists():
             os.dup2(os.pipe()[0], 0)
     def encode(self, texts, batch_size, normalize_embeddings, show_progress_bar):
@@ -233,7 +235,8 @@ def test_a_model_that_is_gone_is_told_and_entries_keep_their_vectors(
     assert any("no vectors were made" in notice for notice in report.notices)
     reader = desk.reader()
     found = reader.search(QUESTION)
-    assert (found.mode, found.notices) == ("lexical", (NO_MODEL,))
+    assert (found.mode, found.notices) == ("lexical", (f"{NO_MODEL}{why_no_model()}",))
+    assert f"no model in {desk.model / 'nowhere'}" in found.notices[0]
     reader.close()
     monkeypatch.setenv("STITCH_EMBEDDING_MODEL", str(desk.model))
     store = IndexStore.open(desk.place.index)
@@ -279,3 +282,58 @@ def test_an_address_with_a_key_is_no_argument_of_a_process(tmp_path: Path) -> No
     child.close()
     assert sys.executable.encode() in command
     assert b"hunter2" not in command
+
+
+def test_a_first_build_whose_model_cannot_be_loaded_tries_once_and_says_why(desk: Desk) -> None:
+    (desk.model / "broken").write_text("no weights here", encoding="utf-8")
+    said: list[str] = []
+    report = build_index(desk.place, roots=[desk.toolkit], vectors=True, progress=said.append)
+    assert desk.starts == 1
+    assert not any("anew" in sentence for sentence in said)
+    (notice,) = report.notices
+    assert notice.startswith("no vectors were made: the process of the embedding model failed")
+    status = index_status(desk.place, roots=[desk.toolkit])
+    assert (status.vectors, status.notices) == (0, ())
+    assert not desk.place.vectors.exists(), "later builds would try, too"
+
+
+def test_what_the_child_says_of_its_failure_is_told(desk: Desk) -> None:
+    (desk.model / "raises").write_text("the weights are of another format", encoding="utf-8")
+    (notice,) = desk.build().notices
+    assert "(ValueError: the weights are of another format)" in notice
+
+
+def test_what_an_endpoint_says_of_its_failure_is_told_without_its_address(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STITCH_EMBEDDING_URL", "http://me:hunter2@127.0.0.1:9/v1")
+    monkeypatch.setenv("STITCH_EMBEDDING_MODEL", "words")
+    (notice,) = desk.build().notices
+    assert "Connection error" in notice
+    assert "hunter2" not in notice
+
+
+def test_where_no_process_can_be_started_words_answer(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.build()
+    monkeypatch.setattr(sys, "executable", str(desk.model / "no-python"))
+    reader = desk.reader()
+    found = reader.search("put a box on a shelf")
+    assert (found.mode, found.hits[0].symbol) == ("lexical", "shelfPutBoxAsync")
+    reader.close()
+    report = desk.build()
+    assert report.vectors is None
+    assert "it cannot be started" in report.notices[0]
+
+
+def test_what_is_missing_for_a_model_is_named(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert why_no_model() == ""
+    assert "STITCH_EMBEDDING_MODEL" in why_no_model({"STITCH_EMBEDDING_URL": "http://127.0.0.1:9/v1"})
+    assert "no model in /nowhere" in why_no_model({"STITCH_EMBEDDING_MODEL": "/nowhere"})
+    # The first bytes of this file cannot be read by anybody.
+    (desk.model / "weights").symlink_to("/proc/self/mem")
+    assert find_model() is None
+    assert f"the model in {desk.model} cannot be read" in why_no_model()
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "nothing")])
+    assert "chromadb is not installed" in why_no_model()

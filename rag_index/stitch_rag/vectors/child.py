@@ -58,13 +58,21 @@ class Vectors:
             )
 
 
+def _failure(error: Exception) -> dict[str, Any]:
+    return {"error": f"{type(error).__name__}: {error}"}
+
+
 def main() -> None:
     """Serve until stdin ends or nothing was asked for a while."""
     kind, place, name, fingerprint, folder, idle_s = sys.argv[1:7]
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what libraries print must not come between the answers
-    embedder = open_embedder(kind, place or os.environ[ADDRESS], name)
-    vectors = Vectors(embedder, fingerprint, folder)
+    try:
+        embedder = open_embedder(kind, place or os.environ[ADDRESS], name)
+        vectors = Vectors(embedder, fingerprint, folder)
+    except Exception as error:  # handed on: libraries and files of other people, and the asker hears why
+        print(json.dumps(_failure(error)), file=answers, flush=True)
+        raise
     print(json.dumps({"ready": True}), file=answers, flush=True)
     while select.select([sys.stdin], [], [], float(idle_s))[0]:
         line = sys.stdin.readline()
@@ -73,7 +81,7 @@ def main() -> None:
         try:
             answer = vectors.answer(json.loads(line))
         except Exception as error:  # the outermost frame of a worker: the asker gets the failure as an answer
-            answer = {"error": f"{type(error).__name__}: {error}"}
+            answer = _failure(error)
         print(json.dumps(answer), file=answers, flush=True)
 
 

@@ -18,6 +18,7 @@ IDLE_S = 600.0
 START_S = 120.0
 _QUERY_S = 10.0
 _ADD_S = 600.0
+_LONGEST_REASON = 400
 
 
 class VectorChild:
@@ -35,6 +36,9 @@ class VectorChild:
             threads: of the model. One question is answered fastest by one: on busy cores several wait for
                 each other, 480 ms instead of 60.
         """
+        self.reason = ""
+        """What the child said of its last failure, without the endpoint's address."""
+        self._secret = model.place if model.kind == "endpoint" else ""
         self._rest = b""
         self._ready = self._owed = self._useful = self._given_up = self._ended = False
         # An address may hold a key, and everybody may read the arguments of a process.
@@ -74,7 +78,7 @@ class VectorChild:
         """Whether it answers questions; waits at most `wait_s` seconds for that."""
         if not self._ready and self.alive:
             answer = self._read(wait_s)
-            self._ready = bool(answer and answer.get("ready"))
+            self._ready = bool(self._without_failure(answer))
         return self._ready and self.alive
 
     def query(self, text: str, count: int) -> dict[str, float] | None:
@@ -138,7 +142,16 @@ class VectorChild:
             self._given_up = not self._ended
             self._process.kill()  # late answers would be taken for those of the next question
         self._useful = self._useful or answer is not None
-        return None if answer is None or "error" in answer else answer
+        return self._without_failure(answer)
+
+    def _without_failure(self, answer: dict[str, Any] | None) -> dict[str, Any] | None:
+        """The answer, unless it tells of a failure."""
+        if answer is None or "error" not in answer:
+            return answer
+        said = " ".join(str(answer["error"]).split())
+        # An address may hold a key, and libraries like to repeat it.
+        self.reason = (said.replace(self._secret, "(address)") if self._secret else said)[:_LONGEST_REASON]
+        return None
 
     def _read(self, limit_s: float) -> dict[str, Any] | None:
         """The next line; None where none comes in time."""

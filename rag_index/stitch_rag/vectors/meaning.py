@@ -7,13 +7,14 @@ from stitch_rag.place import IndexPlace
 from stitch_rag.question import LONGEST_QUESTION
 from stitch_rag.store import IndexStore
 from stitch_rag.vectors.client import VectorChild
-from stitch_rag.vectors.model import HOW_TO_GET, find_model
+from stitch_rag.vectors.model import find_model, why_no_model
 
 NEAREST = 200
 """Vectors that are looked at for a question; an entry may have several."""
 MODEL_KEY = "model"
 """Under which an index holds the fingerprint of the model of its vectors."""
-NO_MODEL = f"the vectors of this index are not used, for there is no model: {HOW_TO_GET}"
+NO_MODEL = "the vectors of this index are not used: "
+"""Before what is missing."""
 NO_VECTORS = "no vectors were built: `stitch-mcp index build --vectors` makes them"
 OTHER_MODEL = (
     "the vectors of this index are another model's and are not used: `stitch-mcp index build` makes new ones"
@@ -73,12 +74,15 @@ class Meaning:
         model = find_model()
         # Looked for once: installing it needs a new process anyway.
         if model is None:
-            self._absent = NO_MODEL
+            self._absent = f"{NO_MODEL}{why_no_model()}"
         elif store.meta(MODEL_KEY) not in (None, model.fingerprint):
             self._absent = OTHER_MODEL
         if model is None or self._absent:
             return None
-        self._child = VectorChild(model, self._place.vectors)
+        try:
+            self._child = VectorChild(model, self._place.vectors)
+        except OSError:  # there is no room for another process now
+            self._not_before = time.monotonic() + self._retry_s
         return self._child
 
 

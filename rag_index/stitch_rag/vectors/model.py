@@ -35,19 +35,38 @@ class EmbeddingModel:
 
 def find_model(env: Mapping[str, str] | None = None) -> EmbeddingModel | None:
     """The model to use; None where it, or a library that it needs, is not installed. Imports nothing."""
+    found = _looked_for(env)
+    return found if isinstance(found, EmbeddingModel) else None
+
+
+def why_no_model(env: Mapping[str, str] | None = None) -> str:
+    """What is missing where `find_model` finds none, and what to do; "" where it finds one."""
+    found = _looked_for(env)
+    return "" if isinstance(found, EmbeddingModel) else found
+
+
+def _looked_for(env: Mapping[str, str] | None) -> EmbeddingModel | str:
+    """The model, or what is missing."""
     env = os.environ if env is None else env
     if not _installed("chromadb"):
-        return None
+        return f"chromadb is not installed: {HOW_TO_GET}"
     named, address = env.get(MODEL), env.get(ADDRESS)
     if address:
         if not named:
-            return None
+            return f"{ADDRESS} is set, and {MODEL}, the model's name there, is not"
         digest = hashlib.sha256(f"{address}\0{named}".encode()).hexdigest()
         return EmbeddingModel("endpoint", address, named, digest)
+    if not _installed("sentence_transformers"):
+        return f"sentence-transformers is not installed: {HOW_TO_GET}"
     folder = Path(named) if named else _packaged()
-    if not _installed("sentence_transformers") or folder is None or not (folder / "config.json").is_file():
-        return None
-    return EmbeddingModel("folder", str(folder), "", folder_fingerprint(folder))
+    if folder is None:
+        return f"there is no model: {HOW_TO_GET}"
+    try:
+        if not (folder / "config.json").is_file():
+            return f"there is no model in {folder}, for it has no config.json: {HOW_TO_GET}"
+        return EmbeddingModel("folder", str(folder), "", folder_fingerprint(folder))
+    except OSError as error:
+        return f"the model in {folder} cannot be read: {error.strerror or error}"
 
 
 def folder_fingerprint(folder: Path) -> str:
