@@ -1,5 +1,6 @@
 """Builds the index: only what changed is read, a killed build goes on, readers see it swapped in whole."""
 
+import contextlib
 import os
 import shutil
 import time
@@ -9,14 +10,22 @@ from typing import NamedTuple
 
 from stitch_rag.docstrings import Target
 from stitch_rag.faults import DamagedIndexError, telling_faults
-from stitch_rag.inputs import Input, docstring_input, error_input, header_inputs, own_inputs, page_inputs
+from stitch_rag.inputs import (
+    PAGE,
+    Input,
+    docstring_input,
+    error_input,
+    header_inputs,
+    own_inputs,
+    page_inputs,
+)
 from stitch_rag.place import IndexPlace
 from stitch_rag.sources import Root, find_headers, find_roots
 from stitch_rag.store import SCHEMA, IndexStore
 from stitch_rag.vectors.making import make_vectors
 from stitch_rag.vectors.meaning import MODEL_KEY, NO_MODEL, OTHER_MODEL
 from stitch_rag.vectors.model import find_model, why_no_model
-from stitch_tools.errors import StoreError
+from stitch_tools.errors import EnvironmentMissingError, LockedError, StoreError
 from stitch_tools.locks import FileLock
 from stitch_tools.models import Fact
 from stitch_tools.models.base import sha256_hex
@@ -25,6 +34,11 @@ from stitch_tools.store import storing, sync_folder
 Progress = Callable[[str], None]
 _LOCK_WAIT_S = 600.0
 _REPORT_EVERY_S = 2.0
+_LONGEST_REASON = 300
+_MOST_CHANGED = 20
+_CLEARED = ".cleared-"
+"""Between the name of a folder that is being removed and the process that does it."""
+_OTHER_VERSION = "an index of another version lies there and is not used"
 _TOGETHER = 50
 """Files of one transaction: each makes a piece of full text to be merged later; a killed build loses them."""
 
@@ -64,21 +78,26 @@ class IndexStatus(Fact):
 
     index: str
     exists: bool
-    fresh: bool | None
-    """Whether it holds what this machine has now; None where there is no index."""
-    fingerprint: str | None
-    built_at: str | None
-    chunks: int
-    size_bytes: int
-    libraries: tuple[LibraryCount, ...]
-    changed: tuple[str, ...]
+    """Whether an index of this version lies there, readable or not."""
+    fault: str = ""
+    """Why it cannot be read, and what to do; the fields below then say nothing."""
+    fresh: bool | None = None
+    """Whether it holds what this machine has now; None where there is no index that can be read."""
+    fingerprint: str | None = None
+    built_at: str | None = None
+    chunks: int = 0
+    size_bytes: int = 0
+    libraries: tuple[LibraryCount, ...] = ()
+    changed: tuple[str, ...] = ()
     """Inputs that are new, changed or gone; the first twenty."""
-    changed_files: int
+    changed_files: int = 0
     """How many inputs that is."""
-    vectors: int
+    vectors: int = 0
     """Vectors that stand for its entries."""
     half_built: bool
     """Whether a build was cut short; the next one goes on from it."""
+    pages: tuple[str, ...] = ()
+    """What was added, as `index remove` takes it."""
     notices: tuple[str, ...] = ()
 
 
@@ -133,9 +152,8 @@ def build_index(
         StoreError: the folder cannot be written, or the disk is full.
     """
     started, cpu = time.monotonic(), time.process_time()
-    lock = FileLock(place.lock, purpose="index build", option="STITCH_CACHE_DIR")
-    lock.acquire(wait_s=_LOCK_WAIT_S)
-    with lock:
+    with _locked(place, progress):
+        _remove_cleared(place)
         inputs, found = gather(place, prefixes, roots, target)
         try:
             made = _make(place, inputs, progress, anew=anew, vectors=vectors)
@@ -159,6 +177,17 @@ def build_index(
     )
 
 
+def _locked(place: IndexPlace, progress: Progress) -> FileLock:
+    """The lock of builders, taken; whoever waits for another one is told."""
+    lock = FileLock(place.lock, purpose="index build", option="STITCH_CACHE_DIR")
+    try:
+        lock.acquire()
+    except LockedError as error:
+        progress(f"waiting, for the {error.message}")
+        lock.acquire(wait_s=_LOCK_WAIT_S)
+    return lock
+
+
 def index_status(
     place: IndexPlace,
     prefixes: Sequence[Path] = (),
@@ -168,53 +197,49 @@ def index_status(
 ) -> IndexStatus:
     """The state of the index, compared with what this machine has now."""
     inputs, found = gather(place, prefixes, roots, target)
-    have = {row.place: row.sha256 for row in inputs}
-    half_built, notices = place.building.exists(), _notices(found, searched=roots is None)
-    store = IndexStore.open(place.index)
-    if store is not None:
-        try:
-            with telling_faults():
-                had = store.files()
-                changed = sorted(name for name in had.keys() | have.keys() if had.get(name) != have.get(name))
-                called = {row.place: row.called for row in inputs}
-                return IndexStatus(
-                    index=str(place.index),
-                    exists=True,
-                    fresh=not changed,
-                    fingerprint=store.meta("fingerprint"),
-                    built_at=store.meta("built_at"),
-                    chunks=store.count(),
-                    size_bytes=place.index.stat().st_size,
-                    libraries=_counts(store),
-                    changed=tuple(called.get(name) or name for name in changed[:20]),
-                    changed_files=len(changed),
-                    vectors=store.count_vectors() if place.vectors.is_dir() else 0,
-                    half_built=half_built,
-                    notices=(*notices, *_of_vectors(place, store)),
-                )
-        except DamagedIndexError as error:
-            notices = (*notices, f"{error.message}; {error.hint}")
-        finally:
-            store.close()
-    return IndexStatus(
+    base = IndexStatus(
         index=str(place.index),
         exists=False,
-        fresh=None,
-        fingerprint=None,
-        built_at=None,
-        chunks=0,
-        size_bytes=0,
-        libraries=(),
-        changed=(),
-        changed_files=0,
-        vectors=0,
-        half_built=half_built,
-        notices=notices,
+        half_built=place.building.exists(),
+        pages=tuple(sorted(row.called for row in inputs if row.place.startswith(PAGE))),
+        notices=_notices(found, searched=roots is None),
     )
+    try:
+        store = IndexStore.open(place.index)
+        if store is not None:
+            with contextlib.closing(store), telling_faults(place.index):
+                store.check(writable=False)
+                return base.model_copy(update=_held(place, store, inputs, base.notices))
+    except StoreError as error:
+        return base.model_copy(update={"exists": True, "fault": f"{error.message}; {error.hint}"})
+    other = (_OTHER_VERSION,) if place.index.exists() else ()
+    return base.model_copy(update={"notices": (*base.notices, *other)})
+
+
+def _held(
+    place: IndexPlace, store: IndexStore, inputs: Sequence[Input], notices: Sequence[str]
+) -> dict[str, object]:
+    """What an `IndexStatus` says of an index that can be read."""
+    had, have = store.files(), {row.place: row.sha256 for row in inputs}
+    changed = sorted(name for name in had.keys() | have.keys() if had.get(name) != have.get(name))
+    called = {row.place: row.called for row in inputs}
+    return {
+        "exists": True,
+        "fresh": not changed,
+        "fingerprint": store.meta("fingerprint"),
+        "built_at": store.meta("built_at"),
+        "chunks": store.count(),
+        "size_bytes": place.index.stat().st_size,
+        "libraries": _counts(store),
+        "changed": tuple(called.get(name) or name for name in changed[:_MOST_CHANGED]),
+        "changed_files": len(changed),
+        "vectors": store.count_vectors() if place.vectors.is_dir() else 0,
+        "notices": (*notices, *list(store.left_out().values())[:_MOST_CHANGED], *_of_vectors(place, store)),
+    }
 
 
 def clear_index(place: IndexPlace) -> int:
-    """Bytes that were freed; what the user added goes, too.
+    """Bytes that were freed; what the user added goes, too, and what an earlier call that was killed left.
 
     Raises:
         LockedError: a build is going on.
@@ -222,16 +247,30 @@ def clear_index(place: IndexPlace) -> int:
     """
     from stitch_tools.user_cache import folder_size
 
+    size = sum(map(folder_size, _cleared(place)))
+    _remove_cleared(place)
     if not place.folder.exists():
-        return 0
+        return size
     with FileLock(place.lock, purpose="index clear", option="STITCH_CACHE_DIR"):
-        size = folder_size(place.folder)
+        size += folder_size(place.folder)
         with storing(place.folder, "STITCH_CACHE_DIR"):
             # Under another name first: as soon as the lock's file is gone, another build may begin.
-            gone = place.folder.with_name(f"{place.folder.name}.cleared-{os.getpid()}")
+            gone = place.folder.with_name(f"{place.folder.name}{_CLEARED}{os.getpid()}")
             place.folder.replace(gone)
-            shutil.rmtree(gone)
+            _remove_cleared(place)
+            if gone.exists():
+                shutil.rmtree(gone)  # says why it stays
     return size
+
+
+def _cleared(place: IndexPlace) -> list[Path]:
+    """Folders that were to be removed when `index clear` was killed."""
+    return list(place.folder.parent.glob(f"{place.folder.name}{_CLEARED}*"))
+
+
+def _remove_cleared(place: IndexPlace) -> None:
+    for folder in _cleared(place):
+        shutil.rmtree(folder, ignore_errors=True)  # its own process may be at it, too
 
 
 def _make(
@@ -268,7 +307,7 @@ def _begin(place: IndexPlace, *, anew: bool) -> IndexStore:
         if store is not None:
             return store
     _remove_half(place)
-    old = None if anew else IndexStore.open(place.index)
+    old = None if anew else _readable(place.index)
     if old is None:
         return IndexStore.create(place.building)
     try:
@@ -289,7 +328,7 @@ def _remove_half(place: IndexPlace) -> None:
 
 def _opened(path: Path) -> IndexStore | None:
     """The store at `path`, looked through: what nobody reads in this build must be whole, too."""
-    store = IndexStore.open(path, writable=True)
+    store = _readable(path, writable=True)
     if store is not None:
         try:
             store.check()
@@ -297,6 +336,20 @@ def _opened(path: Path) -> IndexStore | None:
             store.close()
             raise
     return store
+
+
+def _readable(path: Path, *, writable: bool = False) -> IndexStore | None:
+    """The store at `path`; one that the system gives to nobody now is made anew as if it were not there.
+
+    Raises:
+        DamagedIndexError: it is no store.
+    """
+    try:
+        return IndexStore.open(path, writable=writable)
+    except DamagedIndexError:
+        raise
+    except StoreError:
+        return None
 
 
 def _fill(store: IndexStore, inputs: Sequence[Input], progress: Progress) -> tuple[int, int, tuple[str, ...]]:
@@ -308,21 +361,36 @@ def _fill(store: IndexStore, inputs: Sequence[Input], progress: Progress) -> tup
     todo = [row for row in inputs if had.get(row.place) != row.sha256]
     progress(f"{len(inputs)} files, {len(todo)} of them to read")
     last = time.monotonic()
-    failed: list[str] = []
+    absent: list[str] = []
     for start in range(0, len(todo), _TOGETHER):
         with store.together():
-            for row in todo[start : start + _TOGETHER]:
-                try:
-                    chunks = row.read()
-                except Exception as error:  # a file of other people must not stop all builds
-                    store.remove_file(row.place)  # nor what it said before answer as if it said so still
-                    failed.append(f"{row.called or row.place} could not be read and is left out: {error}")
-                    continue
-                store.put_file(row.place, row.sha256, chunks)
+            absent += [said for row in todo[start : start + _TOGETHER] if (said := _take_in(store, row))]
         if time.monotonic() - last > _REPORT_EVERY_S:
             last = time.monotonic()
             progress(f"read {min(start + _TOGETHER, len(todo))} of {len(todo)}")
-    return len(todo) - len(failed), len(gone), tuple(failed)
+    broken = store.left_out()
+    new = sum(row.place in broken for row in todo)
+    return len(todo) - len(absent) - new, len(gone), (*absent, *broken.values())
+
+
+def _take_in(store: IndexStore, row: Input) -> str:
+    """Read one input; what is to be said of it where another build may be able to read it, else ""."""
+    try:
+        chunks = row.read()
+    except (OSError, MemoryError, EnvironmentMissingError) as error:
+        store.remove_file(row.place)  # what it said before must not answer as if it said so still
+        return f"{_failed(row, error)}; the next build tries again"
+    except Exception as error:  # a file of other people must not stop all builds
+        # The same content would break its reader each time: it is read again when it, or the reader, changes.
+        store.leave_out(row.place, row.sha256, _failed(row, error))
+        return ""
+    store.put_file(row.place, row.sha256, chunks)
+    return ""
+
+
+def _failed(row: Input, error: BaseException) -> str:
+    said = " ".join(f"{error}".split()) or type(error).__name__
+    return f"{row.called or row.place} could not be read and is left out: {said[:_LONGEST_REASON]}"
 
 
 def _swap(place: IndexPlace) -> None:

@@ -11,6 +11,7 @@ from importlib.resources import files as package_files
 
 from stitch_rag.chunks import Chunk
 from stitch_rag.extract.comments import first_sentence
+from stitch_tools.errors import EnvironmentMissingError
 
 MODULES = (
     "torch",
@@ -46,7 +47,12 @@ class Target:
 
 
 def read_docstrings(target: Target) -> list[Chunk]:
-    """One chunk for each documented function and class; none where the interpreter fails."""
+    """One chunk for each documented function and class.
+
+    Raises:
+        EnvironmentMissingError: the interpreter cannot be run, takes too long, or tells nothing: its torch is
+            broken.
+    """
     with as_file(package_files("stitch_rag") / "docstring_reader.py") as script:
         command = [target.python, "-I", str(script), *MODULES]
         try:
@@ -59,10 +65,22 @@ def read_docstrings(target: Target) -> list[Chunk]:
                 cwd=os.sep,
                 env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
             )
-        except (OSError, subprocess.SubprocessError):
-            return []
+        except subprocess.TimeoutExpired as error:
+            raise _silent(f"it took longer than {_TIME_LIMIT_S:.0f} s") from error
+        except OSError as error:
+            raise _silent(error.strerror or str(error)) from error
     lines = done.stdout.decode("utf-8", errors="replace").splitlines()
-    return list(docstring_chunks(lines, target))
+    chunks = list(docstring_chunks(lines, target))
+    if not chunks:
+        said = done.stderr.decode("utf-8", errors="replace").strip().splitlines()
+        raise _silent(said[-1] if said else f"exit code {done.returncode}")
+    return chunks
+
+
+def _silent(reason: str) -> EnvironmentMissingError:
+    return EnvironmentMissingError(
+        f"the interpreter tells no docstrings: {reason}", hint="see whether it can `import torch`"
+    )
 
 
 def docstring_chunks(lines: Sequence[str], target: Target) -> Iterator[Chunk]:

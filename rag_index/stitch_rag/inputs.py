@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from importlib.resources import files as package_files
 
-from pydantic import ValidationError
-
 from stitch_rag.chunks import Chunk
 from stitch_rag.diagnostics import message_chunks, messages_text
 from stitch_rag.docstrings import Target, read_docstrings
@@ -16,12 +14,14 @@ from stitch_rag.extract.merge import Place, header_chunks
 from stitch_rag.glossary import explained, phrase_texts
 from stitch_rag.language import language_chunks, language_text
 from stitch_rag.notes import load_notes, note_chunks, packaged_notes
-from stitch_rag.pages import Page, page_chunks, stored_pages
+from stitch_rag.pages import page_chunks, read_page, stored_pages
 from stitch_rag.place import IndexPlace
 from stitch_rag.runtime_errors import find_runtime, read_errors
 from stitch_rag.sources import Header, Root
 from stitch_tools.models.base import sha256_hex
 
+PAGE = "page:"
+"""Begins the place of a page that the user added."""
 _RENAMING = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+(\1(?:_v\d+|_64))[ \t]*$", re.MULTILINE)
 
 
@@ -30,7 +30,7 @@ class Input:
     """One thing to index."""
 
     place: str
-    """Names it among all inputs: header:PATH, notes, page:ID, ..."""
+    """Names it among all inputs: header:PATH, notes, page:ID, ...; text that can be stored."""
     sha256: str
     """Of its content and of the code that reads it."""
     read: Callable[[], Sequence[Chunk]]
@@ -92,12 +92,11 @@ def page_inputs(place: IndexPlace) -> list[Input]:
     """The pages that the user added."""
     inputs: list[Input] = []
     for name, text in stored_pages(place):
-        try:
-            page = Page.from_json_bytes(text.encode("utf-8"))
-        except ValidationError:
-            continue  # half a page, or one of another version
+        page = read_page(text)
+        if page is None:
+            continue
         key = sha256_hex(f"{code_hash()}{text}".encode())
-        inputs.append(Input(f"page:{name}", key, partial(page_chunks, page), page.origin))
+        inputs.append(Input(f"{PAGE}{name}", key, partial(page_chunks, page), page.origin))
     return inputs
 
 

@@ -1,12 +1,17 @@
 """Pages that the user adds: HTML, Markdown or text, from files or addresses; one entry for each section."""
 
 import codecs
+import contextlib
+import difflib
+import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlparse
+
+from pydantic import ValidationError
 
 from stitch_rag.chunks import Chunk
 from stitch_rag.extract.comments import first_sentence
@@ -16,7 +21,7 @@ from stitch_rag.sections import Section, html_sections, markdown_sections
 from stitch_tools.errors import UsageError
 from stitch_tools.models import Fact
 from stitch_tools.models.base import sha256_hex
-from stitch_tools.store import storing, write_atomically
+from stitch_tools.store import storing, sync_folder, write_atomically
 
 PageFormat = Literal["html", "markdown", "text"]
 
@@ -25,6 +30,7 @@ LARGEST_BYTES = 20_000_000
 LONGEST_SECTION = 6000
 """Characters; a longer section becomes several entries."""
 _LONGEST_HEADING = 200
+_MOST_NAMED = 5
 _FORMATS: dict[str, PageFormat] = {
     ".html": "html",
     ".htm": "html",
@@ -85,13 +91,75 @@ def add_pages(
     return list(found.values())
 
 
+def remove_pages(place: IndexPlace, origin: str) -> list[str]:
+    """Origins of the pages that were removed: a file's, an address', or those of all files of a folder.
+
+    Args:
+        place: where they are stored.
+        origin: as it was added or is shown; the file need not be there any more.
+
+    Raises:
+        UsageError: no such page was added; the hint names those that were.
+        StoreError: the cache cannot be written.
+    """
+    found = {path: page for path, page in _every_page(place) if _is_of(page, path.stem, origin)}
+    if not found:
+        added = sorted(page.origin for _, page in _every_page(place))
+        near = difflib.get_close_matches(origin, added, n=_MOST_NAMED, cutoff=0.0)
+        more = f" and {len(added) - len(near)} more" if len(added) > len(near) else ""
+        raise UsageError(
+            f"no page of {_named(origin)} was added",
+            hint=f"added were: {', '.join(near)}{more}" if near else "no page was added at all",
+        )
+    with storing(place.pages, "STITCH_CACHE_DIR"):
+        for path in found:
+            path.unlink(missing_ok=True)  # another call may remove it, too
+    sync_folder(place.pages)
+    return sorted(page.origin for page in found.values())
+
+
 def stored_pages(place: IndexPlace) -> Iterator[tuple[str, str]]:
-    """Name and content of each stored page file; a damaged one is passed over."""
+    """Name and content of each stored page file; one that is removed meanwhile is none."""
     if not place.pages.is_dir():
         return
     with storing(place.pages, "STITCH_CACHE_DIR"):
         for path in sorted(place.pages.glob("*.json")):
-            yield path.stem, path.read_text(encoding="utf-8", errors="replace")
+            with contextlib.suppress(FileNotFoundError):
+                yield path.stem, path.read_text(encoding="utf-8", errors="replace")
+
+
+def read_page(text: str) -> Page | None:
+    """The page of a stored file; None for half a page, or one of another version."""
+    try:
+        return Page.from_json_bytes(text.encode("utf-8"))
+    except ValidationError:
+        return None
+
+
+def _every_page(place: IndexPlace) -> Iterator[tuple[Path, Page]]:
+    for name, text in stored_pages(place):
+        page = read_page(text)
+        if page is not None:
+            yield place.pages / f"{name}.json", page
+
+
+def _is_of(page: Page, name: str, origin: str) -> bool:
+    """Whether a page of this name was added from `origin`, or from a file below it."""
+    if is_address(origin):
+        return name == _name_of(origin) or page.origin == _named(origin)
+    if not origin.strip() or is_address(page.origin):
+        return False
+    # Only the spelling counts: neither needs to be there.
+    own, asked = (os.path.normpath(path) for path in (page.origin, _text_of(str(Path(origin).absolute()))))
+    return own == asked or own.startswith(f"{asked.rstrip(os.sep)}{os.sep}")
+
+
+def _named(origin: str) -> str:
+    """The path, or the address without its secrets."""
+    try:
+        return _text_of(shown(origin) if is_address(origin) else origin)
+    except ValueError:  # half an IPv6 address
+        return "this address"
 
 
 def page_chunks(page: Page) -> list[Chunk]:
@@ -122,7 +190,11 @@ def page_chunks(page: Page) -> list[Chunk]:
 
 
 def _stored_at(place: IndexPlace, origin: str) -> Path:
-    return place.pages / f"{sha256_hex(origin.encode('utf-8', errors='replace'))[:32]}.json"
+    return place.pages / f"{_name_of(origin)}.json"
+
+
+def _name_of(origin: str) -> str:
+    return sha256_hex(origin.encode("utf-8", errors="replace"))[:32]
 
 
 def _existing(origin: str) -> Path:

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from stitch_rag.faults import telling_faults
+from stitch_rag.faults import DamagedIndexError, telling_faults
 from stitch_rag.place import IndexPlace
 from stitch_rag.results import Hit, SearchResult
 from stitch_rag.search import DEFAULT_TOKENS, Filters, entry, search
@@ -16,6 +16,9 @@ from stitch_tools.errors import StoreError
 
 HOW_TO_BUILD = "only our notes were searched: `stitch-mcp index build` adds the CUDA headers of this machine"
 DAMAGED = "only our notes were searched: the index cannot be read, `stitch-mcp index build` makes it anew"
+UNREADABLE = "only our notes were searched: the index cannot be read now, a later search tries it again"
+_RETRY_S = 5.0
+"""After a fault that may pass: a file that another process locks costs each try two seconds."""
 T = TypeVar("T")
 
 
@@ -27,7 +30,12 @@ class Reader:
     """
 
     def __init__(
-        self, cache_dir: Path | None = None, *, wait_for_vectors_s: float = 0.0, meaning: bool = True
+        self,
+        cache_dir: Path | None = None,
+        *,
+        wait_for_vectors_s: float = 0.0,
+        meaning: bool = True,
+        retry_s: float = _RETRY_S,
     ) -> None:
         """Nothing is opened or started before the first question.
 
@@ -36,11 +44,16 @@ class Reader:
             wait_for_vectors_s: how long a question may wait for the embedding model to load.
             meaning: whether vectors may be asked. A reader of one question that waits for nothing would start
                 a process only to end it.
+            retry_s: time for which the notes answer alone where an index that is not damaged cannot be read.
         """
         self._place = IndexPlace(cache_dir)
         self._meaning = Meaning(self._place, wait_for_vectors_s) if meaning else None
         self._store: IndexStore | None = None
         self._stamp: tuple[int, int] | None = None
+        self._retry_s = retry_s
+        self._again_at: float | None = None
+        """When the index is tried again; None: when it is another one."""
+        self._notes: IndexStore | None = None
         self._notices: tuple[str, ...] = ()
         """Why the notes answer alone."""
 
@@ -88,36 +101,59 @@ class Reader:
         if self._meaning is not None:
             self._meaning.close()
         self._close_store()
+        if self._notes is not None:
+            self._notes.close()
+        self._notes = None
 
     def _close_store(self) -> None:
-        if self._store is not None:
+        if self._store is not None and self._store is not self._notes:
             self._store.close()
-        self._store = self._stamp = None
+        self._store = self._stamp = self._again_at = None
 
     def _newest(self, question: Callable[[IndexStore], T]) -> T:
-        """What the newest index answers; where it cannot be read, the notes do until another is built."""
+        """What the newest index answers; where it cannot be read, the notes do for a while."""
         store = self._open()
         try:
             with telling_faults():
                 return question(store)
-        except StoreError:
+        except StoreError as error:
             if self._notices:
                 raise
-        stamp = self._stamp
-        self._close_store()
-        self._store, self._stamp, self._notices = _notes_alone(), stamp, (DAMAGED,)
-        return question(self._store)
+            stamp = self._stamp
+            self._close_store()
+            self._stamp = stamp
+            store = self._notes_for(error)
+        return question(store)
 
     def _open(self) -> IndexStore:
         stamp = self._stamp_of_file()
-        if self._store is None or stamp != self._stamp:
-            if self._store is not None and self._meaning is not None:
+        again = self._again_at is not None and time.monotonic() >= self._again_at
+        if self._store is None or stamp != self._stamp or again:
+            if self._store is not None and stamp != self._stamp and self._meaning is not None:
                 self._meaning.close()  # a process that runs does not see what a build did to the vectors
             self._close_store()
-            opened = IndexStore.open(self._place.index) if stamp else None
+            self._stamp = stamp
+            try:
+                opened = IndexStore.open(self._place.index) if stamp else None
+            except StoreError as error:
+                return self._notes_for(error)
             self._notices = () if opened else (HOW_TO_BUILD,)
-            self._store, self._stamp = opened or _notes_alone(), stamp
+            self._store = opened or self._own_notes()
         return self._store
+
+    def _notes_for(self, fault: StoreError) -> IndexStore:
+        """The notes alone: for some seconds where the fault may pass, else until another index is built."""
+        damaged = isinstance(fault, DamagedIndexError)
+        self._again_at = None if damaged else time.monotonic() + self._retry_s
+        self._notices = (DAMAGED if damaged else UNREADABLE,)
+        self._store = self._own_notes()
+        return self._store
+
+    def _own_notes(self) -> IndexStore:
+        # Kept: an index that fails now and then would have them read each time.
+        if self._notes is None:
+            self._notes = _notes_alone()
+        return self._notes
 
     def _stamp_of_file(self) -> tuple[int, int] | None:
         try:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from stitch_rag.chunks import Chunk
+from stitch_tools.errors import EnvironmentMissingError
 
 _TIME_LIMIT_S = 30.0
 _READER = """
@@ -35,14 +36,20 @@ def find_runtime(includes: Iterable[Path]) -> Path | None:
 
 
 def read_errors(library: Path, version: str | None) -> list[Chunk]:
-    """One chunk for each error that the library names; none where it cannot be loaded."""
+    """One chunk for each error that the library names; none where it cannot be loaded.
+
+    Raises:
+        EnvironmentMissingError: the process that asks it cannot be started, or takes too long.
+    """
     command = [sys.executable, "-I", "-c", _READER, str(library)]
     try:
         done = subprocess.run(
             command, capture_output=True, timeout=_TIME_LIMIT_S, stdin=subprocess.DEVNULL, check=False
         )
-    except (OSError, subprocess.SubprocessError):
-        return []
+    except (OSError, subprocess.SubprocessError) as error:
+        raise EnvironmentMissingError(
+            f"the runtime does not tell its errors: {type(error).__name__}", hint="try again"
+        ) from error
     chunks: list[Chunk] = []
     for line in done.stdout.decode("utf-8", errors="replace").splitlines():
         try:

@@ -1,7 +1,6 @@
 """The index as one SQLite file: chunks, the files they come from, every name, and a full-text table."""
 
 import json
-import re
 import sqlite3
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -11,7 +10,7 @@ from typing import Any, NamedTuple
 
 from stitch_rag.chunks import Chunk
 from stitch_rag.faults import telling_faults
-from stitch_rag.tokens import index_words, name_words
+from stitch_rag.rows import searchable, stored_fields
 
 SCHEMA = 4
 """Raised when stored rows would be read or made differently; an index of another number is built anew."""
@@ -41,6 +40,8 @@ CREATE VIRTUAL TABLE vocabulary USING fts5vocab('fulltext', 'row');
 CREATE TABLE terms (term TEXT PRIMARY KEY, chunks INTEGER NOT NULL) WITHOUT ROWID;
 INSERT INTO fulltext(fulltext, rank) VALUES ('hashsize', 33554432);
 """
+_LEFT_OUT = "left out: "
+"""Begins the keys of `meta` under which inputs that break their readers stand, each with the reason."""
 _FIELDS = (
     "chunk_id, symbol, kind, library, version, signature, brief, text, path, line, parent, source, aliases, "
     "architectures, keywords, asked"
@@ -67,7 +68,6 @@ _MAPPED = "PRAGMA mmap_size = 268435456;"
 # No sync at each file: a power cut may cost a half-built index, which is then built anew; the index itself is
 # synced before it is swapped in.
 _FAST = "PRAGMA synchronous = OFF; PRAGMA cache_size = -65536;"
-_DEPRECATED = re.compile(r"\bdeprecated\b")
 
 
 class Outline(NamedTuple):
@@ -116,32 +116,35 @@ class IndexStore:
         """
         with telling_faults(path):
             db = sqlite3.connect(path or ":memory:", isolation_level=None, check_same_thread=False)
-            db.executescript(f"{_FAST}{_TABLES}")
-        store = cls(db)
-        store.put_meta("schema", str(SCHEMA))
+            with _closed_at_a_fault(db):
+                db.executescript(f"{_FAST}{_TABLES}")
+                store = cls(db)
+                store.put_meta("schema", str(SCHEMA))
         return store
 
     @classmethod
     def open(cls, path: Path, *, writable: bool = False) -> "IndexStore | None":
-        """The index at `path`; None where there is none, or one of another schema, or a damaged one."""
+        """The index at `path`; None where there is none, or one of another schema.
+
+        Raises:
+            DamagedIndexError: the file is no index.
+            StoreError: it cannot be read now: another process locks it, or the disk fails.
+        """
         if not path.is_file():
             return None
-        mode = "rw" if writable else "ro"
-        try:
-            db = sqlite3.connect(
-                f"file:{_quoted(path)}?mode={mode}", uri=True, isolation_level=None, check_same_thread=False
-            )
-            db.executescript(f"PRAGMA busy_timeout = {_BUSY_MS};{_FAST if writable else _MAPPED}")
-            store = cls(db)
-            if store.meta("schema") == str(SCHEMA):
-                return store
+        place = f"{path.absolute().as_uri()}?mode={'rw' if writable else 'ro'}"
+        with telling_faults(path):
+            db = sqlite3.connect(place, uri=True, isolation_level=None, check_same_thread=False)
+            with _closed_at_a_fault(db):
+                db.executescript(f"PRAGMA busy_timeout = {_BUSY_MS};{_FAST if writable else _MAPPED}")
+                store = cls(db)
+                if store.meta("schema") == str(SCHEMA):
+                    return store
             db.close()
-        except sqlite3.DatabaseError:
-            return None
         return None
 
-    def check(self) -> None:
-        """Look through the file, in some tenths of a second.
+    def check(self, *, writable: bool = True) -> None:
+        """Look through the file, in some tenths of a second; through its full text only where it is writable.
 
         Raises:
             DamagedIndexError: something in it cannot be read.
@@ -149,7 +152,8 @@ class IndexStore:
         with telling_faults():
             if (said := str(self._db.execute("PRAGMA quick_check(1)").fetchone()[0])) != "ok":
                 raise sqlite3.DatabaseError(said)
-            self._db.execute("INSERT INTO fulltext(fulltext) VALUES ('integrity-check')")
+            if writable:
+                self._db.execute("INSERT INTO fulltext(fulltext) VALUES ('integrity-check')")
 
     def close(self) -> None:
         """Close the file; nothing may be asked afterwards."""
@@ -187,9 +191,23 @@ class IndexStore:
             last = int(self._db.execute("SELECT coalesce(max(id), 0) FROM chunks").fetchone()[0])
             rows = list(enumerate(chunks, last + 1))
             self._db.executemany(
-                _TO_CHUNKS, ((number, file, *_row(chunk), _is_deprecated(chunk)) for number, chunk in rows)
+                _TO_CHUNKS, ((number, file, *stored_fields(chunk)) for number, chunk in rows)
             )
             self._make_searchable(rows)
+
+    def leave_out(self, place: str, sha256: str, reason: str) -> None:
+        """Store that a file of this content breaks its reader, and what is to be said of that; no chunks."""
+        with telling_faults():
+            self.put_file(place, sha256, ())
+            self.put_meta(f"{_LEFT_OUT}{place}", reason)
+
+    def left_out(self) -> dict[str, str]:
+        """Place to reason of the files that break their reader."""
+        rows = self._db.execute(
+            "SELECT substr(key, ?), value FROM meta WHERE substr(key, 1, ?) = ? ORDER BY key",
+            (len(_LEFT_OUT) + 1, len(_LEFT_OUT), _LEFT_OUT),
+        )
+        return {str(place): str(reason) for place, reason in rows}
 
     @contextmanager
     def together(self) -> Generator[None]:
@@ -237,6 +255,7 @@ class IndexStore:
             self._db.execute(f"DELETE FROM {table} WHERE {key} IN ({gone})", found)
         self._db.execute("DELETE FROM chunks WHERE file = ?", found)
         self._db.execute("DELETE FROM files WHERE id = ?", found)
+        self._db.execute("DELETE FROM meta WHERE key = ?", (f"{_LEFT_OUT}{place}",))
 
     def finish(self) -> None:
         """Make searching fast. Called once, after the last file.
@@ -399,55 +418,11 @@ class IndexStore:
             self._db.backup(other)
 
 
-def searchable(chunk: Chunk) -> tuple[str, ...]:
-    """What the full-text table holds: names, their parts, first sentence, ways to ask, text, surroundings."""
-    names = (chunk.symbol, *chunk.aliases)
-    title = index_words(chunk.symbol) if chunk.kind in ("note", "section", "group", "diagnostic") else ""
-    return (
-        " ".join(name.lower() for name in names),
-        f"{name_words(names)} {title}".strip(),
-        index_words(f"{chunk.brief} {chunk.keywords} {chunk.parent}"),
-        "\n".join(map(index_words, chunk.asked)),
-        index_words(f"{chunk.signature}\n{chunk.text}"),
-        index_words(f"{chunk.library} {chunk.source} {' '.join(chunk.architectures)}"),
-    )
-
-
-def _row(chunk: Chunk) -> tuple[object, ...]:
-    return (
-        chunk.chunk_id,
-        chunk.symbol,
-        chunk.kind,
-        chunk.library,
-        chunk.version,
-        chunk.signature,
-        chunk.brief,
-        chunk.text,
-        chunk.path,
-        chunk.line,
-        chunk.parent,
-        chunk.source,
-        _listed(chunk.aliases),
-        _listed(chunk.architectures),
-        chunk.keywords,
-        _listed(chunk.asked),
-    )
-
-
-def _listed(values: Sequence[str]) -> str:
-    return json.dumps(values) if values else "[]"
-
-
 def _unlisted(text: str) -> tuple[str, ...]:
     try:
         return () if text == "[]" else tuple(json.loads(text))
     except ValueError as error:
         raise sqlite3.DatabaseError(f"{text[:40]!r} is no list") from error
-
-
-def _is_deprecated(chunk: Chunk) -> bool:
-    said = f"{chunk.brief} {chunk.text[:300]} {chunk.signature}".lower()
-    return "deprecated" in said and _DEPRECATED.search(said) is not None
 
 
 def _outline(row: Sequence[Any]) -> Outline:
@@ -492,7 +467,10 @@ def _chunk(fields: Sequence[Any]) -> Chunk:
     )
 
 
-def _quoted(path: Path) -> str:
-    from urllib.parse import quote
-
-    return quote(str(path.absolute()))
+@contextmanager
+def _closed_at_a_fault(db: sqlite3.Connection) -> Generator[None]:
+    try:
+        yield
+    except BaseException:  # handed on: nobody else knows this connection
+        db.close()
+        raise

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from stitch_rag.build import IndexStatus
 
 _MEASURES = ("recall@1", "recall@5", "MRR")
+_MOST_PAGES = 20
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -223,10 +224,12 @@ def clear(cache_dir: str | None, as_json: bool) -> int:
 
 
 def _state(found: "IndexStatus") -> tuple[str, ...]:
-    """Whether the index is there, up to date, and has vectors."""
+    """Whether the index is there, can be read, is up to date, and has vectors; what was added to it."""
     half = ("a build was cut short; `stitch-mcp index build` goes on with it",) if found.half_built else ()
+    if found.fault:
+        return (*half, found.fault, *_pages(found))
     if not found.exists:
-        return (*half, "there is no index; `stitch-mcp index build` makes one")
+        return (*half, "there is no index; `stitch-mcp index build` makes one", *_pages(found))
     stale = (
         f"{found.changed_files} files changed since {found.built_at}; `stitch-mcp index build` reads them",
         *found.changed,
@@ -237,7 +240,14 @@ def _state(found: "IndexStatus") -> tuple[str, ...]:
         *half,
         *(fresh if found.fresh else stale),
         vectors if found.vectors else "no vectors; `stitch-mcp index build --vectors` makes them",
+        *_pages(found),
     )
+
+
+def _pages(found: "IndexStatus") -> tuple[str, ...]:
+    shown = tuple(f"added page: {page}" for page in found.pages[:_MOST_PAGES])
+    left = len(found.pages) - len(shown)
+    return (*shown, f"... and {left} more pages") if left else shown
 
 
 def _sections(found: SearchResult, cache_dir: str | None, *, filtered: bool) -> list[Section]:

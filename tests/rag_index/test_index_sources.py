@@ -6,6 +6,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from stitch_rag.chunks import Chunk
 from stitch_rag.diagnostics import message_chunks
 from stitch_rag.docstrings import Target, docstring_chunks, read_docstrings
@@ -14,6 +16,7 @@ from stitch_rag.inputs import docstring_input, error_input
 from stitch_rag.language import language_chunks
 from stitch_rag.runtime_errors import find_runtime, read_errors
 from stitch_rag.sources import Root, find_roots
+from stitch_tools.errors import EnvironmentMissingError
 
 TARGET = Target(sys.executable, "9.9")
 LINE = json.dumps(
@@ -33,9 +36,10 @@ def test_a_docstring_becomes_an_entry_with_its_signature() -> None:
     assert (chunk.version, chunk.aliases) == ("9.9", ("stack_boxes",))
 
 
-def test_an_interpreter_without_the_modules_or_that_is_none_gives_nothing(tmp_path: Path) -> None:
+def test_an_interpreter_without_torch_has_no_docstrings_and_one_that_is_none_says_so(tmp_path: Path) -> None:
     assert docstring_input(Target(sys.executable, None)) is None
-    assert read_docstrings(Target(str(tmp_path / "python"), "2.13")) == []
+    with pytest.raises(EnvironmentMissingError, match="tells no docstrings: No such file"):
+        read_docstrings(Target(str(tmp_path / "python"), "2.13"))
 
 
 def test_the_runtime_s_messages_are_read_where_it_is_installed(tmp_path: Path) -> None:
