@@ -39,6 +39,14 @@ def add(config: Config, origin: str, progress: "Progress") -> "tuple[list[str], 
     return [page.origin for page in pages], build(config, anew=False, progress=progress)
 
 
+def remove(config: Config, origin: str, progress: "Progress") -> "tuple[list[str], BuildReport]":
+    """Where the removed pages came from, and the build without them; errors as in `remove_pages`."""
+    from stitch_rag.pages import remove_pages
+
+    gone = remove_pages(IndexPlace(config.cache_dir), origin)
+    return gone, build(config, anew=False, progress=progress)
+
+
 def evaluate_search(config: Config, questions: Path) -> "Evaluation":
     """How well this user's index answers a file of questions, with vectors where there are any.
 

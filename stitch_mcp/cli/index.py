@@ -1,4 +1,4 @@
-"""`stitch-mcp index build`, `add`, `status`, `search`, `show`, `eval` and `clear`."""
+"""`stitch-mcp index build`, `add`, `remove`, `status`, `search`, `show`, `eval` and `clear`."""
 
 import shlex
 from collections.abc import Callable
@@ -88,6 +88,27 @@ def add(origin: str, cache_dir: str | None, python: str | None, workspace: str |
     config = settings(cache_dir=cache_dir, python=python, workspace=workspace)
     pages, done = documentation.add(config, origin, output.progress)
     section = Section(notes=tuple(f"added {page}" for page in pages))
+    return output.finish({"pages": pages, "chunks": done.chunks, "fingerprint": done.fingerprint}, [section])
+
+
+@command.command("remove")
+@click.argument("origin")
+@python_option
+@cache_option
+@json_option
+def remove(
+    origin: str, cache_dir: str | None, python: str | None, workspace: str | None, as_json: bool
+) -> int:
+    """Remove pages that `index add` took in.
+
+    ORIGIN is what was added, as `index status` shows it, or a folder above; files need not be there any more.
+    """
+    from stitch_mcp import documentation
+
+    output = Output("index remove", as_json=as_json)
+    config = settings(cache_dir=cache_dir, python=python, workspace=workspace)
+    pages, done = documentation.remove(config, origin, output.progress)
+    section = Section(notes=tuple(f"removed {page}" for page in pages))
     return output.finish({"pages": pages, "chunks": done.chunks, "fingerprint": done.fingerprint}, [section])
 
 
