@@ -1,5 +1,9 @@
 """Headers are read into declarations with their comments, whatever the headers look like."""
 
+import itertools
+import signal
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,6 +22,22 @@ PLACE = Place("shelf", "1.0", "shelf.h", "here")
 
 def chunks_of(text: str) -> dict[str, Chunk]:
     return {chunk.symbol: chunk for chunk in header_chunks(declarations(text), PLACE)}
+
+
+@contextmanager
+def within(seconds: float) -> Generator[None]:
+    """Fails what takes longer, instead of waiting for it."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError(f"still busy after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture
@@ -224,3 +244,19 @@ def test_an_enumerator_counts_whatever_its_enum_or_itself_is_called() -> None:
     text = "enum __shelf_kind_t { __SHELF_E4M3, /**< Small. */ SHELF_STATUS_DEPRECATED = 3 };"
     chunks = header_chunks(declarations(text), Place("device", "1", "x.h", "x"))
     assert {"__SHELF_E4M3", "SHELF_STATUS_DEPRECATED"} <= {chunk.symbol for chunk in chunks}
+
+
+def test_macros_that_name_each_other_end_no_build() -> None:
+    text = "#define boxA boxB\n#define boxB boxC\n#define boxC boxB\n/** A lid. */\nint lid(void);\n"
+    text += "#define coverA coverB\n#define coverB lid\n"
+    with within(20.0):
+        found = chunks_of(text)
+    assert set(found) == {"boxA", "boxB", "boxC", "lid"}
+    assert set(found["lid"].aliases) == {"coverA", "coverB"}
+
+
+def test_a_long_chain_of_macros_takes_no_time() -> None:
+    names = [f"box{number}" for number in range(20_000)]
+    text = "\n".join(f"#define {name} {other}" for name, other in itertools.pairwise(names))
+    with within(20.0):
+        assert len(chunks_of(f"{text}\n/** A box. */\nint box19999(void);\n")["box19999"].aliases) == 19_999

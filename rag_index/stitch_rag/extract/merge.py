@@ -133,9 +133,7 @@ def _without_second_names(chunks: Sequence[Chunk]) -> list[Chunk]:
         name for chunk in chunks if chunk.symbol not in second for name in (chunk.symbol, *chunk.aliases)
     }
     aliases: dict[str, list[str]] = {}
-    for name, other in second.items():
-        while other in second and other != name:
-            other = second[other]  # a macro that names a macro
+    for name, other in _last_names(second).items():
         if other in first:
             aliases.setdefault(other, []).append(name)
     gone = {name for names in aliases.values() for name in names}
@@ -144,6 +142,19 @@ def _without_second_names(chunks: Sequence[Chunk]) -> list[Chunk]:
         for chunk in chunks
         if chunk.symbol not in gone
     ]
+
+
+def _last_names(second: Mapping[str, str]) -> dict[str, str]:
+    """What each macro names in the end, where macros name macros; "" of those that name each other."""
+    last: dict[str, str] = {}
+    for name in second:
+        path: dict[str, None] = {}
+        other = name
+        while other in second and other not in last and other not in path:
+            path[other] = None
+            other = second[other]
+        last.update(dict.fromkeys(path, last.get(other, "" if other in path else other)))
+    return {name: last[name] for name in second}
 
 
 def _of(chunk: Chunk, aliases: Mapping[str, Sequence[str]]) -> list[str]:
