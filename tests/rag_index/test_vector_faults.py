@@ -5,6 +5,7 @@ and keep their rows in one file that can be damaged.
 """
 
 import os
+import resource
 import signal
 import sys
 import time
@@ -337,3 +338,23 @@ def test_what_is_missing_for_a_model_is_named(
     assert f"the model in {desk.model} cannot be read" in why_no_model()
     monkeypatch.setattr(sys, "path", [str(tmp_path / "nothing")])
     assert "chromadb is not installed" in why_no_model()
+
+
+def test_a_child_is_asked_by_a_process_with_more_than_a_thousand_files_open(desk: Desk) -> None:
+    desk.build()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 1200:
+        pytest.skip(f"no more than {hard} files may be open")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1200), hard))
+    opened: list[int] = []
+    try:
+        while not opened or opened[-1] < 1030:
+            opened.append(os.open(os.devnull, os.O_RDONLY))
+        child = VectorChild(installed(), desk.place.vectors)
+        assert child.ready(wait_s=START_S)
+        assert child.query(QUESTION, 3)
+        child.close()
+    finally:
+        for handle in opened:
+            os.close(handle)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -158,10 +158,12 @@ class VectorChild:
         pipe = self._process.stdout
         if pipe is None:
             return None
+        poll = select.poll()  # select() takes no descriptor above 1023, and a server may have more open
+        poll.register(pipe, select.POLLIN)
         deadline = time.monotonic() + limit_s
         while b"\n" not in self._rest:
             left = max(0.0, deadline - time.monotonic())
-            if not select.select([pipe], [], [], left)[0]:
+            if not poll.poll(left * 1e3):
                 return None
             data = os.read(pipe.fileno(), 1 << 20)
             if not data:
