@@ -21,9 +21,11 @@ def signature_of(name: str, value: object) -> str:
         return ""
 
 
-def entries(module_name: str) -> Iterator[tuple[str, str, str, str]]:
-    """(name, kind, signature, docstring) of the public members of a module that have a docstring."""
+def entries(module_name: str) -> Iterator[tuple[str, str, str, str, str]]:
+    """(name, kind, signature, docstring, version) of a module's public members that have a docstring."""
     module = importlib.import_module(module_name)
+    package = sys.modules[module_name.split(".")[0]]
+    version = str(getattr(package, "__version__", None) or "")
     for attribute in sorted(getattr(module, "__all__", None) or dir(module)):
         if attribute.startswith("_"):
             continue
@@ -35,7 +37,7 @@ def entries(module_name: str) -> Iterator[tuple[str, str, str, str]]:
         if text and text != inspect.getdoc(type(value)):
             kind = "class" if inspect.isclass(value) else "function"
             name = f"{module_name}.{attribute}"
-            yield name, kind, signature_of(name, value), text[:LONGEST]
+            yield name, kind, signature_of(name, value), text[:LONGEST], version
 
 
 def main() -> None:

@@ -8,9 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import as_file
 from importlib.resources import files as package_files
+from typing import cast
 
 from stitch_rag.chunks import Chunk
 from stitch_rag.extract.comments import first_sentence
+from stitch_rag.tokens import storable
 from stitch_tools.errors import EnvironmentMissingError
 
 MODULES = (
@@ -34,6 +36,8 @@ MODULES = (
     "triton.language",
 )
 _TIME_LIMIT_S = 180.0
+_FIELDS = 5
+"""That the reader prints of each member."""
 _ROLE = re.compile(r":\w+:`~?([^`<]+?)\s*(?:<[^`]*>)?`")
 _SIGNATURE_LINE = re.compile(r"\A[\w.]+\([^\n]*\)(?:\s*->[^\n]*)?\n+")
 
@@ -87,26 +91,34 @@ def docstring_chunks(lines: Sequence[str], target: Target) -> Iterator[Chunk]:
     """The chunks of what the reader printed; the first mention of a name counts."""
     seen: set[str] = set()
     for line in lines:
-        try:
-            name, _, signature, text = json.loads(line)
-        except ValueError:
-            continue  # something that a module printed when it was imported
-        if name in seen:
+        fields = _fields(line)
+        if fields is None or fields[0] in seen:
             continue
+        name, _, signature, text, version = fields
         seen.add(name)
-        library = str(name).split(".")[0]
+        library = name.split(".")[0]
         shown = re.match(_SIGNATURE_LINE, text)
         body = _ROLE.sub(r"\1", _SIGNATURE_LINE.sub("", text)).replace("``", "`")
         yield Chunk(
             symbol=name,
             kind="docstring",
             library=library,
-            version=target.torch_version if library == "torch" else None,
+            version=(target.torch_version if library == "torch" else None) or version or None,
             signature=signature or (shown[0].strip() if shown else ""),
             brief=first_sentence(" ".join(body.split("\n\n")[0].split())),
             text=body,
             path=name,
             source="docstring",
-            parent=str(name).rpartition(".")[0],
-            aliases=(str(name).rpartition(".")[2],),
+            parent=name.rpartition(".")[0],
+            aliases=(name.rpartition(".")[2],),
         )
+
+
+def _fields(line: str) -> list[str] | None:
+    """What the reader printed of one member; None for what a module printed when it was imported."""
+    try:
+        row: object = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    fields = cast("list[object]", row) if isinstance(row, list) else []
+    return [storable(str(value)) for value in fields] if len(fields) == _FIELDS else None

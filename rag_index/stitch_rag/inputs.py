@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from importlib.resources import files as package_files
+from pathlib import Path
 
 from stitch_rag.chunks import Chunk
 from stitch_rag.diagnostics import message_chunks, messages_text
@@ -73,7 +74,7 @@ def docstring_input(target: Target) -> Input | None:
     if target.torch_version is None:
         return None
     key = sha256_hex(repr((code_hash(), target)).encode("utf-8"))
-    return Input(f"docstrings:{target.python}", key, lambda: explained(read_docstrings(target)))
+    return Input(f"docstrings:{_spelled(target.python)}", key, lambda: explained(read_docstrings(target)))
 
 
 def error_input(roots: Iterable[Root], version: str | None) -> Input | None:
@@ -84,7 +85,9 @@ def error_input(roots: Iterable[Root], version: str | None) -> Input | None:
     stat = library.stat()
     key = repr((code_hash(), str(library), stat.st_size, stat.st_mtime_ns, version))
     return Input(
-        f"errors:{library}", sha256_hex(key.encode("utf-8")), lambda: explained(read_errors(library, version))
+        f"errors:{_spelled(library)}",
+        sha256_hex(key.encode("utf-8")),
+        lambda: explained(read_errors(library, version)),
     )
 
 
@@ -142,9 +145,15 @@ def _header_input(header: Header, text: str, renamed: dict[str, str]) -> Input:
         (code_hash(), header.relative, header.library, header.version, header.source, sorted(renamed.items()))
     )
     sha256 = sha256_hex(key.encode("utf-8") + text.encode("utf-8", errors="replace"))
+    path = _spelled(header.path)
 
     def read() -> list[Chunk]:
-        place = Place(header.library, header.version, str(header.path), header.source)
+        place = Place(header.library, header.version, path, header.source)
         return explained(header_chunks(declarations(text), place, renamed))
 
-    return Input(f"header:{header.path}", sha256, read)
+    return Input(f"header:{path}", sha256, read)
+
+
+def _spelled(path: Path | str) -> str:
+    """The path as text that can be stored; a byte that is no UTF-8 is spelled out."""
+    return str(path).encode("utf-8", errors="backslashreplace").decode("utf-8")

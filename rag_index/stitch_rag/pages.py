@@ -18,6 +18,7 @@ from stitch_rag.extract.comments import first_sentence
 from stitch_rag.fetch import fetched, is_address, shown
 from stitch_rag.place import IndexPlace
 from stitch_rag.sections import Section, html_sections, markdown_sections
+from stitch_rag.tokens import storable
 from stitch_tools.errors import UsageError
 from stitch_tools.models import Fact
 from stitch_tools.models.base import sha256_hex
@@ -150,14 +151,14 @@ def _is_of(page: Page, name: str, origin: str) -> bool:
     if not origin.strip() or is_address(page.origin):
         return False
     # Only the spelling counts: neither needs to be there.
-    own, asked = (os.path.normpath(path) for path in (page.origin, _text_of(str(Path(origin).absolute()))))
+    own, asked = (os.path.normpath(path) for path in (page.origin, storable(str(Path(origin).absolute()))))
     return own == asked or own.startswith(f"{asked.rstrip(os.sep)}{os.sep}")
 
 
 def _named(origin: str) -> str:
     """The path, or the address without its secrets."""
     try:
-        return _text_of(shown(origin) if is_address(origin) else origin)
+        return storable(shown(origin) if is_address(origin) else origin)
     except ValueError:  # half an IPv6 address
         return "this address"
 
@@ -244,7 +245,7 @@ def _page(origin: str, data: bytes, kind: PageFormat, charset: str | None = None
     if data.startswith(_BINARY):
         raise UsageError(f"{origin} is no text", hint="save it as HTML, Markdown or text")
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    page = Page(origin=_text_of(origin), format=kind, added_at=now, content=_decoded(data, kind, charset))
+    page = Page(origin=storable(origin), format=kind, added_at=now, content=_decoded(data, kind, charset))
     # Each build reads what is stored: a page that none can read, or that says nothing, must not get there.
     if not page_chunks(page):
         raise UsageError(
@@ -262,12 +263,7 @@ def _decoded(data: bytes, kind: PageFormat, charset: str | None) -> str:
         text = data.decode(name)
     except (UnicodeError, LookupError):  # some codecs that a page may name fail in ways of their own
         text = data.decode("utf-8", errors="replace")
-    return _text_of(text.replace("\0", ""))
-
-
-def _text_of(text: str) -> str:
-    """The text without lone surrogates, which nothing can store."""
-    return text.encode("utf-8", errors="replace").decode("utf-8")
+    return storable(text.replace("\0", ""))
 
 
 def _sections(page: Page) -> tuple[str, list[Section]]:

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 from stitch_rag.ranking import load_synonyms, load_weights
-from stitch_rag.tokens import identifiers, index_words, is_plain, stem
+from stitch_rag.tokens import identifiers, index_words, is_plain, stem, storable
 
 LONGEST_QUESTION = 2000
 """Characters that are read."""
@@ -69,7 +69,7 @@ class Question:
 
 def read_question(text: str) -> Question:
     """The question in `text`; any text will do, an empty one asks for nothing."""
-    text = " ".join(text[:LONGEST_QUESTION].split())
+    text = " ".join(storable(text[:LONGEST_QUESTION]).split())
     synonyms = load_synonyms()
     every = identifiers(_ABBREVIATION.sub(" ", text))
     shouted = text.isupper()

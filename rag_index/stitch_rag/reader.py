@@ -1,5 +1,7 @@
 """Searches the newest index: one that a build swapped in is noticed, and without any the notes answer."""
 
+import math
+import os
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,6 +19,7 @@ from stitch_tools.errors import StoreError
 HOW_TO_BUILD = "only our notes were searched: `stitch-mcp index build` adds the CUDA headers of this machine"
 DAMAGED = "only our notes were searched: the index cannot be read, `stitch-mcp index build` makes it anew"
 UNREADABLE = "only our notes were searched: the index cannot be read now, a later search tries it again"
+STALE = "files of these hits changed or went after the index was built: `stitch-mcp index build` reads anew"
 _RETRY_S = 5.0
 """After a fault that may pass: a file that another process locks costs each try two seconds."""
 T = TypeVar("T")
@@ -49,7 +52,7 @@ class Reader:
         self._place = IndexPlace(cache_dir)
         self._meaning = Meaning(self._place, wait_for_vectors_s) if meaning else None
         self._store: IndexStore | None = None
-        self._stamp: tuple[int, int] | None = None
+        self._stamp: tuple[int, int, int] | None = None
         self._retry_s = retry_s
         self._again_at: float | None = None
         """When the index is tried again; None: when it is another one."""
@@ -78,6 +81,7 @@ class Reader:
 
         found = self._newest(ask)
         told = (meaning.absent,) if meaning and meaning.absent and found.mode == "lexical" else ()
+        told += (STALE,) if self._is_stale(found.hits) else ()
         took_ms = round((time.perf_counter() - started) * 1e3, 2)
         return found.model_copy(update={"duration_ms": took_ms, "notices": (*found.notices, *told)})
 
@@ -155,12 +159,22 @@ class Reader:
             self._notes = _notes_alone()
         return self._notes
 
-    def _stamp_of_file(self) -> tuple[int, int] | None:
+    def _is_stale(self, hits: Sequence[Hit]) -> bool:
+        """Whether a file that a hit was read from is gone, or newer than the index."""
+        if self._notices or self._stamp is None:
+            return False
+        # Pages were stored whole: what becomes of their files is no matter. Some paths had to be spelled out.
+        paths = {hit.path for hit in hits if hit.path.startswith(os.sep) and hit.kind != "section"}
+        paths = {path for path in paths if "\\ud" not in path}
+        return any(_changed_at(path) > self._stamp[2] for path in paths)
+
+    def _stamp_of_file(self) -> tuple[int, int, int] | None:
         try:
             found = self._place.index.stat()
         except OSError:
             return None
-        return found.st_ino, found.st_ctime_ns  # which also tells that permissions were mended
+        # The second also tells that permissions were mended.
+        return found.st_ino, found.st_ctime_ns, found.st_mtime_ns
 
 
 def _notes_alone() -> IndexStore:
@@ -172,3 +186,11 @@ def _notes_alone() -> IndexStore:
         store.put_file(row.place, row.sha256, row.read())
     store.finish()
     return store
+
+
+def _changed_at(path: str) -> float:
+    """When a file changed, in nanoseconds; of one that is gone, just now."""
+    try:
+        return Path(path).stat().st_mtime_ns
+    except OSError:
+        return math.inf

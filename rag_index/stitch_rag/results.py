@@ -25,6 +25,7 @@ class Hit(Fact):
     line: int | None
     source: str
     version: str | None
+    """Of the library; what ships with this package has its version, a page of the user none."""
     aliases: tuple[str, ...]
     """Other names, the first 20: what a macro renamed, members of a numbered family, a note's file."""
     parent: str

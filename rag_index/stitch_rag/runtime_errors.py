@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from stitch_rag.chunks import Chunk
+from stitch_rag.tokens import storable
 from stitch_tools.errors import EnvironmentMissingError
 
 _TIME_LIMIT_S = 30.0
@@ -65,7 +66,7 @@ def read_errors(library: Path, version: str | None) -> list[Chunk]:
                 signature=f"{symbol} = {code}",
                 brief=message,
                 text=f"The runtime's message for error {code}: {message}",
-                path=str(library),
+                path=storable(str(library)),
                 parent="cudaError_t",
                 source="CUDA runtime library",
             )

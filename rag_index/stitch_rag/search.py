@@ -14,7 +14,9 @@ from stitch_rag.ranking import Weights, load_weights
 from stitch_rag.results import Confidence, Hit, SearchMode, SearchResult
 from stitch_rag.shorten import shorten
 from stitch_rag.store import IndexStore, Outline, Row
+from stitch_rag.tokens import storable
 from stitch_rag.twins import twin_key
+from stitch_tools import __version__
 from stitch_tools.errors import UsageError
 
 MOST_HITS = 100
@@ -29,6 +31,10 @@ _ALWAYS = 2
 _MOST_SIGNATURES = 12
 _ALL_SIGNATURES = 100
 _MORE_OVERLOADS = re.compile(r"\.\.\. and (\d+) more overloads")
+_OURS = ("notes", "compiler", "language")
+"""Libraries of what ships with this package; their modules are not imported for a search."""
+_OUR_VERSION = f"stitch-mcp {__version__}"
+_LONGEST_VERSION = 40
 _MOST_JOINED = 8
 """Entries of one id that are shown together."""
 _ARCHITECTURE = re.compile(r"(?:sm_?|compute_?)?(\d{2,3}|\d{1,2}\.\d)([af]?)", re.IGNORECASE)
@@ -194,6 +200,7 @@ def entry(store: IndexStore, chunk_id: str) -> Hit:
     Raises:
         UsageError: there is no such entry; the hint names the nearest.
     """
+    chunk_id = storable(chunk_id)
     rows = store.by_id(chunk_id) or [
         row for number in store.by_name(chunk_id)[:1] for row in _rows(store, number)
     ]
@@ -249,13 +256,17 @@ def _checked(count: int, max_tokens: int, filters: Filters) -> Filters:
         raise UsageError(f"{count} hits cannot be given", hint=f"ask for 1 to {MOST_HITS}")
     if max_tokens < 1:
         raise UsageError(f"max_tokens is {max_tokens}", hint="give at least 1, or leave it out")
-    kinds = tuple(kind.strip().lower() for kind in filters.kinds)
+    kinds = tuple(storable(kind).strip().lower() for kind in filters.kinds)
     for kind in kinds:
         if kind not in KINDS:
-            raise UsageError(f"there is no kind {kind!r}", hint=f"kinds: {', '.join(KINDS)}")
-    libraries = tuple(library.strip().lower() for library in filters.libraries)
+            raise UsageError(f"there is no kind {kind[:40]!r}", hint=f"kinds: {', '.join(KINDS)}")
+    libraries = tuple(storable(library).strip().lower() for library in filters.libraries)
     return replace(
-        filters, kinds=kinds, libraries=libraries, architecture=_architecture(filters.architecture.strip())
+        filters,
+        kinds=kinds,
+        libraries=libraries,
+        architecture=_architecture(filters.architecture.strip()),
+        version=storable(filters.version).strip()[:_LONGEST_VERSION],
     )
 
 
@@ -265,7 +276,9 @@ def _architecture(asked: str) -> str:
         return ""
     match = _ARCHITECTURE.fullmatch(asked)
     if match is None:
-        raise UsageError(f"{asked!r} is no GPU architecture", hint="give one like sm_80, sm_90 or sm_100a")
+        raise UsageError(
+            f"{asked[:40]!r} is no GPU architecture", hint="give one like sm_80, sm_90 or sm_100a"
+        )
     return f"sm_{match[1].replace('.', '')}{match[2].lower()}"
 
 
@@ -331,7 +344,7 @@ def _hit(chunk: Chunk, others: Sequence[str | None], score: float, twin: str = "
         path=chunk.path,
         line=chunk.line,
         source=chunk.source,
-        version=chunk.version,
+        version=chunk.version or (_OUR_VERSION if chunk.library in _OURS else None),
         aliases=chunk.aliases[:20],
         parent=chunk.parent,
         architectures=chunk.architectures,

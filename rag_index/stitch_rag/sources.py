@@ -65,6 +65,7 @@ _VERSION_MACROS = {
     "cufft": ("cufft.h", "CUFFT_VER"),
     "curand": ("curand.h", "CURAND_VER"),
     "cusparse": ("cusparse.h", "CUSPARSE_VER"),
+    "cusolver": ("cusolver_common.h", "CUSOLVER_VER"),
     "cutlass": ("cutlass/version.h", "CUTLASS"),
     "cub": ("cub/version.cuh", "CUB_VERSION"),
     "thrust": ("thrust/version.h", "THRUST_VERSION"),

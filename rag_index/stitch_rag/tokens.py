@@ -52,6 +52,11 @@ LONGEST_TEXT = 20_000
 """Characters of a chunk's text that are indexed."""
 
 
+def storable(text: str) -> str:
+    """The text without halves of characters, as which Python reads bytes that are no UTF-8."""
+    return text if text.isascii() else text.encode("utf-8", errors="replace").decode("utf-8")
+
+
 def identifiers(text: str) -> list[str]:
     """The identifiers in `text`, in order, with repetitions."""
     if "'" in text or "\u2019" in text:

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
-from stitch_mcp import __version__
 from stitch_mcp.config import Config
 
 if TYPE_CHECKING:
@@ -17,7 +16,6 @@ T = TypeVar("T")
 _MOST_QUERIES = 2
 _LINE_CHARS = 600
 _UNDECLARED = re.compile(r"is undefined|not declared")
-_OWN = ("notes", "compiler")
 
 
 class Docs:
@@ -47,8 +45,8 @@ class Docs:
 
 
 def version_of(hit: "Hit") -> str:
-    """The version of what a hit documents; our own notes have that of this package."""
-    return hit.version or (f"stitch-mcp {__version__}" if hit.source in _OWN else "unknown")
+    """The version of what a hit documents; a page that the user added has none."""
+    return hit.version or "unknown"
 
 
 def advice(config: Config, queries: Iterable[str]) -> tuple[str, ...]:

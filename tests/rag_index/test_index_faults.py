@@ -1,6 +1,8 @@
 """What fails for a while is tried again, what is broken is told once, and nothing is left behind."""
 
 import contextlib
+import json
+import os
 import sqlite3
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -14,10 +16,11 @@ from stitch_rag.docstrings import Target
 from stitch_rag.faults import DamagedIndexError
 from stitch_rag.pages import add_pages, remove_pages
 from stitch_rag.place import IndexPlace
-from stitch_rag.reader import DAMAGED, UNREADABLE, Reader
+from stitch_rag.reader import DAMAGED, STALE, UNREADABLE, Reader
+from stitch_rag.search import Filters
 from stitch_rag.sources import Root
 from stitch_rag.store import IndexStore
-from stitch_tools.errors import EnvironmentMissingError, StoreError
+from stitch_tools.errors import EnvironmentMissingError, StoreError, UsageError
 from stitch_tools.locks import FileLock
 
 
@@ -111,7 +114,7 @@ def test_docstrings_of_an_interpreter_that_failed_are_read_by_the_next_build(
     target = Target(str(python), "9.9")
     (said,) = build_index(place, roots=[toolkit], target=target).notices
     assert "ImportError: half a torch" in said
-    line = '["torch.stack", "function", "stack(a)", "Stacks a box."]'
+    line = '["torch.stack", "function", "stack(a)", "Stacks a box.", "9"]'
     python.write_text(f"#!/bin/sh\necho '{line}'\n", encoding="utf-8")
     done = build_index(place, roots=[toolkit], target=target)
     assert (done.read, done.notices) == (1, ())
@@ -252,3 +255,57 @@ def test_a_builder_that_waits_for_another_says_so(
     with FileLock(place.lock, purpose="another build"), pytest.raises(StoreError, match="another build"):
         build_index(place, roots=[toolkit], progress=said.append)
     assert "another build" in said[0]
+
+
+@pytest.mark.parametrize("change", ["newer", "gone"])
+def test_hits_of_a_file_that_changed_since_are_told_until_a_build(
+    change: str, index: Path, place: IndexPlace, toolkit: Root
+) -> None:
+    reader = Reader(index)
+    header = toolkit.folder / "cuda_runtime_api.h"
+    assert reader.search("shelfTakeBox").notices == ()
+    if change == "newer":
+        later = place.index.stat().st_mtime + 1
+        os.utime(header, (later, later))
+    else:
+        header.rename(toolkit.folder / "cuda_device_runtime_api.h")
+    assert reader.search("shelfTakeBox").notices == (STALE,)
+    assert reader.search("bank conflicts", filters=Filters(kinds=("note",))).notices == ()
+    later = place.index.stat().st_mtime - 1
+    os.utime(header if change == "newer" else toolkit.folder / "cuda_device_runtime_api.h", (later, later))
+    build_index(place, roots=[toolkit])
+    assert reader.search("shelfTakeBox").notices == ()
+    reader.close()
+
+
+def test_an_added_page_whose_file_is_gone_is_not_stale(place: IndexPlace, guide: Path) -> None:
+    build_index(place, roots=[])
+    guide.unlink()
+    reader = Reader(place.folder.parent)
+    found = reader.search("stacking heavy box")
+    assert (found.hits[0].path, found.notices) == (str(guide), ())
+    reader.close()
+
+
+def test_paths_and_questions_that_are_no_text_break_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/k\xe9"))
+    include, cache = odd / "include", odd / "cache"
+    include.mkdir(parents=True)
+    (include / "cuda_runtime_api.h").write_text("/** Frobs. */\nint cudaFrob(void *p);\n", encoding="utf-8")
+    place, roots = IndexPlace(cache), [Root(include, "CUDA toolkit")]
+    assert build_index(place, roots=roots).read == 4
+    assert index_status(place, roots=roots).fresh
+    reader = Reader(cache)
+    found = reader.search("cudaFrob \udce9")
+    assert (found.confidence, found.query, found.notices) == ("exact", "cudaFrob ?", ())
+    assert found.hits[0].path.endswith("\\udce9/include/cuda_runtime_api.h")
+    none = reader.search("cudaFrob", filters=Filters(libraries=("\udce9",), version="\udce9"))
+    assert (none.confidence, len(none.notices)) == ("none", 1)
+    with pytest.raises(UsageError, match="no entry"):
+        reader.entry("\udce9")
+    reader.close()
+    for command in (["search", "cudaFrob \udce9"], ["status"], ["show", "cudaFrob"]):
+        assert main(["index", *command, "--cache-dir", str(cache), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["ok"]

@@ -17,6 +17,7 @@ from stitch_rag.shorten import CHARACTERS_PER_TOKEN
 from stitch_rag.sources import Root
 from stitch_rag.store import IndexStore
 from stitch_rag.tokens import index_words, parts, stem
+from stitch_tools import __version__
 from stitch_tools.errors import UsageError
 
 
@@ -360,3 +361,11 @@ def test_index_words_are_lower_case_and_hold_no_quotes(text: str) -> None:
     words = index_words(text)
     assert words == words.lower()
     assert '"' not in words
+
+
+def test_what_ships_with_this_package_has_its_version(shared_reader: Reader) -> None:
+    for name, library in (("pinned-memory", "notes"), ("threadIdx", "language")):
+        hit = shared_reader.entry(name)
+        assert (hit.library, hit.version) == (library, f"stitch-mcp {__version__}")
+    (message, *_) = shared_reader.search("undefined reference", filters=Filters(kinds=("diagnostic",))).hits
+    assert (message.library, message.version) == ("compiler", f"stitch-mcp {__version__}")

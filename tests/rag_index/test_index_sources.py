@@ -20,7 +20,13 @@ from stitch_tools.errors import EnvironmentMissingError
 
 TARGET = Target(sys.executable, "9.9")
 LINE = json.dumps(
-    ["torch.stack_boxes", "function", "", "stack_boxes(a, b) -> Tensor\n\nStacks :class:`Box` a on b. Twice."]
+    [
+        "torch.stack_boxes",
+        "function",
+        "",
+        "stack_boxes(a, b) -> Tensor\n\nStacks :class:`Box` a on b. Twice.",
+        "9",
+    ]
 )
 
 
@@ -34,6 +40,15 @@ def test_a_docstring_becomes_an_entry_with_its_signature() -> None:
     assert chunk.signature == "stack_boxes(a, b) -> Tensor"
     assert chunk.brief == "Stacks Box a on b."
     assert (chunk.version, chunk.aliases) == ("9.9", ("stack_boxes",))
+
+
+def test_what_modules_print_when_they_are_imported_is_no_entry() -> None:
+    noise = ["17", '"abcde"', "null", "[1, 2]", '{"a": 1, "b": 2, "c": 3, "d": 4, "e": 5}', "[" * 50, ""]
+    triton = json.dumps(["triton.jit", "function", "jit(fn)", "Compiles \ud800 a kernel.", "3.9"])
+    lines = [*noise, LINE, triton]
+    found = {chunk.symbol: chunk for chunk in docstring_chunks(lines, TARGET)}
+    assert set(found) == {"torch.stack_boxes", "triton.jit"}
+    assert (found["triton.jit"].version, found["triton.jit"].text) == ("3.9", "Compiles ? a kernel.")
 
 
 def test_an_interpreter_without_torch_has_no_docstrings_and_one_that_is_none_says_so(tmp_path: Path) -> None:
