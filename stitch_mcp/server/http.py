@@ -8,6 +8,7 @@ import signal
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import FrameType
 from typing import TYPE_CHECKING, cast
 
 import uvicorn
@@ -103,12 +104,16 @@ def serve_http(room: Room, options: HttpOptions, listening: Callable[[str], None
         backlog=_BACKLOG,
     )
     # When all is closed uvicorn raises the signal that ended it once more: that is no failure.
-    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, _leave) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         _Server(config, lambda: listening(url_of(options.host, sockets))).run(sockets)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _leave(_number: int, _frame: FrameType | None) -> None:
+    """A signal that was obeyed already."""
 
 
 def _names(options: HttpOptions) -> Sequence[str]:
