@@ -170,6 +170,7 @@ class WatchedWorker:
                 "inputs": inputs.manifest,
                 "structure": inputs.structure,
                 "layout": expectation.layout,
+                "output_structure": expectation.structure,
                 "calls": calls,
                 "seconds": _BLOCK_S,
                 "pytorch_share": self._case.task.contract.pytorch_share,

@@ -1,6 +1,7 @@
 """Contestants in confined children: the program in a worker, each baseline in a server of its own."""
 
 import contextlib
+import json
 import secrets
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
@@ -430,6 +431,7 @@ def seat_ring(
         "inputs": [draw.manifest for draw in draws],
         "unseen": [draw.manifest for draw in unseen],
         "structure": draws[0].structure,
+        "output_structure": json.loads(place.facts.output_structure),
         "state": list(updated),
         "graphed": graphed,
         "in_place": in_place,

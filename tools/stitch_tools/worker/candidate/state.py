@@ -216,12 +216,10 @@ class CandidateState:
         outputs.copy_back()
         return planned
 
-    def run_python(
-        self, structure: Any, outputs: Outputs, generator_state: bytes, wanted: Any = None
-    ) -> bytes:
+    def run_python(self, structure: Any, outputs: Outputs, generator_state: bytes, wanted: Any) -> bytes:
         """Run one forward of a `ModelNew`; returns the generator state after it.
 
-        `wanted` is the structure that its outputs must have (None: any with the right tensors).
+        `wanted` is the structure that its outputs must have; keys of dicts may come in any order.
 
         Raises:
             ProgramError: failed, or its outputs are others (status `other_outputs`).
@@ -231,7 +229,7 @@ class CandidateState:
         self.python.set_buffers(list(zip(self.buffer_names, outputs.state_targets, strict=True)))
         self._spoil()
         flat, end = self.python.run(unflatten(structure, self.inputs), generator_state)
-        flat = arranged(flat, wanted) if wanted is not None else flat
+        flat = arranged(flat, wanted)
         _match(tuple((tuple(tensor.shape), tensor.dtype) for tensor in flat.tensors), outputs.outputs)
         if any(str(tensor.device).split(":")[0] != self.device.split(":")[0] for tensor in flat.tensors):
             raise ProgramError("other_outputs", "forward", f"an output is not on {self.device}")

@@ -7,6 +7,7 @@ import torch
 
 from stitch_tools.worker import memory
 from stitch_tools.worker.candidate.native import ProgramError
+from stitch_tools.worker.candidate.python_program import arranged
 from stitch_tools.worker.candidate.state import CandidateState
 from stitch_tools.worker.plain import copy_plainly
 from stitch_tools.worker.serving import Reply, Request
@@ -49,7 +50,7 @@ def timed_program(state: CandidateState, request: Request) -> Reply:
     if message["graphed"]:
         log = _serve_graphed(state, draws, rows, (go_fd, done_fd))
     elif state.native is None:
-        log = _serve_python(state, draws, unseen, rows, message["structure"], (go_fd, done_fd), in_place)
+        log = _serve_python(state, draws, unseen, rows, message, (go_fd, done_fd))
     else:
         log = _serve_native(state, draws, unseen, rows, message["state"], (go_fd, done_fd), in_place)
     return _ok(gos=log.gos, log=log.entries, loop=log.loop)
@@ -107,11 +108,10 @@ def _serve_python(
     draws: list[list[torch.Tensor]],
     unseen: list[list[torch.Tensor]],
     rows: list[list[torch.Tensor]],
-    structure: Any,
+    message: dict[str, Any],
     pipes: tuple[int, int],
-    in_place: bool,
 ) -> LoopLog:
-    program = state.python
+    program, structure, wanted = state.python, message["structure"], message["output_structure"]
     if program is None or program.module is None:
         raise ProgramError("error", "timed_program", "load and init come first")
     module = program.module
@@ -120,11 +120,14 @@ def _serve_python(
         return module(**arguments) if isinstance(arguments, dict) else module(*arguments)
 
     arguments = [unflatten(structure, draw) for draw in draws]
-    ring = PythonRing(call, arguments, len(rows), keep_outputs=True, in_place=in_place)
+    ring = PythonRing(call, arguments, len(rows), keep_outputs=True, in_place=bool(message["in_place"]))
 
     def collect(slot: int) -> None:
         value = ring.outputs[slot]
-        _copy_back(flatten_outputs(value).tensors if value is not None else (), rows[slot])
+        found = flatten_outputs(value) if value is not None else None
+        # Another tree than the reference's is left as it was, poison.
+        if found is not None and found.structure == wanted:
+            _copy_back(arranged(found, wanted).tensors, rows[slot])
 
     cuda = state.device.startswith("cuda")
     log = ring.serve(*pipes, cuda=cuda, collect=collect)

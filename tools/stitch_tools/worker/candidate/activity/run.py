@@ -254,7 +254,7 @@ def activity_run(state: CandidateState, request: Request) -> Reply:
     # A forward that writes to its inputs finds them as they came.
     state.take_inputs(inputs_fd, message["inputs"], shared=False, reuse=True)
     ends: list[bytes] = []
-    tracer.watch(lambda: ends.append(_compared_call(state, outputs, request.blob)))
+    tracer.watch(lambda: ends.append(_compared_call(state, outputs, request)))
     return Reply({"status": "ok", "step": "", "message": ""}, ends[0])
 
 
@@ -321,9 +321,9 @@ def _native_calls(state: CandidateState, loop: Callable[..., int] | None) -> Cal
     return call
 
 
-def _compared_call(state: CandidateState, outputs: Outputs, generator: bytes) -> bytes:
+def _compared_call(state: CandidateState, outputs: Outputs, request: Request) -> bytes:
     if state.native is None:
-        return state.run_python(state.structure, outputs, generator)
+        return state.run_python(state.structure, outputs, request.blob, request.message["output_structure"])
     state.run_native(outputs)
     return b""
 
