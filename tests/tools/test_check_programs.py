@@ -320,6 +320,8 @@ def get_init_inputs():
 REFUSALS = {
     "python": "raise NotImplementedError('16 rows only')",
     "segment": "raise Refusal()",
+    "assertion": "raise AssertionError('16 rows only')",
+    "shape": "x = x.view(16, 6)",
 }
 
 

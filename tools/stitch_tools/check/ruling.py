@@ -12,6 +12,10 @@ from stitch_tools.check.words import describe_draw, describe_reason, describe_re
 from stitch_tools.models import DrawResult
 from stitch_tools.worker.reference.kinds import ALTERED
 
+_REFUSALS = ("unsupported", "out_of_memory", "raised")
+"""How a program may answer another leading size. `raised`: an exception of a `ModelNew`, as an assertion or
+TORCH_CHECK on a shape ends with; a fault of the device, or of the process, is none of these."""
+
 
 @dataclass(frozen=True)
 class Ruling:
@@ -43,7 +47,7 @@ class Ruling:
 
     def _on_refusal(self, answer: Answer, draw: Draw) -> End | None:
         # A larger size may well not fit where the task's own just did.
-        if answer.status in ("unsupported", "out_of_memory") and draw.other_size:
+        if answer.status in _REFUSALS and draw.other_size:
             self.record.flags.append("specialized")
             self.record.skipped.append(
                 f"draw {draw.name}: the program refuses another leading size: {describe_reason(answer)}"

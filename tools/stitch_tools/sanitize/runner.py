@@ -44,11 +44,6 @@ class Execution:
         return None
 
     @property
-    def unsupported(self) -> bool:
-        """Whether the program refused the inputs' shape or type."""
-        return (self.refusal or "").startswith(("plan 2", "forward 2"))
-
-    @property
     def text(self) -> str:
         """Everything that a tool may have written to: its files, then standard error."""
         return "\n".join((*self.reports.values(), self.stderr))

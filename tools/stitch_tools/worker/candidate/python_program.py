@@ -17,6 +17,8 @@ from stitch_tools.worker.trees import Flat, TreeError, describe_structure, flatt
 
 ENTRY = "ModelNew"
 REFERENCE_ENTRY = "Model"
+_FAULTS: tuple[type[Exception], ...] = tuple(filter(None, (getattr(torch, "AcceleratorError", None),)))
+"""What a broken device is told by; older versions of torch raise plain RuntimeErrors."""
 
 
 class PythonProgram:
@@ -152,8 +154,10 @@ def _status(error: BaseException) -> str:
     if getattr(error, "status", None) == "unsupported" or isinstance(error, NotImplementedError):
         return "unsupported"
     text = str(error)
-    is_memory = isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)) or "allocate memory" in text
-    return "out_of_memory" if is_memory else "error"
+    if isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)) or "allocate memory" in text:
+        return "out_of_memory"
+    # What the device says (an access beyond its memory, say) is none of the program's own words.
+    return "error" if isinstance(error, _FAULTS) or "CUDA error" in text else "raised"
 
 
 def _short(error: BaseException) -> str:
