@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from stitch_rag.results import Hit
 
 CHARACTERS_PER_TOKEN = 4
-_OVERHEAD = 240
-"""Characters of a hit's fields that are always there, about."""
+_OVERHEAD = 130
+"""Characters of a hit in an answer beside its texts and names, about: what its fields are called, numbers."""
+_LISTED = 4
+"""... and of each name in a list."""
 _STEPS = (3000, 1200, 500, 200, 0)
 """Longest text of a hit, from one step to the next."""
 
@@ -40,7 +42,13 @@ def shorten(hits: Sequence[Hit], max_tokens: int) -> tuple[list[Hit], list[str]]
 
 
 def _size(rows: Sequence[Hit]) -> int:
-    return sum(_OVERHEAD + len(row.signature) + len(row.summary) + len(row.text) for row in rows)
+    return sum(_fixed(row) + len(row.signature) + len(row.summary) + len(row.text) for row in rows)
+
+
+def _fixed(hit: Hit) -> int:
+    """Characters of what is never shortened."""
+    told = (hit.id, hit.symbol, hit.path, hit.parent, hit.twin, hit.source)
+    return _OVERHEAD + sum(map(len, told)) + sum(len(name) + _LISTED for name in hit.aliases)
 
 
 def _cut(hit: Hit, longest: int) -> Hit:

@@ -369,3 +369,20 @@ def test_what_ships_with_this_package_has_its_version(shared_reader: Reader) -> 
         assert (hit.library, hit.version) == (library, f"stitch-mcp {__version__}")
     (message, *_) = shared_reader.search("undefined reference", filters=Filters(kinds=("diagnostic",))).hits
     assert (message.library, message.version) == ("compiler", f"stitch-mcp {__version__}")
+
+
+@pytest.mark.parametrize("tokens", [200, 600, 2000])
+def test_long_names_and_paths_count_for_the_size_bound(tokens: int) -> None:
+    store = IndexStore.create()
+    for number in range(20):
+        names = tuple(f"shelfBoxOfTheLongName{number}Spelled{other}" for other in range(15))
+        path = f"/opt/{'folder/' * 15}shelf{number}.h"
+        text = "Puts a box on the shelf. " * 20
+        chunk = Chunk(f"boxPut{number}", "function", "shelf", "1", "", "Puts.", text, path, 3, aliases=names)
+        store.put_file(path, "1", [chunk])
+    store.finish()
+    found = search(store, "put a box on the shelf", count=20, max_tokens=tokens)
+    store.close()
+    said = [part for hit in found.hits for part in (hit.id, hit.symbol, hit.path, hit.text, *hit.aliases)]
+    assert sum(map(len, said)) <= tokens * CHARACTERS_PER_TOKEN or len(found.hits) == 1
+    assert len(found.hits) == 20 or "did not fit" in found.notices[-1]
