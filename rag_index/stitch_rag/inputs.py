@@ -8,13 +8,14 @@ from importlib.resources import files as package_files
 from pathlib import Path
 
 from stitch_rag.chunks import Chunk
-from stitch_rag.diagnostics import message_chunks, messages_text
+from stitch_rag.diagnostics import messages_text
 from stitch_rag.docstrings import Target, read_docstrings
 from stitch_rag.extract.declarations import declarations
 from stitch_rag.extract.merge import Place, header_chunks
 from stitch_rag.glossary import explained, phrase_texts
-from stitch_rag.language import language_chunks, language_text
-from stitch_rag.notes import load_notes, note_chunks, packaged_notes
+from stitch_rag.language import language_text
+from stitch_rag.notes import packaged_notes
+from stitch_rag.own import OWN
 from stitch_rag.pages import page_chunks, read_page, stored_pages
 from stitch_rag.place import IndexPlace
 from stitch_rag.runtime_errors import find_runtime, read_errors
@@ -60,12 +61,11 @@ def header_inputs(headers: Iterable[Header]) -> list[Input]:
 
 def own_inputs() -> list[Input]:
     """What ships with this package: notes, what compilers' messages mean, names that no header explains."""
-    messages = sha256_hex(repr((code_hash(), messages_text())).encode("utf-8"))
-    language = sha256_hex(repr((code_hash(), language_text())).encode("utf-8"))
+    notes = sorted((page.name, page.read_text(encoding="utf-8")) for page in packaged_notes().iterdir())
+    content = {"notes": notes, "diagnostics": messages_text(), "language": language_text()}
     return [
-        note_input(),
-        Input("diagnostics", messages, lambda: list(message_chunks())),
-        Input("language", language, lambda: list(language_chunks())),
+        Input(place, sha256_hex(repr((code_hash(), content[place])).encode("utf-8")), read)
+        for place, read in OWN.items()
     ]
 
 
@@ -101,13 +101,6 @@ def page_inputs(place: IndexPlace) -> list[Input]:
         key = sha256_hex(f"{code_hash()}{text}".encode())
         inputs.append(Input(f"{PAGE}{name}", key, partial(page_chunks, page), page.origin))
     return inputs
-
-
-def note_input() -> Input:
-    """Our own notes."""
-    texts = [(page.name, page.read_text(encoding="utf-8")) for page in packaged_notes().iterdir()]
-    sha256 = sha256_hex(repr((code_hash(), sorted(texts))).encode("utf-8"))
-    return Input("notes", sha256, lambda: list(note_chunks(load_notes())))
 
 
 @lru_cache(maxsize=1)

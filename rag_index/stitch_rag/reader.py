@@ -178,12 +178,12 @@ class Reader:
 
 
 def _notes_alone() -> IndexStore:
-    # Whoever has an index need not wait for what reads headers and pages to be imported.
-    from stitch_rag.inputs import own_inputs
+    # Whoever has an index need not wait for it, nor this for what reads headers and pages.
+    from stitch_rag.own import OWN
 
     store = IndexStore.create()
-    for row in own_inputs():
-        store.put_file(row.place, row.sha256, row.read())
+    for place, read in OWN.items():
+        store.put_file(place, "", read())
     store.finish()
     return store
 

@@ -14,7 +14,7 @@ import pytest
 
 from stitch_rag.build import build_index, clear_index, index_status
 from stitch_rag.chunks import Chunk
-from stitch_rag.inputs import header_inputs, note_input
+from stitch_rag.inputs import header_inputs
 from stitch_rag.place import IndexPlace
 from stitch_rag.reader import DAMAGED, HOW_TO_BUILD, Reader
 from stitch_rag.runtime_errors import find_runtime
@@ -298,7 +298,6 @@ def test_progress_and_report_can_be_sent(toolkit: Root, place: IndexPlace) -> No
     report = build_index(place, roots=[toolkit], progress=said.append)
     assert "8 files, 8 of them to read" in said[0]
     assert json.loads(report.canonical_json())["chunks"] == report.chunks
-    assert note_input().place == "notes"
 
 
 def test_a_link_to_nowhere_and_a_pipe_among_the_headers_are_passed_over(toolkit: Root) -> None:

@@ -93,19 +93,22 @@ def test_searching_imports_neither_torch_nor_chromadb(place: IndexPlace) -> None
     assert done.stdout == "[]\n", done.stderr
 
 
+@pytest.mark.parametrize("built", [True, False])
 def test_a_first_search_does_not_wait_for_what_reads_headers_and_pages(
-    toolkit: Root, place: IndexPlace
+    built: bool, toolkit: Root, place: IndexPlace
 ) -> None:
-    build_index(place, roots=[toolkit])
+    if built:
+        build_index(place, roots=[toolkit])
     code = (
         "import sys; from pathlib import Path\n"
         "from stitch_mcp.config import Config; from stitch_mcp.documentation import open_reader\n"
         "reader = open_reader(Config(Path(), cache_dir=Path(sys.argv[1])))\n"
-        "assert reader.search('shelfTakeBox').confidence == 'exact'\n"
-        "print(sorted(name for name in sys.modules if name in sys.argv[2:]))"
+        "assert reader.search(sys.argv[2]).confidence == 'exact'\n"
+        "print(sorted(name for name in sys.modules if name in sys.argv[3:]))"
     )
     heavy = ["stitch_rag.build", "stitch_rag.pages", "stitch_rag.extract.declarations", "http.client"]
-    command = [sys.executable, "-c", code, str(place.folder.parent), *heavy]
+    name = "shelfTakeBox" if built else "threadIdx"
+    command = [sys.executable, "-c", code, str(place.folder.parent), name, *heavy]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.stdout == "[]\n", done.stdout + done.stderr
 
