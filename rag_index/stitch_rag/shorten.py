@@ -20,17 +20,20 @@ def shorten(hits: Sequence[Hit], max_tokens: int) -> tuple[list[Hit], list[str]]
     """
     budget = max_tokens * CHARACTERS_PER_TOKEN
     rows = list(hits)
+    sizes = [_size(row) for row in rows]
     for longest in _STEPS:
         # The last hit's text is the first to go: the better the hit, the longer its text stays whole.
         for place in range(len(rows) - 1, -1, -1):
-            if _size(rows) <= budget:
+            if sum(sizes) <= budget:
                 return rows, []
             rows[place] = _cut(rows[place], longest)
+            sizes[place] = _size(rows[place])
     left_out = 0
-    while len(rows) > 1 and _size(rows) > budget:
+    while len(rows) > 1 and sum(sizes) > budget:
         rows.pop()
+        sizes.pop()
         left_out += 1
-    if _size(rows) > budget and rows:
+    if sum(sizes) > budget and rows:
         rows[0] = rows[0].model_copy(
             update={
                 "signature": _clip(rows[0].signature, budget // 2),
@@ -41,14 +44,11 @@ def shorten(hits: Sequence[Hit], max_tokens: int) -> tuple[list[Hit], list[str]]
     return rows, [f"{more} did not fit into {max_tokens} tokens"] if left_out else []
 
 
-def _size(rows: Sequence[Hit]) -> int:
-    return sum(_fixed(row) + len(row.signature) + len(row.summary) + len(row.text) for row in rows)
-
-
-def _fixed(hit: Hit) -> int:
-    """Characters of what is never shortened."""
+def _size(hit: Hit) -> int:
+    """Characters that it takes in an answer, about."""
     told = (hit.id, hit.symbol, hit.path, hit.parent, hit.twin, hit.source)
-    return _OVERHEAD + sum(map(len, told)) + sum(len(name) + _LISTED for name in hit.aliases)
+    texts = len(hit.signature) + len(hit.summary) + len(hit.text)
+    return _OVERHEAD + sum(map(len, told)) + sum(len(name) + _LISTED for name in hit.aliases) + texts
 
 
 def _cut(hit: Hit, longest: int) -> Hit:
