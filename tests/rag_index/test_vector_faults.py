@@ -20,7 +20,7 @@ from stitch_rag.reader import Reader
 from stitch_rag.sources import Root
 from stitch_rag.store import IndexStore
 from stitch_rag.vectors.client import START_S, VectorChild
-from stitch_rag.vectors.meaning import MODEL_KEY, NO_MODEL, OTHER_MODEL, Meaning
+from stitch_rag.vectors.meaning import MODEL_KEY, NO_MODEL, NOT_ANSWERED, OTHER_MODEL, Meaning
 from stitch_rag.vectors.model import EmbeddingModel, find_model, why_no_model
 
 CHROMADB = """
@@ -62,6 +62,7 @@ class Rows(list):
 
 class SentenceTransformer:
     def __init__(self, folder, device):
+        self.folder = Path(folder)
         starts = Path(folder).parent / "starts"
         starts.write_text(starts.read_text() + "x" if starts.exists() else "x")
         if (Path(folder) / "broken").exists():
@@ -71,6 +72,8 @@ class SentenceTransformer:
         if (Path(folder) / "deaf").exists():
             os.dup2(os.pipe()[0], 0)
     def encode(self, texts, batch_size, normalize_embeddings, show_progress_bar):
+        if (self.folder / "mute").exists():
+            raise ValueError((self.folder / "mute").read_text())
         return Rows(self.one(text) for text in texts)
     def one(self, text):
         counts = [0.0] * 64
@@ -358,3 +361,17 @@ def test_a_child_is_asked_by_a_process_with_more_than_a_thousand_files_open(desk
         for handle in opened:
             os.close(handle)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_model_that_fails_at_a_question_is_told_and_asked_again(desk: Desk) -> None:
+    desk.build()
+    mute = desk.model / "mute"
+    reader = desk.reader()
+    assert reader.search(QUESTION).mode == "fused"
+    mute.write_text("the key has expired", encoding="utf-8")
+    found = reader.search(QUESTION)
+    assert (found.mode, found.notices) == ("lexical", (f"{NOT_ANSWERED}ValueError: the key has expired",))
+    mute.unlink()
+    again = reader.search(QUESTION)
+    assert (again.mode, again.notices) == ("fused", ())
+    reader.close()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from stitch_rag.place import IndexPlace
 from stitch_rag.question import LONGEST_QUESTION
 from stitch_rag.store import IndexStore
+from stitch_rag.tokens import storable
 from stitch_rag.vectors.client import VectorChild
 from stitch_rag.vectors.model import find_model, why_no_model
 
@@ -15,6 +16,8 @@ MODEL_KEY = "model"
 """Under which an index holds the fingerprint of the model of its vectors."""
 NO_MODEL = "the vectors of this index are not used: "
 """Before what is missing."""
+NOT_ANSWERED = "words alone were searched, for the embedding model failed: "
+"""Before what it said."""
 NO_VECTORS = "no vectors were built: `stitch-mcp index build --vectors` makes them"
 OTHER_MODEL = (
     "the vectors of this index are another model's and are not used: `stitch-mcp index build` makes new ones"
@@ -32,7 +35,7 @@ class Meaning:
         self._retry_s = retry_s
         self._child: VectorChild | None = None
         self._not_before = 0.0
-        self._absent = ""
+        self._absent = self._failed = ""
 
     def ask(self, store: IndexStore, query: str) -> Callable[[], dict[int, float]]:
         """Begin to look for what is similar; the child works while the words are looked up.
@@ -44,22 +47,28 @@ class Meaning:
         child = None if self._absent else self._running(store)
         if child is None or not child.ready(wait_s=self._wait_s):
             return dict
-        answered = child.begin_query(query[:LONGEST_QUESTION], NEAREST)
-        return lambda: _by_number(store, answered() or {})
+        answered = child.begin_query(storable(query[:LONGEST_QUESTION]), NEAREST)
+
+        def near() -> dict[int, float]:
+            found = answered()
+            self._failed = f"{NOT_ANSWERED}{child.reason}" if found is None and child.reason else ""
+            return _by_number(store, found or {})
+
+        return near
 
     @property
     def absent(self) -> str:
-        """Why vectors are not used; "" where they are, or where nobody built or waits for them."""
+        """Why vectors are, or were, not used; "" where they are, or where nobody built or waits for them."""
         if self._wait_s and not self._place.vectors.is_dir():
             return NO_VECTORS
-        return self._absent
+        return self._absent or self._failed
 
     def close(self) -> None:
         """End the child process, if there is one; the next question may start another."""
         if self._child is not None:
             self._child.close()
         self._child = None
-        self._absent, self._not_before = "", 0.0
+        self._absent, self._failed, self._not_before = "", "", 0.0
 
     def _running(self, store: IndexStore) -> VectorChild | None:
         if self._child is not None and self._child.alive:
