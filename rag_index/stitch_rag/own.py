@@ -12,4 +12,4 @@ OWN: dict[str, Callable[[], list[Chunk]]] = {
     "diagnostics": lambda: list(message_chunks()),
     "language": lambda: list(language_chunks()),
 }
-"""Place among an index' inputs to what reads it: notes, compilers' messages, names without a header's word."""
+"""Place among an index' inputs to what reads it: notes, compilers' messages, names without a header."""
