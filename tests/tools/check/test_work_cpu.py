@@ -217,6 +217,7 @@ def test_a_program_that_dies_under_the_tracer_is_suspicious(room: Room) -> None:
     check = room.raw(model_new(room.store, WATCHED + dying))
     assert check.work is None
     assert check.findings[-1].rule == "untraceable"
+    assert "who did the work: the program fails under the tracer" in check.not_checked
 
 
 def test_shares_sum_to_one(room: Room) -> None:

@@ -55,6 +55,11 @@ class Traced:
         """Add a finding."""
         self.findings.append(Finding(rule=rule, severity=severity, message=message))
 
+    def cannot_tell(self, message: str) -> None:
+        """The program fails where it is watched: suspicious, and nobody knows whose work it is."""
+        self.find("untraceable", message)
+        self.skipped.append(f"{_TOPIC}: the program fails under the tracer")
+
 
 def trace_work(case: Case, reference: ReferenceServer, worker: Worker) -> Traced:
     """Evidence, findings and flags on who did the work.
@@ -73,9 +78,9 @@ def trace_work(case: Case, reference: ReferenceServer, worker: Worker) -> Traced
         if death.outcome.kind in _OURS:
             traced.skipped.append(f"{_TOPIC}: {message}")
         else:
-            traced.find("untraceable", f"{message}: {last}" if last else message)
+            traced.cannot_tell(f"{message}: {last}" if last else message)
     except RefusedError as error:
-        traced.find("untraceable", f"right before, and under the tracer: {str(error)[:_MOST_CHARS]}")
+        traced.cannot_tell(f"right before, and under the tracer: {str(error)[:_MOST_CHARS]}")
     except (HarnessFaultError, DrawUnavailable, TaskError, EnvironmentMissingError) as error:
         traced.skipped.append(f"{_TOPIC}: {str(error)[:300]}")
     return traced
