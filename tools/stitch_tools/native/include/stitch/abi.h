@@ -1,4 +1,4 @@
-/* stitch native ABI, version 1.
+/* stitch native ABI, version 1: #include "stitch/abi.h", which every build finds.
  *
  * A program is one shared library that exports the six functions at the end of this file. It needs no
  * header of torch and links no library of torch. One call of stitch_forward is one whole forward pass.
@@ -12,6 +12,7 @@
  *  - Side streams join before stitch_forward returns. A program that sets STITCH_CAPTURABLE neither
  *    synchronises with the host nor allocates in stitch_forward.
  *  - One call at a time per handle; several handles may coexist.
+ *  - Outputs are those of the reference, in its order (of a dict: in that of its keys there).
  *  - Functions return STITCH_OK or an error code, and never throw across this boundary.
  */
 #ifndef STITCH_ABI_H_
@@ -91,7 +92,7 @@ typedef struct {
 
 typedef struct {
   uint64_t struct_size;
-  int32_t capacity;          /* in: room in `outputs` */
+  int32_t capacity;          /* in: room in `outputs`; more outputs than that are an error */
   int32_t num_outputs;       /* out */
   StitchTensorSpec* outputs; /* in: caller's array; out: filled; dense row-major */
   uint64_t workspace_bytes;  /* out */
