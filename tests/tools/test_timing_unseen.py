@@ -3,6 +3,7 @@
 What takes time here are pauses of milliseconds, so that a busy machine changes little about the ratios.
 """
 
+import errno
 import mmap
 import os
 from collections.abc import Iterator
@@ -233,6 +234,23 @@ def test_inputs_whose_shapes_vary_do_not_fit_and_fail_no_program() -> None:
     seen = try_unseen(place, judge, program, [draw(3), draw(4)], per_call_s=1e-3)
     assert seen == Unseen(unchecked="no inputs but those of the ring were timed: their shapes vary")
     assert try_from_rest(place, judge, program, [draw(3), draw(4)], per_call_s=1e-3) == Unseen()
+
+
+@pytest.mark.parametrize("copies", [0, 5, 40])
+def test_without_memory_for_inputs_from_rest_they_are_not_checked(
+    room: Room, monkeypatch: pytest.MonkeyPatch, copies: int
+) -> None:
+    """When the first copies are made, or later, while the program stands still."""
+    real, left = memory.write_at, iter(range(copies))
+
+    def full(*args: Any) -> None:
+        if next(left, None) is None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(*args)
+
+    monkeypatch.setattr(from_rest, "memory", SimpleNamespace(create=memory.create, write_at=full))
+    _, rested, _ = room.both(affine_program(room.store))
+    assert rested == Unseen(unchecked=from_rest._NO_MEMORY)
 
 
 def test_sealed_draws_are_never_mapped_shared(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,11 @@ _ABSOLUTE_S = 3e-6
 _WAKING_S = 1e-3
 """What the time until a process runs again may vary by, for a whole group."""
 _SEED_BITS = 62
+_NO_MEMORY = "no inputs were written with the clock running: there is no memory for them"
+
+
+class _NoMemoryError(Exception):
+    """The machine has no memory for what we would share: nothing of the program's doing."""
 
 
 def try_from_rest(
@@ -66,7 +71,10 @@ def try_from_rest(
         known = [draws[slot % len(draws)] for slot in range(count)]
         if any(old.manifest != new.manifest for old, new in zip(known, fresh, strict=True)):
             return Unseen()  # their shapes vary: they do not fit
-        slots = [_shared_copy(stack, draw) for draw in known]
+        try:
+            slots = [_shared_copy(stack, draw) for draw in known]
+        except _NoMemoryError:
+            return Unseen(unchecked=_NO_MEMORY)
         seat = seat_ring(
             stack,
             place,
@@ -78,7 +86,12 @@ def try_from_rest(
             live=program.sampler.live,
             in_place=True,
         )
-        new_s = _quickest(seat, slots, fresh, calls, limit_s)
+        try:
+            new_s = _quickest(seat, slots, fresh, calls, limit_s)
+        except _NoMemoryError:
+            seat.go_from_rest(0)  # it stands still
+            seat.finish()
+            return Unseen(unchecked=_NO_MEMORY)
         seat.finish()
         wrong, unchecked = recheck(judge, place.task, place.facts, seeds, seat, once=True)
     if new_s <= _LONGER * max(0.0, per_call_s) + _ABSOLUTE_S + _WAKING_S / calls:
@@ -94,7 +107,7 @@ def _quickest(
     seat: Seat, slots: Sequence[Inputs], fresh: Sequence[Inputs], calls: int, limit_s: float | None
 ) -> float:
     """Seconds per call in the quickest group."""
-    seat.go(len(slots))  # what is prepared by address is ready then
+    seat.go(len(slots))  # what is prepared by address is ready then, and every page of the inputs is mapped
     floors: list[float] = []
     groups: list[float] = []
     wakings: list[float] = []
@@ -117,7 +130,10 @@ def _quickest(
 
 def _shared_copy(stack: ExitStack, draw: Inputs) -> Inputs:
     """The same inputs in memory that can be written to."""
-    fd = memory.create(os.fstat(draw.fds[0]).st_size)
+    try:
+        fd = memory.create(os.fstat(draw.fds[0]).st_size)
+    except OSError as error:
+        raise _NoMemoryError from error
     copy = replace(draw, fds=(fd,))
     stack.callback(copy.close)
     _write(fd, draw.fds[0])
@@ -126,7 +142,10 @@ def _shared_copy(stack: ExitStack, draw: Inputs) -> Inputs:
 
 def _write(fd: int, source_fd: int) -> None:
     size = os.fstat(source_fd).st_size
-    # Draws are sealed: before Linux 6.7 the kernel maps sealed memory only privately.
-    source = mmap.mmap(source_fd, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
-    with source, memoryview(source) as view:
-        memory.write_at(fd, view, 0)
+    try:
+        # Draws are sealed: before Linux 6.7 the kernel maps sealed memory only privately.
+        source = mmap.mmap(source_fd, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
+        with source, memoryview(source) as view:
+            memory.write_at(fd, view, 0)
+    except OSError as error:
+        raise _NoMemoryError from error
