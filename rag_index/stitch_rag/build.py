@@ -14,7 +14,7 @@ from stitch_rag.inputs import (
     PAGE,
     Input,
     docstring_input,
-    error_input,
+    error_inputs,
     header_inputs,
     own_inputs,
     page_inputs,
@@ -129,9 +129,14 @@ def gather(
     """
     found = list(find_roots(prefixes) if roots is None else roots)
     headers = find_headers(found)
-    version = next((row.version for row in headers if row.library == "cudart"), None)
-    optional = (error_input(found, version), docstring_input(target) if target else None)
-    inputs = [*own_inputs(), *header_inputs(headers), *page_inputs(place), *(row for row in optional if row)]
+    inputs = [
+        *own_inputs(),
+        *header_inputs(headers),
+        *page_inputs(place),
+        *error_inputs(found, headers),
+    ]
+    if target and (docstrings := docstring_input(target)):
+        inputs.append(docstrings)
     return inputs, found
 
 

@@ -14,11 +14,11 @@ from stitch_rag.extract.declarations import declarations
 from stitch_rag.extract.merge import Place, header_chunks
 from stitch_rag.glossary import explained, phrase_texts
 from stitch_rag.language import language_text
+from stitch_rag.library_errors import Told, find_libraries, read_errors
 from stitch_rag.notes import packaged_notes
 from stitch_rag.own import OWN
 from stitch_rag.pages import page_chunks, read_page, stored_pages
 from stitch_rag.place import IndexPlace
-from stitch_rag.runtime_errors import find_runtime, read_errors
 from stitch_rag.sources import Header, Root
 from stitch_tools.models.base import sha256_hex
 
@@ -77,18 +77,27 @@ def docstring_input(target: Target) -> Input | None:
     return Input(f"docstrings:{_spelled(target.python)}", key, lambda: explained(read_docstrings(target)))
 
 
-def error_input(roots: Iterable[Root], version: str | None) -> Input | None:
-    """The error messages of the runtime of this version; None where it does not lie beside the headers."""
-    library = find_runtime(root.folder for root in roots)
-    if library is None:
-        return None
-    stat = library.stat()
-    key = repr((code_hash(), str(library), stat.st_size, stat.st_mtime_ns, version))
-    return Input(
-        f"errors:{_spelled(library)}",
-        sha256_hex(key.encode("utf-8")),
-        lambda: explained(read_errors(library, version)),
-    )
+def error_inputs(roots: Iterable[Root], headers: Iterable[Header]) -> list[Input]:
+    """The error messages of the libraries that lie beside the headers, or where a driver does."""
+    inputs: list[Input] = []
+    for told in find_libraries(roots, headers):
+        try:
+            stat = told.path.stat()
+        except OSError:
+            continue  # removed meanwhile
+        key = repr((code_hash(), told, stat.st_size, stat.st_mtime_ns))
+        inputs.append(
+            Input(
+                f"errors:{_spelled(told.path)}",
+                sha256_hex(key.encode("utf-8", errors="replace")),
+                partial(_errors, told),
+            )
+        )
+    return inputs
+
+
+def _errors(told: Told) -> list[Chunk]:
+    return explained(read_errors(told))
 
 
 def page_inputs(place: IndexPlace) -> list[Input]:
@@ -116,7 +125,7 @@ def code_hash() -> str:
         "language.py",
         "glossary.py",
         "docstrings.py",
-        "runtime_errors.py",
+        "library_errors.py",
         "docstring_reader.py",
         "glossary.toml",
         "sources.py",

@@ -1,6 +1,8 @@
-"""Names of a question that exist, and names that are spelled like one that does not."""
+"""What a question names: existing names, names spelled like one that does not exist, quoted messages."""
 
+import builtins
 import difflib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,6 +16,11 @@ _MOST_UNKNOWN = 3
 _SLACK = 4
 _LIKENESS = 0.75
 """Of difflib's ratio: a slip or two in a name."""
+_WORD = re.compile(r"[a-z0-9]+")
+_TELLING = 4
+"""Words of a message that no question says by chance."""
+_FEWEST = 2
+"""... and of one that is most of the question."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +29,8 @@ class Named:
 
     exact: tuple[int, ...] = ()
     """Numbers of chunks that bear one, in the order of the question."""
+    quoted: tuple[int, ...] = ()
+    """... of errors whose message the question repeats word by word, the longest first."""
     similar: tuple[int, ...] = ()
     """... that bear a name like one that nothing bears, the nearest first."""
     nearest: tuple[str, ...] = ()
@@ -32,8 +41,12 @@ def named(store: IndexStore, question: Question) -> Named:
     """The chunks that the question names, or seems to."""
     found = {name: store.by_name(name) for name in question.names}
     exact = dict.fromkeys(number for numbers in found.values() for number in numbers)
-    # A word that entries use, such as a library's name, is no slip.
-    unknown = [name for name, numbers in found.items() if not numbers and len(name) >= _SHORTEST]
+    # A word that entries use, such as a library's name, is no slip, nor is RuntimeError.
+    unknown = [
+        name
+        for name, numbers in found.items()
+        if not numbers and len(name) >= _SHORTEST and not hasattr(builtins, name)
+    ]
     known = store.frequencies([name.lower() for name in unknown])
     unknown = [name for name in unknown if not known[name.lower()]]
     near = {name: similar(store, name) for name in unknown[:_MOST_UNKNOWN]}
@@ -46,7 +59,22 @@ def named(store: IndexStore, question: Question) -> Named:
         if not any(whole.endswith(f".{_plain(name)}") for whole in existing)
         for row in rows
     )
-    return Named(tuple(exact), tuple(numbers), tuple(names)[:MOST])
+    return Named(tuple(exact), _quoted(store, question.text), tuple(numbers), tuple(names)[:MOST])
+
+
+def _quoted(store: IndexStore, text: str) -> tuple[int, ...]:
+    """A message is what people have at hand when they ask: `CUDA error: an illegal memory access ...`."""
+    asked = _WORD.findall(text.lower())
+    whole = f" {' '.join(asked)} "
+    found: list[tuple[int, int]] = []
+    for number, message in store.messages():
+        words = _WORD.findall(message.lower())
+        enough = len(words) >= _TELLING or (len(words) >= _FEWEST and 2 * len(words) >= len(asked))
+        if enough and f" {' '.join(words)} " in whole:
+            found.append((-len(words), number))
+    longest = min(found, default=(0, 0))[0]
+    # "invalid argument" is a part of longer messages, too.
+    return tuple(number for length, number in sorted(found) if length == longest)
 
 
 def _plain(name: str) -> str:

@@ -49,6 +49,8 @@ class Evidence:
     """Numbers of entries that bear a name of the question, the best fit first."""
     similar: Sequence[int] = ()
     """... a name that is spelled like one of the question that does not exist, the nearest first."""
+    quoted: Sequence[int] = ()
+    """... errors whose message the question repeats."""
 
 
 def rank(evidence: Evidence, found: Sequence[Outline], weights: Weights) -> list[Candidate]:
@@ -215,6 +217,7 @@ def features(evidence: Evidence, lens: Lens, row: Outline, weights: Weights) -> 
     alone = question.named_share >= weights.named_share
     place = evidence.exact.index(row.number) if row.number in evidence.exact else None
     exact = 0.0 if place is None else 1 / (1 + 0.05 * place)
+    quoted = row.number in evidence.quoted
     return {
         "short": _share(evidence.short, row.number),
         "full": _share(evidence.full, row.number),
@@ -231,8 +234,8 @@ def features(evidence: Evidence, lens: Lens, row: Outline, weights: Weights) -> 
         "rarest": lens.rarest(both),
         "surplus": math.log1p(len(own) - hits),
         "order": _order(own, lens.in_order(in_name)) if len(in_name) > 1 else 0.0,
-        "exact": exact if alone else 0.0,
-        "exact_in_part": 0.0 if alone else exact,
+        "exact": float(quoted) or (exact if alone else 0.0),
+        "exact_in_part": 0.0 if alone or quoted else exact,
         "similar": float(row.number in evidence.similar),
         "deprecated": float(row.deprecated),
         "library": float(row.library in question.libraries),

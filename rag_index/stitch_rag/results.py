@@ -47,7 +47,7 @@ class SearchResult(Fact):
     mode: SearchMode
     """lexical, fused (with vectors), or notes: there is no index, only our notes were searched."""
     confidence: Confidence
-    """exact: the question names a symbol that exists; none: nothing was found."""
+    """exact: the question names a symbol, or quotes an error's message; none: nothing was found."""
     nearest: tuple[str, ...] = ()
     """Names that exist and look like one that does not."""
     notices: tuple[str, ...] = ()

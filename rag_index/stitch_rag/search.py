@@ -37,6 +37,7 @@ _OUR_VERSION = f"stitch-mcp {__version__}"
 _LONGEST_VERSION = 40
 _MOST_JOINED = 8
 """Entries of one id that are shown together."""
+_COMPLETED = ("function", "enumerator", "error")
 _ARCHITECTURE = re.compile(r"(?:sm_?|compute_?)?(\d{2,3}|\d{1,2}\.\d)([af]?)", re.IGNORECASE)
 
 
@@ -137,7 +138,7 @@ def candidates(
 
 
 def _ranked(store: IndexStore, found: Evidence, weights: Weights) -> list[Candidate]:
-    every = (found.short, found.full, found.exact, found.similar)
+    every = (found.short, found.full, found.exact, found.similar, found.quoted)
     return rank(found, store.outlines([*dict.fromkeys(itertools.chain(*every))]), weights)
 
 
@@ -163,7 +164,7 @@ def evidence(
         limits = (weights.columns, weights.candidates, filters.kinds, filters.libraries)
         short = dict(store.match(short_expression, *limits))
         full = dict(store.match(expression, *limits))
-    return Evidence(question, idf, short, full, {}, names.exact, names.similar)
+    return Evidence(question, idf, short, full, {}, names.exact, names.similar, names.quoted)
 
 
 def _searched(counts: Mapping[str, int], total: int, weights: Weights) -> list[str]:
@@ -195,7 +196,7 @@ def _rarity(word: Word, counts: Mapping[str, int], total: int) -> float:
 
 
 def entry(store: IndexStore, chunk_id: str) -> Hit:
-    """One entry in full, with what else bears its id: the same name in other headers, the runtime's message.
+    """One entry in full, with what else bears its id: the same name in other headers, the library's message.
 
     Raises:
         UsageError: there is no such entry; the hint names the nearest.
@@ -318,10 +319,10 @@ def twin_of(row: Candidate, others: Sequence[Outline]) -> str:
 
 def _hits(store: IndexStore, rows: Sequence[tuple[Candidate, list[Outline]]]) -> list[Hit]:
     chunks = store.get([row.outline.number for row, _ in rows])
-    same = store.bearing([row.outline.chunk_id for row, _ in rows if row.outline.kind == "function"])
+    same = store.bearing([row.outline.chunk_id for row, _ in rows if row.outline.kind in _COMPLETED])
     return [
         _hit(
-            _with_overloads(chunks[row.outline.number], same.get(row.outline.chunk_id, []), _MOST_SIGNATURES),
+            _completed(store, chunks[row.outline.number], same.get(row.outline.chunk_id, [])),
             [other.version for other in others if other.library == row.outline.library],
             row.score,
             twin_of(row, others),
@@ -329,6 +330,13 @@ def _hits(store: IndexStore, rows: Sequence[tuple[Candidate, list[Outline]]]) ->
         for row, others in rows
         if row.outline.number in chunks
     ]
+
+
+def _completed(store: IndexStore, chunk: Chunk, same: Sequence[Chunk]) -> Chunk:
+    """A hit with what belongs to it: overloads of a function, an error's message and the header's words."""
+    if any(other.kind == "error" for other in same):
+        return _joined(store, chunk)
+    return _with_overloads(chunk, same, _MOST_SIGNATURES)
 
 
 def _hit(chunk: Chunk, others: Sequence[str | None], score: float, twin: str = "") -> Hit:
@@ -357,7 +365,7 @@ def _hit(chunk: Chunk, others: Sequence[str | None], score: float, twin: str = "
 def _confidence(question: Question, kept: Sequence[Candidate], names: Named, weights: Weights) -> Confidence:
     if not kept:
         return "none"
-    if kept[0].outline.number in names.exact:
+    if kept[0].outline.number in (*names.exact, *names.quoted):
         return "exact"
     if names.nearest:
         return "low"  # a name of the question does not exist: whatever comes first is a guess

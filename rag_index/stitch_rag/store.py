@@ -104,6 +104,7 @@ class IndexStore:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
         self._count: int | None = None
+        self._messages: list[tuple[int, str]] | None = None
         self._outlines: dict[int, Outline] = {}
         """Those that were asked for lately: questions of one task share many candidates."""
 
@@ -217,7 +218,7 @@ class IndexStore:
             StoreError: the disk is full, or the file cannot be written.
         """
         with telling_faults():
-            self._count = None
+            self._count = self._messages = None
             self._db.execute("BEGIN")
             try:
                 yield
@@ -230,7 +231,7 @@ class IndexStore:
     def remove_file(self, place: str) -> None:
         """Remove one file's chunks."""
         with telling_faults():
-            self._count = None
+            self._count = self._messages = None
             self._remove(place)
 
     def _make_searchable(self, rows: Sequence[tuple[int, Chunk]]) -> None:
@@ -339,6 +340,13 @@ class IndexStore:
             (name, name.lower()),
         )
         return list(dict.fromkeys(int(row[0]) for row in rows))
+
+    def messages(self) -> list[tuple[int, str]]:
+        """Number and message of every error that a library tells of."""
+        if self._messages is None:
+            rows = self._db.execute("SELECT id, brief FROM chunks WHERE kind = 'error' AND NOT hidden")
+            self._messages = [(int(number), str(message)) for number, message in rows]
+        return self._messages
 
     def names_like(self, name: str, slack: int) -> list[str]:
         """Names in lower case that begin or end as `name` does, at most `slack` letters shorter or longer."""

@@ -15,9 +15,9 @@ import pytest
 from stitch_rag.build import build_index, clear_index, index_status
 from stitch_rag.chunks import Chunk
 from stitch_rag.inputs import header_inputs
+from stitch_rag.library_errors import find_libraries
 from stitch_rag.place import IndexPlace
 from stitch_rag.reader import DAMAGED, HOW_TO_BUILD, Reader
-from stitch_rag.runtime_errors import find_runtime
 from stitch_rag.sources import Root, find_headers, find_roots, library_of, read_version
 from stitch_rag.store import IndexStore
 from stitch_tools.errors import LockedError, StoreError
@@ -313,7 +313,7 @@ def test_a_runtime_library_that_is_a_link_to_nowhere_is_none(toolkit: Root, plac
     library = toolkit.folder.parent / "lib64" / "libcudart.so"
     library.parent.mkdir()
     library.symlink_to(library.parent / "nowhere.so")
-    assert find_runtime([toolkit.folder]) is None
+    assert find_libraries([toolkit], []) == []
     assert build_index(place, roots=[toolkit]).read == 8
 
 

@@ -1,4 +1,4 @@
-"""Docstrings, the runtime's messages, compilers' messages, and our sentences for undocumented symbols."""
+"""Docstrings, compilers' messages, and our sentences for undocumented symbols."""
 
 import itertools
 import json
@@ -12,10 +12,8 @@ from stitch_rag.chunks import Chunk
 from stitch_rag.diagnostics import message_chunks
 from stitch_rag.docstrings import Target, docstring_chunks, read_docstrings
 from stitch_rag.glossary import explained, phrase_texts
-from stitch_rag.inputs import docstring_input, error_input
+from stitch_rag.inputs import docstring_input
 from stitch_rag.language import language_chunks
-from stitch_rag.runtime_errors import find_runtime, read_errors
-from stitch_rag.sources import Root, find_roots
 from stitch_tools.errors import EnvironmentMissingError
 
 TARGET = Target(sys.executable, "9.9")
@@ -55,17 +53,6 @@ def test_an_interpreter_without_torch_has_no_docstrings_and_one_that_is_none_say
     assert docstring_input(Target(sys.executable, None)) is None
     with pytest.raises(EnvironmentMissingError, match="tells no docstrings: No such file"):
         read_docstrings(Target(str(tmp_path / "python"), "2.13"))
-
-
-def test_the_runtime_s_messages_are_read_where_it_is_installed(tmp_path: Path) -> None:
-    assert error_input([Root(tmp_path, "nowhere")], None) is None
-    (tmp_path / "libcudart.so").write_bytes(b"no library")
-    assert read_errors(tmp_path / "libcudart.so", None) == []
-    library = find_runtime(root.folder for root in find_roots())
-    if library is not None:
-        found = {chunk.symbol: chunk for chunk in read_errors(library, "13.0")}
-        assert len(found) > 80
-        assert "out of memory" in found["cudaErrorMemoryAllocation"].brief
 
 
 def test_every_compiler_message_says_what_it_means_and_what_to_do() -> None:
