@@ -11,6 +11,8 @@
  *  - stitch_init may repack weights; work that depends on inputs belongs into stitch_forward.
  *  - Side streams join before stitch_forward returns. A program that sets STITCH_CAPTURABLE neither
  *    synchronises with the host nor allocates in stitch_forward.
+ *  - Only the CUDA runtime is linked. Other libraries are loaded in stitch_init by their soname (dlopen of
+ *    libcublasLt.so.13 and the like), with STITCH_MISSING_LIBRARY where that fails.
  *  - One call at a time per handle; several handles may coexist.
  *  - Outputs are those of the reference, in its order (of a dict: in that of its keys there).
  *  - Functions return STITCH_OK or an error code, and never throw across this boundary.
