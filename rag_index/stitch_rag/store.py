@@ -12,7 +12,7 @@ from stitch_rag.chunks import Chunk
 from stitch_rag.faults import telling_faults
 from stitch_rag.rows import searchable, stored_fields
 
-SCHEMA = 4
+SCHEMA = 5
 """Raised when stored rows would be read or made differently; an index of another number is built anew."""
 
 _TABLES = """
@@ -26,6 +26,7 @@ CREATE TABLE chunks (
     brief TEXT NOT NULL, keywords TEXT NOT NULL, asked TEXT NOT NULL, text TEXT NOT NULL
 );
 CREATE INDEX chunks_shown ON chunks(library, version) WHERE NOT hidden;
+CREATE INDEX chunks_of_errors ON chunks(id) WHERE kind = 'error';
 CREATE INDEX chunks_by_file ON chunks(file);
 CREATE INDEX chunks_by_chunk_id ON chunks(chunk_id);
 CREATE INDEX chunks_by_symbol ON chunks(symbol);
