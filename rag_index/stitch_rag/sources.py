@@ -117,15 +117,22 @@ def find_roots(prefixes: Sequence[Path] = (), env: Mapping[str, str] | None = No
 
 
 def find_headers(roots: Iterable[Root]) -> list[Header]:
-    """The headers worth indexing below `roots`, with library and version; unreadable folders have none."""
-    headers: list[Header] = []
+    """The headers worth indexing below `roots`, with library and version; unreadable folders have none.
+
+    One that an earlier folder has of the same version is passed over: a toolkit and torch's own wheels bring
+    the same.
+    """
+    headers: dict[tuple[object, ...], Header] = {}
     for root in roots:
         versions = {**_wheel_versions(root.packages), **_versions(root.folder)}
         for relative in _files(root.folder):
             library, path = library_of(relative), root.folder / relative
             if library is not None and 0 <= _size(path) <= _LARGEST_BYTES:
-                headers.append(Header(path, relative, library, versions.get(library), root.source))
-    return headers
+                version = versions.get(library)
+                # Of an unknown version nobody knows whether it is the same.
+                key = (library, relative.removeprefix("cccl/"), version or path)
+                headers.setdefault(key, Header(path, relative, library, version, root.source))
+    return list(headers.values())
 
 
 def _size(path: Path) -> int:

@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import os
 import resource
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -290,6 +291,28 @@ def test_two_toolkits_are_both_there_and_one_hit_names_both(
     reader = Reader(place.folder.parent)
     hits = [hit for hit in reader.search("shelfTakeBox").hits if hit.symbol == "shelfTakeBox"]
     assert [(hit.version, hit.also_versions) for hit in hits] == [("98.7", ("97.0",))]
+    reader.close()
+
+
+def test_a_toolkit_and_wheels_of_the_same_version_are_indexed_once(
+    toolkit: Root, place: IndexPlace, tmp_path: Path
+) -> None:
+    before = build_index(place, roots=[toolkit])
+    wheel = tmp_path / "nvidia" / "cu13" / "include"
+    shutil.copytree(toolkit.folder, wheel)
+    (wheel / "curand.h").write_text(
+        "#define CURAND_VER_MAJOR 9\n#define CURAND_VER_MINOR 1\n/** One more. */\nint shelfRandom(void);\n",
+        encoding="utf-8",
+    )
+    after = build_index(place, roots=[toolkit, Root(wheel, "wheel nvidia/cu13")])
+    # CUB's header says no version, so that nobody knows whether it is the same.
+    of_a_version = [row for row in before.libraries if row.library in ("cudart", "cublas")]
+    assert of_a_version == [row for row in after.libraries if row.library in ("cudart", "cublas")]
+    assert "curand" in {row.library for row in after.libraries}
+    reader = Reader(place.folder.parent)
+    assert {hit.source for hit in reader.search("shelfTakeBox").hits if hit.library == "cudart"} == {
+        toolkit.source
+    }
     reader.close()
 
 
