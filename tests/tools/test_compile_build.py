@@ -6,10 +6,12 @@ import resource
 import shutil
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from stitch_tools.check.words import describe_build
 from stitch_tools.compile.build import compile_program, plan_build
 from stitch_tools.compile.elf import ABI_SYMBOLS, read_shared_library
 from stitch_tools.compile.headers import find_onednn
@@ -25,8 +27,8 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "store")
 
 
-def build(store: Store, source: str, **options: object) -> Build:
-    program = store_program(store, {"main.cpp": source})
+def build(store: Store, source: str, others: Mapping[str, str] | None = None, **options: object) -> Build:
+    program = store_program(store, {"main.cpp": source, **(others or {})})
     cache_dir = store.root.parent / "cache"
     return compile_program(program, store, cache_dir=cache_dir, **options)  # type: ignore[arg-type]
 
@@ -69,6 +71,23 @@ def test_an_error_names_file_line_column_and_shows_the_line(store: Store) -> Non
     assert error.column == 10
     assert "undefined_name" in error.message
     assert "undefined_name" in error.doc_query
+
+
+def test_a_second_source_that_is_not_included_is_named_where_the_linker_misses_something(
+    store: Store,
+) -> None:
+    main = EMPTY_PROGRAM + "\nint elsewhere();\nint here() { return elsewhere(); }\n"
+    files = {"src/other.cpp": "int elsewhere() { return 1; }\n", "src/other.h": "int elsewhere();\n"}
+    alone = build(store, main, files)
+    assert alone.diagnostics[-1].severity == "note"
+    assert alone.diagnostics[-1].message == (
+        "only main.cpp is compiled; what src/other.cpp defines counts where that file includes it"
+    )
+    assert describe_build(alone).startswith(
+        "main.cpp: undefined reference to `elsewhere()'; only main.cpp is"
+    )
+    assert build(store, f'#include "src/other.cpp"\n{main}', files).ok
+    assert "only" not in build(store, main).diagnostics[-1].message
 
 
 def test_a_failed_build_is_tried_again_and_not_remembered(store: Store) -> None:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 
 from stitch_tools.check.candidate import Answer
+from stitch_tools.compile.build import ONE_SOURCE
 from stitch_tools.models import Build, DrawResult, OutputError
 
 _TRACEBACK = "Traceback (most recent call last):"
@@ -19,8 +20,10 @@ def describe_build(build: Build) -> str:
         return "the compiler did not end in time"
     for diagnostic in build.diagnostics:
         if diagnostic.severity in ("fatal", "error"):
-            place = f"{diagnostic.file}:{diagnostic.line}: " if diagnostic.file else ""
-            return f"{place}{diagnostic.message}"
+            line = f":{diagnostic.line}" if diagnostic.line else ""  # the linker knows none
+            place = f"{diagnostic.file}{line}: " if diagnostic.file else ""
+            notes = "".join(f"; {row.message}" for row in build.diagnostics if row.code == ONE_SOURCE)
+            return f"{place}{diagnostic.message}{notes}"
     return "the compiler failed without a message"
 
 

@@ -31,6 +31,11 @@ from stitch_tools.user_cache import user_cache_dir
 
 OUTPUT_NAME = "libprogram.so"
 _KEY_SCHEMA = 2
+ONE_SOURCE = "one-source"
+"""Code of the note that sources beside the main file are not compiled."""
+_SOURCE = re.compile(r"\.(?:c|cc|cpp|cxx|cu)$")
+_UNDEFINED = re.compile(r"undefined (?:reference|symbol)|unresolved extern", re.IGNORECASE)
+_MOST_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -248,6 +253,7 @@ def _result(
     problem = _failure(completed, artifact, diagnostics, time_limit_s)
     if problem is not None:
         diagnostics = (*diagnostics, problem)
+    diagnostics = (*diagnostics, *_not_compiled(recipe.program, diagnostics))
     ok = completed.exit_code == 0 and problem is None
     return Build(
         program_id=recipe.program.program_id,
@@ -291,6 +297,16 @@ def _failure(
             hint_query="stitch native ABI exported functions",
         )
     return None
+
+
+def _not_compiled(program: Program, diagnostics: Sequence[Diagnostic]) -> tuple[Diagnostic, ...]:
+    """That one file is compiled, where the linker misses something and other sources lie beside it."""
+    others = [file.path for file in program.files if file.path != program.main and _SOURCE.search(file.path)]
+    if not others or not any(_UNDEFINED.search(row.message) for row in diagnostics):
+        return ()
+    named = ", ".join(others[:_MOST_NAMED]) + (", ..." if len(others) > _MOST_NAMED else "")
+    message = f"only {program.main} is compiled; what {named} defines counts where that file includes it"
+    return (Diagnostic(severity="note", message=message, code=ONE_SOURCE),)
 
 
 def sources_of(program: Program, store: Store) -> dict[str, str]:
