@@ -224,3 +224,40 @@ def test_shares_sum_to_one(room: Room) -> None:
     _, work = room.check(room.native("OWN"))
     assert work.work + work.other == pytest.approx(1.0)
     assert sum(item.share for item in work.items) == pytest.approx(1.0)
+
+
+def with_pause(store: Store, body: str = OWN_PRODUCT, after: str = "") -> Program:
+    """A program that takes three seconds to be loaded, as one does that compiles an extension."""
+    return model_new(store, f"import time\ntime.sleep(3)\n{WITH_CTYPES.replace('BODY', body)}\n{after}")
+
+
+def test_a_program_that_compiles_itself_is_loaded_for_the_tracer_meanwhile(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walls: dict[int, float] = {}
+    shares: dict[int, float] = {}
+    for cpus in (2, 8):
+        monkeypatch.setattr("stitch_tools.check.judge.usable_cpus", lambda cpus=cpus: cpus)
+        check, work = room.check(with_pause(room.store, after=f"# {cpus}"))
+        walls[cpus], shares[cpus] = check.wall_s, work.own
+    assert walls[8] < walls[2] - 1.5
+    assert abs(shares[8] - shares[2]) < 0.3
+
+
+@pytest.mark.parametrize(
+    ("body", "after", "status"),
+    [
+        ("        y.fill_(0)", "", "incorrect"),
+        (OWN_PRODUCT, "import os; os._exit(3)", "crashed"),
+        (OWN_PRODUCT, "raise ValueError('no')", "build_failed"),
+    ],
+    ids=["wrong", "dies", "raises"],
+)
+def test_a_program_that_fails_meanwhile_ends_as_ever(
+    room: Room, monkeypatch: pytest.MonkeyPatch, body: str, after: str, status: str
+) -> None:
+    monkeypatch.setattr("stitch_tools.check.judge.usable_cpus", lambda: 8)
+    before = len(room.session.scratch_folders())
+    check = room.raw(with_pause(room.store, body, after))
+    assert check.status == status, check.message
+    assert len(room.session.scratch_folders()) == before

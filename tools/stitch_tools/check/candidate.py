@@ -74,6 +74,7 @@ class Worker:
         self._task, self._program, self._build, self._store = task, program, build, store
         self._threads = session.threads
         self._scratch: Scratch | None = None
+        self._loading = False
         visible = list(readable)
         env: dict[str, str] = {}
         if program.format == "native":
@@ -110,27 +111,36 @@ class Worker:
         """Where the program's files lie for it to read; None where only its build is run."""
         return self._scratch.path if self._scratch else None
 
+    def begin_load(self) -> None:
+        """Ask for `load` without waiting for it; only `load` may follow."""
+        self.child.ask({"op": "load", **self._load_message()})
+        self._loading = True
+
     def load(self, timeout_s: float) -> Answer:
-        """Load the program's library or file."""
+        """Load the program's library or file, or wait for that where it has begun."""
+        if self._loading:
+            self._loading = False
+            return read_answer(self.child.answer(timeout_s))
+        return read_answer(self.child.request({"op": "load", **self._load_message()}, timeout_s=timeout_s))
+
+    def _load_message(self) -> dict[str, Any]:
         device = self._task.target.partition(":")[0]
         if self._build is not None and self._program.format == "native":
-            message: dict[str, Any] = {
+            return {
                 "format": "native",
                 "path": self._build.artifact,
                 "libraries": list(self._build.libraries),
                 "device": device,
                 "threads": self._threads,
             }
-        else:
-            message = {
-                "format": "kernelbench",
-                "folder": str(self.folder),
-                "main": self._program.main,
-                "matmul_precision": self._task.contract.matmul_precision,
-                "conv_precision": self._task.contract.conv_precision,
-                "device": device,
-            }
-        return read_answer(self.child.request({"op": "load", **message}, timeout_s=timeout_s))
+        return {
+            "format": "kernelbench",
+            "folder": str(self.folder),
+            "main": self._program.main,
+            "matmul_precision": self._task.contract.matmul_precision,
+            "conv_precision": self._task.contract.conv_precision,
+            "device": device,
+        }
 
     def init(self, weights: Weights, timeout_s: float) -> Answer:
         """Give the program its weights."""

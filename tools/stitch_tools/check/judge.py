@@ -1,8 +1,9 @@
 """The check itself: draws under several sets of weights, each compared in the reference server."""
 
+import re
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 from stitch_tools.check.candidate import Answer, Worker, kept_buffers
@@ -25,12 +26,19 @@ from stitch_tools.check.schedule import (
     missing_rounds,
     ordinary_rounds,
 )
-from stitch_tools.check.traced import Case, sampler_for_host
+from stitch_tools.check.traced import (
+    Case,
+    HarnessFaultError,
+    WatchedWorker,
+    sampler_for_host,
+    watched_worker,
+)
 from stitch_tools.check.trial import Trial
 from stitch_tools.check.variation import describe_variation
 from stitch_tools.check.words import describe_build, describe_draw
 from stitch_tools.check.work import trace_work
-from stitch_tools.errors import TaskError
+from stitch_tools.device import usable_cpus
+from stitch_tools.errors import EnvironmentMissingError, TaskError
 from stitch_tools.evidence import scan_program
 from stitch_tools.models import (
     REFERENCE_VARIES,
@@ -51,6 +59,10 @@ Emit = Callable[[str], None] | None
 
 _COUNT_EVERY_S = 5.0
 """Seconds between two sentences that count right draws."""
+
+_COMPILES = re.compile(rb"cpp_extension|subprocess|tvm_ffi")
+_CPUS_FOR_TWO = 4
+"""Fewer, and two compilers at once would make the first answer late."""
 
 _ALWAYS_UNCHECKED = (
     "writes further than 64 KiB beyond an output",
@@ -126,6 +138,7 @@ class _Judge:
         self.ruling = Ruling(self.record, facts.uses_rng, self._tell)
         self.updated = facts.mutated_buffers if task.contract.buffers == "updated" else ()
         self.reference: ReferenceServer | None = None  # where the program ran, beside it
+        self.watched: WatchedWorker | None = None  # where one loads the program already
         self.rounds: list[Round] = []
         self.told_s = time.monotonic()
         self.at = ""
@@ -188,9 +201,32 @@ class _Judge:
             self.reference = reference
             try:
                 trial = stack.enter_context(Trial(reference, worker, self.options, self.updated))
+                self.watched = self._load_ahead(stack, reference)
                 return self._load_and_draw(trial)
             except ChildDied as death:
                 return end_of_worker(death, self.at)
+
+    def _load_ahead(self, stack: ExitStack, reference: ReferenceServer) -> WatchedWorker | None:
+        """The worker that will be traced, where loading takes long: an extension is compiled in each process.
+
+        None where it does not; what cannot be started now is started again, and judged, when it is needed.
+        """
+        if not self.options.trace or not self._compiles_itself() or usable_cpus() < _CPUS_FOR_TWO:
+            return None
+        with suppress(ChildDied, HarnessFaultError, EnvironmentMissingError):
+            watched = stack.enter_context(watched_worker(self._case(), reference))
+            watched.begin_load()
+            return watched
+        return None
+
+    def _compiles_itself(self) -> bool:
+        if self.program.format != "kernelbench":
+            return False
+        sources = (self.store.get(file.sha256) for file in self.program.files if file.path.endswith(".py"))
+        return any(_COMPILES.search(source) for source in sources)
+
+    def _case(self) -> Case:
+        return Case(self.session, self.task, self.program, self.build, self.store, self.options, self.updated)
 
     def _load_and_draw(self, trial: Trial) -> End | None:
         if self.emit is not None and self.program.format == "kernelbench":
@@ -312,9 +348,8 @@ class _Judge:
         if self._is_late():
             self.record.skipped.append(f"who did the work: {TIME_OVER}")
             return
-        case = Case(self.session, self.task, self.program, self.build, self.store, self.options, self.updated)
         self.at = "while its work was traced"
-        traced = trace_work(case, trial.reference, trial.worker)
+        traced = trace_work(self._case(), trial.reference, trial.worker, self.watched)
         self.record.work = traced.evidence
         self.record.findings += traced.findings
         self.record.flags += traced.flags

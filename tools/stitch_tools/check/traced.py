@@ -110,8 +110,17 @@ class WatchedWorker:
     def __init__(self, case: Case, reference: ReferenceServer, worker: Worker, where: dict[str, Any]) -> None:
         self._case, self._reference, self._worker, self._where = case, reference, worker, where
 
+    def begin_load(self) -> None:
+        """Start the tracer and ask for `load` without waiting for it; only `load` may follow.
+
+        Raises:
+            HarnessFaultError: the tracer cannot be started.
+        """
+        self.begin()
+        self._worker.begin_load()
+
     def load(self) -> None:
-        """Load the program.
+        """Load the program, or wait for that where it has begun.
 
         Raises:
             RefusedError: it cannot be loaded.

@@ -61,17 +61,20 @@ class Traced:
         self.skipped.append(f"{_TOPIC}: the program fails under the tracer")
 
 
-def trace_work(case: Case, reference: ReferenceServer, worker: Worker) -> Traced:
+def trace_work(
+    case: Case, reference: ReferenceServer, worker: Worker, watched: WatchedWorker | None = None
+) -> Traced:
     """Evidence, findings and flags on who did the work.
 
     Args:
         case: the program.
         reference: compares the traced outputs. Its weights are exchanged.
         worker: the worker of the correctness check, which no tracer touched, with its last inputs.
+        watched: one that loads the program already (`begin_load`); None starts one.
     """
     traced = Traced()
     try:
-        _watch(case, reference, worker, traced)
+        _watch(case, reference, worker, watched, traced)
     except ChildDied as death:
         last = own_words(death.outcome.stderr_tail)[-_MOST_CHARS:]
         message = f"right before, and under the tracer {death.outcome.describe()}"
@@ -86,9 +89,16 @@ def trace_work(case: Case, reference: ReferenceServer, worker: Worker) -> Traced
     return traced
 
 
-def _watch(case: Case, reference: ReferenceServer, worker: Worker, traced: Traced) -> None:
+def _watch(
+    case: Case, reference: ReferenceServer, worker: Worker, watched: WatchedWorker | None, traced: Traced
+) -> None:
     untraced = _untraced_launches(case, worker, traced) if case.cuda else None
-    report, right, launches = _trace(case, reference)
+    if watched is None:
+        with watched_worker(case, reference) as started:
+            started.begin_load()
+            report, right, launches = _trace(case, started)
+    else:
+        report, right, launches = _trace(case, watched)
     if untraced is not None and untraced.past_dispatcher > _NEARLY_NOTHING:
         report = _with_hidden_pytorch(report)
     compared = compare_launches(report, launches, untraced, blocks=len(_BLOCKS)) if case.cuda else None
@@ -127,16 +137,14 @@ def _with_hidden_pytorch(report: Report) -> Report:
     return report.model_copy(update={"rows": tuple(rows)})
 
 
-def _trace(case: Case, reference: ReferenceServer) -> tuple[Report, bool, Untraced | None]:
+def _trace(case: Case, watched: WatchedWorker) -> tuple[Report, bool, Untraced | None]:
     """The report, whether all outputs were right, and the launches that the gates counted (cuda)."""
-    with watched_worker(case, reference) as watched:
-        watched.begin()
-        watched.load()
-        watched.init()
-        # Every block is made, whatever the first one gave.
-        answers = [watched.traced_draw(kind, calls) for kind, calls in _BLOCKS]
-        launches = _gated_launches(watched) if case.cuda else None
-        return watched.report(), all(answers), launches
+    watched.load()
+    watched.init()
+    # Every block is made, whatever the first one gave.
+    answers = [watched.traced_draw(kind, calls) for kind, calls in _BLOCKS]
+    launches = _gated_launches(watched) if case.cuda else None
+    return watched.report(), all(answers), launches
 
 
 def _ablate(case: Case, reference: ReferenceServer, traced: Traced) -> str | None:
