@@ -239,6 +239,7 @@ def test_a_program_that_compiles_itself_is_loaded_for_the_tracer_meanwhile(
     for cpus in (2, 8):
         monkeypatch.setattr("stitch_tools.check.judge.usable_cpus", lambda cpus=cpus: cpus)
         check, work = room.check(with_pause(room.store, after=f"# {cpus}"))
+        assert check.wall_s is not None
         walls[cpus], shares[cpus] = check.wall_s, work.own
     assert walls[8] < walls[2] - 1.5
     assert abs(shares[8] - shares[2]) < 0.3
