@@ -75,6 +75,22 @@ _TOOLKIT = frozenset(
     ("driver", "cudart", "device", "cooperative_groups", "nvrtc", "cupti", "nvtx", "nvvm", "nvjitlink")
 )
 _LARGEST_BYTES = 6_000_000
+SYSTEM_FOLDERS = tuple(
+    Path("/usr") / name
+    for name in ("include", "include/x86_64-linux-gnu", "include/aarch64-linux-gnu", "local/include")
+)
+_BESIDE_TOOLKIT = frozenset(("cudnn", "cudnn_frontend", "nccl", "cusparselt", "cutlass", "cute"))
+"""Libraries whose packages put headers there; a toolkit has a folder of its own."""
+_PACKAGE_FOLDERS = ("site-packages", "dist-packages")
+_PACKAGES = (
+    "lib/python3.*/site-packages",
+    "lib64/python3.*/site-packages",
+    "Lib/site-packages",
+    # Debian's own Python has them elsewhere.
+    "lib/python3*/dist-packages",
+    "local/lib/python3*/dist-packages",
+)
+"""Where an interpreter keeps its packages, below its prefix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,17 +114,26 @@ class Root:
     source: str
     packages: Path | None = None
     """The site-packages folder of a wheel's headers, whose entries tell versions."""
+    libraries: frozenset[str] = frozenset()
+    """The only libraries that count there; empty means all."""
 
 
-def find_roots(prefixes: Sequence[Path] = (), env: Mapping[str, str] | None = None) -> list[Root]:
+def find_roots(
+    prefixes: Sequence[Path] = (),
+    env: Mapping[str, str] | None = None,
+    system: Sequence[Path] = SYSTEM_FOLDERS,
+) -> list[Root]:
     """Include folders that hold CUDA headers, the preferred first, each once.
 
     Args:
-        prefixes: `sys.prefix` of interpreters whose wheels count (the target interpreter's first).
+        prefixes: `sys.prefix` of interpreters whose wheels count (the target interpreter's first), or folders
+            of packages.
         env: environment to read; None is this process's own.
+        system: include folders that the system's package manager fills.
     """
     found: dict[Path, Root] = {}
-    for root in _candidates(prefixes, os.environ if env is None else env):
+    besides = (Root(folder, "system", libraries=_BESIDE_TOOLKIT) for folder in system)
+    for root in (*_candidates(prefixes, os.environ if env is None else env), *besides):
         # A folder that others may not look into is none.
         with contextlib.suppress(OSError):
             if root.folder.is_dir() and any(True for _ in _marked(root.folder)):
@@ -127,7 +152,9 @@ def find_headers(roots: Iterable[Root]) -> list[Header]:
         versions = {**_wheel_versions(root.packages), **_versions(root.folder)}
         for relative in _files(root.folder):
             library, path = library_of(relative), root.folder / relative
-            if library is not None and 0 <= _size(path) <= _LARGEST_BYTES:
+            if library is None or (root.libraries and library not in root.libraries):
+                continue
+            if 0 <= _size(path) <= _LARGEST_BYTES:
                 version = versions.get(library)
                 # Of an unknown version nobody knows whether it is the same.
                 key = (library, relative.removeprefix("cccl/"), version or path)
@@ -156,11 +183,20 @@ def _candidates(prefixes: Sequence[Path], env: Mapping[str, str]) -> Iterator[Ro
             yield Root(Path(env[name]) / "include", name)
     yield from _toolkits(env)
     for prefix in dict.fromkeys([*prefixes, Path(sys.prefix)]):
-        for packages in sorted(prefix.glob("lib/python3.*/site-packages")):
+        for packages in _package_folders(prefix):
             yield from _wheels(packages)
-    if env.get("CONDA_PREFIX"):
-        conda = Path(env["CONDA_PREFIX"])
-        yield from (Root(folder, "conda") for folder in (conda / "include", *conda.glob("targets/*/include")))
+    # An environment of conda keeps its headers itself, and need not be the activated one.
+    conda = [prefix for prefix in prefixes if (prefix / "conda-meta").is_dir()]
+    for prefix in dict.fromkeys([*conda, *([Path(env["CONDA_PREFIX"])] if env.get("CONDA_PREFIX") else [])]):
+        folders = (prefix / "include", *sorted(prefix.glob("targets/*/include")))
+        yield from (Root(folder, "conda") for folder in folders)
+
+
+def _package_folders(prefix: Path) -> list[Path]:
+    """Where an interpreter keeps its packages; a folder of packages is one itself."""
+    if prefix.name in _PACKAGE_FOLDERS:
+        return [prefix]
+    return [folder for pattern in _PACKAGES for folder in sorted(prefix.glob(pattern))]
 
 
 def _toolkits(env: Mapping[str, str]) -> Iterator[Root]:
@@ -180,6 +216,7 @@ def _wheels(packages: Path) -> Iterator[Root]:
         yield Root(folder, f"wheel nvidia/{folder.parent.name}", packages)
     yield Root(packages / "include", "wheel", packages)
     yield Root(packages / "cutlass_library" / "source" / "include", "wheel nvidia-cutlass", packages)
+    yield Root(packages / "cuda" / "cccl" / "headers" / "include", "wheel cuda-cccl", packages)
 
 
 _MARKS = (
@@ -199,6 +236,7 @@ _MARKS = (
     "cutlass/cutlass.h",
     "cuda_fp16.h",
     "cub/cub.cuh",
+    "cccl/cub/cub.cuh",
     "nvJitLink.h",
     "cupti.h",
 )

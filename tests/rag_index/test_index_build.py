@@ -57,6 +57,46 @@ def test_toolkit_wheels_and_conda_are_looked_through_in_that_order(toolkit: Root
 
 
 @pytest.mark.parametrize(
+    "packages",
+    [
+        "lib/python3.12/site-packages",
+        "lib64/python3.12/site-packages",
+        "lib/python3/dist-packages",
+        "local/lib/python3.12/dist-packages",
+        "Lib/site-packages",
+    ],
+)
+@pytest.mark.parametrize("header", ["nvidia/cudnn/include/cudnn.h", "nvidia/cu99/include/cccl/cub/cub.cuh"])
+def test_wheels_are_found_wherever_an_interpreter_keeps_its_packages(
+    tmp_path: Path, packages: str, header: str
+) -> None:
+    path = tmp_path / packages / header
+    path.parent.mkdir(parents=True)
+    path.write_text("int shelf(void);", encoding="utf-8")
+    env = {"CUDA_HOME": str(tmp_path / "none")}
+    for place in (tmp_path, tmp_path / packages):
+        assert any(path.is_relative_to(root.folder) for root in find_roots([place], env))
+
+
+def test_headers_of_a_conda_environment_that_is_not_active_are_found(tmp_path: Path) -> None:
+    include = tmp_path / "targets" / "x86_64-linux" / "include"
+    include.mkdir(parents=True)
+    (include / "nccl.h").write_text("int shelf(void);", encoding="utf-8")
+    env = {"CUDA_HOME": str(tmp_path / "none")}
+    assert include not in [root.folder for root in find_roots([tmp_path], env)]
+    (tmp_path / "conda-meta").mkdir()
+    assert include in [root.folder for root in find_roots([tmp_path], env)]
+
+
+def test_of_the_system_s_headers_only_those_of_libraries_beside_the_toolkit_count(tmp_path: Path) -> None:
+    for name in ("cudnn.h", "cuda_runtime_api.h", "nccl.h"):
+        (tmp_path / name).write_text("int shelf(void);", encoding="utf-8")
+    roots = find_roots([], {"CUDA_HOME": str(tmp_path / "none")}, system=[tmp_path])
+    found = [header for header in find_headers(roots) if header.source == "system"]
+    assert {header.library for header in found} == {"cudnn", "nccl"}
+
+
+@pytest.mark.parametrize(
     ("text", "prefix", "version"),
     [
         ("#define CUDA_VERSION 13000", "CUDA_VERSION", "13.0"),
