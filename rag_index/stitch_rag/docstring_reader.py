@@ -9,6 +9,7 @@ import inspect
 import json
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 LONGEST = 6000
 
@@ -42,6 +43,9 @@ def entries(module_name: str) -> Iterator[tuple[str, str, str, str, str]]:
 
 def main() -> None:
     """Read every module; one that cannot be imported is passed over."""
+    # The modules beside this file are none of the target interpreter's.
+    here = str(Path(__file__).resolve().parent)
+    sys.path[:] = [folder for folder in sys.path if folder != here]
     for module_name in sys.argv[1:]:
         try:
             for row in entries(module_name):

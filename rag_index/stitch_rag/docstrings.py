@@ -58,7 +58,8 @@ def read_docstrings(target: Target) -> list[Chunk]:
             broken.
     """
     with as_file(package_files("stitch_rag") / "docstring_reader.py") as script:
-        command = [target.python, "-I", str(script), *MODULES]
+        # Not -I: that leaves out packages which the user installed for himself alone.
+        command = [target.python, "-E", str(script), *MODULES]
         try:
             done = subprocess.run(
                 command,

@@ -55,6 +55,21 @@ def test_an_interpreter_without_torch_has_no_docstrings_and_one_that_is_none_say
         read_docstrings(Target(str(tmp_path / "python"), "2.13"))
 
 
+def test_packages_that_a_user_installed_for_himself_alone_are_documented(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    package = tmp_path / ".local" / "lib" / version / "site-packages" / "torch"
+    package.mkdir(parents=True)
+    text = 'def stack():\n    """Stacks boxes."""\n'
+    (package / "__init__.py").write_text(text, encoding="utf-8")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("PYTHONUSERBASE", raising=False)
+    python = str(Path(sys.base_prefix) / "bin" / version)
+    found = read_docstrings(Target(python, "9.9"))
+    assert [(chunk.symbol, chunk.brief) for chunk in found] == [("torch.stack", "Stacks boxes.")]
+
+
 def test_every_compiler_message_says_what_it_means_and_what_to_do() -> None:
     chunks = list(message_chunks())
     assert len(chunks) >= 20

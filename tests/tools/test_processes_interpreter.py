@@ -121,3 +121,13 @@ def test_a_python_that_prints_at_start_is_understood(tmp_path: Path) -> None:
     fake.write_text(f'#!/bin/sh\necho hello\nexec "{sys.executable}" "$@"\n', encoding="utf-8")
     fake.chmod(0o755)
     assert probe(str(fake)).python_version.startswith("3.")
+
+
+def test_the_folders_of_its_packages_are_told_those_of_the_python_below_among_them(tmp_path: Path) -> None:
+    python = environment_at(tmp_path / "v", None)
+    (own,) = (tmp_path / "v").glob("lib/python*/site-packages")
+    assert probe(str(python)).packages[0] == own
+    settings = tmp_path / "v" / "pyvenv.cfg"
+    text = settings.read_text(encoding="utf-8")
+    settings.write_text(text.replace("packages = false", "packages = true"), encoding="utf-8")
+    assert len(probe(str(python)).packages) > 1

@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -30,7 +30,8 @@ if spec is not None and spec.origin:
         version = runpy.run_path(os.path.join(os.path.dirname(spec.origin), "version.py"))["__version__"]
     except Exception:  # a file of somebody else's torch is executed: it may raise anything
         version = None
-print(json.dumps([sys.executable, list(sys.version_info[:3]), version and str(version)]))
+folders = [path for path in sys.path if os.path.basename(path).endswith("-packages")]
+print(json.dumps([sys.executable, list(sys.version_info[:3]), version and str(version), folders]))
 """
 
 
@@ -42,6 +43,8 @@ class Interpreter:
     python_version: str
     torch_version: str | None
     source: Source
+    packages: tuple[Path, ...] = field(default=(), compare=False, repr=False)
+    """The folders that it takes packages from: its own, the user's, those of the Python below it."""
 
     @property
     def prefix(self) -> Path:
@@ -97,11 +100,12 @@ def probe(path: str, source: Source = "option") -> Interpreter:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EnvironmentMissingError(f"{path} cannot be run: {error}", hint=fix) from error
     try:
-        executable, version, torch_version = json.loads(done.stdout.strip().splitlines()[-1])
+        executable, version, torch_version, *packages = json.loads(done.stdout.strip().splitlines()[-1])
     except (ValueError, IndexError) as error:
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
         raise EnvironmentMissingError(f"{path} is not a usable Python: {last}", hint=fix) from error
-    return Interpreter(executable or path, ".".join(map(str, version)), torch_version, source)
+    folders = tuple(Path(folder) for group in packages for folder in group)
+    return Interpreter(executable or path, ".".join(map(str, version)), torch_version, source, folders)
 
 
 def _candidates(option: str | None, workspace: Path) -> Iterator[tuple[str, Source]]:
