@@ -2,6 +2,7 @@
 
 # A first search waits for what is imported here: what builds and measures is imported where it is used.
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -80,7 +81,11 @@ def clear(config: Config) -> int:
 
 
 def _target(config: Config) -> "tuple[list[Path], Target | None]":
-    """The target interpreter's prefix, and itself; nothing where there is none, which here is no failure."""
+    """The target interpreter's prefix and packages, and itself; nothing where there is none.
+
+    Raises:
+        EnvironmentMissingError: one that was named cannot be run: what it has would silently be missing.
+    """
     from stitch_rag.docstrings import Target
     from stitch_tools.errors import EnvironmentMissingError
     from stitch_tools.processes.interpreter import find_interpreter
@@ -88,5 +93,7 @@ def _target(config: Config) -> "tuple[list[Path], Target | None]":
     try:
         found = find_interpreter(config.python, config.workspace, need_torch=False)
     except EnvironmentMissingError:
+        if config.python or os.environ.get("STITCH_PYTHON"):
+            raise
         return [], None
-    return [found.prefix], Target(found.path, found.torch_version)
+    return [found.prefix, *found.packages], Target(found.path, found.torch_version)

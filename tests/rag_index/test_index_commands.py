@@ -77,6 +77,18 @@ def test_build_status_and_clear_work_on_a_toolkit_that_cuda_home_names(
     assert (code, json.loads(out)["freed_bytes"]) == (0, 0)
 
 
+@pytest.mark.parametrize("command", ["build", "status"])
+def test_an_interpreter_that_is_named_and_does_not_run_is_an_error_and_takes_nothing_out(
+    capsys: pytest.CaptureFixture[str], cache: str, command: str, tmp_path: Path
+) -> None:
+    options = ("--python", str(tmp_path / "none"), "--cache-dir", cache, "--json")
+    code, out = run(capsys, command, *options)
+    assert code != 0
+    assert "cannot be run" in json.loads(out)["error"]["message"]
+    found = json.loads(run(capsys, "search", "shelfFull", "--cache-dir", cache, "--json")[1])
+    assert found["confidence"] == "exact"
+
+
 def test_a_bad_bound_is_a_usage_error(capsys: pytest.CaptureFixture[str], cache: str) -> None:
     code, out = run(capsys, "search", "box", "--max-tokens", "0", "--cache-dir", cache, "--json")
     assert (code, json.loads(out)["error"]["code"]) == (2, "usage")
