@@ -22,13 +22,42 @@ def open_reader(config: Config, *, wait_for_vectors_s: float = 0.0, meaning: boo
 
 
 def build(config: Config, *, anew: bool, vectors: bool = False, progress: "Progress") -> "BuildReport":
-    """What was built; errors as in `build_index`."""
+    """What was built; errors as in `build_index`.
+
+    An interpreter that an earlier build was told stays until another is named, or everything is read anew.
+    """
+    from stitch_rag.build import built_for
+
+    earlier, named = built_for(IndexPlace(config.cache_dir))
+    kept = (earlier, True) if named and not anew else ("", False)
+    return _build(config, kept, anew=anew, vectors=vectors, progress=progress)
+
+
+def _build(
+    config: Config, earlier: tuple[str, bool], *, anew: bool, vectors: bool, progress: "Progress"
+) -> "BuildReport":
+    """The build; `earlier` is the interpreter that counts if none is named now, and whether it was named."""
     from stitch_rag.build import build_index
 
-    prefixes, target = _target(config)
+    prefixes, target = _target(config, earlier[0])
+    named = bool(config.python) or (earlier[1] and target is not None and target.python == earlier[0])
     return build_index(
-        IndexPlace(config.cache_dir), prefixes, target=target, anew=anew, vectors=vectors, progress=progress
+        IndexPlace(config.cache_dir),
+        prefixes,
+        target=target,
+        anew=anew,
+        vectors=vectors,
+        interpreter=(target.python, named) if target else None,
+        progress=progress,
     )
+
+
+def _built_again(config: Config, progress: "Progress") -> "BuildReport":
+    """The build that follows what was added or removed, with the packages that the index has."""
+    from stitch_rag.build import built_for
+
+    earlier = built_for(IndexPlace(config.cache_dir))
+    return _build(config, earlier, anew=False, vectors=False, progress=progress)
 
 
 def add(config: Config, origin: str, progress: "Progress") -> "tuple[list[str], BuildReport]":
@@ -37,7 +66,7 @@ def add(config: Config, origin: str, progress: "Progress") -> "tuple[list[str], 
 
     place = IndexPlace(config.cache_dir)
     pages = add_pages(place, origin, progress)
-    return [page.origin for page in pages], build(config, anew=False, progress=progress)
+    return [page.origin for page in pages], _built_again(config, progress)
 
 
 def remove(config: Config, origin: str, progress: "Progress") -> "tuple[list[str], BuildReport]":
@@ -45,7 +74,7 @@ def remove(config: Config, origin: str, progress: "Progress") -> "tuple[list[str
     from stitch_rag.pages import remove_pages
 
     gone = remove_pages(IndexPlace(config.cache_dir), origin)
-    return gone, build(config, anew=False, progress=progress)
+    return gone, _built_again(config, progress)
 
 
 def evaluate_search(config: Config, questions: Path) -> "Evaluation":
@@ -67,9 +96,9 @@ def evaluate_search(config: Config, questions: Path) -> "Evaluation":
 
 def status(config: Config) -> "IndexStatus":
     """The state of the index, compared with what this machine has now."""
-    from stitch_rag.build import index_status
+    from stitch_rag.build import built_for, index_status
 
-    prefixes, target = _target(config)
+    prefixes, target = _target(config, built_for(IndexPlace(config.cache_dir))[0])
     return index_status(IndexPlace(config.cache_dir), prefixes, target=target)
 
 
@@ -80,8 +109,12 @@ def clear(config: Config) -> int:
     return clear_index(IndexPlace(config.cache_dir))
 
 
-def _target(config: Config) -> "tuple[list[Path], Target | None]":
+def _target(config: Config, earlier: str) -> "tuple[list[Path], Target | None]":
     """The target interpreter's prefix and packages, and itself; nothing where there is none.
+
+    Args:
+        config: may name one.
+        earlier: the one that counts where none is named and this one can be run.
 
     Raises:
         EnvironmentMissingError: one that was named cannot be run: what it has would silently be missing.
@@ -90,10 +123,13 @@ def _target(config: Config) -> "tuple[list[Path], Target | None]":
     from stitch_tools.errors import EnvironmentMissingError
     from stitch_tools.processes.interpreter import find_interpreter
 
-    try:
-        found = find_interpreter(config.python, config.workspace, need_torch=False)
-    except EnvironmentMissingError:
-        if config.python or os.environ.get("STITCH_PYTHON"):
-            raise
-        return [], None
-    return [found.prefix, *found.packages], Target(found.path, found.torch_version)
+    named = bool(config.python or os.environ.get("STITCH_PYTHON"))
+    for option in [config.python] if named else [earlier, None] if earlier else [None]:
+        try:
+            found = find_interpreter(option, config.workspace, need_torch=False)
+        except EnvironmentMissingError:
+            if named:
+                raise
+            continue
+        return [found.prefix, *found.packages], Target(found.path, found.torch_version)
+    return [], None

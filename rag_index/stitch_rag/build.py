@@ -38,6 +38,8 @@ _LONGEST_REASON = 300
 _MOST_CHANGED = 20
 _CLEARED = ".cleared-"
 """Between the name of a folder that is being removed and the process that does it."""
+_PYTHON, _NAMED = "python", "python was named"
+"""Under which the interpreter stands whose packages count, and whether the user named it."""
 _OTHER_VERSION = "an index of another version lies there and is not used"
 _TOGETHER = 50
 """Files of one transaction: each makes a piece of full text to be merged later; a killed build loses them."""
@@ -98,6 +100,8 @@ class IndexStatus(Fact):
     """Whether a build was cut short; the next one goes on from it."""
     pages: tuple[str, ...] = ()
     """What was added, as `index remove` takes it."""
+    python: str = ""
+    """The interpreter whose packages it holds."""
     notices: tuple[str, ...] = ()
 
 
@@ -148,9 +152,12 @@ def build_index(
     target: Target | None = None,
     anew: bool = False,
     vectors: bool = False,
+    interpreter: tuple[str, bool] | None = None,
     progress: Progress = lambda sentence: None,
 ) -> BuildReport:
     """What was built. A second builder waits for the first and then finds everything up to date.
+
+    `interpreter` says whose packages count, and whether the user named it: `built_for` tells both.
 
     Raises:
         LockedError: another build took longer than ten minutes.
@@ -165,6 +172,7 @@ def build_index(
         except DamagedIndexError:
             progress("the index is damaged: it is made anew")
             made = _make(place, inputs, progress, anew=True, vectors=vectors)
+        _remember(place, interpreter)
         _swap(place)
     return BuildReport(
         index=str(place.index),
@@ -180,6 +188,25 @@ def build_index(
         vectors=made.vectors,
         notices=(*_notices(found, searched=roots is None), *made.notices),
     )
+
+
+def built_for(place: IndexPlace) -> tuple[str, bool]:
+    """The interpreter whose packages the index holds, "" where it is unknown, and whether it was named."""
+    with contextlib.suppress(StoreError):
+        store = IndexStore.open(place.index)
+        if store is not None:
+            with contextlib.closing(store), telling_faults(place.index):
+                return store.meta(_PYTHON) or "", store.meta(_NAMED) == "yes"
+    return "", False
+
+
+def _remember(place: IndexPlace, interpreter: tuple[str, bool] | None) -> None:
+    """Write down whose packages count, so that a page that is added later does not take them out."""
+    store = IndexStore.open(place.building, writable=True) if interpreter else None
+    if store is not None and interpreter is not None:
+        with contextlib.closing(store), telling_faults(place.building):
+            store.put_meta(_PYTHON, interpreter[0])
+            store.put_meta(_NAMED, "yes" if interpreter[1] else "no")
 
 
 def _locked(place: IndexPlace, progress: Progress) -> FileLock:
@@ -233,6 +260,7 @@ def _held(
         "fresh": not changed,
         "fingerprint": store.meta("fingerprint"),
         "built_at": store.meta("built_at"),
+        "python": store.meta(_PYTHON) or "",
         "chunks": store.count(),
         "size_bytes": place.index.stat().st_size,
         "libraries": _counts(store),

@@ -29,7 +29,7 @@ def cache_option(command: F) -> F:
 
 def python_option(command: F) -> F:
     """The command with --python and --workspace, which say whose packages count."""
-    text = "Interpreter whose wheels and docstrings count (default: the target interpreter)."
+    text = "Interpreter whose wheels and docstrings count (default: the one named before, or the target)."
     return click.option("--python", metavar="PATH", help=text)(workspace_option(command))
 
 
@@ -122,7 +122,8 @@ def status(cache_dir: str | None, python: str | None, workspace: str | None, as_
 
     found = documentation.status(settings(cache_dir=cache_dir, python=python, workspace=workspace))
     rows = tuple((row.library, row.version or "-", str(row.chunks)) for row in found.libraries)
-    notes = (*_state(found), f"index: {found.index}", *found.notices)
+    packages = (f"packages of {found.python}",) if found.python else ()
+    notes = (*_state(found), *packages, f"index: {found.index}", *found.notices)
     columns = ("library", "version", "entries") if rows else ()
     return Output("index status", as_json=as_json).finish(dict(found), [Section("", columns, rows, notes)])
 

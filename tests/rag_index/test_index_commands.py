@@ -2,6 +2,8 @@
 
 import json
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -87,6 +89,33 @@ def test_an_interpreter_that_is_named_and_does_not_run_is_an_error_and_takes_not
     assert "cannot be run" in json.loads(out)["error"]["message"]
     found = json.loads(run(capsys, "search", "shelfFull", "--cache-dir", cache, "--json")[1])
     assert found["confidence"] == "exact"
+
+
+def test_the_packages_of_the_interpreter_that_was_named_stay_until_another_is(
+    capsys: pytest.CaptureFixture[str], toolkit: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def search() -> str:
+        out = run(capsys, "search", "wheelOnly", "--cache-dir", cache, "--json")[1]
+        return json.loads(out)["confidence"]
+
+    monkeypatch.setenv("CUDA_HOME", str(toolkit.folder.parent))
+    monkeypatch.delenv("STITCH_PYTHON", raising=False)
+    cache, python = str(tmp_path / "mine"), tmp_path / "v" / "bin" / "python"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "v"], check=True)
+    (packages,) = (tmp_path / "v").glob("lib/python*/site-packages")
+    (packages / "nvidia" / "nccl" / "include").mkdir(parents=True)
+    header = packages / "nvidia" / "nccl" / "include" / "nccl.h"
+    header.write_text("/** Only here. */ int wheelOnly(void);", encoding="utf-8")
+    page = tmp_path / "page.md"
+    page.write_text("# Boxes\n\nStack them.\n", encoding="utf-8")
+    assert run(capsys, "build", "--python", str(python), "--cache-dir", cache, "--json")[0] == 0
+    for arguments in (("add", str(page)), ("build",), ("remove", str(page))):
+        assert run(capsys, *arguments, "--cache-dir", cache, "--json")[0] == 0
+        found = json.loads(run(capsys, "status", "--cache-dir", cache, "--json")[1])
+        assert (found["fresh"], found["python"]) == (True, str(python)), arguments
+        assert search() == "exact"
+    run(capsys, "build", "--python", sys.executable, "--cache-dir", cache, "--json")
+    assert search() != "exact"
 
 
 def test_a_bad_bound_is_a_usage_error(capsys: pytest.CaptureFixture[str], cache: str) -> None:

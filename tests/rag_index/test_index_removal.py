@@ -93,7 +93,7 @@ def test_the_command_removes_builds_and_says_when_there_is_nothing_to_remove(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("CUDA_HOME", str(toolkit.folder.parent))
-    monkeypatch.setattr("stitch_mcp.documentation._target", lambda _: ([], None))
+    monkeypatch.setattr("stitch_mcp.documentation._target", lambda _, earlier: ([], None))
     cache = ("--cache-dir", str(place.folder.parent))
     assert main(["index", "status", *cache]) == 0
     assert f"added page: {folder / 'boxes.md'}" in capsys.readouterr().out.replace("\n", "")
