@@ -48,15 +48,17 @@ def named(store: IndexStore, question: Question) -> Named:
         if not numbers and len(name) >= _SHORTEST and not hasattr(builtins, name)
     ]
     known = store.frequencies([name.lower() for name in unknown])
-    unknown = [name for name in unknown if not known[name.lower()]]
+    unknown = [name for name in unknown if not known[name.lower()] and not store.has_members(name)]
     near = {name: similar(store, name) for name in unknown[:_MOST_UNKNOWN]}
     numbers = dict.fromkeys(row[0] for rows in near.values() for row in rows)
-    # torch.nn.Linear exists, and is read as torch::nn::Linear and nn::Linear, too: nothing is wrong with it.
+    # torch.nn.Linear exists, and is read as torch::nn::Linear and nn::Linear, too: nothing is wrong with it,
+    # nor with cg::tiled_partition, whose name after the namespace exists.
     existing = [f".{_plain(name)}" for name, chunks in found.items() if chunks]
     names = dict.fromkeys(
         row[1]
         for name, rows in near.items()
         if not any(whole.endswith(f".{_plain(name)}") for whole in existing)
+        and not (rows and rows[0][0] in exact)
         for row in rows
     )
     return Named(tuple(exact), _quoted(store, question.text), tuple(numbers), tuple(names)[:MOST])

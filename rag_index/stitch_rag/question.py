@@ -30,6 +30,16 @@ _LIGHT = re.compile(
 _LIGHTLY = 0.4
 _ABBREVIATION = re.compile(r"\b(?:e\.\s?g|i\.\s?e|etc|vs)\b\.?", re.IGNORECASE)
 _QUALIFIED = re.compile(r"[A-Za-z_]\w*(?:(?:::|\.)[A-Za-z_]\w*)*")
+_FILE = re.compile(
+    r".*\.(?:c|cc|cpp|cxx|cu|cuh|h|hpp|i|ii|ipynb|json|md|o|ptx|cubin|py|pyi|so|toml|txt|xml|yml)",
+    re.IGNORECASE,
+)
+"""What only looks like a dotted name."""
+_QUALIFIER = re.compile(r"__(?:global|shared|device|host|constant|managed|local)__")
+"""Messages say of each access and function where it lies; only a short question is about the word itself."""
+_SHORT = 5
+_IMPORTED_AS = {"nn": "torch.nn", "F": "torch.nn.functional", "tl": "triton.language"}
+"""What everybody calls these modules."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +81,8 @@ def read_question(text: str) -> Question:
     """The question in `text`; any text will do, an empty one asks for nothing."""
     text = " ".join(storable(text[:LONGEST_QUESTION]).split())
     synonyms = load_synonyms()
-    every = identifiers(_ABBREVIATION.sub(" ", text))
+    plain = _ABBREVIATION.sub(" ", text)
+    every = identifiers(plain)
     shouted = text.isupper()
     kept = [word for place, word in enumerate(every) if not _is_filler(word, place, shouted=shouted)]
     words: dict[str, Word] = {}
@@ -79,11 +90,12 @@ def read_question(text: str) -> Question:
         weight = _LIGHTLY if _LIGHT.fullmatch(word.lower()) else 1.0
         for found in index_words(word).split():
             words.setdefault(found, Word(found, synonyms.get(found, frozenset()), weight))
-    code = [word for word in kept if _is_code(word)]
+    dotted = {part for name in _dotted(plain) for part in name.split(".")}
+    code = [word for word in kept if _is_code(word) or word in dotted]
     kinds, libraries = _asked(every)
     share = len(code) / len(kept) if kept else 0.0
     asked = tuple(words.values())[:MOST_WORDS]
-    return Question(text, asked, tuple(_names(text)), kinds, libraries, _verbs(every), share)
+    return Question(text, asked, tuple(_names(plain)), kinds, libraries, _verbs(every), share)
 
 
 def _is_filler(word: str, place: int, *, shouted: bool) -> bool:
@@ -118,15 +130,28 @@ def _verbs(words: list[str]) -> frozenset[str]:
     )
 
 
+def _dotted(text: str) -> list[str]:
+    """Names like torch.cuda.graph or cp.async, of whatever words they consist."""
+    found = (match for match in _QUALIFIED.findall(text) if "." in match)
+    return [match.replace("::", ".") for match in found if not _FILE.fullmatch(match)]
+
+
 def _names(text: str) -> list[str]:
-    """Identifiers that no English sentence holds, or the only word of the question."""
+    """Identifiers that no English sentence holds, or the only name of the question."""
     found: dict[str, None] = {}
-    alone = len(identifiers(text)) == 1
+    count = len(identifiers(text))
     for match in _QUALIFIED.findall(text):
         last = re.split(r"::|\.", match)[-1]
-        if alone or not is_plain(last) or "::" in match:
-            shorter = match.replace(".", "::").split("::")
-            for start in range(len(shorter)):
-                found.setdefault("::".join(shorter[start:]))
+        alone = count == len(identifiers(match))
+        if _FILE.fullmatch(match) or (count > _SHORT and _QUALIFIER.fullmatch(match)):
+            continue
+        if alone or not is_plain(match):
             found.setdefault(match)
-    return [name for name in found if len(name) > 1 and not name.isdigit() and (alone or not is_plain(name))]
+        begins, dot, rest = match.partition(".")
+        if dot and begins in _IMPORTED_AS:
+            found.setdefault(f"{_IMPORTED_AS[begins]}.{rest}")
+        if (alone and "." not in match) or not is_plain(last) or "::" in match:
+            shorter = match.replace(".", "::").split("::")
+            names = ["::".join(shorter[start:]) for start in range(len(shorter))]
+            found.update(dict.fromkeys(name for name in names if alone or not is_plain(name)))
+    return [name for name in found if len(name) > 1 and not name.isdigit()]

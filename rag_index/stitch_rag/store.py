@@ -342,6 +342,13 @@ class IndexStore:
         )
         return list(dict.fromkeys(int(row[0]) for row in rows))
 
+    def has_members(self, name: str) -> bool:
+        """Whether names begin with this one, which then is a module's or a namespace's."""
+        low = name.lower()
+        ranges = ((f"{low}.", f"{low}/"), (f"{low}::", f"{low}:;"))
+        query = "SELECT 1 FROM names WHERE low >= ? AND low < ? LIMIT 1"
+        return any(self._db.execute(query, bounds).fetchone() for bounds in ranges)
+
     def messages(self) -> list[tuple[int, str]]:
         """Number and message of every error that a library tells of."""
         if self._messages is None:

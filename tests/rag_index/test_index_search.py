@@ -84,6 +84,58 @@ def test_a_name_that_exists_has_no_neighbours_however_its_parts_are_joined(place
     store.close()
 
 
+def test_a_dotted_name_of_plain_words_is_a_name() -> None:
+    store = IndexStore.create()
+    names = ["shelf.wait", "shelf.wait_for_box", "torch.nn.Shelf", "shelf.tidy.box"]
+    filler = [f"shelf.wait_{number}" for number in range(400)]
+    store.put_file(
+        "a.py",
+        "1",
+        [
+            Chunk(
+                name,
+                "docstring",
+                "shelf",
+                "1",
+                "",
+                "Waits for boxes of a shelf.",
+                aliases=(name.split(".")[-1],),
+            )
+            for name in (*filler, *names)
+        ],
+    )
+    store.finish()
+    for asked, name in (("shelf.wait", "shelf.wait"), ("nn.Shelf", "torch.nn.Shelf")):
+        found = search(store, asked)
+        assert (found.confidence, found.hits[0].symbol, found.nearest) == ("exact", name, ())
+    assert search(store, "how long does shelf.wait wait").hits[0].symbol == "shelf.wait"
+    assert search(store, "shelf.tidy").nearest == (), "a module is no slip"
+    assert search(store, "box.wait").confidence != "exact", "another object's member"
+    store.close()
+
+
+def test_files_in_messages_are_no_names_of_code() -> None:
+    asked = read_question('kernel.cu(12): error: identifier "foo" is undefined, see main.py e.g. there')
+    assert (asked.names, asked.named_share) == ((), 0.0)
+
+
+def test_a_question_of_a_name_that_is_not_here_is_not_answered_confidently() -> None:
+    store = IndexStore.create()
+    rows = [Chunk(name, "function", "a", "1", "", "Adds a box.") for name in ("boxAdd", "shelfBoxAdd")]
+    store.put_file("a.h", "1", rows)
+    store.finish()
+    found = search(store, "crateBoxAddEx")
+    assert (found.hits != (), found.confidence) == (True, "low")
+    assert search(store, "how is a box added").confidence == "high"
+    store.close()
+
+
+def test_where_an_access_went_is_not_what_a_message_is_about() -> None:
+    message = "========= Error: Potential WAR hazard detected at __shared__ 0x400 in block (0,0,0)"
+    assert "__shared__" not in read_question(message).names
+    assert "__shared__" in read_question("what is __shared__").names
+
+
 def test_an_id_leads_to_everything_that_bears_it(place: IndexPlace) -> None:
     store = IndexStore.create()
     value = Chunk("boxLost", "enumerator", "cudart", "1", "boxLost = 7", "Gone.", "Gone.", "types.h", 3)
