@@ -22,7 +22,11 @@ LIBRARIES: tuple[tuple[str, str], ...] = (
         r"(?:texture|surface)_indirect_functions\.h|cuda_(?:pipeline|awbarrier)(?:_primitives)?\.h",
         "device",
     ),
-    (r"cooperative_groups(?:\.h|/\w+\.h)", "cooperative_groups"),
+    # What cooperative_groups/reduce.h and its like declare stands in the files behind them.
+    (
+        r"cooperative_groups(?:\.h|/\w+\.h|/details/(?:async|functional|memory|partitioning|reduce|scan)\.h)",
+        "cooperative_groups",
+    ),
     (r"cublasLt\w*\.h", "cublaslt"),
     (r"cublas(?:_v2|_api|Xt)?\.h", "cublas"),
     (r"cudnn_frontend\w*\.h|cudnn_frontend/.*\.h", "cudnn_frontend"),
@@ -187,7 +191,9 @@ def _candidates(prefixes: Sequence[Path], env: Mapping[str, str]) -> Iterator[Ro
             yield from _wheels(packages)
     # An environment of conda keeps its headers itself, and need not be the activated one.
     conda = [prefix for prefix in prefixes if (prefix / "conda-meta").is_dir()]
-    for prefix in dict.fromkeys([*conda, *([Path(env["CONDA_PREFIX"])] if env.get("CONDA_PREFIX") else [])]):
+    if env.get("CONDA_PREFIX"):
+        conda.append(Path(env["CONDA_PREFIX"]))
+    for prefix in conda:
         folders = (prefix / "include", *sorted(prefix.glob("targets/*/include")))
         yield from (Root(folder, "conda") for folder in folders)
 

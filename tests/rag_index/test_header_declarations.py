@@ -260,3 +260,19 @@ def test_a_long_chain_of_macros_takes_no_time() -> None:
     text = "\n".join(f"#define {name} {other}" for name, other in itertools.pairwise(names))
     with within(20.0):
         assert len(chunks_of(f"{text}\n/** A box. */\nint box19999(void);\n")["box19999"].aliases) == 19_999
+
+
+def test_what_tiles_inherit_is_theirs_and_functions_have_the_namespace_that_a_macro_opens() -> None:
+    text = """
+    template <unsigned int Size>
+    class __static_size_shelf_tile_base {
+      public:
+        /** Stacks the boxes of the tile. */
+        void stack(void) const;
+    };
+    template <typename Group> int stack_all(const Group &group);
+    """
+    place = Place("cooperative_groups", "1", "shelf.h", "toolkit")
+    found = {chunk.symbol: chunk for chunk in header_chunks(declarations(text), place)}
+    assert set(found) == {"thread_block_tile::stack", "stack_all"}
+    assert {"cooperative_groups::stack_all", "cg::stack_all"} <= set(found["stack_all"].aliases)

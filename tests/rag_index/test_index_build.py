@@ -115,6 +115,8 @@ def test_a_file_of_no_known_library_is_not_indexed() -> None:
     assert library_of("vulkan.h") is None
     assert library_of("cccl/cub/block/specializations/x.cuh") is None
     assert library_of("cublasLt.h") == "cublaslt"
+    assert library_of("cooperative_groups/details/reduce.h") == "cooperative_groups"
+    assert library_of("cooperative_groups/details/helpers.h") is None
 
 
 def test_a_second_build_reads_only_what_changed(toolkit: Root, place: IndexPlace) -> None:

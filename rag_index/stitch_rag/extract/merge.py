@@ -26,6 +26,10 @@ _HIDDEN = re.compile(
     r"^__cuda|_pts[dz]$|^pnccl|DEPRECAT|_DECL__$|^cudaOcc(?!upancy)|^__occ|TempStorage$|_helper$"
 )
 """Names that only other macros use."""
+_TILE_BASE = re.compile(r"__\w+_tile(?:_base)?")
+"""Classes that cooperative groups' tiles inherit their methods from."""
+_SPACES = {"cooperative_groups": ("cooperative_groups", "cg")}
+"""Namespaces that a library opens by macros, and what programs call them."""
 _LANGUAGE = re.compile(r"__(?:location|annotate)__|__attribute__\(\(|__restrict$")
 _TEMPLATES = frozenset(("cute", "cutlass", "libcudacxx", "thrust", "cudnn_frontend"))
 """Libraries of templates, most of them their own plumbing: only what has a comment is meant for users."""
@@ -54,7 +58,7 @@ def header_chunks(
         place: where it lies.
         renamed: `renamings` of the library's other headers.
     """
-    rows = [row for row in found if _is_public(row)]
+    rows = [row for row in map(_of_its_users, found) if _is_public(row)]
     names = {row.name for row in rows if row.kind in ("function", "method")}
     renamed = {**(renamed or {}), **renamings(rows)}
     newer = {old: new for new, old in renamed.items()} | _later_versions(names, place)
@@ -161,12 +165,24 @@ def _of(chunk: Chunk, aliases: Mapping[str, Sequence[str]]) -> list[str]:
     return [name for own in (chunk.symbol, *chunk.aliases) for name in aliases.get(own, ())]
 
 
+def _of_its_users(row: Declaration) -> Declaration:
+    """The declaration; a method of a tile's hidden bases as one of the class that programs use."""
+    if row.kind == "method" and _TILE_BASE.fullmatch(row.parent):
+        return replace(row, parent="thread_block_tile")
+    return row
+
+
 def _is_public(row: Declaration) -> bool:
     if row.kind == "enumerator":
         return bool(
             row.name
         )  # its enum may begin with underscores, its name may say that something is deprecated
-    if not row.name or _INTERNAL.search(row.parent) or _HIDDEN.search(row.name):
+    if (
+        not row.name
+        or _INTERNAL.search(row.parent)
+        or _HIDDEN.search(row.name)
+        or _TILE_BASE.fullmatch(row.name)
+    ):
         return False
     if row.kind == "macro":
         return (
@@ -195,6 +211,8 @@ def _chunk(
         symbol = f"{owner}::{symbol}"
     elif row.parent and row.kind in ("class", "function", "struct"):
         aliases.append(f"{row.parent}::{symbol}")
+    elif row.kind in ("class", "function", "struct"):
+        aliases += [f"{space}::{symbol}" for space in _SPACES.get(place.library, ())]
     if row.members:
         text = f"{text}\nFields:\n{_member_lines(row.members)}".strip()
     if row.kind == "enum":
