@@ -276,3 +276,26 @@ def test_what_tiles_inherit_is_theirs_and_functions_have_the_namespace_that_a_ma
     found = {chunk.symbol: chunk for chunk in header_chunks(declarations(text), place)}
     assert set(found) == {"thread_block_tile::stack", "stack_all"}
     assert {"cooperative_groups::stack_all", "cg::stack_all"} <= set(found["stack_all"].aliases)
+
+
+def test_the_values_of_a_scoped_enum_are_its_own() -> None:
+    found = chunks_of("enum class Mode : int { fast = 1, /* Slowly. */ slow };\nstruct Mode2 { int fast; };")
+    assert {name: chunk.kind for name, chunk in found.items()} == {
+        "Mode": "enum",
+        "Mode::fast": "enumerator",
+        "Mode::slow": "enumerator",
+        "Mode2": "struct",
+    }
+    assert (found["Mode::fast"].parent, found["Mode::slow"].signature) == ("Mode", "slow")
+
+
+def test_a_function_whose_template_parameters_have_defaults_is_one() -> None:
+    text = """
+    /// Stacks boxes by key.
+    template <typename Box, typename Equal = ::shelf::equal_to<>, typename Number = unsigned>
+    static int stackByKey(Box *boxes, Equal equal = Equal()) { return 1; }
+    template <class T = int> T emptyBox = T(1) + f(2);
+    """
+    found = chunks_of(text)
+    assert found["stackByKey"].brief == "Stacks boxes by key."
+    assert "emptyBox" not in found

@@ -13,9 +13,10 @@ DeclarationKind = Literal[
 ]
 
 _TYPE_HEAD = re.compile(
-    r"^(?:.*\s)?(?P<typedef>typedef\s+)?\b(?P<key>enum(?:\s+(?:class|struct))?|struct|union|class)\b(?P<rest>[^=]*)$",
+    r"^(?:.*\s)?(?P<typedef>typedef\s+)?\b(?P<key>enum|struct|union|class)\b(?P<rest>[^=]*)$",
     re.DOTALL,
 )
+_ENUM_CLASS = re.compile(r"\benum\s+(?:class|struct)\b")
 _NAMESPACE = re.compile(r"\bnamespace\b(?:\s+(?P<name>[\w:]+))?[^()]*$")
 _EXTERN_C = re.compile(r'extern\s+"C(?:\+\+)?"\s*$')
 _TEMPLATE_HEAD = re.compile(r"^(\s*template\s*<(?:[^<>]|<(?:[^<>]|<[^<>]*>)*>)*>)", re.DOTALL)
@@ -68,6 +69,8 @@ class Declaration:
     """Fields (or enumerators) as written, each with what its comment says."""
     tag: str = ""
     """Another name of a type: the tag behind a typedef."""
+    scoped: bool = False
+    """Whether an enumerator is written behind its enum's name: Mode::fast."""
 
 
 @dataclass(slots=True)
@@ -255,6 +258,7 @@ class _Reader:
         signature = f"{match[1]} = {value}" if value else match[1]
         comment = self._comment_at(self._line)
         row = Declaration("enumerator", match[1], signature, self._line, comment, scope.owner.name)
+        row.scoped = scope.owner.signature.startswith("enum class")
         self._add(row, line)
 
     def _open(self, token: Token) -> None:
@@ -271,7 +275,8 @@ class _Reader:
             self._statement = ""
             return
         else:
-            if "=" not in statement.split("(")[0]:
+            # A template's parameters may have defaults; else it is a variable that has a value.
+            if "=" not in _without_template(statement).split("(")[0]:
                 self._emit_function(statement, token)
             self._scopes.append(_Scope("body"))
         self._statement = ""
@@ -281,6 +286,7 @@ class _Reader:
         if not any(key in statement for key in ("enum", "struct", "union", "class")):
             return None
         plain = _without_angles(re.sub(r"<<|>>=|->", " ", statement)).replace("template", " ")
+        plain = _ENUM_CLASS.sub("enum", plain)
         match = _TYPE_HEAD.match(plain)
         if match is None or "(" in plain:
             return None
@@ -291,7 +297,8 @@ class _Reader:
         kind: DeclarationKind = (
             "enum" if key == "enum" else "class" if key == "class" or "template" in statement else "struct"
         )
-        row = Declaration(kind, name, f"{key} {name}".strip(), self._line, self._comment_at(self._line))
+        written = "enum class" if _ENUM_CLASS.search(statement) and key == "enum" else key
+        row = Declaration(kind, name, f"{written} {name}".strip(), self._line, self._comment_at(self._line))
         row.parent = self._parent()
         outer = self._scope
         nested = outer is not None and outer.kind == "type" and not name
@@ -377,9 +384,7 @@ class _Reader:
 
     def _emit_function(self, statement: str, token: Token) -> bool:
         """Whether `statement` declared a function; it is added."""
-        head = _without_attributes(statement)
-        if "template" in head:
-            head = _TEMPLATE_HEAD.sub("", head)
+        head = _without_template(_without_attributes(statement))
         match = _CALL.search(head)
         while match is not None and _NO_FUNCTION.fullmatch(match["name"]):
             match = _CALL.search(head, match.end())
@@ -426,6 +431,10 @@ def _both_lines(first: Token, second: Token) -> bool:
 
 def _without_attributes(text: str) -> str:
     return _ATTRIBUTE.sub(" ", text) if _ATTRIBUTE_HINT.search(text) else text
+
+
+def _without_template(text: str) -> str:
+    return _TEMPLATE_HEAD.sub("", text) if "template" in text else text
 
 
 def _without_noise(match: re.Match[str]) -> str:

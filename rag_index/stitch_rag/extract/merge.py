@@ -276,7 +276,7 @@ def _enumerator(row: Declaration, place: Place, enum_brief: str) -> Chunk:
     text = row.comment.text
     about = f"Value of enum {row.parent}" + (f": {enum_brief}" if enum_brief else "") if row.parent else ""
     return Chunk(
-        symbol=row.name,
+        symbol=f"{row.parent}::{row.name}" if row.scoped and row.parent else row.name,
         kind="enumerator",
         library=place.library,
         version=place.version,
