@@ -28,6 +28,8 @@ _FEW = 300
 """Entries that are looked through in no time."""
 _ALWAYS = 2
 """Words that are searched for, however common."""
+_ALWAYS_OWN = 4
+"""... of those that the question itself says."""
 _MOST_SIGNATURES = 12
 _ALL_SIGNATURES = 100
 _MORE_OVERLOADS = re.compile(r"\.\.\. and (\d+) more overloads")
@@ -156,7 +158,7 @@ def evidence(
     total = store.count()
     counts = store.frequencies(question.stems)
     idf = {word.stem: word.weight * _rarity(word, counts, total) for word in question.words}
-    if stems := _searched(counts, total, weights):
+    if stems := _searched(question, counts, total, weights):
         # Every word is quoted, so that no syntax gets through.
         expression = " OR ".join(f'"{stem}"' for stem in stems)
         # Names and first sentences alone, too: long texts hold many of the words by chance.
@@ -167,21 +169,22 @@ def evidence(
     return Evidence(question, idf, short, full, {}, names.exact, names.similar, names.quoted)
 
 
-def _searched(counts: Mapping[str, int], total: int, weights: Weights) -> list[str]:
+def _searched(question: Question, counts: Mapping[str, int], total: int, weights: Weights) -> list[str]:
     """The words that are searched for, the rarest first; the others are only compared.
 
     What every eighth entry says finds nothing, and takes most of the time; so do the commonest of many words.
+    The question's own rarest words are searched for before what may stand for them.
     """
     most = max(_FEW, total * weights.telling)
     telling = [stem for stem, count in counts.items() if 0 < count <= most] or list(counts)
     telling.sort(key=lambda stem: counts[stem])
+    own = {word.stem for word in question.words}
+    always = {*telling[:_ALWAYS], *[stem for stem in telling if stem in own][:_ALWAYS_OWN]}
     left = max(_FEW, total * weights.looked_through)
     return [
         stem
-        for place, (stem, seen) in enumerate(
-            zip(telling, itertools.accumulate(counts[stem] for stem in telling), strict=True)
-        )
-        if place < _ALWAYS or seen <= left
+        for stem, seen in zip(telling, itertools.accumulate(counts[stem] for stem in telling), strict=True)
+        if stem in always or seen <= left
     ]
 
 

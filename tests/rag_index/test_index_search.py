@@ -114,6 +114,21 @@ def test_a_dotted_name_of_plain_words_is_a_name() -> None:
     store.close()
 
 
+def test_a_question_s_own_words_are_searched_for_however_many_stand_for_them() -> None:
+    store = IndexStore.create()
+    often = [
+        Chunk(f"other{n}", "function", "a", "1", "", "A failure of a status of a function.")
+        for n in range(900)
+    ]
+    rare = [Chunk(f"more{n}", "function", "a", "1", "", "A float of fp32.") for n in range(400)]
+    store.put_file(
+        "a.h", "1", [*often, *rare, Chunk("erff", "function", "a", "1", "", "Error function of a float.")]
+    )
+    store.finish()
+    assert search(store, "error function of a float").hits[0].symbol == "erff"
+    store.close()
+
+
 def test_files_in_messages_are_no_names_of_code() -> None:
     asked = read_question('kernel.cu(12): error: identifier "foo" is undefined, see main.py e.g. there')
     assert (asked.names, asked.named_share) == ((), 0.0)
