@@ -12,6 +12,7 @@ from stitch_rag.diagnostics import messages_text
 from stitch_rag.docstrings import Target, read_docstrings
 from stitch_rag.extract.declarations import declarations
 from stitch_rag.extract.merge import Place, header_chunks
+from stitch_rag.extract.ptx import GENERATED, as_declarations
 from stitch_rag.glossary import explained, phrase_texts
 from stitch_rag.language import language_text
 from stitch_rag.library_errors import Told, find_libraries, read_errors
@@ -151,7 +152,8 @@ def _header_input(header: Header, text: str, renamed: dict[str, str]) -> Input:
 
     def read() -> list[Chunk]:
         place = Place(header.library, header.version, path, header.source)
-        return explained(header_chunks(declarations(text), place, renamed))
+        plain = as_declarations(text) if GENERATED in path else text
+        return explained(header_chunks(declarations(plain), place, renamed))
 
     return Input(f"header:{path}", sha256, read)
 

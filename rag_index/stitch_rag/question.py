@@ -131,8 +131,8 @@ def _verbs(words: list[str]) -> frozenset[str]:
 
 
 def _dotted(text: str) -> list[str]:
-    """Names like torch.cuda.graph or cp.async, of whatever words they consist."""
-    found = (match for match in _QUALIFIED.findall(text) if "." in match)
+    """Names like torch.cuda.graph, cp.async or Graph::sdpa, of whatever words they consist."""
+    found = (match for match in _QUALIFIED.findall(text) if "." in match or "::" in match)
     return [match.replace("::", ".") for match in found if not _FILE.fullmatch(match)]
 
 

@@ -42,13 +42,25 @@ LIBRARIES: tuple[tuple[str, str], ...] = (
     (r"(?:cupti\w*|nvperf\w*)\.h", "cupti"),
     (r"nvtx3/nvToolsExt\w*\.h", "nvtx"),
     (r"nvvm\.h", "nvvm"),
-    (r"(?:cccl/)?cub/(?:block|warp|device|iterator|thread)/\w+\.cuh", "cub"),
-    (r"(?:cccl/)?thrust/\w+\.h", "thrust"),
+    (
+        r"(?:cccl/)?cub/(?:(?:block|warp|device|iterator|thread)/\w+|util_(?:allocator|debug|type))\.cuh",
+        "cub",
+    ),
+    (r"(?:cccl/)?thrust/(?:iterator/|random/)?\w+\.h", "thrust"),
     (
         r"(?:cccl/)?cuda/__(?:barrier|memcpy_async|ptx|warp|memory_resource|cmath|latch|semaphore)/.*\.h",
         "libcudacxx",
     ),
-    (r"cutlass/(?:arch|gemm/device|gemm/collective|epilogue/\w+|reduction)?/?\w+\.h", "cutlass"),
+    # Of what is behind the interfaces only what programs name: kernels' own plumbing drowns all else.
+    (
+        r"cutlass/(?:arch|layout|gemm/device|gemm/collective|conv/device|epilogue/\w+|reduction)?/?\w+\.h",
+        "cutlass",
+    ),
+    (
+        r"cutlass/(?:(?:layout|pipeline|gemm|conv|epilogue/fusion)/)?\w+\.hpp|cutlass/gemm/kernel/gemm_universal\w*\.h(?:pp)?|"
+        r"cutlass/gemm/(?:gemm|device/gemm_universal_adapter|collective/collective_\w+)\.h(?:pp)?",
+        "cutlass",
+    ),
     (r"cute/(?:\w+/)?\w+\.hpp", "cute"),
 )
 """Paths below an include folder (regular expressions) and the library they belong to; the first wins."""

@@ -15,6 +15,7 @@ from stitch_rag.extract.comments import read_comment
 from stitch_rag.extract.declarations import declarations
 from stitch_rag.extract.lexer import tokens
 from stitch_rag.extract.merge import Place, header_chunks
+from stitch_rag.extract.ptx import GENERATED, as_declarations
 from stitch_rag.sources import Root
 
 PLACE = Place("shelf", "1.0", "shelf.h", "here")
@@ -299,3 +300,83 @@ def test_a_function_whose_template_parameters_have_defaults_is_one() -> None:
     found = chunks_of(text)
     assert found["stackByKey"].brief == "Stacks boxes by key."
     assert "emptyBox" not in found
+
+
+def test_of_a_library_of_templates_what_programs_name_counts_without_a_comment() -> None:
+    text = """
+    namespace cudnn_frontend {
+    namespace graph {
+    class Graph { public: int stack(int boxes); };
+    class StackNode { public: int lower(); struct Params { int n; }; };
+    }
+    namespace experimental { struct is_same {}; }
+    void _internal();
+    }
+    """
+    place = Place("cudnn_frontend", "1", "shelf.h", "wheel")
+    found = {chunk.symbol for chunk in header_chunks(declarations(text), place)}
+    assert found == {"Graph", "Graph::stack", "StackNode"}
+
+
+PTX = """// generated
+#ifndef GUARD
+
+/*
+// stack.box.shared::cta.b64   waitComplete, [addr], state;     // 5a.
+PTX ISA 78, SM_90 template <typename = void>
+__device__ static inline bool stack_box(
+  uint64_t* addr);
+*/
+#if __cccl_ptx_isa >= 780
+extern "C" _CCCL_DEVICE void __cuda_ptx_stack_box_is_not_supported_before_SM_90__();
+template <typename = void>
+_CCCL_DEVICE static inline bool stack_box(_CUDA_VSTD::uint64_t* __addr)
+{
+  asm("stack.box %0" : : "r"(__addr));
+}
+#endif
+
+/*
+// ld.space.b8 dest, [addr]; // PTX ISA 10, SM_50
+// .space     = { .global }
+template <typename B8, enable_if_t<sizeof(B8) == 1, bool> = true>
+__device__ static inline B8 ld(const B8* addr);
+*/
+/*
+// ld.space.L1::no_allocate.b8 dest, [addr]; // PTX ISA 74, SM_70
+// .space     = { .global }
+template <typename B8, enable_if_t<sizeof(B8) == 1, bool> = true>
+__device__ static inline B8 ld_L1_no_allocate(const B8* addr);
+*/
+#endif
+"""
+
+
+def test_wrappers_of_ptx_instructions_are_read_from_their_comments() -> None:
+    path = f"/include/cuda{GENERATED}stack.h"
+    rows = header_chunks(declarations(as_declarations(PTX)), Place("libcudacxx", "1", path, "toolkit"))
+    stack, load = rows
+    assert (stack.symbol, stack.kind, load.symbol) == ("cuda::ptx::stack_box", "function", "cuda::ptx::ld")
+    assert stack.brief == (
+        "PTX instruction stack.box.shared::cta.b64 waitComplete, [addr], state (PTX ISA 7.8, SM_90)."
+    )
+    assert {"stack.box", "stack_box"} <= set(stack.aliases)
+    assert stack.line is not None
+    assert "stack_box" in PTX.split("\n")[stack.line] + PTX.split("\n")[stack.line - 1]
+    assert (load.brief, "ld_L1_no_allocate" in load.aliases) == (
+        "PTX instruction ld.space.b8 dest, [addr] (PTX ISA 1.0, SM_50). .space = { .global }",
+        True,
+    )
+    assert load.signature.count("\n") == 1
+
+
+@given(st.text(alphabet="/*\n template;PTX ISA78,SM_", max_size=200))
+def test_no_text_breaks_the_reader_of_ptx_wrappers(text: str) -> None:
+    with within(5):
+        as_declarations(f"/*\n{text}*/")
+
+
+@pytest.mark.parametrize("text", ["/*\n" * 20_000, "/*\n" + "template " * 40_000, "/*\ntemplate x;" * 5_000])
+def test_ptx_comments_that_never_end_are_read_in_no_time(text: str) -> None:
+    with within(5):
+        as_declarations(text)

@@ -117,6 +117,10 @@ def test_a_file_of_no_known_library_is_not_indexed() -> None:
     assert library_of("cublasLt.h") == "cublaslt"
     assert library_of("cooperative_groups/details/reduce.h") == "cooperative_groups"
     assert library_of("cooperative_groups/details/helpers.h") is None
+    assert library_of("cutlass/gemm/collective/collective_builder.hpp") == "cutlass"
+    assert library_of("cutlass/pipeline/sm90_pipeline.hpp") == "cutlass"
+    assert library_of("cutlass/gemm/kernel/sm90_gemm_tma_warpspecialized.hpp") is None
+    assert library_of("cccl/thrust/iterator/counting_iterator.h") == "thrust"
 
 
 def test_a_second_build_reads_only_what_changed(toolkit: Root, place: IndexPlace) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from stitch_rag.chunks import Chunk
 from stitch_rag.extract.comments import first_sentence
 from stitch_rag.extract.declarations import Declaration
+from stitch_rag.extract.ptx import GENERATED, family
 from stitch_rag.tokens import index_words, symbol_stems
 
 _RENAMING = re.compile(
@@ -32,7 +33,12 @@ _SPACES = {"cooperative_groups": ("cooperative_groups", "cg")}
 """Namespaces that a library opens by macros, and what programs call them."""
 _LANGUAGE = re.compile(r"__(?:location|annotate)__|__attribute__\(\(|__restrict$")
 _TEMPLATES = frozenset(("cute", "cutlass", "libcudacxx", "thrust", "cudnn_frontend"))
-"""Libraries of templates, most of them their own plumbing: only what has a comment is meant for users."""
+"""Libraries of templates, most of them their own plumbing."""
+_USED = ("function", "struct", "class", "enum")
+"""What is meant for users there without a comment, too."""
+_GRAPH = re.compile(r"cudnn_frontend::graph::(?:Graph|\w+_attributes)")
+"""Classes whose methods programs call; few have a comment."""
+_OWN_PLUMBING = re.compile(r"(?:^|::)(?:experimental|generated|nlohmann|std)(?:::|$)|^_|::_")
 _FEWEST_SIBLINGS = 4
 _MOST_SIGNATURES = 6
 _MOST_MEMBERS = 120
@@ -80,8 +86,34 @@ def header_chunks(
     for parent, members in enumerators.items():
         chunks += _enumerator_chunks(members, place, briefs.get(parent, ""))
     if place.library in _TEMPLATES:
-        chunks = [chunk for chunk in chunks if chunk.brief]
+        chunks = [_of_instruction(chunk) for chunk in chunks if _is_meant(chunk)]
     return _without_second_names(merge_overloads(chunks))
+
+
+def _of_instruction(chunk: Chunk) -> Chunk:
+    """The chunk; a wrapper of a PTX instruction by the name of its family, with that of the instruction."""
+    if GENERATED not in chunk.path:
+        return chunk
+    base = family(chunk.symbol)
+    spelled = re.search(base.replace("_", "[._]"), chunk.brief)
+    instruction = spelled[0] if spelled else base.replace("_", ".")
+    names = (chunk.symbol, instruction, f"cuda::ptx::{chunk.symbol}", f"ptx::{chunk.symbol}")
+    symbol = f"cuda::ptx::{base}"
+    aliases = dict.fromkeys((*names, *(() if base == chunk.symbol else (base,))))
+    aliases.pop(symbol, None)
+    # With its cache hints it is told by its signature only: the plain instruction explains the family.
+    text = chunk.text if base == chunk.symbol else ""
+    return replace(chunk, symbol=symbol, aliases=tuple(aliases), text=text)
+
+
+def _is_meant(chunk: Chunk) -> bool:
+    """Whether users of a library of templates are meant to use this."""
+    if _OWN_PLUMBING.search(chunk.parent) or _OWN_PLUMBING.search(chunk.symbol):
+        return False
+    called = chunk.kind == "method" and _GRAPH.fullmatch(chunk.parent) is not None
+    # A type inside another one is part of how that is made.
+    own = chunk.kind in _USED and not re.search(r"(?:^|::)[A-Z]\w*$", chunk.parent)
+    return bool(chunk.brief) or called or own
 
 
 def merge_overloads(chunks: Iterable[Chunk]) -> list[Chunk]:
