@@ -29,6 +29,8 @@ _LIGHT = re.compile(
 """Words that may matter, but tell little."""
 _LIGHTLY = 0.4
 _ABBREVIATION = re.compile(r"\b(?:e\.\s?g|i\.\s?e|etc|vs)\b\.?", re.IGNORECASE)
+_ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{2,}\b")
+"""In messages: its digits would be words."""
 _QUALIFIED = re.compile(r"[A-Za-z_]\w*(?:(?:::|\.)[A-Za-z_]\w*)*")
 _FILE = re.compile(
     r".*\.(?:c|cc|cpp|cxx|cu|cuh|h|hpp|i|ii|ipynb|json|md|o|ptx|cubin|py|pyi|so|toml|txt|xml|yml)",
@@ -81,7 +83,7 @@ def read_question(text: str) -> Question:
     """The question in `text`; any text will do, an empty one asks for nothing."""
     text = " ".join(storable(text[:LONGEST_QUESTION]).split())
     synonyms = load_synonyms()
-    plain = _ABBREVIATION.sub(" ", text)
+    plain = _ABBREVIATION.sub(" ", _ADDRESS.sub(" ", text))
     every = identifiers(plain)
     shouted = text.isupper()
     kept = [word for place, word in enumerate(every) if not _is_filler(word, place, shouted=shouted)]

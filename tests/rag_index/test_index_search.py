@@ -145,6 +145,13 @@ def test_a_question_of_a_name_that_is_not_here_is_not_answered_confidently() -> 
     store.close()
 
 
+def test_addresses_in_messages_are_no_words() -> None:
+    assert [word.stem for word in read_question("Address 0x7f is misaligned at 0x7fbe20f").words] == [
+        "address",
+        "misalign",
+    ]
+
+
 def test_where_an_access_went_is_not_what_a_message_is_about() -> None:
     message = "========= Error: Potential WAR hazard detected at __shared__ 0x400 in block (0,0,0)"
     assert "__shared__" not in read_question(message).names
