@@ -50,6 +50,7 @@ _MARKED = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
+_MARKS = tuple(mark for mark, _ in _MARKED)
 
 
 class Page(Fact):
@@ -242,7 +243,7 @@ def _fetched(address: str) -> tuple[str, Page]:
 
 
 def _page(origin: str, data: bytes, kind: PageFormat, charset: str | None = None) -> Page:
-    if data.startswith(_BINARY):
+    if data.startswith(_BINARY) or (kind == "text" and _is_binary(data)):
         raise UsageError(f"{origin} is no text", hint="save it as HTML, Markdown or text")
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     page = Page(origin=storable(origin), format=kind, added_at=now, content=_decoded(data, kind, charset))
@@ -252,6 +253,12 @@ def _page(origin: str, data: bytes, kind: PageFormat, charset: str | None = None
             f"there is no text in {page.origin}", hint="save what a browser shows of it as text or HTML"
         )
     return page
+
+
+def _is_binary(data: bytes) -> bool:
+    """Whether zeros say that this is no text; in UTF-16 without a mark every other byte may be one."""
+    zeros = data.count(0)
+    return zeros > max(8, len(data) // 1000) and zeros < len(data) // 3 and not data.startswith(_MARKS)
 
 
 def _decoded(data: bytes, kind: PageFormat, charset: str | None) -> str:

@@ -17,6 +17,7 @@ _INLINE = re.compile(
     r"sub|sup|time|tt|u|var|wbr|img"
 )
 _TEXT = "-text"
+_NOT_IN_ROWS = "table, pre, h1, h2, h3, h4"
 _TAG = re.compile(r"<(/?)([a-zA-Z][\w-]*+)[^<>]*+>")
 """Gives nothing back: a long name without an end would take the square of its length."""
 _UNCLOSED = re.compile(
@@ -92,6 +93,10 @@ def html_sections(text: str) -> tuple[str, list[Section]]:
         elif node.tag == "pre":
             end_line()
             lines.append(node.text().strip("\n"))
+        elif node.tag == "tr":
+            end_line()
+            words.append(" | ".join(filter(None, map(_cell, node.css("td, th")))))
+            end_line()
         else:
             words.append(node.text(deep=False))
     end_line()
@@ -100,10 +105,10 @@ def html_sections(text: str) -> tuple[str, list[Section]]:
 
 
 def _pieces_of(root: "LexborNode | None") -> "Iterator[LexborNode | None]":
-    """Headings, preformatted text and texts in order; None wherever a line ends."""
+    """Headings, preformatted text, rows and texts in order; None wherever a line ends."""
     node, depth = root, 0
     while node is not None:
-        whole = node.tag in _HEADINGS or node.tag == "pre"
+        whole = node.tag in _HEADINGS or node.tag == "pre" or _is_row(node)
         if whole or node.tag == _TEXT:
             yield node
         elif not _INLINE.fullmatch(node.tag or ""):
@@ -119,6 +124,16 @@ def _pieces_of(root: "LexborNode | None") -> "Iterator[LexborNode | None]":
                 if not _INLINE.fullmatch(node.tag or ""):
                     yield None
         node = below
+
+
+def _cell(node: "LexborNode") -> str:
+    pieces = (" " if piece is None else piece.text(deep=False) for piece in _pieces_of(node))
+    return " ".join("".join(pieces).split())
+
+
+def _is_row(node: "LexborNode") -> bool:
+    """Whether this is a row of data; what is laid out by tables holds more than that."""
+    return node.tag == "tr" and node.css_first(_NOT_IN_ROWS) is None
 
 
 def _check_depth(text: str) -> None:

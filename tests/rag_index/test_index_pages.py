@@ -16,6 +16,7 @@ from stitch_rag.fetch import fetched, shown
 from stitch_rag.pages import Page, add_pages, page_chunks
 from stitch_rag.place import IndexPlace
 from stitch_rag.reader import Reader
+from stitch_rag.sections import html_sections
 from stitch_rag.sources import Root
 from stitch_tools.errors import EnvironmentMissingError, UsageError
 
@@ -216,6 +217,24 @@ def test_what_cannot_be_read_is_refused_and_not_stored(tmp_path: Path, place: In
         with pytest.raises(UsageError):
             add_pages(place, str(tmp_path / name) if name else "")
     assert not place.pages.exists()
+
+
+def test_a_row_of_a_table_is_one_line() -> None:
+    text = (
+        "<h1>Limits</h1><table><thead><tr><th><p>GPU</p></th><th>Most boxes</th></tr></thead><tbody>"
+        "<tr><td><p>9.0</p></td><td><p>42</p><p>or so</p></td></tr></tbody></table><p>After.</p>"
+        "<table><tr><td><h2>Laid out</h2><p>by a table</p></td></tr></table>"
+    )
+    _, sections = html_sections(text)
+    found = {section.heading: section.text for section in sections if section.text}
+    assert found == {"Limits": "GPU | Most boxes\n9.0 | 42 or so\nAfter.", "Laid out": "by a table"}
+
+
+def test_a_file_of_other_bytes_than_text_is_refused(tmp_path: Path, place: IndexPlace) -> None:
+    path = tmp_path / "weights.bin"
+    path.write_bytes(bytes(range(256)) * 10)
+    with pytest.raises(UsageError, match="is no text"):
+        add_pages(place, str(path))
 
 
 def test_a_tag_without_an_end_takes_no_time(tmp_path: Path, place: IndexPlace) -> None:
