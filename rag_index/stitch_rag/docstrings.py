@@ -89,14 +89,18 @@ def _silent(reason: str) -> EnvironmentMissingError:
 
 
 def docstring_chunks(lines: Sequence[str], target: Target) -> Iterator[Chunk]:
-    """The chunks of what the reader printed; the first mention of a name counts."""
-    seen: set[str] = set()
+    """The chunks of what the reader printed; what several modules bring is told by its shortest name."""
+    rows: dict[str, list[str]] = {}
     for line in lines:
-        fields = _fields(line)
-        if fields is None or fields[0] in seen:
+        if (fields := _fields(line)) is not None:
+            rows.setdefault(fields[0], fields)
+    others: dict[tuple[str, str, str], list[str]] = {}
+    for name, kind, _, text, _ in rows.values():
+        others.setdefault((name.rpartition(".")[2], kind, text), []).append(name)
+    for name, kind, signature, text, version in rows.values():
+        same = others[name.rpartition(".")[2], kind, text]
+        if name != min(same, key=lambda other: (other.count("."), len(other))):
             continue
-        name, _, signature, text, version = fields
-        seen.add(name)
         library = name.split(".")[0]
         shown = re.match(_SIGNATURE_LINE, text)
         body = _ROLE.sub(r"\1", _SIGNATURE_LINE.sub("", text)).replace("``", "`")
@@ -111,7 +115,7 @@ def docstring_chunks(lines: Sequence[str], target: Target) -> Iterator[Chunk]:
             path=name,
             source="docstring",
             parent=name.rpartition(".")[0],
-            aliases=(name.rpartition(".")[2],),
+            aliases=(name.rpartition(".")[2], *(other for other in same if other != name)),
         )
 
 

@@ -40,6 +40,17 @@ def test_a_docstring_becomes_an_entry_with_its_signature() -> None:
     assert (chunk.version, chunk.aliases) == ("9.9", ("stack_boxes",))
 
 
+def test_what_a_module_brings_again_from_another_is_one_entry() -> None:
+    again = LINE.replace("torch.stack_boxes", "torch.shelf.boxes.stack_boxes")
+    other = LINE.replace("torch.stack_boxes", "torch.shelf.stack_boxes").replace("Twice", "Thrice")
+    first, second = docstring_chunks([again, LINE, other], TARGET)
+    assert (first.symbol, first.aliases) == (
+        "torch.stack_boxes",
+        ("stack_boxes", "torch.shelf.boxes.stack_boxes"),
+    )
+    assert second.symbol == "torch.shelf.stack_boxes"
+
+
 def test_what_modules_print_when_they_are_imported_is_no_entry() -> None:
     noise = ["17", '"abcde"', "null", "[1, 2]", '{"a": 1, "b": 2, "c": 3, "d": 4, "e": 5}', "[" * 50, ""]
     triton = json.dumps(["triton.jit", "function", "jit(fn)", "Compiles \ud800 a kernel.", "3.9"])
