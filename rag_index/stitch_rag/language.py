@@ -21,6 +21,8 @@ class LanguageEntry(Fact):
     asked: tuple[str, ...]
     """How people ask for it."""
     aliases: tuple[str, ...] = ()
+    architectures: tuple[str, ...] = ()
+    """The oldest GPU that has it; empty means all."""
 
 
 def language_text() -> str:
@@ -43,5 +45,6 @@ def language_chunks() -> Iterator[Chunk]:
             path="stitch_rag/language.toml",
             source="CUDA C++, in our words",
             aliases=row.aliases,
+            architectures=row.architectures,
             asked=row.asked,
         )

@@ -372,8 +372,10 @@ def _confidence(question: Question, kept: Sequence[Candidate], names: Named, wei
         return "exact"
     if names.nearest:
         return "low"  # a name of the question does not exist: whatever comes first is a guess
-    if question.names and not names.exact and question.named_share >= weights.named_share:
-        return "low"  # it is of names, and none of them is here: its parts are words of other names
+    if question.names and question.named_share >= weights.named_share:
+        exact = {*names.exact}
+        if not any(row.outline.number in exact for row in kept):
+            return "low"  # it is of names, and none of them is here: its parts are words of other names
     return "high" if kept[0].coverage >= weights.low_coverage and question.words else "low"
 
 

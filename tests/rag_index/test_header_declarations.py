@@ -361,6 +361,7 @@ def test_wrappers_of_ptx_instructions_are_read_from_their_comments() -> None:
         "PTX instruction stack.box.shared::cta.b64 waitComplete, [addr], state (PTX ISA 7.8, SM_90)."
     )
     assert {"stack.box", "stack_box"} <= set(stack.aliases)
+    assert (stack.architectures, load.architectures) == (("sm_90",), ("sm_50",))
     assert stack.line is not None
     assert "stack_box" in PTX.split("\n")[stack.line] + PTX.split("\n")[stack.line - 1]
     assert (load.brief, "ld_L1_no_allocate" in load.aliases) == (

@@ -303,6 +303,24 @@ def test_an_architecture_may_be_spelled_in_other_ways(shared_reader: Reader, spe
     assert shared_reader.search(query, filters=Filters(architecture=spelled)).hits == wanted
 
 
+def test_instructions_of_newer_gpus_are_left_out(shared_reader: Reader) -> None:
+    def symbols(architecture: str) -> set[str]:
+        hits = shared_reader.search("wgmma mma.sync", filters=Filters(architecture=architecture)).hits
+        return {hit.symbol for hit in hits}
+
+    assert {"wgmma.mma_async", "mma.sync"} <= symbols("sm_90a")
+    assert "wgmma.mma_async" not in symbols("sm_80")
+    assert "mma.sync" in symbols("sm_80")
+    assert "mma.sync" not in symbols("sm_75")
+
+
+def test_a_name_in_another_version_than_asked_for_is_not_answered_confidently(reader: Reader) -> None:
+    assert reader.search("shelfPutBoxAsync", filters=Filters(version="98")).confidence == "exact"
+    found = reader.search("shelfPutBoxAsync", filters=Filters(version="1"))
+    assert found.confidence in ("low", "none")
+    assert found.notices
+
+
 @pytest.mark.parametrize("spelled", ["hopper", "sm", "9", "sm_90x"])
 def test_what_is_no_architecture_is_refused(shared_reader: Reader, spelled: str) -> None:
     with pytest.raises(UsageError, match="no GPU architecture"):

@@ -103,7 +103,8 @@ def _of_instruction(chunk: Chunk) -> Chunk:
     aliases.pop(symbol, None)
     # With its cache hints it is told by its signature only: the plain instruction explains the family.
     text = chunk.text if base == chunk.symbol else ""
-    return replace(chunk, symbol=symbol, aliases=tuple(aliases), text=text)
+    gpus = tuple(f"sm_{gpu}" for gpu in re.findall(r"\bSM_(\d+[af]?)", chunk.brief))
+    return replace(chunk, symbol=symbol, aliases=tuple(aliases), text=text, architectures=gpus)
 
 
 def _is_meant(chunk: Chunk) -> bool:
