@@ -108,7 +108,7 @@ def search(
         ranked = with_meaning(ranked, replace(found, dense=dense), others, weights)
     absent = [
         *_absent_libraries(store, filters),
-        *_absent_version(store, filters, [row.outline for row in ranked]),
+        *_absent_version(store, filters, names, [row.outline for row in ranked]),
     ]
     kept = [row for row in ranked if filters.admits(row.outline)]
     hits, left_out = shorten(_hits(store, folded(kept)[:count]), max_tokens)
@@ -379,10 +379,11 @@ def _confidence(question: Question, kept: Sequence[Candidate], names: Named, wei
     return "high" if kept[0].coverage >= weights.low_coverage and question.words else "low"
 
 
-def _absent_version(store: IndexStore, filters: Filters, found: Sequence[Outline]) -> list[str]:
-    """That the version asked for is not here, with those that are."""
+def _absent_version(store: IndexStore, filters: Filters, names: Named, found: Sequence[Outline]) -> list[str]:
+    """That the version asked for is not here, with those that are, for what the question names first."""
     if not filters.version:
         return []
+    found = [row for row in found if row.number in names.exact] or found
     wanted = filters.libraries or tuple(dict.fromkeys(row.library for row in found[:20] if row.version))
     said: list[str] = []
     for library in wanted:
