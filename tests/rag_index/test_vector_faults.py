@@ -41,6 +41,8 @@ class Collection:
     def get(self, include):
         return {"ids": list(self.rows)}
     def query(self, query_embeddings, n_results, include):
+        with open(self.path.parent / "questions", "a") as log:
+            log.write("x")
         (asked,) = query_embeddings
         far = {name: 1 - sum(a * b for a, b in zip(asked, row)) for name, row in self.rows.items()}
         near = sorted(far, key=far.get)[:n_results]
@@ -135,6 +137,16 @@ def test_with_vectors_a_question_is_answered_by_meaning_too(desk: Desk) -> None:
     reader = desk.reader()
     assert reader.search(QUESTION).mode == "fused"
     reader.close()
+
+
+def test_the_first_question_is_not_the_first_that_its_process_answers(desk: Desk) -> None:
+    desk.build()
+    log = desk.place.vectors / "questions"
+    log.unlink(missing_ok=True)
+    reader = desk.reader()
+    assert reader.search(QUESTION).mode == "fused"
+    reader.close()
+    assert log.read_text(encoding="utf-8") == "xx", "one to warm up, one that was asked"
 
 
 def test_after_a_build_meaning_knows_what_is_new(desk: Desk, tmp_path: Path) -> None:
