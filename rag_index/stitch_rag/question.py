@@ -29,6 +29,7 @@ _LIGHT = re.compile(
 """Words that may matter, but tell little."""
 _LIGHTLY = 0.4
 _ABBREVIATION = re.compile(r"\b(?:e\.\s?g|i\.\s?e|etc|vs)\b\.?", re.IGNORECASE)
+_GPU = re.compile(r"(?:sm|compute)_?\d{2,3}[af]?", re.IGNORECASE)
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{2,}\b")
 """In messages: its digits would be words."""
 _QUALIFIED = re.compile(r"[A-Za-z_]\w*(?:(?:::|\.)[A-Za-z_]\w*)*")
@@ -108,8 +109,10 @@ def _is_filler(word: str, place: int, *, shouted: bool) -> bool:
 
 
 def _is_code(word: str) -> bool:
-    """Whether a word is a name of code; an acronym or a number is none."""
-    return not (is_plain(word) or word[0].isdigit() or (word.isalpha() and word.isupper()))
+    """Whether a word is a name of code; an acronym, a number or a GPU (sm_90a) is none."""
+    return not (
+        is_plain(word) or _GPU.fullmatch(word) or word[0].isdigit() or (word.isalpha() and word.isupper())
+    )
 
 
 def _asked(words: list[str]) -> tuple[frozenset[str], frozenset[str]]:

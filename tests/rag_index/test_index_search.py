@@ -145,6 +145,10 @@ def test_a_question_of_a_name_that_is_not_here_is_not_answered_confidently() -> 
     store.close()
 
 
+def test_a_gpu_is_no_name_of_code() -> None:
+    assert read_question("what is sm_90a").named_share == 0.0
+
+
 def test_addresses_in_messages_are_no_words() -> None:
     assert [word.stem for word in read_question("Address 0x7f is misaligned at 0x7fbe20f").words] == [
         "address",
