@@ -226,6 +226,19 @@ def test_a_child_that_takes_nothing_in_is_closed_without_an_error(desk: Desk) ->
     assert not child.alive
 
 
+def test_a_child_that_hangs_is_given_up_within_seconds_and_the_reader_is_told(desk: Desk) -> None:
+    desk.build()
+    child = VectorChild(installed(), desk.place.vectors)
+    assert child.ready(wait_s=START_S)
+    os.kill(child.pid, signal.SIGSTOP)
+    started = time.monotonic()
+    assert child.query(QUESTION, 3) is None
+    assert time.monotonic() - started < 6
+    assert child.reason == "it did not answer within 3 s"
+    assert not child.ready()
+    child.close()
+
+
 def test_vectors_of_another_model_are_told_and_not_used(desk: Desk) -> None:
     first = desk.build()
     (desk.model / "weights").write_text("other", encoding="utf-8")

@@ -17,6 +17,9 @@ IDLE_S = 600.0
 """The child ends by itself after this time without a question."""
 START_S = 120.0
 _QUERY_S = 10.0
+"""For an endpoint's answer."""
+_LOCAL_QUERY_S = 3.0
+"""... for a model's of this machine, which takes 30 ms, and half a second among many busy processes."""
 _ADD_S = 600.0
 _LONGEST_REASON = 400
 
@@ -39,6 +42,7 @@ class VectorChild:
         self.reason = ""
         """What the child said of its last failure, without the endpoint's address."""
         self._secret = model.place if model.kind == "endpoint" else ""
+        self._limit_s = _QUERY_S if model.kind == "endpoint" else _LOCAL_QUERY_S
         self._rest = b""
         self._ready = self._owed = self._useful = self._given_up = self._ended = False
         # An address may hold a key, and everybody may read the arguments of a process.
@@ -90,7 +94,7 @@ class VectorChild:
         sent = self._send({"query": text, "count": count})
 
         def answered() -> dict[str, float] | None:
-            answer = self._answer(_QUERY_S) if sent else None
+            answer = self._answer(self._limit_s) if sent else None
             return None if answer is None else {str(name): float(value) for name, value in answer["hits"]}
 
         return answered
@@ -140,6 +144,8 @@ class VectorChild:
         self._owed = False
         if answer is None:
             self._given_up = not self._ended
+            if self._given_up:
+                self.reason = f"it did not answer within {limit_s:.0f} s"
             self._process.kill()  # late answers would be taken for those of the next question
         self._useful = self._useful or answer is not None
         return self._without_failure(answer)
