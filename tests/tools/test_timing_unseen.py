@@ -19,7 +19,7 @@ from stitch_tools.models import Program
 from stitch_tools.processes.interpreter import find_interpreter
 from stitch_tools.processes.session import TargetSession
 from stitch_tools.store import Store
-from stitch_tools.timing import from_rest
+from stitch_tools.timing import from_rest, unseen
 from stitch_tools.timing.from_rest import try_from_rest
 from stitch_tools.timing.ring import RingShape
 from stitch_tools.timing.seats import Field, deal, seat_program
@@ -221,6 +221,28 @@ def test_an_honest_program_is_as_quick_from_rest(room: Room, form: str, pause_ms
     native = affine_program(room.store, *([f"SLEEP_MS {pause_ms}"] if pause_ms else []))
     _, rested, _ = room.both(native if form == "native" else model_new(room.store, slow))
     assert rested == Unseen()
+
+
+class Drowsy:
+    """A GPU whose calls take three times as long once it has idled while outputs were fetched."""
+
+    def __init__(self) -> None:
+        self.idled = True
+
+    def go(self, calls: int) -> float:
+        waking_s = 80e-6 if self.idled and calls else 0.0
+        self.idled = self.idled and not calls
+        return 10e-6 + calls * 40e-6 + waking_s
+
+    def take_one(self, calls: int) -> None:
+        assert calls
+        self.idled = True
+
+
+@pytest.mark.parametrize(("waking", "expected_us"), [(0, 120.0), (1, 40.0)])
+def test_a_gpu_is_woken_before_new_inputs_are_timed(waking: int, expected_us: float) -> None:
+    seat: Any = Drowsy()
+    assert unseen._quickest(seat, 1, 4, waking, None) * 1e6 == pytest.approx(expected_us)
 
 
 def test_inputs_whose_shapes_vary_do_not_fit_and_fail_no_program() -> None:

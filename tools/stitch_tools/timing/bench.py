@@ -255,6 +255,7 @@ class _Run:
             limit_s = limit_of(rounds, _OURS)
             rounds = charged(rounds, _OURS)
             timed_s = rounds.series[PROGRAM].throughput_s()
+            latency_s = rounds.series[PROGRAM].latency_s()
             others = [v for name, row in rounds.series.items() if name not in _OURS for v in row.visits]
             moved = moved_work(rounds.series[PROGRAM].visits, others)
             crowd = self._crowd(program, before_s)
@@ -277,7 +278,7 @@ class _Run:
                 at_best_of_two(
                     partial(probe, place, judge, program, draws, per_call_s=timed_s, limit_s=limit_s)
                 )
-                for probe in (try_unseen, try_from_rest)
+                for probe in (partial(try_unseen, latency_s=latency_s), try_from_rest)
             )
             doubt = doubt or moved
             # Where others ran beside us a go costs milliseconds more than its calls; that proves nothing.

@@ -60,6 +60,7 @@ def try_unseen(
     draws: Sequence[Inputs],
     *,
     per_call_s: float,
+    latency_s: float = 0.0,
     limit_s: float | None = None,
 ) -> Unseen:
     """Whether a program whose rounds are over is as right and as quick on inputs that it has never seen.
@@ -69,7 +70,8 @@ def try_unseen(
         judge: holds the weights that the program was given.
         program: its loop has ended.
         draws: that its ring was made of.
-        per_call_s: time per call in the rounds.
+        per_call_s: time per call in the rounds, of many in a row.
+        latency_s: ... of a call by itself.
         limit_s: what an empty go may cost it (`empty_gos`).
 
     Raises:
@@ -77,8 +79,12 @@ def try_unseen(
     """
     if program.child is None or program.sampler is None:
         return Unseen()
-    calls = max(1, min(_MOST_CALLS, int(_GROUP_S / max(per_call_s, 1e-9)), place.shape.slots // _GROUPS))
-    count = min(_GROUPS * calls, place.shape.slots)
+    slots = place.shape.slots
+    # What a GPU is given after it idled takes twice as long: outputs were fetched between the groups.
+    waking = 1 if place.cuda and slots > 1 else 0
+    most = min(_MOST_CALLS, int(_GROUP_S / max(per_call_s, 1e-9)), slots // _GROUPS - waking)
+    calls = max(1, most)
+    count = min(_GROUPS * (calls + waking), slots)
     if _COPIES * count * (place.shape.nbytes // place.shape.slots) > available_bytes() // 2:
         return Unseen(unchecked="no inputs but those of the ring were timed: there is no memory for others")
     seeds = [secrets.randbits(_SEED_BITS) for _ in range(count)]
@@ -104,16 +110,20 @@ def try_unseen(
         seat.go(count)
         seat.next_ring()
         first_go(seat, _READY_TIMEOUT_S)
-        new_s = _quickest(seat, calls, count, limit_s)
+        new_s = _quickest(seat, calls, count // (calls + waking), waking, limit_s)
         seat.finish()
         wrong, unchecked = recheck(judge, place.task, place.facts, seeds, seat, once=True)
-    return Unseen(wrong, _describe(max(0.0, per_call_s), new_s), unchecked)
+    # The first of a few calls in a row takes as long as one by itself.
+    timed_s = max(per_call_s, per_call_s + (latency_s - per_call_s) / calls, 0.0)
+    return Unseen(wrong, _describe(timed_s, new_s), unchecked)
 
 
-def _quickest(seat: Seat, calls: int, count: int, limit_s: float | None) -> float:
-    """Seconds per call in the quickest group of one time around the ring."""
+def _quickest(seat: Seat, calls: int, groups: int, waking: int, limit_s: float | None) -> float:
+    """Seconds per call in the quickest group, each after so many calls that nobody times."""
     pairs: list[tuple[float, float]] = []
-    for _ in range(count // calls):
+    for _ in range(groups):
+        if waking:
+            seat.go(waking)
         empty_s = seat.go(0)
         pairs.append((empty_s, seat.go(calls)))
         seat.take_one(calls)
