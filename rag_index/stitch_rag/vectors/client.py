@@ -65,8 +65,8 @@ class VectorChild:
 
     @property
     def alive(self) -> bool:
-        """Whether the process is there."""
-        return self._process.poll() is None
+        """Whether the process is there, and not one that was given up and takes its time to die."""
+        return not self._given_up and self._process.poll() is None
 
     @property
     def broken(self) -> bool:

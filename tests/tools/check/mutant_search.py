@@ -27,8 +27,10 @@ _GUARD = 64
 _POISONS = (0xFF, 0x3E, 0x7E)
 """Bytes: NaN, a number like others, a large one."""
 _FACTOR, _EPS = 16.0, 2.0**-23
-_NUDGES = 3
+_NUDGES = 8
 """Times that last bits of the inputs are changed, to see how far that moves the original."""
+_NO_DIGIT = 0.5
+"""A result that those move as far has no digit that counts: such inputs tell nothing apart."""
 
 
 def load_reference(path: Path) -> ModuleType:
@@ -139,7 +141,8 @@ class Search:
         self.same_bits &= gap == 0
         gap /= _allowed(given)
         if 1 < gap < math.inf:
-            gap /= max(1.0, self._moved(given, a[0], poison) / _FACTOR / _EPS)
+            moved = self._moved(given, a[0], poison)
+            gap = gap / max(1.0, moved / _FACTOR / _EPS) if moved < _NO_DIGIT else 0.0
         self.worst = max(self.worst, gap)
         return gap, f"{gap:.3g} times what rounding explains" if gap > 1 else None
 
