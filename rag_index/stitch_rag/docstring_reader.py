@@ -7,11 +7,33 @@ name.
 import importlib
 import inspect
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 LONGEST = 6000
+CLASSES = (
+    "torch.Tensor",
+    "torch.Generator",
+    "torch.nn.Module",
+    "torch.autograd.Function",
+    "torch.cuda.CUDAGraph",
+    "torch.cuda.Event",
+    "torch.cuda.MemPool",
+    "torch.cuda.Stream",
+    "torch.library.CustomOpDef",
+    "torch.library.Library",
+    "torch.profiler.profile",
+    "torch.utils.benchmark.Measurement",
+    "torch.utils.benchmark.Timer",
+)
+"""Their methods and attributes are documented, too; those of modules' other classes are mostly inherited."""
+REFERRAL = re.compile(
+    r"(?:\w+\([^\n]*\n+)?\s*(?:see|in-place version of|out-of-place version of|alias (?:for|of)) .{1,80}",
+    re.IGNORECASE | re.DOTALL,
+)
+"""A docstring that says nothing but whose method this is, too."""
 
 
 def signature_of(name: str, value: object) -> str:
@@ -41,17 +63,36 @@ def entries(module_name: str) -> Iterator[tuple[str, str, str, str, str]]:
             yield name, kind, signature_of(name, value), text[:LONGEST], version
 
 
+def members(class_name: str) -> Iterator[tuple[str, str, str, str, str]]:
+    """As `entries`, of a class: what it or a base of its package documents beyond a referral."""
+    module_name, _, own_name = class_name.rpartition(".")
+    package = class_name.split(".")[0]
+    owner = getattr(importlib.import_module(module_name), own_name, None)
+    if not inspect.isclass(owner):
+        return
+    version = str(getattr(sys.modules[package], "__version__", None) or "")
+    bases = [base for base in owner.__mro__ if base.__module__.split(".")[0] == package]
+    for attribute in sorted({name for base in bases for name in vars(base) if not name.startswith("_")}):
+        value: object = getattr(owner, attribute, None)
+        text = inspect.getdoc(value)
+        if text and text != inspect.getdoc(type(value)) and not REFERRAL.fullmatch(text):
+            name = f"{class_name}.{attribute}"
+            kind = "function" if callable(value) else "attribute"
+            yield name, kind, signature_of(name, value), text[:LONGEST], version
+
+
 def main() -> None:
-    """Read every module; one that cannot be imported is passed over."""
+    """Read every module and class; one that cannot be imported is passed over."""
     # The modules beside this file are none of the target interpreter's.
     here = str(Path(__file__).resolve().parent)
     sys.path[:] = [folder for folder in sys.path if folder != here]
-    for module_name in sys.argv[1:]:
+    read = {**dict.fromkeys(sys.argv[1:], entries), **dict.fromkeys(CLASSES, members)}
+    for name, rows in read.items():
         try:
-            for row in entries(module_name):
+            for row in rows(name):
                 print(json.dumps(row))
         except Exception as error:  # a module of somebody else's is imported: it may raise anything
-            print(f"{module_name}: {error}", file=sys.stderr)
+            print(f"{name}: {error}", file=sys.stderr)
 
 
 if __name__ == "__main__":

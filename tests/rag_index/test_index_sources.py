@@ -66,19 +66,66 @@ def test_an_interpreter_without_torch_has_no_docstrings_and_one_that_is_none_say
         read_docstrings(Target(str(tmp_path / "python"), "2.13"))
 
 
+def installed_for_a_user(folder: Path, monkeypatch: pytest.MonkeyPatch, torch: str) -> list[Chunk]:
+    """What is read of a torch that lies where a user installs packages for himself alone."""
+    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    package = folder / ".local" / "lib" / version / "site-packages" / "torch"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(torch, encoding="utf-8")
+    monkeypatch.setenv("HOME", str(folder))
+    monkeypatch.delenv("PYTHONUSERBASE", raising=False)
+    return read_docstrings(Target(str(Path(sys.base_prefix) / "bin" / version), "9.9"))
+
+
 def test_packages_that_a_user_installed_for_himself_alone_are_documented(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
-    package = tmp_path / ".local" / "lib" / version / "site-packages" / "torch"
-    package.mkdir(parents=True)
-    text = 'def stack():\n    """Stacks boxes."""\n'
-    (package / "__init__.py").write_text(text, encoding="utf-8")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("PYTHONUSERBASE", raising=False)
-    python = str(Path(sys.base_prefix) / "bin" / version)
-    found = read_docstrings(Target(python, "9.9"))
+    found = installed_for_a_user(tmp_path, monkeypatch, 'def stack():\n    """Stacks boxes."""\n')
     assert [(chunk.symbol, chunk.brief) for chunk in found] == [("torch.stack", "Stacks boxes.")]
+
+
+CLASSES = '''
+class Base:
+    """Holds boxes."""
+    def shelve(self, high):
+        """Puts the box on a shelf."""
+
+class Tensor(Base):
+    def stack(self):
+        """stack() -> Tensor
+
+        See :func:`torch.stack`
+        """
+    def stack_(self):
+        """In-place version of :meth:`~Tensor.stack`"""
+    def see(self):
+        pass
+    see.__doc__ = "see() -> list\\n\\nSee what is in the box, and tell all of it. " + "Thing by thing. " * 9
+    @property
+    def full(self):
+        """Whether nothing more fits."""
+    label = "no docstring of its own"
+'''
+
+
+def test_methods_of_the_classes_that_extensions_meet_are_documented_but_not_referrals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {row.symbol: row for row in installed_for_a_user(tmp_path, monkeypatch, CLASSES)}
+    assert set(found) == {
+        "torch.Base",
+        "torch.Tensor",
+        "torch.Tensor.full",
+        "torch.Tensor.see",
+        "torch.Tensor.shelve",
+    }
+    shelve = found["torch.Tensor.shelve"]
+    assert (shelve.signature, shelve.brief) == (
+        "torch.Tensor.shelve(self, high)",
+        "Puts the box on a shelf.",
+    )
+    assert shelve.aliases == ("shelve",)
+    assert found["torch.Tensor.full"].signature == ""
 
 
 def test_every_compiler_message_says_what_it_means_and_what_to_do() -> None:
