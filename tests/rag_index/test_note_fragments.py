@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from stitch_rag.language import language_chunks
 from stitch_rag.notes import Note, load_notes
 from stitch_rag.sources import find_headers, find_roots
 from stitch_tools.compile.headers import find_cublas
@@ -43,12 +44,16 @@ def include_folders() -> list[Path]:
 
 
 def compile_all(notes: list[Note], archs: tuple[str, ...], folder: Path) -> None:
+    compile_source(one_file(notes), archs, folder)
+
+
+def compile_source(text: str, archs: tuple[str, ...], folder: Path) -> None:
     try:
         nvcc = find_nvcc()
     except EnvironmentMissingError as error:
         pytest.skip(error.message)
     source = folder / "notes.cu"
-    source.write_text(one_file(notes), encoding="utf-8")
+    source.write_text(text, encoding="utf-8")
     code = [word for arch in archs for word in ("-gencode", f"arch=compute_{arch[3:]},code={arch}")]
     folders = [f"-I{path}" for path in include_folders()]
     command = [*nvcc.command, "-std=c++17", "-c", *code, *folders, "-o", str(folder / "notes.o"), str(source)]
@@ -104,3 +109,15 @@ def test_the_symbols_that_notes_name_exist_in_the_headers() -> None:
         if symbol not in here
     }
     assert not missing
+
+
+@pytest.mark.nvcc
+def test_the_names_of_libcudacxx_that_we_explain_exist_in_the_headers_that_we_name(tmp_path: Path) -> None:
+    lines: list[str] = []
+    for chunk in language_chunks():
+        headers = re.findall(r"<cuda/[\w/]+>", chunk.signature)
+        lines += [f"#include {header}" for header in headers]
+        names = [name for name in (chunk.symbol, *chunk.aliases) if headers and name.startswith("cuda::")]
+        lines += [f"namespace n{len(lines)}_{place} {{ using {name}; }}" for place, name in enumerate(names)]
+    assert sum("using cuda::" in line for line in lines) >= 40
+    compile_source("\n".join(lines), ("sm_90",), tmp_path)
