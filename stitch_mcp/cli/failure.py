@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import click
 
 from stitch_mcp.cli.exit_codes import ExitCode, for_error
-from stitch_mcp.cli.streams import give_up, tell
+from stitch_mcp.cli.streams import flush, give_up, tell
 from stitch_tools.errors import StitchError
 
 
@@ -76,6 +76,7 @@ def report_failure(error: BaseException, arguments: Sequence[str]) -> int:
         tell(f"error: {failure.message}")
         if failure.hint:
             tell(f"  next: {failure.hint}")
+    flush(sys.stdout)
     return int(failure.exit_code)
 
 

@@ -34,6 +34,14 @@ def tell(text: str) -> None:
         give_up(sys.stderr)
 
 
+def flush(stream: TextIO) -> None:
+    """Write what `stream` still holds; what cannot be written is lost."""
+    try:
+        stream.flush()
+    except OSError:
+        give_up(stream)
+
+
 def give_up(stream: TextIO) -> None:
     """Send what `stream` still holds nowhere: Python would write it at exit, and fail again."""
     with contextlib.suppress(OSError):

@@ -13,21 +13,27 @@ from stitch_mcp.cli.output import print_object
 COMMAND = "from stitch_mcp.cli import main; raise SystemExit(main())"
 
 
-def shell(redirections: str, *arguments: str, code: str = COMMAND) -> subprocess.CompletedProcess[str]:
-    """Python code with arguments, its streams redirected by a shell."""
+def shell(
+    redirections: str, *arguments: str, code: str = COMMAND, **more: str
+) -> subprocess.CompletedProcess[str]:
+    """Python code with arguments and more of an environment, its streams redirected by a shell."""
     command = ["sh", "-c", f'"$@" {redirections}', "sh", sys.executable, "-c", code, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env={**env, **more})
 
 
+@pytest.mark.parametrize("more", [{}, {"PYTHONUNBUFFERED": "1"}], ids=["buffered", "unbuffered"])
 @pytest.mark.parametrize("arguments", [("config", "show"), ("config", "show", "--json")])
-def test_a_result_that_cannot_be_written_is_one_plain_error(arguments: tuple[str, ...]) -> None:
-    done = shell(">/dev/full", *arguments)
+def test_a_result_that_cannot_be_written_is_one_plain_error(
+    arguments: tuple[str, ...], more: dict[str, str]
+) -> None:
+    done = shell(">/dev/full", *arguments, **more)
     assert done.returncode == 5
     assert done.stderr.startswith(
         "error: the result cannot be written to stdout: No space left on device\n  next:"
     )
     assert done.stderr.count("\n") == 2
-    assert shell(">/dev/full 2>&1", *arguments).returncode == 5
+    assert shell(">/dev/full 2>&1", *arguments, **more).returncode == 5
 
 
 def test_closed_streams_end_no_command() -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import os
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -81,13 +82,18 @@ def shared_program_of_cuda_13(folder: Path) -> Path:
     return compile_library(folder, "program", SHARED_PROGRAM, other, str(runtime))
 
 
+def loaded(path: Path) -> ctypes.CDLL:
+    """The program with its own runtime, also where another test has brought CUDA's into the process."""
+    return ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_DEEPBIND)
+
+
 MAKERS = [static_program, shared_program, shared_program_of_cuda_13]
 
 
 @pytest.mark.parametrize("make", MAKERS)
 def test_gates_count_launches_and_let_them_pass(make: Callable[[Path], Path], tmp_path: Path) -> None:
     path = make(tmp_path)
-    library = ctypes.CDLL(str(path))
+    library = loaded(path)
     gates = Gates(Belongings((str(path),), (), ()), shut=False)
     gates.install()
     assert gates.sites > 0
@@ -98,7 +104,7 @@ def test_gates_count_launches_and_let_them_pass(make: Callable[[Path], Path], tm
 @pytest.mark.parametrize("make", MAKERS)
 def test_shut_gates_launch_nothing_and_say_success(make: Callable[[Path], Path], tmp_path: Path) -> None:
     path = make(tmp_path)
-    library = ctypes.CDLL(str(path))
+    library = loaded(path)
     gates = Gates(Belongings((str(path),), (), ()), shut=True)
     gates.install()
     gates.install()
@@ -108,7 +114,7 @@ def test_shut_gates_launch_nothing_and_say_success(make: Callable[[Path], Path],
 
 def test_other_binaries_keep_their_launches(tmp_path: Path) -> None:
     path = static_program(tmp_path)
-    library = ctypes.CDLL(str(path))
+    library = loaded(path)
     gates = Gates(Belongings((), (), (str(path),)), shut=True)
     gates.install()
     assert (library.run(3), library.total()) == (80, 3)
@@ -125,7 +131,7 @@ class Crowded(Memory):
 
 def test_where_no_page_is_near_the_jumps_lie_in_the_rest_of_the_program_s_last_page(tmp_path: Path) -> None:
     path = static_program(tmp_path)
-    library = ctypes.CDLL(str(path))
+    library = loaded(path)
     gates = Gates(Belongings((str(path),), (), ()), shut=False, memory=Crowded())
     gates.install()
     assert gates.trouble == ""
@@ -137,7 +143,7 @@ def test_where_gates_find_no_room_at_all_the_program_is_left_alone_and_the_reaso
     tmp_path: Path,
 ) -> None:
     path = static_program(tmp_path)
-    library = ctypes.CDLL(str(path))
+    library = loaded(path)
     gates = Gates(Belongings((str(path),), (), ()), shut=True, memory=Nowhere())
     gates.install()
     assert "no executable memory" in gates.trouble
@@ -155,7 +161,7 @@ def test_the_rest_of_the_last_page_lies_behind_the_code_and_is_no_longer_than_th
     tmp_path: Path,
 ) -> None:
     path = static_program(tmp_path)
-    _ = ctypes.CDLL(str(path))
+    _ = loaded(path)
     mapping = next(row for row in executable_mappings() if row.path == str(path))
     elf = open_elf(path)
     code_end = max(section.address + section.size for section in elf.sections if section.executable)

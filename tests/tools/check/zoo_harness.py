@@ -19,7 +19,8 @@ class Harness:
 
     def __init__(self, command: Sequence[str], paths: Sequence[str]) -> None:
         self._command = list(command)
-        self._env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+        # Another candidate at the same path, as long and as old in seconds, would not be read otherwise.
+        self._env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1"}
         self._process: subprocess.Popen[str] | None = None
 
     def close(self) -> None:
