@@ -381,3 +381,30 @@ def test_no_text_breaks_the_reader_of_ptx_wrappers(text: str) -> None:
 def test_ptx_comments_that_never_end_are_read_in_no_time(text: str) -> None:
     with within(5):
         as_declarations(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "typedef enum lid {x} cover;\n" * 15_000,
+        f"enum lid {{ a = ({'1,' * 150_000} }};",
+        f"{'struct ' * 40_000}= {{}};",
+        f"{'namespace ' * 30_000}( {{",
+        f"/** {'@internal ' * 30_000}*/\nint lid(int);",
+        f"/** :ref:`lid{' ' * 300_000}x */\nint lid(int);",
+        f"/** {'@a{' * 100_000}*/\nint lid(int);",
+        '\\"' * 150_000,
+        "{" * 150_000 + "\n#if 1\n#else\n" * 10_000,
+        "namespace lid { int cover(int); " * 10_000,
+        f"typedef int lid{'[' * 300_000};",
+    ],
+    ids=lambda text: text[:12],
+)
+def test_a_header_takes_time_in_proportion_to_its_length(text: str) -> None:
+    with within(10.0):  # each took minutes, or would have
+        header_chunks(declarations(text), PLACE)
+
+
+def test_what_is_too_long_or_too_deep_costs_nothing_else_of_its_header() -> None:
+    text = f"int lid(int {'x' * 20_000});\n/** A box. */\nint box(void);\n{'{' * 300}"
+    assert chunks_of(text)["box"].brief == "A box."

@@ -46,15 +46,17 @@ _WORDS = {
     "li": "- ",
     "short": "",
 }
-_COMMAND = re.compile(r"[\\@](\w+)(?:\{[^}\n]*\})?[ \t]?")
+_COMMAND = re.compile(r"[\\@](\w+)(?:\{[^}\n]{0,200}\})?[ \t]?")
 _PLACEHOLDER = re.compile(r"___\w+?___")
 """What a vendor's scripts were to replace."""
 _LINK = re.compile(r"(?<![\w:])(?:::|#)(?=[A-Za-z_])")
-_ROLE = re.compile(r":(?:cpp:)?\w+:`([^`<]+?)[ ]*(?:<[^`>]*>)?`")
+_ROLE = re.compile(r":(?:cpp:)?\w+:`([^`<]{1,300}?)[ ]*(?:<[^`>]*>)?`")
 _TAG = re.compile(r"</?[a-zA-Z][^>\n]{0,80}>")
 _SENTENCE_END = re.compile(r"(?<=[.!?])[ ]+(?=[A-Z\[\"'])|\n")
 _HEADING = re.compile(r"\A(?:Overview|Description)\n")
 _LONGEST_BRIEF = 300
+_LONGEST_COMMENT = 30_000
+"""Characters; the longest of any CUDA header has 21,000. A mark without its end takes the square of the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,7 @@ class Comment:
 
 def read_comment(raw: str) -> Comment:
     """The content of one comment, or of several adjacent line comments joined by line breaks."""
+    raw = raw[:_LONGEST_COMMENT]
     body = _DELIMITERS.sub("", raw.strip().replace("\r", "")) if raw.lstrip().startswith("/*") else raw
     body = _RULE_LINE.sub("", _LINE_START.sub("", body))
     body = _PLACEHOLDER.sub("", body)

@@ -1,5 +1,6 @@
 """What a header declares, each with its comment: functions, types, enumerators, fields, macros, groups."""
 
+import itertools
 import re
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -53,6 +54,10 @@ _BODY_MACRO = re.compile(r"\b__DEF_IF_HOST\b")
 _LONE_MACRO = re.compile(r"^[ \t]*[A-Z_][A-Z0-9_]{3,}(?:\([^()\n]*\))?[ \t]*(?=\n)", re.MULTILINE)
 _ANGLES = re.compile(r"<[^<>]*>")
 _LONGEST_SIGNATURE = 700
+_LONGEST_STATEMENT = 8000
+"""Characters that are read of a statement; the longest of any CUDA header has 3,400."""
+_DEEPEST = 100
+"""Braces and conditions in each other; CUDA's headers have 14. Time and memory grow with the square of them."""
 
 
 @dataclass(slots=True)
@@ -205,7 +210,8 @@ class _Reader:
     def _branch(self, word: str) -> None:
         """Each branch of a condition begins with the braces that were open at its #if."""
         if word.startswith("if"):
-            self._conditions.append(list(self._scopes))
+            if len(self._conditions) < _DEEPEST:
+                self._conditions.append(list(self._scopes))
         elif self._conditions and word in ("elif", "else"):
             self._scopes = list(self._conditions[-1])
             self._statement = ""
@@ -228,7 +234,11 @@ class _Reader:
             text = _LONE_MACRO.sub("", text)
         if not self._statement.strip():
             self._line = token.start + _leading_lines(text)
-        self._statement += text
+        self._continue(text)
+
+    def _continue(self, text: str) -> None:
+        if len(self._statement) < _LONGEST_STATEMENT:
+            self._statement += text[:_LONGEST_STATEMENT]
 
     def _take_enumerators(self, token: Token, scope: _Scope) -> None:
         line = token.start
@@ -238,13 +248,13 @@ class _Reader:
             elif part.strip():
                 if not self._statement.strip():
                     self._line = line + _leading_lines(part)
-                self._statement += part
+                self._continue(part)
             line += part.count("\n")
 
     def _end_enumerator(self, scope: _Scope, line: int) -> None:
         # A comma inside the parentheses of a value separates nothing.
         if self._statement.count("(") > self._statement.count(")"):
-            self._statement += ","
+            self._continue(",")
             return
         match = re.match(
             r"\s*(?:\[\[[^\]]*\]\]\s*)?([A-Za-z_]\w*)\s*(?:\w+\s*(?:\([^)]*\))?\s*)?(?:=(.*))?$",
@@ -262,6 +272,9 @@ class _Reader:
         self._add(row, line)
 
     def _open(self, token: Token) -> None:
+        if len(self._scopes) >= _DEEPEST:
+            self._statement, self._pending = "", []
+            return
         statement = self._clean()
         if self._in_body():
             self._scopes.append(_Scope("body"))
@@ -352,8 +365,8 @@ class _Reader:
             closed.signature = (
                 f"{closed.signature.split()[0]} {closed.name}" if closed.signature else closed.name
             )
-            for row in self.found[-4000:]:
-                if row.kind == "enumerator" and row.parent == closed.tag and row.line >= closed.line:
+            for row in itertools.takewhile(lambda row: row is not closed, reversed(self.found)):
+                if row.kind == "enumerator" and row.parent == closed.tag:
                     row.parent = closed.name
 
     def _emit_statement(self, statement: str, token: Token) -> None:

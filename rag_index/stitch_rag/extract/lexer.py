@@ -11,11 +11,12 @@ from typing import Literal, NamedTuple
 TokenKind = Literal["comment", "directive", "open", "close", "end", "code"]
 
 # Runs of plain characters are possessive (++): a choice at each character would take most of an index' time.
+# A string has a longest length: each quotation mark that has no counterpart would look for its end.
 _TOKEN = re.compile(
     r"""
     (?P<comment> /\*[^*]*+(?:\*(?!/)[^*]*+)*+(?:\*/)? | //(?:[^\n\\]++|\\\n|\\)*+ )
   | (?P<directive> ^[ \t]*\#(?: [^\n/\\]++ | \\\r?\n | \\ | /(?![*/]) )*+ )
-  | (?P<string> "(?:[^"\\\n]++|\\.)*+" | '(?:[^'\\\n]++|\\.)*+' )
+  | (?P<string> "(?:[^"\\\n]|\\.){0,300}+" | '(?:[^'\\\n]|\\.){0,16}+' )
   | (?P<open> \{ )
   | (?P<close> \} )
   | (?P<end> ; )

@@ -247,10 +247,11 @@ def _chunk(
     elif row.kind in ("class", "function", "struct"):
         aliases += [f"{space}::{symbol}" for space in _SPACES.get(place.library, ())]
     if row.members:
-        text = f"{text}\nFields:\n{_member_lines(row.members)}".strip()
+        text = f"{text}\nFields:\n{_member_lines(row.members, len(row.members))}".strip()
     if row.kind == "enum":
-        values = [(member.signature, member.comment.brief) for member in enumerators.get(row.name, [])]
-        text = f"{text}\nValues:\n{_member_lines(values)}".strip()
+        values = enumerators.get(row.name, [])
+        shown = [(member.signature, member.comment.brief) for member in values[:_MOST_MEMBERS]]
+        text = f"{text}\nValues:\n{_member_lines(shown, len(values))}".strip()
     return Chunk(
         symbol=symbol,
         kind=row.kind,
@@ -283,10 +284,11 @@ def _telling(brief: str, text: str, name: str) -> str:
     return first_sentence(more) if declares else first_sentence(f"{brief.rstrip('.')}: {more}")
 
 
-def _member_lines(members: Sequence[tuple[str, str]]) -> str:
+def _member_lines(members: Sequence[tuple[str, str]], count: int) -> str:
+    """A line for each of the first members; `count` is how many there are."""
     lines = [f"- {name}: {said}" if said else f"- {name}" for name, said in members[:_MOST_MEMBERS]]
-    if len(members) > _MOST_MEMBERS:
-        lines.append(f"- ... and {len(members) - _MOST_MEMBERS} more")
+    if count > _MOST_MEMBERS:
+        lines.append(f"- ... and {count - _MOST_MEMBERS} more")
     return "\n".join(lines)
 
 
@@ -325,7 +327,7 @@ def _enumerator(row: Declaration, place: Place, enum_brief: str) -> Chunk:
 
 def _family_chunk(rows: Sequence[Declaration], place: Place, enum_brief: str) -> Chunk:
     head = _enumerator(rows[0], place, enum_brief)
-    listing = _member_lines([(row.signature, "") for row in rows])
+    listing = _member_lines([(row.signature, "") for row in rows], len(rows))
     brief = f"One of {len(rows)} values of {head.parent} that differ in their numbers."
     return replace(
         head, brief=brief, text=f"{head.text}\n{listing}", aliases=tuple(row.name for row in rows[1:])
