@@ -1,6 +1,7 @@
 """The sections of a page: each heading with the text below it."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -18,8 +19,19 @@ _INLINE = re.compile(
 )
 _TEXT = "-text"
 _NOT_IN_ROWS = "table, pre, h1, h2, h3, h4"
-_TAG = re.compile(r"<(/?)([a-zA-Z][\w-]*+)[^<>]*+>")
-"""Gives nothing back: a long name without an end would take the square of its length."""
+_ATTRIBUTE = r"""[^\s/>][^\s/>=]*+(?:\s*+=\s*+(?:"[^"]*+(?:"|\Z)|'[^']*+(?:'|\Z)|[^\s>"'][^\s>]*+)?+)?+"""
+_MARKUP = re.compile(
+    r"<!--(?:-?>|.*?(?:--!?>|\Z))|"
+    rf"<(?P<end>/?)(?P<name>[a-zA-Z][^\s/>]*+)(?P<rest>(?:[\s/]++|{_ATTRIBUTE})*+)(?:>|\Z)",
+    re.DOTALL,
+)
+"""A comment or a tag as browsers read it: what only looks like a tag must neither open nor close one."""
+_RAW = re.compile(r"script|style|textarea|title|xmp|iframe|noembed|noframes")
+"""What stands in these is no markup."""
+_FOREIGN = ("svg", "math")
+"""In these "/>" ends an element; elsewhere browsers overlook it."""
+_FOREIGN_TEXT = ("foreignobject", "desc", "title", "annotation-xml", "mi", "mo", "mn", "ms", "mtext")
+"""... but not in these."""
 _UNCLOSED = re.compile(
     r"html|head|body|p|li|dt|dd|option|optgroup|tr|td|th|thead|tbody|tfoot|colgroup|caption|rt|rp|br|hr|img|input|"
     r"meta|link|area|base|col|embed|source|track|wbr|param"
@@ -27,6 +39,8 @@ _UNCLOSED = re.compile(
 """Tags that need no end."""
 _DEEPEST = 2000
 """The parser's time grows with the square of the depth; no page for people comes near."""
+_MOST_ATTRIBUTES = 5000
+"""... and of a tag's attributes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +75,7 @@ def html_sections(text: str) -> tuple[str, list[Section]]:
 
     Raises:
         EnvironmentMissingError: the parser is not installed.
-        UsageError: tags stand in each other thousands deep.
+        UsageError: tags stand in each other thousands deep, or one has thousands of attributes.
     """
     try:
         from selectolax.lexbor import LexborHTMLParser
@@ -137,13 +151,32 @@ def _is_row(node: "LexborNode") -> bool:
 
 
 def _check_depth(text: str) -> None:
-    depth = 0
-    for match in _TAG.finditer(text):
-        if _UNCLOSED.fullmatch(match[2].lower()) or match[0].endswith("/>"):
+    opened: Counter[str] = Counter()
+    depth = place = 0
+    while (match := _MARKUP.search(text, place)) is not None:
+        place, name = match.end(), (match["name"] or "").lower()
+        if len(match["rest"] or "") > _MOST_ATTRIBUTES:
+            _check_attributes(match["rest"])
+        foreign = any(opened[other] for other in _FOREIGN)
+        if not name or _UNCLOSED.fullmatch(name):
             continue
-        depth = max(0, depth - 1) if match[1] else depth + 1
+        if match["end"]:  # one that closes nothing is overlooked
+            depth -= 1 if opened[name] else 0
+            opened[name] -= 1 if opened[name] else 0
+        elif _RAW.fullmatch(name) and not foreign:
+            end = re.compile(rf"</{name}(?=[\s/>])", re.IGNORECASE).search(text, place)
+            place = end.start() if end else len(text)
+        elif not (foreign and match[0].endswith("/>") and not any(opened[other] for other in _FOREIGN_TEXT)):
+            depth += 1
+            opened[name] += 1
         if depth > _DEEPEST:
             raise UsageError(f"the page's tags stand in each other {depth} deep", hint="save it as text")
+
+
+def _check_attributes(written: str) -> None:
+    count = sum(1 for _ in re.finditer(_ATTRIBUTE, written))
+    if count > _MOST_ATTRIBUTES:
+        raise UsageError(f"a tag of the page has {count} attributes", hint="save it as text")
 
 
 def _words(node: "LexborNode | None") -> str:

@@ -245,6 +245,44 @@ def test_a_tag_without_an_end_takes_no_time(tmp_path: Path, place: IndexPlace) -
     assert time.process_time() - before < 1.5  # trying each shorter name took 3.4 s
 
 
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "<div/>",
+        '<div a="<">',
+        "<div></x>",
+        "<div><!--</div>-->",
+        "<div><script></div></script>",
+        '<div><p a="</div>">',
+        "<svg><foreignObject><div/></svg>",
+    ],
+)
+def test_a_page_cannot_hide_how_deep_it_is(unit: str) -> None:
+    with pytest.raises(UsageError, match="deep"):  # the parser would take hours for some megabytes of these
+        html_sections(f"<p>Cats sleep.</p>{unit * 3000}")
+
+
+def test_a_tag_of_thousands_of_attributes_is_refused() -> None:
+    with pytest.raises(UsageError, match="6001 attributes"):
+        html_sections(f"<p {' '.join(f'a{number}=1' for number in range(6001))}>Cats sleep.</p>")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "<div a='>' b=\">\" c=d'><p>Cats</p></div>" * 3000,
+        "<svg>" + '<path d="M 0 0"/>' * 3000 + "</svg>Cats",
+        "<script>" + 'a = "<div>";' * 3000 + "</script>Cats",
+        f"<!-- {'<div>' * 3000} -->Cats",
+        "<img src='data:image/png;base64," + "A==" * 3000 + "'>Cats",
+    ],
+    ids=["quotes", "graphic", "script", "comment", "data"],
+)
+def test_what_only_looks_deep_is_read(content: str) -> None:
+    _, sections = html_sections(content)
+    assert sections[0].text.startswith("Cats")
+
+
 def test_links_out_of_a_folder_are_not_followed(tmp_path: Path, place: IndexPlace) -> None:
     (tmp_path / "private.md").write_text("a password", encoding="utf-8")
     docs = tmp_path / "docs"

@@ -56,7 +56,7 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])[ ]+(?=[A-Z\[\"'])|\n")
 _HEADING = re.compile(r"\A(?:Overview|Description)\n")
 _LONGEST_BRIEF = 300
 _LONGEST_COMMENT = 30_000
-"""Characters; the longest of any CUDA header has 21,000. A mark without its end takes the square of the rest."""
+"""Characters; the longest of any CUDA header has 21,000. A mark without its end takes the square of it."""
 
 
 @dataclass(frozen=True, slots=True)

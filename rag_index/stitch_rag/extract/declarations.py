@@ -57,7 +57,7 @@ _LONGEST_SIGNATURE = 700
 _LONGEST_STATEMENT = 8000
 """Characters that are read of a statement; the longest of any CUDA header has 3,400."""
 _DEEPEST = 100
-"""Braces and conditions in each other; CUDA's headers have 14. Time and memory grow with the square of them."""
+"""Braces and conditions in each other; CUDA's headers have 14. Time and memory grow with their square."""
 
 
 @dataclass(slots=True)
