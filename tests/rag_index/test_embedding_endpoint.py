@@ -13,7 +13,7 @@ import pytest
 
 from stitch_rag.vectors.client import START_S, VectorChild
 from stitch_rag.vectors.embedder import KEY, Endpoint
-from stitch_rag.vectors.model import find_model
+from stitch_rag.vectors.model import EmbeddingModel, find_model
 
 SECRET = "sk-boxes-0123456789"
 WIDTH = 256
@@ -117,3 +117,26 @@ def test_the_child_stores_and_finds_vectors_of_an_endpoint(
     assert SECRET.encode() not in command
     stored = b"".join(path.read_bytes() for path in (tmp_path / "vectors").rglob("*") if path.is_file())
     assert SECRET.encode() not in stored
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "key-in-field",
+        "key-in-path",
+        "key in field",
+        "hunter2",
+        "bWU6aHVudGVyMg==",
+        SECRET,
+        "words-host.invalid",
+    ],
+)
+def test_what_a_server_repeats_of_address_or_key_is_not_told(
+    told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(KEY, f"{SECRET}\n")
+    place = "http://me:hunter2@words-host.invalid/key-in-path/v1?key=key-in-field&other=key%20in%20field"
+    child = VectorChild(EmbeddingModel("endpoint", place, "words", "0" * 64), tmp_path / "vectors")
+    child.close()
+    child.take_reason(f"Error code: 404 - no route {told}embeddings for words")
+    assert child.reason == "Error code: 404 - no route (address)embeddings for words"

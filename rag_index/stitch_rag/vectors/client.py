@@ -1,8 +1,10 @@
 """Our side of the child process: started without waiting, asked with a deadline, given up on a fault."""
 
+import base64
 import contextlib
 import json
 import os
+import re
 import select
 import subprocess
 import sys
@@ -10,7 +12,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
+from stitch_rag.vectors.embedder import KEY
 from stitch_rag.vectors.model import ADDRESS, EmbeddingModel
 
 IDLE_S = 600.0
@@ -22,6 +26,8 @@ _LOCAL_QUERY_S = 3.0
 """... for a model's of this machine, which takes 30 ms, and half a second among many busy processes."""
 _ADD_S = 600.0
 _LONGEST_REASON = 400
+_SHORTEST_PART, _SHORTEST_NAMED = 6, 3
+"""Letters of a part of an address that may be a secret ("v1" is none), and of what is meant as one."""
 
 
 class VectorChild:
@@ -41,7 +47,7 @@ class VectorChild:
         """
         self.reason = ""
         """What the child said of its last failure, without the endpoint's address."""
-        self._secret = model.place if model.kind == "endpoint" else ""
+        self._secrets = _secrets(model.place) if model.kind == "endpoint" else []
         self._limit_s = _QUERY_S if model.kind == "endpoint" else _LOCAL_QUERY_S
         self._rest = b""
         self._ready = self._owed = self._useful = self._given_up = self._ended = False
@@ -154,10 +160,15 @@ class VectorChild:
         """The answer, unless it tells of a failure."""
         if answer is None or "error" not in answer:
             return answer
-        said = " ".join(str(answer["error"]).split())
-        # An address may hold a key, and libraries like to repeat it.
-        self.reason = (said.replace(self._secret, "(address)") if self._secret else said)[:_LONGEST_REASON]
+        self.take_reason(str(answer["error"]))
         return None
+
+    def take_reason(self, said: str) -> None:
+        """Keep what the child says of a failure, without secrets."""
+        said = " ".join(said.split())
+        for secret in self._secrets:
+            said = said.replace(secret, "(address)")
+        self.reason = said[:_LONGEST_REASON]
 
     def _read(self, limit_s: float) -> dict[str, Any] | None:
         """The next line; None where none comes in time."""
@@ -180,3 +191,17 @@ class VectorChild:
             self._rest += data
         line, _, self._rest = self._rest.partition(b"\n")
         return json.loads(line)
+
+
+def _secrets(address: str) -> list[str]:
+    """What must not be told of an endpoint: its address, the parts of it, and its key; the longest first.
+
+    An address may hold a key, in its path, too. Libraries like to repeat the whole, servers a part.
+    """
+    beginning, _, query = address.partition("?")
+    user, _, place = (beginning.partition("://")[2] or beginning).rpartition("@")
+    named = [*re.split(r"[&=;#/]", query), *user.split(":"), os.environ.get(KEY, "").strip()]
+    parts = [part for part in re.split(r"[/:#]", place) if len(part) >= _SHORTEST_PART]
+    header = base64.b64encode(unquote(user).encode("utf-8", errors="replace")).decode("ascii")
+    found = {address, header, *parts, *(part for part in named if len(part) >= _SHORTEST_NAMED)}
+    return sorted((found | {unquote(part) for part in found}) - {""}, key=len, reverse=True)
