@@ -89,7 +89,7 @@ def test_the_fragments_with_library_headers_compile(header: str, tmp_path: Path)
         pytest.skip(f"{header} is not installed: its notes were not compiled")
     notes = [note for note in NOTES if header in needs(note)]
     assert notes
-    compile_all(notes, ("sm_80",), tmp_path)
+    compile_all(notes, tuple(sorted({arch for note in notes for arch in note.architectures})), tmp_path)
 
 
 @pytest.mark.nvcc
@@ -121,3 +121,12 @@ def test_the_names_of_libcudacxx_that_we_explain_exist_in_the_headers_that_we_na
         lines += [f"namespace n{len(lines)}_{place} {{ using {name}; }}" for place, name in enumerate(names)]
     assert sum("using cuda::" in line for line in lines) >= 40
     compile_source("\n".join(lines), ("sm_90",), tmp_path)
+
+
+def test_a_fragment_counts_on_no_memory_that_it_does_not_zero() -> None:
+    """Whoever adds atomically to an output says, or sees to it, that it was zero before."""
+    adding = [
+        note for note in NOTES for code in note.fragments if re.search(r"atomicAdd\(&?(?:out|sums)\b", code)
+    ]
+    assert adding
+    assert not [note.slug for note in adding if not re.search(r"zero|cudaMemset", "".join(note.fragments))]
