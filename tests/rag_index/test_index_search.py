@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -19,6 +20,7 @@ from stitch_rag.store import IndexStore
 from stitch_rag.tokens import index_words, parts, stem
 from stitch_tools import __version__
 from stitch_tools.errors import UsageError
+from stitch_tools.models.sanitizer import SanitizerFinding
 
 
 @pytest.fixture
@@ -482,3 +484,40 @@ def test_long_names_and_paths_count_for_the_size_bound(tokens: int) -> None:
     said = [part for hit in found.hits for part in (hit.id, hit.symbol, hit.path, hit.text, *hit.aliases)]
     assert sum(map(len, said)) <= tokens * CHARACTERS_PER_TOKEN or len(found.hits) == 1
     assert len(found.hits) == 20 or "did not fit" in found.notices[-1]
+
+
+@pytest.mark.parametrize(
+    ("query", "slug"),
+    [
+        ("C++ vector is not a member of std", "not-a-member"),
+        ("CUDA namespace std has no member cout", "not-a-member"),
+        ("CUDA namespace cooperative_groups has no member reduce", "undefined-identifier"),
+        ("CUDA expression must be a modifiable lvalue", "not-modifiable"),
+        ("C++ assignment of read-only location", "not-modifiable"),
+        ("CUDA incomplete type int is not allowed", "incomplete-type"),
+        ("CUDA expression must have a constant value", "not-constant"),
+        *(
+            (SanitizerFinding(rule=rule, severity="fatal", message="").doc_query, slug)
+            for rule, slug in {
+                "signed-integer-overflow": "sanitizer-undefined",
+                "invalid-shift": "sanitizer-undefined",
+                "division-by-zero": "sanitizer-undefined",
+                "null-pointer": "sanitizer-undefined",
+                "double-free": "sanitizer-free",
+                "alloc-dealloc-mismatch": "sanitizer-free",
+                "heap-use-after-free": "sanitizer-out-of-bounds",
+                "object-size": "sanitizer-out-of-bounds",
+                "memory-error": "sanitizer-out-of-bounds",
+                "memcpy-param-overlap": "sanitizer-out-of-bounds",
+                "uninitialised-read": "sanitizer-uninitialized",
+                "invalid-barrier": "sanitizer-barrier",
+                "leak": "sanitizer-leak",
+            }.items()
+        ),
+    ],
+)
+def test_what_compilers_and_sanitizers_say_leads_to_its_advice(query: str, slug: str, tmp_path: Path) -> None:
+    reader = Reader(tmp_path)
+    hit = reader.search(query).hits[0]
+    assert slug in hit.aliases
+    reader.close()
