@@ -173,7 +173,7 @@ def build_index(
             progress("the index is damaged: it is made anew")
             made = _make(place, inputs, progress, anew=True, vectors=vectors)
         _remember(place, interpreter)
-        _swap(place)
+        _swap(place, inputs)
     return BuildReport(
         index=str(place.index),
         fingerprint=made.fingerprint,
@@ -426,9 +426,16 @@ def _failed(row: Input, error: BaseException) -> str:
     return f"{row.called or row.place} could not be read and is left out: {said[:_LONGEST_REASON]}"
 
 
-def _swap(place: IndexPlace) -> None:
-    """Put the finished file in the index' place: a reader sees the old one or the new one."""
+def _swap(place: IndexPlace, inputs: Sequence[Input]) -> None:
+    """Put the finished file in the index' place: a reader sees the old one or the new one.
+
+    It is never older than what it was made of, whatever the clock says: readers take a newer file for one
+    that changed since.
+    """
+    newest = max((_changed_at(row.place.partition(":")[2]) for row in inputs), default=0)
     with storing(place.index, "STITCH_CACHE_DIR"):
+        now = max(newest, place.building.stat().st_mtime_ns)
+        os.utime(place.building, ns=(now, now))
         handle = os.open(place.building, os.O_RDONLY)
         try:
             os.fsync(handle)
@@ -436,6 +443,14 @@ def _swap(place: IndexPlace) -> None:
             os.close(handle)
         place.building.replace(place.index)
     sync_folder(place.folder)
+
+
+def _changed_at(path: str) -> int:
+    """When a file changed, in nanoseconds; 0 of what is none."""
+    try:
+        return Path(path).stat().st_mtime_ns if path.startswith(os.sep) else 0
+    except (OSError, ValueError):
+        return 0
 
 
 def _fingerprint(files: dict[str, str], model: str | None) -> str:

@@ -278,6 +278,20 @@ def test_hits_of_a_file_that_changed_since_are_told_until_a_build(
     reader.close()
 
 
+def test_a_clock_that_went_back_makes_no_hit_stale(index: Path, place: IndexPlace, toolkit: Root) -> None:
+    header = toolkit.folder / "cuda_runtime_api.h"
+    later = place.index.stat().st_mtime + 1e6
+    os.utime(header, (later, later))
+    header.write_text(header.read_text(encoding="utf-8") + "\nint shelfLater(void);\n", encoding="utf-8")
+    os.utime(header, (later, later))
+    build_index(place, roots=[toolkit])
+    reader = Reader(index)
+    assert reader.search("shelfTakeBox").notices == ()
+    os.utime(header, (later + 1, later + 1))
+    assert reader.search("shelfTakeBox").notices == (STALE,)
+    reader.close()
+
+
 def test_an_added_page_whose_file_is_gone_is_not_stale(place: IndexPlace, guide: Path) -> None:
     build_index(place, roots=[])
     guide.unlink()
