@@ -20,7 +20,7 @@ from stitch_rag.reader import Reader
 from stitch_rag.sources import Root
 from stitch_rag.store import IndexStore
 from stitch_rag.vectors.client import START_S, VectorChild
-from stitch_rag.vectors.meaning import MODEL_KEY, NO_MODEL, NOT_ANSWERED, OTHER_MODEL, Meaning
+from stitch_rag.vectors.meaning import ENDED, MODEL_KEY, NO_MODEL, NOT_ANSWERED, OTHER_MODEL, Meaning
 from stitch_rag.vectors.model import EmbeddingModel, find_model, why_no_model
 
 CHROMADB = """
@@ -399,4 +399,19 @@ def test_a_model_that_fails_at_a_question_is_told_and_asked_again(desk: Desk) ->
     mute.unlink()
     again = reader.search(QUESTION)
     assert (again.mode, again.notices) == ("fused", ())
+    reader.close()
+
+
+@pytest.mark.parametrize(("fault", "told"), [("broken", ENDED), ("raises", "ValueError: no such weights")])
+def test_a_child_that_never_gets_ready_is_told_by_each_search(fault: str, told: str, desk: Desk) -> None:
+    desk.build()
+    (desk.model / fault).write_text("no such weights", encoding="utf-8")
+    store = IndexStore.open(desk.place.index, writable=True)
+    assert store is not None
+    store.put_meta(MODEL_KEY, installed().fingerprint)
+    store.close()
+    reader = desk.reader()
+    for _ in range(3):
+        found = reader.search("put a box on a shelf")
+        assert (found.mode, found.notices) == ("lexical", (f"{NOT_ANSWERED}{told}",))
     reader.close()

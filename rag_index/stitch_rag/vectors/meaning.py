@@ -18,6 +18,7 @@ NO_MODEL = "the vectors of this index are not used: "
 """Before what is missing."""
 NOT_ANSWERED = "words alone were searched, for the embedding model failed: "
 """Before what it said."""
+ENDED = "its process ended; `stitch-mcp index build` tries it, and makes damaged vectors anew"
 NO_VECTORS = "no vectors were built: `stitch-mcp index build --vectors` makes them"
 OTHER_MODEL = (
     "the vectors of this index are another model's and are not used: `stitch-mcp index build` makes new ones"
@@ -45,7 +46,11 @@ class Meaning:
             number, the nearest first; empty where there are no vectors, or not yet.
         """
         child = None if self._absent else self._running(store)
-        if child is None or not child.ready(wait_s=self._wait_s):
+        if child is None:
+            return dict
+        if not child.ready(wait_s=self._wait_s):
+            if child.reason or not child.alive:  # else it is loading still
+                self._failed = f"{NOT_ANSWERED}{child.reason or ENDED}"
             return dict
         answered = child.begin_query(storable(query[:LONGEST_QUESTION]), NEAREST)
 
