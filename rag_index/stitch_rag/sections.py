@@ -39,6 +39,8 @@ _UNCLOSED = re.compile(
 """Tags that need no end."""
 _DEEPEST = 2000
 """The parser's time grows with the square of the depth; no page for people comes near."""
+_MOST_LINES = 200_000
+"""Of Markdown: a list of so many items takes 5 s and 400 MB."""
 _MOST_ATTRIBUTES = 5000
 """... and of a tag's attributes."""
 
@@ -53,10 +55,16 @@ class Section:
 
 
 def markdown_sections(text: str) -> tuple[str, list[Section]]:
-    """The page's first heading, and its sections."""
+    """The page's first heading, and its sections.
+
+    Raises:
+        UsageError: it has hundreds of thousands of lines.
+    """
     from markdown_it import MarkdownIt
 
     lines = text.split("\n")
+    if len(lines) > _MOST_LINES:
+        raise UsageError(f"the page has {len(lines)} lines", hint="split it, or save it as text")
     marks: list[tuple[int, int, str]] = []
     # Headings are blocks; reading what stands in each line costs most of the time, of some texts the square.
     tokens = MarkdownIt("commonmark").disable("inline").parse(text)

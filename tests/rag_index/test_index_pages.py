@@ -267,6 +267,11 @@ def test_a_tag_of_thousands_of_attributes_is_refused() -> None:
         html_sections(f"<p {' '.join(f'a{number}=1' for number in range(6001))}>Cats sleep.</p>")
 
 
+def test_markdown_of_hundreds_of_thousands_of_lines_is_refused() -> None:
+    with pytest.raises(UsageError, match="200002 lines"):  # two million list items took gigabytes
+        page_chunks(page("- a\n" * 200_001, "markdown"))
+
+
 @pytest.mark.parametrize(
     "content",
     [
