@@ -15,7 +15,8 @@ _STOP = re.compile(
     r"your|our|and|or|not|no|if|then|than|as|so|use|used|using|want|need|needs|get|way|best|some|one|me|have|"
     r"has|had|will|between|about|over|only|also|via|per|each|them|they|their|such|am|but|still|already|yet|very|quite|"
     r"rather|really|just|please|ever|here|now|right|too|up|somehow|although|though|because|while|whether|until|"
-    r"something|anything|nothing|everything|somebody|nobody|someone|else|ok|okay|he|she|his|her|us|let|lets"
+    r"something|anything|nothing|everything|somebody|nobody|someone|else|ok|okay|he|she|his|her|us|let|lets|"
+    r"help|helps|pay|pays|worth|worthwhile"
 )
 _LIGHT = re.compile(
     r"any|all|many|much|more|most|less|least|same|other|others|another|both|own|every|each|either|several|different|various|"
@@ -28,8 +29,11 @@ _LIGHT = re.compile(
 )
 """Words that may matter, but tell little."""
 _LIGHTLY = 0.4
+_ADVICE = re.compile(r"\b(?:helps?|pays?|worth|worthwhile|faster|should (?:i|we))\b", re.IGNORECASE)
+"""Said of a technique, it asks whether it pays; a symbol is asked for in other words."""
 _ABBREVIATION = re.compile(r"\b(?:e\.\s?g|i\.\s?e|etc|vs)\b\.?", re.IGNORECASE)
 _GPU = re.compile(r"(?:sm|compute)_?\d{2,3}[af]?", re.IGNORECASE)
+_PAY_OFF = re.compile(r"\b(pay|pays|paid|paying) off\b", re.IGNORECASE)
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{2,}\b")
 """In messages: its digits would be words."""
 _QUALIFIED = re.compile(r"[A-Za-z_]\w*(?:(?:::|\.)[A-Za-z_]\w*)*")
@@ -69,6 +73,8 @@ class Question:
     """Libraries that it names."""
     verbs: frozenset[str] = frozenset()
     """Parts of names (stems) that say what its first word asks to be done."""
+    asks_advice: bool = False
+    """Whether it asks if something pays: does it help, is it worth it, should I."""
     named_share: float = 0.0
     """Share of its words that belong to names of code."""
 
@@ -84,7 +90,7 @@ def read_question(text: str) -> Question:
     """The question in `text`; any text will do, an empty one asks for nothing."""
     text = " ".join(storable(text[:LONGEST_QUESTION]).split())
     synonyms = load_synonyms()
-    plain = _ABBREVIATION.sub(" ", _ADDRESS.sub(" ", text))
+    plain = _PAY_OFF.sub(r"\1", _ABBREVIATION.sub(" ", _ADDRESS.sub(" ", text)))
     every = identifiers(plain)
     shouted = text.isupper()
     kept = [word for place, word in enumerate(every) if not _is_filler(word, place, shouted=shouted)]
@@ -98,7 +104,8 @@ def read_question(text: str) -> Question:
     kinds, libraries = _asked(every)
     share = len(code) / len(kept) if kept else 0.0
     asked = tuple(words.values())[:MOST_WORDS]
-    return Question(text, asked, tuple(_names(plain)), kinds, libraries, _verbs(every), share)
+    advice = _ADVICE.search(plain) is not None
+    return Question(text, asked, tuple(_names(plain)), kinds, libraries, _verbs(every), advice, share)
 
 
 def _is_filler(word: str, place: int, *, shouted: bool) -> bool:

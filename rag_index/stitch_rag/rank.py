@@ -240,6 +240,7 @@ def features(evidence: Evidence, lens: Lens, row: Outline, weights: Weights) -> 
         "deprecated": float(row.deprecated),
         "library": float(row.library in question.libraries),
         "intent": float(row.kind in question.kinds),
+        "advice": float(row.kind == "note" and question.asks_advice),
         "verb": float(not question.verbs.isdisjoint(own)),
         "story": min(len(question.words) / _LONG_QUESTION, 1.0) if row.kind == "note" else 0.0,
     }

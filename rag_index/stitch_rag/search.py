@@ -24,6 +24,8 @@ DEFAULT_TOKENS = 4000
 _LETTER_RARITY = 3.0
 _UNKNOWN = 0.5
 """What a word counts that no entry holds, of the rarest."""
+_NOTES = 10
+"""Notes that are looked at where a question asks whether something pays, whatever else says its words."""
 _FEW = 300
 """Entries that are looked through in no time."""
 _ALWAYS = 2
@@ -126,7 +128,8 @@ def search(
 
 def profits_from_meaning(question: Question, weights: Weights) -> bool:
     """Whether meaning may find more: a question of several plain words, and not a name."""
-    return len(question.words) >= weights.fewest_words and question.named_share < weights.named_share
+    enough = question.asks_advice or len(question.words) >= weights.fewest_words
+    return enough and question.named_share < weights.named_share
 
 
 def candidates(
@@ -166,6 +169,9 @@ def evidence(
         limits = (weights.columns, weights.candidates, filters.kinds, filters.libraries)
         short = dict(store.match(short_expression, *limits))
         full = dict(store.match(expression, *limits))
+        if question.asks_advice and not filters.libraries:
+            notes = store.match(expression, weights.columns, _NOTES, filters.kinds, ("notes",))
+            full |= dict(notes)  # what fits best stays the first
     return Evidence(question, idf, short, full, {}, names.exact, names.similar, names.quoted)
 
 

@@ -370,6 +370,40 @@ def test_a_symptom_leads_to_the_note_in_whose_words_it_is_asked(
     assert "serialises: contention on one hot address" not in hits[0].text
 
 
+@pytest.mark.parametrize(
+    ("query", "note"),
+    [
+        ("when does a CUDA graph help tiny kernels", "Replay a fixed sequence of launches as a CUDA graph"),
+        ("is TMA worth it for small tiles", "Bulk tensor copies with TMA on Hopper"),
+        ("when should I use shared memory tiling", "Tile a matrix product through shared memory"),
+        ("does pinned memory help", "Copy from pinned host memory"),
+    ],
+)
+def test_a_note_answers_whether_its_technique_pays_among_many_names_of_it(
+    tmp_path: Path, query: str, note: str
+) -> None:
+    names = ("GraphSmallKernelHelp", "TmaSmallTile", "SharedMemoryTiling", "PinnedMemory", "GraphMin")
+    declared = "".join(
+        f"/** helps: {name} number {i}; worth much */\nint cuda{name}{i}x(int a);\n"
+        for name in names
+        for i in range(60)
+    )
+    (tmp_path / "include").mkdir()
+    (tmp_path / "include" / "cuda_runtime_api.h").write_text(declared, encoding="utf-8")
+    place = IndexPlace(tmp_path / "cache")
+    build_index(place, roots=[Root(tmp_path / "include", "CUDA toolkit")])
+    reader = Reader(place.folder.parent)
+    assert reader.search(query).hits[0].symbol == note
+    reader.close()
+
+
+def test_whether_something_pays_is_no_word_of_the_question() -> None:
+    question = read_question("when do CUDA graphs pay off")
+    assert [word.stem for word in question.words] == ["cuda", "graph"]
+    assert question.asks_advice
+    assert not read_question("access property for data that should stay in L2").asks_advice
+
+
 def test_what_no_header_explains_is_answered_in_our_words(shared_reader: Reader) -> None:
     hit = shared_reader.search("keep the compiler from inlining a device function").hits[0]
     assert (hit.symbol, hit.library) == ("__noinline__", "language")
