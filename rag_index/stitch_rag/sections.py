@@ -37,6 +37,8 @@ _UNCLOSED = re.compile(
     r"meta|link|area|base|col|embed|source|track|wbr|param"
 )
 """Tags that need no end."""
+_FRONT_MATTER = re.compile(r"---[ \t\r]*\n(?:[\w-]+:.*\n|[ \t#-].*\n|\r?\n)*?---[ \t\r]*(?:\n|\Z)")
+"""Settings of a site's generator at the beginning of a page: keys, what is indented below them, lists."""
 _DEEPEST = 2000
 """The parser's time grows with the square of the depth; no page for people comes near."""
 _MOST_LINES = 200_000
@@ -62,6 +64,9 @@ def markdown_sections(text: str) -> tuple[str, list[Section]]:
     """
     from markdown_it import MarkdownIt
 
+    # Its lines stay, empty, so that all others keep their numbers; a rule of dashes would make it a heading.
+    if settings := _FRONT_MATTER.match(text):
+        text = "\n" * settings[0].count("\n") + text[settings.end() :]
     lines = text.split("\n")
     if len(lines) > _MOST_LINES:
         raise UsageError(f"the page has {len(lines)} lines", hint="split it, or save it as text")

@@ -46,6 +46,18 @@ def test_markdown_falls_into_sections_with_lines_and_code_is_no_heading() -> Non
     assert (stacking.symbol, stacking.line, stacking.text) == ("Stacking", 11, "Heavy below.")
 
 
+@pytest.mark.parametrize("settings", ["title: Boxes\r\ntags:\n  - box\n- shelf", "", "# remark\n\ndraft: no"])
+def test_settings_at_the_beginning_of_a_page_are_no_heading(settings: str) -> None:
+    before, guide, stacking = page_chunks(page(f"---\n{settings}\n---\n{MARKDOWN}", "markdown"))
+    assert (before.symbol, before.text) == ("Box guide", "Before.")
+    assert (guide.symbol, stacking.line) == ("Box guide (2)", 11 + settings.count("\n") + 3)
+
+
+def test_prose_between_two_rules_stays() -> None:
+    chunks = page_chunks(page(f"---\nHandle boxes with care.\n\n---\n{MARKDOWN}", "markdown"))
+    assert "Handle boxes with care." in chunks[0].text
+
+
 def test_a_long_text_becomes_several_entries_without_losing_a_line() -> None:
     lines = [f"line {number} of a long page" for number in range(2000)]
     chunks = page_chunks(page("\n".join(lines), "text"))
