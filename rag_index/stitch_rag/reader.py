@@ -14,7 +14,7 @@ from stitch_rag.results import Hit, SearchResult
 from stitch_rag.search import DEFAULT_TOKENS, Filters, entry, search
 from stitch_rag.store import IndexStore
 from stitch_rag.vectors.meaning import Meaning
-from stitch_tools.errors import StoreError
+from stitch_tools.errors import StoreError, UsageError
 
 HOW_TO_BUILD = "only our notes were searched: `stitch-mcp index build` adds the CUDA headers of this machine"
 DAMAGED = "only our notes were searched: the index cannot be read, `stitch-mcp index build` makes it anew"
@@ -89,9 +89,14 @@ class Reader:
         """One entry in full.
 
         Raises:
-            UsageError: there is no such entry; the hint names the nearest.
+            UsageError: there is no such entry; the hint says so where only notes were asked.
         """
-        return self._newest(lambda store: entry(store, chunk_id))
+        try:
+            return self._newest(lambda store: entry(store, chunk_id))
+        except UsageError as error:
+            if not self._notices:
+                raise
+            raise UsageError(error.message, hint=f"{'; '.join(self._notices)}; {error.hint}") from error
 
     def resolve(self, queries: Sequence[str], *, count: int = 2, max_tokens: int = 800) -> list[SearchResult]:
         """The best hits for the `doc_query` of each diagnostic, each question once, in order."""

@@ -21,7 +21,7 @@ from stitch_rag.place import IndexPlace
 from stitch_rag.reader import DAMAGED, HOW_TO_BUILD, Reader
 from stitch_rag.sources import Root, find_headers, find_roots, library_of, read_version
 from stitch_rag.store import IndexStore
-from stitch_tools.errors import LockedError, StoreError
+from stitch_tools.errors import LockedError, StoreError, UsageError
 from stitch_tools.locks import FileLock
 
 
@@ -262,6 +262,9 @@ def test_readers_see_the_new_index_without_being_opened_again(toolkit: Root, pla
     before = reader.search("shelfPutBoxAsync")
     assert before.mode == "notes"
     assert before.notices == (HOW_TO_BUILD,)
+    with pytest.raises(UsageError, match="no entry") as absent:
+        reader.entry("cudart/shelfPutBoxAsync@98.7")
+    assert absent.value.hint.startswith(HOW_TO_BUILD)
     build_index(place, roots=[toolkit])
     assert reader.search("shelfPutBoxAsync").hits[0].version == "98.7"
     clear_index(place)
