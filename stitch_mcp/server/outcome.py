@@ -91,7 +91,8 @@ def failure_words(tool: Tool, message: str, hint: str) -> str:
         name = flag[1].replace("-", "_")
         return f"`{name}`" if name in tool.request.model_fields else flag[0]
 
-    told = f"{message.rstrip('.')}. Next: {hint}" if hint else message
+    ended = message if message.endswith("?") else f"{message.rstrip('.')}."
+    told = f"{ended} Next: {hint}" if hint else message
     return re.sub(r"`?--([a-z]+(?:-[a-z]+)*)`?", as_argument, told)
 
 

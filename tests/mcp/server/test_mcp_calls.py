@@ -55,7 +55,7 @@ async def test_unknown_arguments_are_refused_with_the_nearest_name(workspace: Pa
     async with connected(workspace) as client:
         result = await client.call_tool("compile_program", {"fils": BROKEN})
     assert result.is_error
-    assert "did you mean `files`?" in fields(result)["message"]
+    assert "did you mean `files`? Next: " in fields(result)["message"]
 
 
 async def test_an_unknown_tool_is_told_with_those_that_there_are(workspace: Path) -> None:
