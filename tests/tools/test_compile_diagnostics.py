@@ -91,6 +91,17 @@ def test_what_no_page_is_about_is_not_looked_up(line: str, source: str) -> None:
     assert error.doc_query == ""
 
 
+def test_a_library_s_header_that_is_missing_is_looked_up() -> None:
+    line = "main.cpp:1:10: fatal error: cudnn.h: No such file or directory"
+    (error,) = parse_diagnostics(line, {"main.cpp": "#include <cudnn.h>"})
+    assert error.doc_query == "C++ cudnn.h No such file or directory"
+
+
+def test_what_the_parser_expected_is_looked_up_as_a_syntax_error() -> None:
+    (error,) = parse_diagnostics('main.cu(1): error: expected a ";"', {"main.cu": "int x = 1 }"})
+    assert error.doc_query == "CUDA syntax error expected a"
+
+
 def test_no_path_is_part_of_a_query() -> None:
     line = "main.cpp:1:2: error: '/opt/some-place/build.d/x.h' conflicts with and/or 'operator/' of a::b"
     (error,) = parse_diagnostics(line, {})

@@ -47,6 +47,8 @@ _UNDEFINED = re.compile(
 )
 _GCC_OPTION = re.compile(r" \[(?P<code>-W[\w=+-]+)\]$")
 _OWN_ERROR = re.compile(r"\s*#\s*error\b")
+_SYSTEM_HEADER = re.compile(r"\s*#\s*include\s*<")
+"""A header of a library, by convention; those of the author stand in quotes."""
 _PATH = re.compile(r"[\w.+~-]*(?:/[\w.+~-]+)+/?")
 _CONTINUATION = re.compile(r"^ {8,}\S")
 
@@ -191,7 +193,8 @@ def _completed(raw: Diagnostic, tail: str, sources: Mapping[str, str], folder: s
         file = line = None  # an object or assembler file in the scratch folder tells the author nothing
     source_line = _source_line(sources.get(file or ""), line)
     # No page is about the author's own words, or about a file that only the author knows.
-    own = _OWN_ERROR.match(raw.message) or _OWN_ERROR.match(source_line or "") or wants_file(raw.message)
+    own_file = wants_file(raw.message) and not _SYSTEM_HEADER.match(source_line or "")
+    own = _OWN_ERROR.match(raw.message) or _OWN_ERROR.match(source_line or "") or own_file
     return raw.model_copy(
         update={
             "file": file,
@@ -237,4 +240,6 @@ def _doc_query(message: str, code: str | None = None, file: str | None = None) -
     cuda = code in ("ptxas", "nvcc", "nvlink") or (file or "").endswith((".cu", ".cuh"))
     words = re.findall(r"[A-Za-z_][\w:.+-]*", _PATH.sub(" ", message))
     kept = [word.strip(":.") for word in words]
+    if kept[:1] == ["expected"]:
+        kept.insert(0, "syntax error")  # of `expected a ";"` nothing else is left that tells anything
     return " ".join(["CUDA" if cuda else "C++", *filter(None, kept)])[:_LONGEST_QUERY]
