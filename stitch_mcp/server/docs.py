@@ -4,6 +4,7 @@ import contextlib
 import re
 import threading
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from stitch_mcp.config import Config
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _MOST_QUERIES = 2
 _LINE_CHARS = 600
-_UNDECLARED = re.compile(r"is undefined|not declared")
+_UNDECLARED = re.compile(r"is undefined|not declared|\bnamespace [\w:]+ has no member")
 
 
 class Docs:
@@ -79,10 +80,11 @@ def _line(result: "SearchResult") -> str:
     if _UNDECLARED.search(result.query):
         parts += _declared(result)
     for hit in hits[:1]:
+        said = hit.summary or hit.text or hit.signature.partition("\n")[0]
         parts = [
-            f"{hit.symbol} ({hit.library}, {version_of(hit)}): {hit.summary}",
+            f"{hit.symbol} ({hit.library}, {version_of(hit)}): {said}",
             *parts,
-            hit.text if hit.text != hit.summary else "",
+            hit.text.removeprefix(said),
         ]
     return " ".join(" ".join(parts).split())[:_LINE_CHARS]
 
@@ -92,6 +94,14 @@ def _declared(result: "SearchResult") -> list[str]:
     named = {*re.findall(r"\w+", result.query)}
     for hit in result.hits:
         header = hit.path.rpartition("/include/")[2].removeprefix("cccl/")
+        if f"{hit.symbol}_sync" in hit.summary:
+            return []  # a shuffle or vote without a mask: its header is no way to it
         if hit.line and hit.symbol in named and header != hit.path and not header.startswith("crt/"):
-            return [f"{hit.symbol} exists: {header} declares it."]
+            return [f"{hit.symbol} exists: {_to_include(hit.path, header)} declares it."]
     return []
+
+
+def _to_include(path: str, header: str) -> str:
+    """The header that programs include: what lies in a folder `details` is taken in by one beside it."""
+    public = header.replace("/details/", "/")
+    return public if Path(path[: -len(header)], public).is_file() else header

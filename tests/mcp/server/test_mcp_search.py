@@ -147,7 +147,8 @@ async def test_a_compiler_error_names_the_header_or_the_names_that_exist(
     include = tmp_path / "toolkit" / "include"
     include.mkdir(parents=True)
     (include / "cuda_runtime_api.h").write_text(
-        "/** Frobs. */\nint cudaFrobWide(void *p);\n/** Frobs. */\nint cudaFrobnicate(void *p);\n",
+        "/** Turns the wide box. Waits for it. */\nint cudaFrobWide(void *p);\n"
+        "/** Frobs. */\nint cudaFrobnicate(void *p);\n",
         encoding="utf-8",
     )
     build_index(IndexPlace(cache), roots=[Root(include, "CUDA toolkit")])
@@ -156,8 +157,35 @@ async def test_a_compiler_error_names_the_header_or_the_names_that_exist(
         ["identifier cudaFrobWide is undefined", "identifier cudaFrobnicatte is undefined"],
     )
     assert "cudaFrobWide exists: cuda_runtime_api.h declares it." in declared
+    assert declared.count("Turns the wide box") == 1
     assert "Names that exist: cudaFrobnicate." in misspelt
     assert max(len(declared), len(misspelt)) <= 600
+
+
+async def test_a_name_of_a_namespace_is_told_with_the_header_that_programs_include(
+    workspace: Path, cache: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "toolkit" / "include" / "cooperative_groups"
+    (folder / "details").mkdir(parents=True)
+    (folder / "reduce.h").write_text('#include "details/reduce.h"\n', encoding="utf-8")
+    (folder / "details" / "reduce.h").write_text(
+        "namespace cooperative_groups {\n/** Reduces values of a group. */\nint reduce(int value);\n}\n",
+        encoding="utf-8",
+    )
+    (folder.parent / "cuda_fp16.h").write_text("int __shfl_down(int a);\n", encoding="utf-8")
+    build_index(IndexPlace(cache), roots=[Root(folder.parent, "CUDA toolkit")])
+    reduced, shuffle, texture = (
+        advice(configure({"workspace": workspace, "cache_dir": cache}), [query])[0]
+        for query in (
+            "CUDA namespace cooperative_groups has no member reduce",
+            "CUDA identifier __shfl_down is undefined",
+            "CUDA texture is not a template",
+        )
+    )
+    assert "reduce exists: cooperative_groups/reduce.h declares it." in reduced
+    assert "call __shfl_down_sync(mask, ...)" in shuffle
+    assert "exists:" not in shuffle
+    assert "cudaCreateTextureObject" in texture
 
 
 async def test_a_long_entry_is_shown_where_nothing_can_be_written(workspace: Path, index: Path) -> None:
