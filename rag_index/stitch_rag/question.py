@@ -97,7 +97,10 @@ def read_question(text: str) -> Question:
     words: dict[str, Word] = {}
     for word in kept:
         weight = _LIGHTLY if _LIGHT.fullmatch(word.lower()) else 1.0
-        for found in index_words(word).split():
+        parts = index_words(word).split()
+        if word.lower() in load_weights().named and len(kept) > 1:
+            weight /= len(parts)  # cublasLt is one word, and its parts are those of all its symbols
+        for found in parts:
             words.setdefault(found, Word(found, synonyms.get(found, frozenset()), weight))
     dotted = {part for name in _dotted(plain) for part in name.split(".")}
     code = [word for word in kept if _is_code(word) or word in dotted]

@@ -488,6 +488,12 @@ def test_filler_counts_less_than_what_is_asked_for() -> None:
     assert weights["many"] == weights["other"] < weights["kernel"]
 
 
+def test_the_name_of_a_library_counts_as_one_word_though_it_has_parts() -> None:
+    weights = {word.stem: word.weight for word in read_question("multiply with cublasLt").words}
+    assert weights["cublaslt"] == weights["cublas"] == weights["lt"] == pytest.approx(1 / 3)
+    assert [word.weight for word in read_question("cublasLt").words] == [1.0, 1.0, 1.0]
+
+
 @given(st.text(max_size=80))
 def test_index_words_are_lower_case_and_hold_no_quotes(text: str) -> None:
     words = index_words(text)
