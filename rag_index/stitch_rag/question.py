@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 from stitch_rag.ranking import load_synonyms, load_weights
-from stitch_rag.tokens import identifiers, index_words, is_plain, stem, storable
+from stitch_rag.tokens import folded, identifiers, index_words, is_plain, stem, storable
 
 LONGEST_QUESTION = 2000
 """Characters that are read."""
@@ -90,7 +90,7 @@ def read_question(text: str) -> Question:
     """The question in `text`; any text will do, an empty one asks for nothing."""
     text = " ".join(storable(text[:LONGEST_QUESTION]).split())
     synonyms = load_synonyms()
-    plain = _PAY_OFF.sub(r"\1", _ABBREVIATION.sub(" ", _ADDRESS.sub(" ", text)))
+    plain = _PAY_OFF.sub(r"\1", _ABBREVIATION.sub(" ", _ADDRESS.sub(" ", folded(text))))
     every = identifiers(plain)
     shouted = text.isupper()
     kept = [word for place, word in enumerate(every) if not _is_filler(word, place, shouted=shouted)]

@@ -1,10 +1,11 @@
 """Words of documentation and of questions: identifiers whole and in their camel- and snake-case parts."""
 
 import re
+import unicodedata
 from collections.abc import Iterable
 from functools import lru_cache
 
-_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|\d+(?:\.\d+)?[A-Za-z]*")
+_IDENTIFIER = re.compile(r"[^\W\d]\w*|\d+(?:\.\d+)?[A-Za-z]*")
 _PART = re.compile(
     r"bfloat16|NaN|CU(?=[a-z])|[HDA]to[HDA](?![a-z])|[1-4](?:[dD](?![a-z])|D(?=[a-z]{3}))|\d+[A-Z]{1,2}(?![A-Za-z])|\d+x\d+|[A-Z]{2,}s(?![a-z])|"
     r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+"
@@ -57,8 +58,20 @@ def storable(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", errors="replace").decode("utf-8")
 
 
+def folded(text: str) -> str:
+    """The text with letters as code writes them: no accents, no full width, nothing that takes no room.
+
+    A page may break a name by an invisible character, and what is copied from it has that, too.
+    """
+    if text.isascii():
+        return text
+    apart = unicodedata.normalize("NFKD", text)
+    return "".join(char for char in apart if unicodedata.category(char) not in ("Mn", "Cf"))
+
+
 def identifiers(text: str) -> list[str]:
-    """The identifiers in `text`, in order, with repetitions."""
+    """The identifiers in `text`, folded, in order, with repetitions."""
+    text = folded(text)
     if "'" in text or "\u2019" in text:
         text = _POSSESSIVE.sub("", text)
     return _IDENTIFIER.findall(text)
@@ -72,7 +85,7 @@ def parts(identifier: str) -> tuple[str, ...]:
     """
     found: list[str] = []
     for piece in identifier.split("_"):
-        if _ALPHANUMERIC.match(piece):
+        if _ALPHANUMERIC.match(piece) or not piece.isascii():
             found.append(piece.lower())
             continue
         for part in _PART.findall(piece):
@@ -121,7 +134,7 @@ def stem(word: str) -> str:
 
 def is_plain(identifier: str) -> bool:
     """Whether `identifier` is an English word or a product's name rather than a name of code."""
-    if identifier.lower() in _BRANDS or _PLURAL.fullmatch(identifier):
+    if identifier.lower() in _BRANDS or _PLURAL.fullmatch(identifier) or not identifier.isascii():
         return True
     return identifier.isalpha() and (identifier.islower() or identifier.istitle())
 

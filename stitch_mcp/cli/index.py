@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from stitch_mcp.cli.exit_codes import ExitCode
 from stitch_mcp.cli.options import json_option, settings, workspace_option
 from stitch_mcp.cli.output import Output
 from stitch_mcp.report import Section, one_line
@@ -69,7 +70,8 @@ def build(
         f"index: {done.index}",
         *done.notices,
     )
-    return output.finish(dict(done), [Section("", ("library", "version", "entries"), rows, notes)])
+    lacking = ExitCode.ENVIRONMENT if vectors and done.vectors is None else ExitCode.DONE
+    return output.finish(dict(done), [Section("", ("library", "version", "entries"), rows, notes)], lacking)
 
 
 @command.command("add")

@@ -1,5 +1,6 @@
 """Every fragment of the notes compiles for the GPUs that the note names, and the symbols it names exist."""
 
+import importlib.util
 import re
 import subprocess
 from collections.abc import Iterable
@@ -130,3 +131,38 @@ def test_a_fragment_counts_on_no_memory_that_it_does_not_zero() -> None:
     ]
     assert adding
     assert not [note.slug for note in adding if not re.search(r"zero|cudaMemset", "".join(note.fragments))]
+
+
+def test_the_names_of_pytorch_s_headers_that_we_explain_exist_there() -> None:
+    torch = importlib.util.find_spec("torch")
+    assert torch is not None
+    assert torch.origin is not None
+    include = Path(torch.origin).parent / "include"
+    missing: list[str] = []
+    for chunk in language_chunks():
+        headers = re.findall(r"<([\w/.]+)>", chunk.signature) if chunk.signature.startswith("PyTorch") else ()
+        here = set().union(*(names_reached(include, header) for header in headers))
+        missing += [
+            name
+            for name in (chunk.symbol, *chunk.aliases)
+            if headers and name.rpartition("::")[2] not in here
+        ]
+    assert missing == []
+
+
+def names_reached(include: Path, header: str) -> set[str]:
+    """The words of a header of PyTorch's and of those it includes."""
+    known: set[str] = set()
+    left, seen = [header], {header}
+    roots = (include, include / "torch" / "csrc" / "api" / "include")
+    while left:
+        path = next((root / left[-1] for root in roots if (root / left[-1]).is_file()), None)
+        left.pop()
+        if path is None:
+            continue
+        text = path.read_text(encoding="utf-8", errors="replace")
+        known.update(re.findall(r"\w+", text))
+        found = {*re.findall(r"#include <([\w/.]+)>", text)} - seen
+        seen |= found
+        left += sorted(found)
+    return known
