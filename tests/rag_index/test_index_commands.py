@@ -79,6 +79,20 @@ def test_build_status_and_clear_work_on_a_toolkit_that_cuda_home_names(
     assert (code, json.loads(out)["freed_bytes"]) == (0, 0)
 
 
+def test_a_build_that_could_make_no_vectors_ends_with_the_code_of_what_is_missing(
+    capsys: pytest.CaptureFixture[str], toolkit: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_HOME", str(toolkit.folder.parent))
+    monkeypatch.setenv("STITCH_EMBEDDING_MODEL", str(tmp_path / "nowhere"))
+    cache = ("--cache-dir", str(tmp_path / "mine"), "--json")
+    code, out = run(capsys, "build", "--vectors", *cache)
+    found = json.loads(out)
+    assert (code, found["exit_code"], found["ok"], found["vectors"]) == (5, 5, False, None)
+    assert any("STITCH_EMBEDDING_MODEL" in notice or "nowhere" in notice for notice in found["notices"])
+    assert json.loads(run(capsys, "search", "shelfFull", *cache)[1])["confidence"] == "exact"
+    assert run(capsys, "build", *cache)[0] == 0
+
+
 @pytest.mark.parametrize("command", ["build", "status"])
 def test_an_interpreter_that_is_named_and_does_not_run_is_an_error_and_takes_nothing_out(
     capsys: pytest.CaptureFixture[str], cache: str, command: str, tmp_path: Path
