@@ -1,9 +1,11 @@
 """A made-up toolkit: headers in the style of the real ones, of which nothing is copied."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from stitch_rag import library_errors
 from stitch_rag.place import IndexPlace
 from stitch_rag.sources import Root
 
@@ -126,6 +128,17 @@ public:
 };
 CUB_NAMESPACE_END
 """
+
+
+@pytest.fixture(autouse=True)
+def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU's driver, where there is one, is no part of the made-up toolkit."""
+    monkeypatch.setattr(library_errors, "TELLERS", tellers_without_driver())
+
+
+def tellers_without_driver() -> tuple[library_errors.Teller, ...]:
+    """The libraries that are looked for, beside headers alone."""
+    return tuple(replace(teller, folders=()) for teller in library_errors.TELLERS)
 
 
 @pytest.fixture

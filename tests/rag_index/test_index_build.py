@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from stitch_rag import library_errors
 from stitch_rag.build import build_index, clear_index, index_status
 from stitch_rag.chunks import Chunk
 from stitch_rag.inputs import header_inputs
@@ -23,9 +24,12 @@ from stitch_rag.sources import Root, find_headers, find_roots, library_of, read_
 from stitch_rag.store import IndexStore
 from stitch_tools.errors import LockedError, StoreError, UsageError
 from stitch_tools.locks import FileLock
+from tests.rag_index.conftest import tellers_without_driver
 
 
 def build_elsewhere(folder: str, include: str) -> None:
+    # Another process, which the fixture does not reach.
+    library_errors.TELLERS = tellers_without_driver()
     build_index(IndexPlace(Path(folder)), roots=[Root(Path(include), "CUDA toolkit")])
 
 

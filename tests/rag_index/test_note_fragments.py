@@ -153,16 +153,21 @@ def test_the_names_of_pytorch_s_headers_that_we_explain_exist_there() -> None:
 def names_reached(include: Path, header: str) -> set[str]:
     """The words of a header of PyTorch's and of those it includes."""
     known: set[str] = set()
-    left, seen = [header], {header}
     roots = (include, include / "torch" / "csrc" / "api" / "include")
+    left = [root / header for root in roots]
+    seen = set(left)
     while left:
-        path = next((root / left[-1] for root in roots if (root / left[-1]).is_file()), None)
-        left.pop()
-        if path is None:
+        path = left.pop()
+        if not path.is_file():
             continue
         text = path.read_text(encoding="utf-8", errors="replace")
         known.update(re.findall(r"\w+", text))
-        found = {*re.findall(r"#include <([\w/.]+)>", text)} - seen
-        seen |= found
-        left += sorted(found)
+        # A header in quotes lies beside the one that names it; which way is written changes with versions.
+        places = [
+            folder / name
+            for name in re.findall(r"#\s*include [<\"]([\w/.]+)[>\"]", text)
+            for folder in (path.parent, *roots)
+        ]
+        left += [place for place in places if place not in seen]
+        seen.update(places)
     return known
