@@ -216,7 +216,9 @@ def test_a_baseline_that_cannot_be_built_is_left_out_with_its_reason(room: Room)
     absent = {timing.name: timing.note for timing in bench.timings if timing.latency_us is None}
     assert set(absent) == {"cudagraph", "nonsense"}
     assert "unknown baseline" in absent["nonsense"]
-    assert bench.outcome == "slower"
+    # What eager alone decides; on a busy machine nothing may be decided.
+    assert bench.ratio("eager") is not None
+    assert bench.outcome in ("slower", "inconclusive"), bench.message
 
 
 def test_a_program_for_a_device_that_is_not_here_is_unmeasured(room: Room) -> None:
