@@ -3,6 +3,7 @@
 # A first search waits for what is imported here: what builds and measures is imported where it is used.
 
 import os
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -87,11 +88,9 @@ def evaluate_search(config: Config, questions: Path) -> "Evaluation":
     from stitch_rag.vectors.client import START_S
 
     rows = read_questions(questions)
-    reader = open_reader(config, wait_for_vectors_s=START_S)
-    reader.search("warm up")
-    found = evaluate(rows, lambda question: reader.search(question, count=DEPTH))
-    reader.close()
-    return found
+    with closing(open_reader(config, wait_for_vectors_s=START_S)) as reader:
+        reader.search("warm up")
+        return evaluate(rows, lambda question: reader.search(question, count=DEPTH))
 
 
 def status(config: Config) -> "IndexStatus":

@@ -1,5 +1,6 @@
 """`stitch-mcp index build`, `add`, `remove`, `status`, `search`, `show`, `eval` and `clear`."""
 
+import contextlib
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -182,8 +183,8 @@ def search(
         settings(cache_dir=cache_dir), wait_for_vectors_s=30.0 if meaning else 0.0, meaning=meaning
     )
     filters = Filters(kinds, libraries, architecture, version)
-    found = reader.search(query, count=count, max_tokens=max_tokens, filters=filters)
-    reader.close()
+    with contextlib.closing(reader):
+        found = reader.search(query, count=count, max_tokens=max_tokens, filters=filters)
     sections = _sections(found, cache_dir, filtered=filters != Filters())
     return Output("index search", as_json=as_json).finish(dict(found), sections)
 
@@ -196,9 +197,8 @@ def show(id_or_name: str, cache_dir: str | None, as_json: bool) -> int:
     """Show one entry in full: an id that a search printed, or a name."""
     from stitch_mcp import documentation
 
-    reader = documentation.open_reader(settings(cache_dir=cache_dir))
-    hit = reader.entry(id_or_name)
-    reader.close()
+    with contextlib.closing(documentation.open_reader(settings(cache_dir=cache_dir))) as reader:
+        hit = reader.entry(id_or_name)
     # A note's text does not repeat when it applies, nor an entry in our words what it says.
     summary = () if hit.summary.rstrip(".") in hit.text else (hit.summary,)
     notes = (hit.signature, "", *summary, hit.text, "", _place(hit))

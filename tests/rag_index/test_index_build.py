@@ -142,6 +142,7 @@ def test_a_second_build_reads_only_what_changed(toolkit: Root, place: IndexPlace
     assert reader.search("shelfNew").hits[0].symbol == "shelfNew"
     assert reader.search("CrowdSum").confidence != "exact"
     assert reader.search("shelfLost").hits[0].symbol == "shelfLost", "what did not change stays"
+    reader.close()
     assert index_status(place, roots=[toolkit]).fresh
 
 

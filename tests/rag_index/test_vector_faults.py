@@ -167,7 +167,9 @@ def test_after_a_build_meaning_knows_what_is_new(desk: Desk, tmp_path: Path) -> 
     dense.close()
     store.close()
     assert max(similar.values()) > 0.5
-    without = reader_without(desk).search("over roads animals with stripes walk")
+    reader.close()
+    reader = reader_without(desk)
+    without = reader.search("over roads animals with stripes walk")
     reader.close()
     assert chunk.score > next(hit.score for hit in without.hits if hit.symbol == "Crossing")
 

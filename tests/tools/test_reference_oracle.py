@@ -324,6 +324,7 @@ def test_no_compiler_is_imported_for_it() -> None:
     assert done.stdout.split() == ["torch.float64", "False"]
 
 
+@pytest.mark.filterwarnings("ignore:Guards may run slower:RuntimeWarning")  # so says torch of Python 3.13.0
 def test_a_reference_that_compiles_itself_runs_in_fp64(reference: Reference) -> None:
     compiled = torch.compile(lambda x: torch.nn.functional.gelu(x) * 3.0, backend="eager")
     call, oracle, same = both(reference, Wrap(lambda module, x: compiled(x)), torch.randn(8, 16))

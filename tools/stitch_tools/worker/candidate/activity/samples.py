@@ -20,6 +20,7 @@ import torch
 
 from stitch_tools.worker import memory
 from stitch_tools.worker.candidate.activity import objects
+from stitch_tools.worker.candidate.activity.calls import ReturnAddresses
 from stitch_tools.worker.candidate.activity.objects import Belongings, Mapping
 from stitch_tools.worker.elf import SHT_DYNSYM, SHT_SYMTAB, ElfFile, open_elf
 from stitch_tools.worker.threads import one_thread
@@ -226,6 +227,7 @@ class Attribution:
             torch.tensor([mapping.end for mapping in self._mappings]),
             [mapping.path.rpartition("/")[2] for mapping in self._mappings],
         )
+        self._returns = ReturnAddresses()
         self._operators = _operators(self._mappings)
         self._own = _own_functions(self._mappings, belongings)
         self._pool_works_for = ""
@@ -275,6 +277,10 @@ class Attribution:
         at = ((flat >= self._places.starts[0]) & (flat < self._places.ends[-1])).nonzero().flatten()
         found = self._places.find(flat[at])
         at, found = at[found >= 0], found[found >= 0]
+        # Each row begins with the program counter; what follows is a stack, with return addresses and data.
+        returns = at % words.shape[1] == 0
+        returns[~returns] = self._returns.among(flat[at[~returns]])
+        at, found = at[returns], found[returns]
         places, operators = torch.full_like(flat, -1), torch.full_like(flat, -1)
         owners = torch.full_like(flat, objects.NOBODY)
         places[at], owners[at] = found, self._owners[found]
