@@ -3,6 +3,7 @@
 import signal
 import sys
 import threading
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from types import FrameType
@@ -10,23 +11,30 @@ from types import FrameType
 from stitch_mcp.cli.streams import tell
 from stitch_tools.errors import InterruptedRunError
 
+_PEACE_S = 10.0
+
 
 @contextmanager
 def stop_on_interrupt() -> Generator[threading.Event]:
     """An event that the first Ctrl-C (or SIGTERM) sets; the second ends at once what is going on.
 
-    Further ones are ignored, also after the block: what is left to do is to clean up, to tell and to end.
+    Further ones are ignored, also after the block: what is left to do is to clean up, to tell and to end. One
+    that comes ten seconds later counts again, should what was going on have swallowed the second.
 
     Raises:
         InterruptedRunError: the second one came; the hint says how to resume, as the run's note does.
     """
     stop = threading.Event()
+    left_in_peace_until = 0.0
 
     def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal left_in_peace_until
         if not stop.is_set():
             stop.set()
             tell("\nstopping after this step; press Ctrl-C again to stop at once")
-        elif not _is_ending():
+        elif time.monotonic() >= left_in_peace_until and not _is_ending():
+            # An ExitStack goes on with its next callback where nothing shows what the last one raised.
+            left_in_peace_until = time.monotonic() + _PEACE_S
             raise KeyboardInterrupt
 
     if threading.current_thread() is not threading.main_thread():

@@ -1,9 +1,11 @@
 """Commands that need no torch: task, cache, runs, compile, config, certify's refusals, interrupts."""
 
+import contextlib
 import json
 import os
 import shutil
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -306,6 +308,44 @@ def test_the_first_interrupt_asks_to_stop_and_the_second_stops_but_what_cleans_u
     assert cleaned_up
     assert "run the same command again" in caught.value.hint
     os.kill(os.getpid(), signal.SIGINT)  # the command has nothing left to do but to tell, and to end
+
+
+@pytest.mark.usefixtures("signals")
+def test_further_interrupts_leave_in_peace_what_ends_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended: list[int] = []
+
+    def end(number: int) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        ended.append(number)
+
+    def press_often() -> None:
+        with stop_on_interrupt() as stop:
+            stop.set()
+            # The second one comes while all is well; an ExitStack forgets it before it goes on.
+            with contextlib.ExitStack() as stack:
+                for number in range(3):
+                    stack.callback(end, number)
+
+    with pytest.raises(InterruptedRunError):
+        press_often()
+    assert ended == [1, 0]
+
+    def press_late() -> None:
+        with stop_on_interrupt() as stop:
+            stop.set()
+            with contextlib.suppress(KeyboardInterrupt):  # as foreign code may
+                os.kill(os.getpid(), signal.SIGINT)
+                signal.pause()
+            os.kill(os.getpid(), signal.SIGINT)
+            clock = time.monotonic()
+            monkeypatch.setattr(time, "monotonic", lambda: clock + 11.0)
+            os.kill(os.getpid(), signal.SIGINT)
+            signal.pause()
+
+    with pytest.raises(InterruptedRunError):
+        press_late()
 
 
 @pytest.mark.usefixtures("signals")

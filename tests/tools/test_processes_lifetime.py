@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from stitch_tools.errors import EnvironmentMissingError, WorkerError
+from stitch_tools.processes.child import Child
 from stitch_tools.processes.interpreter import Interpreter, find_interpreter
-from stitch_tools.processes.outcome import ChildDied
+from stitch_tools.processes.outcome import ChildDied, Outcome
 from stitch_tools.processes.session import TargetSession
 from stitch_tools.worker import proctree
 
@@ -182,3 +183,28 @@ def test_an_interpreter_whose_torch_does_not_load_is_named(tmp_path: Path) -> No
         TargetSession(Interpreter(python, "3.11.0", "2.9.0", "option")),
     ):
         pass
+
+
+def test_a_session_that_is_interrupted_while_it_closes_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = TargetSession(find_interpreter(None, tmp_path), scratch_root=tmp_path / "scratch")
+    session.start()
+    handles = [os.pidfd_open(session.spawn("worker", serve_file=HANDLERS).pid) for _ in range(2)]
+    kill = Child.kill
+    interrupted: list[Child] = []
+
+    def once_interrupted(child: Child) -> Outcome:
+        if not interrupted:
+            interrupted.append(child)
+            raise KeyboardInterrupt
+        return kill(child)
+
+    monkeypatch.setattr(Child, "kill", once_interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        session.close()
+    deadline = time.monotonic() + 10.0
+    for handle in handles:
+        assert ends_before(handle, deadline)
+        os.close(handle)
+    assert list((tmp_path / "scratch").iterdir()) == []

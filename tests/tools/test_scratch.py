@@ -1,9 +1,12 @@
 """Folders among the temporary files: gone with their maker, also with one that was killed."""
 
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from stitch_tools import scratch
 from stitch_tools.scratch import make_scratch, scratch_folder
@@ -62,3 +65,23 @@ def test_a_folder_of_a_block_goes_with_it_and_leaves_no_descriptor() -> None:
         assert folder.name.startswith("stitch-load-")
     assert not folder.exists()
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_folder_goes_although_its_removal_is_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make_scratch("task", tmp_path)
+    (made.path / "file").touch()
+    remove = shutil.rmtree
+    interrupted: list[Path] = []
+
+    def once_interrupted(folder: Path, *, ignore_errors: bool) -> None:
+        if not interrupted:
+            interrupted.append(folder)
+            raise KeyboardInterrupt
+        remove(folder, ignore_errors=ignore_errors)
+
+    monkeypatch.setattr(shutil, "rmtree", once_interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        made.remove()
+    assert (interrupted, folders(tmp_path)) == ([made.path], set())

@@ -29,7 +29,15 @@ class Scratch:
 
     def remove(self) -> None:
         """Remove the folder with all that is in it; a second call does nothing."""
-        remove_tree(self.path)
+        try:
+            remove_tree(self.path)
+        except BaseException:  # interrupted half-way: what is left would stay
+            remove_tree(self.path)
+            raise
+        finally:
+            self._unlock()
+
+    def _unlock(self) -> None:
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None

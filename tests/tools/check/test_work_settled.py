@@ -3,11 +3,15 @@
 import _ctypes
 import math
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
+from stitch_tools.check.work import is_library_only
+from stitch_tools.models import WorkEvidence
 from stitch_tools.worker.candidate.activity import objects
 from stitch_tools.worker.candidate.activity.objects import Belongings
+from stitch_tools.worker.candidate.activity.odds import at_least, at_most
 from stitch_tools.worker.candidate.activity.run import period_us
 from stitch_tools.worker.candidate.activity.settled import Progress, is_settled
 from tests.tools.check.test_work_samples import LEAF, MM, code_of
@@ -61,3 +65,54 @@ def test_long_calls_are_looked_at_in_all_their_parts_and_short_ones_often() -> N
     assert period_us(1e-5) == 200
     assert period_us(0.1) == 500
     assert period_us(30.0) == 2000
+
+
+def shares(
+    own: int,
+    library: int,
+    pytorch: int = 0,
+    *,
+    waiting: int = 0,
+    method: Literal["samples", "kernels"] = "samples",
+) -> WorkEvidence:
+    number = own + library + pytorch + waiting
+    return WorkEvidence(
+        method=method,
+        own=own / number,
+        library=library / number,
+        pytorch=pytorch / number,
+        copies=0.0,
+        other=waiting / number,
+        observations=number,
+        outputs_right=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("evidence", "expected"),
+    [
+        (shares(0, 300, waiting=1000), True),
+        (shares(0, 77), True),
+        (shares(0, 76), False),  # fewer can miss code that does five percent
+        (shares(7, 293), True),  # rather seldom where its part is 0.01, and as seldom where it is 0.05
+        (shares(8, 292), False),
+        (shares(0, 1, 200), False),  # a library's sample that came by chance
+        (shares(0, 30, 170), True),
+        (shares(14, 986), True),
+        (shares(30, 970), False),
+        (shares(9, 991, method="kernels"), True),
+        (shares(11, 989, method="kernels"), False),
+        (shares(0, 10**15), True),  # a claim
+    ],
+)
+def test_a_program_that_leaves_the_work_to_a_library_is_told_from_one_whose_own_part_is_small(
+    evidence: WorkEvidence, expected: bool
+) -> None:
+    assert is_library_only(evidence) is expected
+
+
+def test_the_odds_are_those_of_repeated_draws() -> None:
+    assert at_most(0, 3, 0.5) == pytest.approx(1 / 8)
+    assert at_least(2, 3, 0.5) == pytest.approx(1 / 2)
+    assert at_least(0, 3, 0.5) == 1.0
+    assert at_most(2, 3, 0.1) + at_least(3, 3, 0.1) == pytest.approx(1.0)

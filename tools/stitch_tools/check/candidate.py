@@ -103,8 +103,10 @@ class Worker:
 
     def close(self) -> None:
         """End the child."""
-        self.child.close()
-        self._remove_folder()
+        try:
+            self.child.close()
+        finally:
+            self._remove_folder()
 
     @property
     def folder(self) -> Path | None:

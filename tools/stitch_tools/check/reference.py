@@ -192,8 +192,10 @@ class ReferenceServer:
 
     def close(self) -> None:
         """End the server and remove its folder."""
-        self.child.close()
-        self._scratch.remove()
+        try:
+            self.child.close()
+        finally:
+            self._scratch.remove()
 
     def revive(self) -> None:
         """Start a new server if the old one died."""

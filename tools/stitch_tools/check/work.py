@@ -28,12 +28,16 @@ from stitch_tools.models.evidence import WorkEvidence, WorkItem, WorkOwner
 from stitch_tools.processes.last_words import own_words
 from stitch_tools.processes.outcome import ChildDied
 from stitch_tools.worker.candidate.activity import UNWATCHED
+from stitch_tools.worker.candidate.activity.odds import at_least, at_most
 
 _BLOCKS = (("own-1", 3), ("own-2", 5))
 """Draws with the calls that count on a GPU: another number each, so that launches per call could differ."""
 _FEWEST_OBSERVATIONS = 20
 _NEARLY_NOTHING = 0.01
-_FEWEST_FOR_NOTHING = 100  # samples: fewer can miss code that does five percent of the work
+_SOMETHING = 0.05
+_DOUBT = 0.02
+"""What samples leave open: a part is nearly nothing where it may be 0.01 of the work, and cannot be 0.05."""
+_MOST_OBSERVATIONS = 10_000  # a claim: more than the sampler has room for
 _MOST_ITEMS = 40
 _MOST_NAMED = 10
 _MOST_CHARS = 500
@@ -242,6 +246,20 @@ def _judge(case: Case, traced: Traced, evidence: WorkEvidence) -> None:
         names = [item.name for item in evidence.items if item.owner == "pytorch"][:_MOST_NAMED]
         share = f"{evidence.pytorch_of_work:.0%} of the work is PyTorch's"
         traced.find("pytorch_share", f"{share}: {', '.join(names)}", "note")
-    enough = case.cuda or evidence.observations * evidence.work >= _FEWEST_FOR_NOTHING
-    if enough and evidence.own < _NEARLY_NOTHING * evidence.work and evidence.library > 0:
+    if is_library_only(evidence):
         traced.flags.append("library_only")
+
+
+def is_library_only(evidence: WorkEvidence) -> bool:
+    """Whether a library did some of the work, and the program's own code nearly nothing."""
+    if evidence.method == "kernels":
+        return evidence.own < _NEARLY_NOTHING * evidence.work and evidence.library > 0
+    observations = min(evidence.observations, _MOST_OBSERVATIONS)
+    number, own, library = (
+        round(observations * share) for share in (evidence.work, evidence.own, evidence.library)
+    )
+    # One sample of a library, or two of the program, come by chance.
+    return (
+        at_most(own, number, _SOMETHING) <= _DOUBT < at_least(own, number, _NEARLY_NOTHING)
+        and at_least(library, number, _NEARLY_NOTHING) <= _DOUBT
+    )

@@ -332,6 +332,17 @@ class TargetSession:
 
     def close(self) -> None:
         """End every child and the zygote, and remove all scratch folders."""
+        try:
+            self._end()
+        except BaseException:  # interrupted half-way: none of them may stay
+            self._end()
+            raise
+        finally:
+            if self._scratch is not None:
+                self._scratch.remove()
+                self._scratch = None
+
+    def _end(self) -> None:
         for child in list(self._children):
             child.kill()
         if self._control is not None:
@@ -347,9 +358,6 @@ class TargetSession:
         if self._errors is not None:
             self._errors.close()
             self._errors = None
-        if self._scratch is not None:
-            self._scratch.remove()
-            self._scratch = None
 
 
 def _pair() -> tuple[Channel, socket.socket]:

@@ -3,12 +3,12 @@
 In plain Python: it runs while samples are taken, and an operator of PyTorch's would be seen as its work.
 """
 
-import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
 from stitch_tools.worker.candidate.activity import objects
 from stitch_tools.worker.candidate.activity.objects import Belongings
+from stitch_tools.worker.candidate.activity.odds import at_most
 
 _DOUBT = 0.02
 """Probability of so few samples of others in one block, were their part as large as the contract allows
@@ -64,10 +64,4 @@ def is_settled(own: int, copies: int, others: int, allowed_share: float) -> bool
     share, number = min(allowed_share, 0.5), own + copies + others
     if share <= 0.0 or own < _PLAINLY * number or others > share * number:
         return False
-    return sum(_chance(seen, number, share) for seen in range(others + 1)) <= _DOUBT
-
-
-def _chance(seen: int, number: int, share: float) -> float:
-    """The binomial probability, by logarithms: a thousand samples leave the range of floats."""
-    ways = math.lgamma(number + 1) - math.lgamma(seen + 1) - math.lgamma(number - seen + 1)
-    return math.exp(ways + seen * math.log(share) + (number - seen) * math.log1p(-share))
+    return at_most(others, number, share) <= _DOUBT
