@@ -123,11 +123,13 @@ def _target(config: Config, earlier: str) -> "tuple[list[Path], Target | None]":
     from stitch_tools.processes.interpreter import find_interpreter
 
     named = bool(config.python or os.environ.get("STITCH_PYTHON"))
-    for option in [config.python] if named else [earlier, None] if earlier else [None]:
+    options = [config.python] if named else [earlier, None] if earlier else [None]
+    # The one in which references run has torch, and NVIDIA's wheels with it; another will do where none has.
+    for option, need_torch in [(option, need) for option in options for need in (True, False)]:
         try:
-            found = find_interpreter(option, config.workspace, need_torch=False)
+            found = find_interpreter(option, config.workspace, need_torch=need_torch)
         except EnvironmentMissingError:
-            if named:
+            if named and not need_torch:
                 raise
             continue
         return [found.prefix, *found.packages], Target(found.path, found.torch_version)

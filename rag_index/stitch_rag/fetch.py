@@ -2,13 +2,16 @@
 
 import http.client
 import re
-import time
+import threading
 import urllib.error
 import urllib.request
+from collections.abc import Callable
+from typing import TypeVar
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 from stitch_tools.errors import EnvironmentMissingError, UsageError
 
+T = TypeVar("T")
 _WAIT_S = 30.0
 _WHOLE_S = 300.0
 _PIECE_BYTES = 1 << 16
@@ -42,8 +45,13 @@ def shown(address: str) -> str:
     return urlunsplit((parts.scheme, place, parts.path, urlencode(kept, safe="."), ""))
 
 
-def fetched(address: str, most_bytes: int) -> tuple[bytes, str, str | None]:
+def fetched(address: str, most_bytes: int, *, whole_s: float = _WHOLE_S) -> tuple[bytes, str, str | None]:
     """Content, type and declared encoding of what lies at `address`.
+
+    Args:
+        address: of the web.
+        most_bytes: more are refused.
+        whole_s: time for everything, however slowly a server sends.
 
     Raises:
         UsageError: the address is none, holds a password, or what lies there is too large.
@@ -54,9 +62,7 @@ def fetched(address: str, most_bytes: int) -> tuple[bytes, str, str | None]:
     for handler in _HANDLERS:
         opener.add_handler(handler())
     try:
-        with opener.open(request, timeout=_WAIT_S) as answer:
-            data = _content(answer, most_bytes)
-            kind, charset = answer.headers.get_content_type(), answer.headers.get_content_charset()
+        data, kind, charset = _within(whole_s, lambda: _answer(opener, request, most_bytes))
     except (OSError, ValueError, http.client.HTTPException) as error:
         if isinstance(error, urllib.error.HTTPError):
             error.close()
@@ -70,14 +76,47 @@ def fetched(address: str, most_bytes: int) -> tuple[bytes, str, str | None]:
     return data, kind, charset
 
 
+def _within(seconds: float, action: Callable[[], T]) -> T:
+    """What `action` returns; its errors are raised.
+
+    A socket's own limit counts from one byte to the next: a server that sends headers or chunks byte by
+    byte never reaches it. The thread that is left behind does not keep the process from ending.
+
+    Raises:
+        TimeoutError: it takes longer.
+    """
+    done: list[T] = []
+    failed: list[Exception] = []
+
+    def run() -> None:
+        try:
+            done.append(action())
+        except Exception as error:  # whatever it is, it is raised where somebody waits
+            failed.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if failed:
+        raise failed[0]
+    if not done:
+        raise TimeoutError(f"it takes longer than {seconds:.0f} s")
+    return done[0]
+
+
+def _answer(
+    opener: urllib.request.OpenerDirector, request: urllib.request.Request, most_bytes: int
+) -> tuple[bytes, str, str | None]:
+    with opener.open(request, timeout=_WAIT_S) as answer:
+        data = _content(answer, most_bytes)
+        return data, answer.headers.get_content_type(), answer.headers.get_content_charset()
+
+
 def _content(answer: http.client.HTTPResponse, most_bytes: int) -> bytes:
     """The body, or one byte more than is allowed of it."""
-    deadline = time.monotonic() + _WHOLE_S
     data = bytearray()  # bytes would be copied at each piece, and a server may send small ones
     while len(data) <= most_bytes and (piece := answer.read1(_PIECE_BYTES)):
         data += piece
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"it takes longer than {_WHOLE_S:.0f} s")
     if len(data) <= most_bytes and answer.length:
         raise http.client.IncompleteRead(bytes(data), answer.length)
     return bytes(data[: most_bytes + 1])
@@ -86,7 +125,8 @@ def _content(answer: http.client.HTTPResponse, most_bytes: int) -> bytes:
 def _reason(error: Exception) -> str:
     """What went wrong, in words that hold nothing of the address."""
     if isinstance(error, urllib.error.HTTPError):
-        return f"the server answers {error.code}"
+        where = " and leads nowhere that may be followed" if 300 <= error.code < 400 else ""
+        return f"the server answers {error.code}{where}"
     if isinstance(error, urllib.error.URLError):
         return str(error.reason)
     if isinstance(error, http.client.IncompleteRead):

@@ -29,8 +29,14 @@ _LIGHT = re.compile(
 )
 """Words that may matter, but tell little."""
 _LIGHTLY = 0.4
-_ADVICE = re.compile(r"\b(?:helps?|pays?|worth|worthwhile|faster|should (?:i|we))\b", re.IGNORECASE)
-"""Said of a technique, it asks whether it pays; a symbol is asked for in other words."""
+_ADVICE = re.compile(
+    r"\b(?:helps?|pays?|worth|worthwhile|faster|should (?:i|we)|speed(?:ing)? up|"
+    r"(?:so|too|is|are|very) slow|make .{1,40} fast)\b",
+    re.IGNORECASE,
+)
+"""Said of a technique, it asks whether or how it pays; a symbol is asked for in other words."""
+_HASTE = frozenset(("fast", "faster", "slow", "speed", "speeding", "up"))
+"""Where advice is asked for these say so, and lead to whatever is called fast."""
 _ABBREVIATION = re.compile(r"\b(?:e\.\s?g|i\.\s?e|etc|vs)\b\.?", re.IGNORECASE)
 _GPU = re.compile(r"(?:sm|compute)_?\d{2,3}[af]?", re.IGNORECASE)
 _PAY_OFF = re.compile(r"\b(pay|pays|paid|paying) off\b", re.IGNORECASE)
@@ -94,6 +100,9 @@ def read_question(text: str) -> Question:
     every = identifiers(plain)
     shouted = text.isupper()
     kept = [word for place, word in enumerate(every) if not _is_filler(word, place, shouted=shouted)]
+    advice = _ADVICE.search(plain) is not None
+    if advice:
+        kept = [word for word in kept if word.lower() not in _HASTE]
     words: dict[str, Word] = {}
     for word in kept:
         weight = _LIGHTLY if _LIGHT.fullmatch(word.lower()) else 1.0
@@ -107,7 +116,6 @@ def read_question(text: str) -> Question:
     kinds, libraries = _asked(every)
     share = len(code) / len(kept) if kept else 0.0
     asked = tuple(words.values())[:MOST_WORDS]
-    advice = _ADVICE.search(plain) is not None
     return Question(text, asked, tuple(_names(plain)), kinds, libraries, _verbs(every), advice, share)
 
 

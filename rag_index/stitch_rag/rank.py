@@ -25,11 +25,14 @@ _LONG_QUESTION = 12
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An entry with its score and the share of the question that its name and first sentence cover."""
+    """An entry with its score and the share of the question that it covers."""
 
     outline: Outline
     score: float
     coverage: float
+    """By name, first sentence and the ways in which people ask for it."""
+    said: float
+    """By name and first sentence alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,7 @@ def _candidate(evidence: Evidence, lens: "Lens", row: Outline, weights: Weights)
     values = features(evidence, lens, row, weights)
     score = sum(weights.score[name] * value for name, value in values.items() if value)
     score += weights.kind.get(row.kind, 0.0) + prior(evidence.question, row.library, weights)
-    return Candidate(row, score, values["coverage"])
+    return Candidate(row, score, values["coverage"], values["said"])
 
 
 def prior(question: Question, library: str, weights: Weights) -> float:

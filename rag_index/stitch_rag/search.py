@@ -297,7 +297,10 @@ def _absent_libraries(store: IndexStore, filters: Filters) -> list[str]:
     if not filters.libraries:
         return []
     here = list(dict.fromkeys(name for name, _, _ in store.libraries()))
-    said = f"is not in this index, which has {', '.join(here)}"
+    said = (
+        f"is not in this index, which has {', '.join(here)}; `stitch-mcp index build --python PATH`"
+        " reads the wheels of an interpreter"
+    )
     return [f"library {name[:40]!r} {said}" for name in filters.libraries if name not in here]
 
 
@@ -382,7 +385,9 @@ def _confidence(question: Question, kept: Sequence[Candidate], names: Named, wei
         exact = {*names.exact}
         if not any(row.outline.number in exact for row in kept):
             return "low"  # it is of names, and none of them is here: its parts are words of other names
-    return "high" if kept[0].coverage >= weights.low_coverage and question.words else "low"
+    # Ways to ask hold any word by chance, and a letter stands in many names.
+    says_anything = any(len(word.stem) > 1 for word in question.words) and kept[0].said > 0
+    return "high" if says_anything and kept[0].coverage >= weights.low_coverage else "low"
 
 
 def _absent_version(store: IndexStore, filters: Filters, names: Named, found: Sequence[Outline]) -> list[str]:

@@ -48,6 +48,8 @@ def describe(error: BaseException) -> Failure:
             hint = f"options follow a command: {path} COMMAND {error.option_name}; {hint}"
         if isinstance(error, click.NoSuchOption) and error.option_name in ("--rtol", "--atol"):
             hint = f"the contract's fields are set with --set {error.option_name[2:]}=VALUE; {hint}"
+        if isinstance(error, click.NoSuchOption) and path.endswith("search"):
+            hint = f"a question that begins with - goes behind --: {path} -- '-lineinfo'; {hint}"
         return Failure("usage", message, hint, ExitCode.USAGE)
     if isinstance(error, KeyboardInterrupt | click.Abort):
         hint = "run the same command again; finished builds and steps are kept"

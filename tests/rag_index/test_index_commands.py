@@ -4,11 +4,14 @@ import json
 import shlex
 import subprocess
 import sys
+import venv
 from pathlib import Path
 
 import pytest
 
 from stitch_mcp.cli import main
+from stitch_mcp.cli.options import settings
+from stitch_mcp.documentation import _target
 from stitch_rag.build import build_index
 from stitch_rag.place import IndexPlace
 from stitch_rag.sources import Root
@@ -204,3 +207,22 @@ def test_a_set_of_questions_is_measured_by_kind(
     assert found["scores"]["recall_1"] == pytest.approx(2 / 3, abs=1e-4)
     assert found["median_ms"] <= found["p95_ms"]
     assert len(found["misses"]) == 1
+
+
+def test_a_question_that_begins_with_a_dash_is_told_how_to_be_asked(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["index", "search", "-arch=sm_90a"]) == 2
+    assert "index search -- '-lineinfo'" in capsys.readouterr().err
+
+
+def test_the_packages_of_an_interpreter_with_torch_count_before_those_of_one_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where references run is where NVIDIA's wheels are."""
+    for name in ("STITCH_PYTHON", "CONDA_PREFIX", "VIRTUAL_ENV"):
+        monkeypatch.delenv(name, raising=False)
+    venv.create(tmp_path / ".venv", with_pip=False)
+    _, target = _target(settings(workspace=str(tmp_path)), "")
+    assert target is not None
+    assert target.torch_version

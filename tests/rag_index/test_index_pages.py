@@ -401,3 +401,26 @@ def test_a_secret_in_an_address_is_neither_stored_nor_shown(place: IndexPlace) -
         with pytest.raises(UsageError) as error:
             fetched(refused, 1000)
         assert "hunter2" not in error.value.message
+
+
+def test_a_server_that_sends_its_headers_letter_by_letter_is_given_up() -> None:
+    over = threading.Event()
+
+    class Slow(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.wfile.write(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+            while not over.wait(0.02):
+                self.wfile.write(b"x")
+
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Slow) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            with pytest.raises(EnvironmentMissingError, match="longer than 1 s"):
+                fetched(f"http://127.0.0.1:{server.server_port}/", 1000, whole_s=1.0)
+        finally:
+            over.set()
+            server.shutdown()
+            thread.join()

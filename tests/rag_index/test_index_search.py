@@ -561,3 +561,28 @@ def test_what_compilers_and_sanitizers_say_leads_to_its_advice(query: str, slug:
     hit = reader.search(query).hits[0]
     assert slug in hit.aliases
     reader.close()
+
+
+def test_words_that_only_a_way_to_ask_holds_are_no_sure_hit(reader: Reader) -> None:
+    found = reader.search("foo")  # an example's name in compiler messages
+    assert found.hits
+    assert found.confidence == "low"
+
+
+@pytest.mark.parametrize(
+    "question", ["speed up my softmax", "make a softmax fast", "my softmax is too slow", "softmax kernel"]
+)
+def test_who_wants_a_thing_faster_gets_the_note_on_it(reader: Reader, question: str) -> None:
+    assert reader.search(question).hits[0].symbol == "Softmax in one pass with a running maximum"
+
+
+def test_what_a_newer_gpu_lacks_comes_behind_what_replaces_it() -> None:
+    store = IndexStore.create()
+    old = Chunk(
+        "__shout", "function", "device", None, brief="Gone on sm_70 and newer: call __shout_sync.", line=1
+    )
+    new = Chunk("__shout_sync", "function", "device", None, brief="Shout to the lanes of a warp.", line=2)
+    store.put_file("warp.h", "", [old, new])
+    store.finish()
+    assert [hit.symbol for hit in search(store, "warp shout").hits] == ["__shout_sync", "__shout"]
+    assert search(store, "__shout").hits[0].symbol == "__shout"
