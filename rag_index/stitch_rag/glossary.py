@@ -89,7 +89,8 @@ def _phrases() -> Mapping[str, tuple[str, ...]]:
     """Name to phrases."""
     found: dict[str, tuple[str, ...]] = {}
     for names, said in itertools.chain.from_iterable(tomllib.loads(text).items() for text in phrase_texts()):
-        for name in names.split():
+        # Several names share them, or one has a space (`pragma unroll`).
+        for name in dict.fromkeys((names, *names.split())):
             found[name] = (*found.get(name, ()), *_SEPARATOR.split(said))
     return found
 
