@@ -408,3 +408,43 @@ def test_a_header_takes_time_in_proportion_to_its_length(text: str) -> None:
 def test_what_is_too_long_or_too_deep_costs_nothing_else_of_its_header() -> None:
     text = f"int lid(int {'x' * 20_000});\n/** A box. */\nint box(void);\n{'{' * 300}"
     assert chunks_of(text)["box"].brief == "A box."
+
+
+def test_code_in_a_comment_is_kept_as_it_was_written() -> None:
+    found = chunks_of(
+        "//! @rst\n//! Counts what lies here.\n//!\n//! .. image:: ../sum.png\n//!    :align: center\n//!\n"
+        "//! .. code-block:: c++\n//!    :emphasize-lines: 1\n//!\n//!    #include <shelf/sum.cuh>\n//!\n"
+        "//!    // Where boxes lie\n//!    int *boxes;   // e.g. [8, 6]\n//!    for (;;)\n"
+        "//!      shelf::sum<int>(boxes);\n"
+        "//!\n//! Waits in stream\\ 0.\n//! @endrst\nvoid sumBoxes(int* boxes);\n"
+        "/** Puts.\n * @code\n * // one\n * put<int>(1);\n * @endcode\n"
+        " * @param[in] box **[inferred]** It.\n */\n"
+        "void putBox(int box);\n"
+    )
+    code = (
+        "#include <shelf/sum.cuh>\n\n// Where boxes lie\nint *boxes;   // e.g. [8, 6]\n"
+        "for (;;)\n  shelf::sum<int>(boxes);"
+    )
+    assert found["sumBoxes"].text == f"Counts what lies here.\n{code}\nWaits in stream 0."
+    assert found["sumBoxes"].brief == "Counts what lies here."
+    assert found["putBox"].text == "Puts.\n// one\nput<int>(1);\nParameter box: It."
+
+
+@pytest.mark.parametrize(
+    ("comment", "brief"),
+    [
+        ("/************\n *     lift     *\n ************/", ""),
+        ("/// TODO: take this out", ""),
+        ("/// READ/WRITE", ""),
+        ("//! !", ""),
+        ("/// Lift policies.\n///\n/// Lift policies of a box.", "Lift policies of a box."),
+        ("/// Moves up. TODO: faster", "Moves up."),
+    ],
+)
+def test_what_says_nothing_of_a_symbol_is_no_first_sentence(comment: str, brief: str) -> None:
+    assert chunks_of(f"{comment}\nvoid __lift_policies(int box);\n")["__lift_policies"].brief == brief
+
+
+def test_signatures_are_written_as_in_code() -> None:
+    found = chunks_of("/// Moves.\ntemplate <class T> CUSPARSELT_API void moveBox(T&& box, int** other);\n")
+    assert found["moveBox"].signature == "template <class T> void moveBox(T &&box, int **other)"

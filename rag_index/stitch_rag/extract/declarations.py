@@ -33,6 +33,7 @@ _ATTRIBUTE_HINT = re.compile(
 """Without one of these a statement has no attribute; that is found out faster."""
 _NOISE = re.compile(
     r"(?:extern|CUDARTAPI(?:_CDECL)?|CUDAAPI|CUDACRTAPI|CUBLAS(?:LT)?WINAPI|CUDNNWINAPI|CUBLAS(?:LT)?API|NCCLAPI|"
+    r"CUSPARSELT_API|NCCL_IR_EXTERN_C|"
     r"CUSPARSE(?:LT)?API|CUPTIAPI|NVTX_\w*API|NVTX_DECLSPEC|CUDART_DEVICE|CUDART_CB|CUDA_CB|CUDAAPI|CUPTIUTILAPI|"
     r"__cudart_builtin__|__device_builtin\w*__|__CUDA_\w*DECL__|__CUDA_MATH_CRTIMP|_CRTIMP|__THROW|__NV_NOEXCEPT|"
     r"__NV_SILENCE\w*|_CCCL_\w+|CUB_RUNTIME_FUNCTION|THRUST_RUNTIME_FUNCTION|_LIBCUDACXX_\w+|__forceinline__|"
@@ -474,7 +475,8 @@ def _leading_lines(text: str) -> int:
 
 def _signature(statement: str) -> str:
     text = re.sub(r"\s*__dv\(([^()]*)\)", r" = \1", " ".join(statement.split()))
-    return re.sub(r"\s*([(),*&])\s*", _spacing, text).replace("* *", "**")[:_LONGEST_SIGNATURE]
+    text = re.sub(r"\s*([(),*&])\s*", _spacing, text).replace("* *", "**").replace("& &", "&&")
+    return text[:_LONGEST_SIGNATURE]
 
 
 def _spacing(match: re.Match[str]) -> str:

@@ -18,6 +18,7 @@ _WIDE = re.compile(r"(\w+?)(?:_v\d+)?_64$")
 _PLAIN_MACRO = re.compile(r"#define (\w+) ([A-Za-z_]\w*)$")
 _DECLARES = re.compile(r"(?:[\w:<>,*& ]*[:<>,*& ])?(?P<name>\w+)\s*(?:\(.*\))?;?")
 """A first sentence that is code."""
+_CODE = re.compile(r"^\s*(?:#|//)|[;{}]\s*(?://.*)?$")
 _NO_SENTENCE = re.compile(r"(?:Parameter |Returns|Fields:|Values:|Note: |Requires: |- |\W)")
 _INTERNAL = re.compile(r"(?:^|::)(?:_*detail\w*|_*impl\w*|_+[a-z]\w*)(?:::|$)")
 _PLUMBING = re.compile(
@@ -278,10 +279,13 @@ def _telling(brief: str, text: str, name: str) -> str:
     if not repeats and not declares:
         return brief
     lines = (line for line in text.split("\n") if line.rstrip(".") != brief.rstrip("."))
-    more = next((line for line in lines if line.count(" ") > 2 and not _NO_SENTENCE.match(line)), "")
+    sentences = (line for line in lines if not _NO_SENTENCE.match(line) and not _CODE.search(line))
+    more = next((line for line in sentences if line.count(" ") > 2), "")
     if not more:
-        return brief
-    return first_sentence(more) if declares else first_sentence(f"{brief.rstrip('.')}: {more}")
+        # The banner above a family of device functions is none of them.
+        return "" if repeats and name.startswith("__") and " " not in brief else brief
+    again = more.lower().startswith(brief.rstrip(".").lower())
+    return first_sentence(more) if declares or again else first_sentence(f"{brief.rstrip('.')}: {more}")
 
 
 def _member_lines(members: Sequence[tuple[str, str]], count: int) -> str:
