@@ -16,7 +16,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _MOST_QUERIES = 2
 _LINE_CHARS = 600
+_MOST_SIGNATURES = 2
+_LINKER = "undefined reference"
 _UNDECLARED = re.compile(r"is undefined|not declared|\bnamespace [\w:]+ has no member")
+_NO_SUCH_NAME = re.compile(
+    rf"{_UNDECLARED.pattern}|has no member|undeclared|not a member|does not name|reference"
+)
+"""Of a message; in others a name that is not indexed may exist all the same."""
+_REFUSED_CALL = re.compile(r"\barguments? |no instance of")
 
 
 class Docs:
@@ -69,16 +76,17 @@ def advice(config: Config, queries: Iterable[str]) -> tuple[str, ...]:
 
 
 def _line(result: "SearchResult") -> str:
-    # A doubtful hit is worth showing only where it is about messages themselves.
-    hits = [
-        hit
-        for hit in result.hits
-        if result.confidence in ("exact", "high") or hit.kind in ("diagnostic", "error")
-    ]
+    hits = [hit for hit in result.hits if _is_of(hit, result)]
+    undeclared = _UNDECLARED.search(result.query) is not None
     # What is said of this very name comes before the general text, which may be cut.
-    parts = [f"Names that exist: {', '.join(result.nearest)}."] if result.nearest else []
-    if _UNDECLARED.search(result.query):
+    parts: list[str] = []
+    if result.nearest and _NO_SUCH_NAME.search(result.query):
+        parts.append(f"Names that exist: {', '.join(result.nearest)}.")
+    if undeclared:
         parts += _declared(result)
+        hits = [hit for hit in hits if not hit.symbol.startswith(_LINKER)]  # the compiler said it
+    elif _REFUSED_CALL.search(result.query):
+        parts += _signatures(result)
     for hit in hits[:1]:
         said = hit.summary or hit.text or hit.signature.partition("\n")[0]
         parts = [
@@ -87,6 +95,34 @@ def _line(result: "SearchResult") -> str:
             hit.text.removeprefix(said),
         ]
     return " ".join(" ".join(parts).split())[:_LINE_CHARS]
+
+
+def _is_of(hit: "Hit", result: "SearchResult") -> bool:
+    """Whether a hit is about messages, or of a name that the message says; words alone lead anywhere."""
+    if hit.kind in ("diagnostic", "error"):
+        return True
+    if result.confidence not in ("exact", "high"):
+        return False
+    named = {*re.findall(r"\w+", result.query)}
+    # A compiler's message has an entry of its own, or its words lead to any note.
+    noted = hit.kind == "note" and not result.query.startswith(("CUDA ", "C++ "))
+    return noted or not named.isdisjoint(_last_parts(hit))
+
+
+def _last_parts(hit: "Hit") -> set[str]:
+    return {
+        name.rpartition("::")[2].rpartition(".")[2] for name in (hit.symbol, hit.twin, *hit.aliases) if name
+    }
+
+
+def _signatures(result: "SearchResult") -> list[str]:
+    """How the functions are declared that the message names, or the line that was refused."""
+    named = {*re.findall(r"\w+", result.query)}
+    return [
+        f"Declared as: {'; '.join(hit.signature.splitlines()[:_MOST_SIGNATURES])}."
+        for hit in result.hits
+        if hit.kind in ("function", "method") and hit.signature and not named.isdisjoint(_last_parts(hit))
+    ]
 
 
 def _declared(result: "SearchResult") -> list[str]:

@@ -161,3 +161,18 @@ def test_any_text_is_survived(text: str) -> None:
     for row in parse_diagnostics(text, {"main.cpp": "a\nb\u2028c\n"}, folder="/x"):
         assert row.line is None or row.line >= 0
     parse_resources(text)
+
+
+def test_a_refused_call_is_asked_by_the_names_on_its_line() -> None:
+    source = "int main() {\n  cudaMemcpyAsync(p, p, 4);\n}\n"
+    (found,) = parse_diagnostics("main.cu(2): error: too few arguments in function call", {"main.cu": source})
+    assert found.doc_query == "CUDA too few arguments in function call cudaMemcpyAsync"
+
+
+def test_a_type_is_asked_once_with_its_numbers_and_no_name_is_cut() -> None:
+    long = "nvcuda::wmma::fragment<nvcuda::wmma::matrix_a, 17, 16, 16, {}, nvcuda::wmma::row_major>"
+    message = f'incomplete type "{long.format("half")}" (aka "{long.format("__half")}") is not allowed'
+    (found,) = parse_diagnostics(f"main.cu(1): error: {message}\n", {"main.cu": "wmma::fragment<> a;\n"})
+    assert "17 16 16 half" in found.doc_query
+    assert "aka" not in found.doc_query
+    assert found.doc_query.endswith("is not allowed")

@@ -71,7 +71,7 @@ def compile_program(request: CompileProgram, work: Work) -> BuildAnswer:
         program_id=named,
         ok=build.ok,
         diagnostics=tuple(_line(item) for item in _gravest(build)),
-        docs=advice(desk.config, (item.doc_query for item in _gravest(build))) if not build.ok else (),
+        docs=advice(desk.config, _questions(build)) if not build.ok else (),
         kernels=tuple(_kernel(item) for item in build.resources[:_MOST_MESSAGES]),
         cache_hit=build.cache_hit,
         wall_s=round(build.wall_s, 2) if build.wall_s is not None else None,
@@ -83,6 +83,14 @@ def compile_program(request: CompileProgram, work: Work) -> BuildAnswer:
 def _gravest(build: Build) -> list[Diagnostic]:
     order = ("fatal", "error", "warning", "note")
     return sorted(build.diagnostics, key=lambda item: order.index(item.severity))[:_MOST_MESSAGES]
+
+
+def _questions(build: Build) -> list[str]:
+    """What the documentation is asked of a failed build: its errors, or its warnings where there are none."""
+    rows = [item for item in build.diagnostics if item.severity in ("fatal", "error")] or [
+        item for item in build.diagnostics if item.severity == "warning"
+    ]
+    return [item.doc_query for item in sorted(rows, key=lambda item: item.severity != "fatal")]
 
 
 def _line(item: Diagnostic) -> str:

@@ -212,3 +212,30 @@ async def test_what_is_said_where_nothing_fits_is_what_the_command_says(
             printed = " ".join(capsys.readouterr().out.split())
             assert found["message"].rpartition("; ")[2] in printed
             assert found["confidence"] in ("low", "none")
+
+
+async def test_a_warning_brings_no_documentation_where_there_is_an_error(
+    workspace: Path, cache: Path
+) -> None:
+    source = "int f() { int p; int sum; sum = p; return undeclared_thing; }"
+    async with connected(workspace, cache) as client:
+        answer = (
+            await client.call_tool("compile_program", {"files": {"program.cpp": source}})
+        ).structured_content
+    assert len(answer["docs"]) == 1
+    assert "not declared" in answer["docs"][0]
+
+
+async def test_a_message_leads_to_no_symbol_that_it_does_not_name(
+    workspace: Path, cache: Path, tmp_path: Path
+) -> None:
+    include = tmp_path / "toolkit" / "include"
+    include.mkdir(parents=True)
+    (include / "cuda_runtime_api.h").write_text(
+        "/** The loop over a symbol is reachable. */\nint cudaLoopReachable(void *p);\n", encoding="utf-8"
+    )
+    build_index(IndexPlace(cache), roots=[Root(include, "CUDA toolkit")])
+    config = configure({"workspace": workspace, "cache_dir": cache})
+    assert advice(config, ["C++ loop is not reachable"]) == ()
+    (named,) = advice(config, ["CUDA too few arguments in function call cudaLoopReachable"])
+    assert "Declared as: int cudaLoopReachable(void *p)." in named

@@ -5,6 +5,7 @@ trusted: a message is data.
 """
 
 import re
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Literal, cast
@@ -17,6 +18,11 @@ DiagnosticSeverity = Literal["fatal", "error", "warning", "note"]
 MOST_DIAGNOSTICS = 60
 _LONGEST_MESSAGE = 1000
 _LONGEST_SOURCE_LINE = 400
+_ALSO_KNOWN = re.compile(r"""\s*\(aka ["'][^"']{0,2000}["']\)""")
+"""The same type once more, in its longest form."""
+_CALLED = re.compile(r"([A-Za-z_]\w*)\s*\(")
+_NAMES_A_FUNCTION = re.compile(r"function (?:template )?[\"']")
+_MOST_CALLED = 2
 _LONGEST_QUERY = 160
 
 _SEVERITY = r"(?P<severity>fatal error|internal compiler error|error|warning|note|remark|sorry)"
@@ -201,7 +207,9 @@ def _completed(raw: Diagnostic, tail: str, sources: Mapping[str, str], folder: s
             "line": line,
             "message": message,
             "source_line": source_line,
-            "doc_query": "" if own else _doc_query(message, raw.code, file),
+            "doc_query": ""
+            if own
+            else _doc_query(f"{message}{_refused_call(message, source_line)}", raw.code, file),
         }
     )
 
@@ -235,11 +243,20 @@ def _number(text: str | None) -> int | None:
     return int(text) if text and len(text) <= 9 else None
 
 
+def _refused_call(message: str, source_line: str | None) -> str:
+    """The name that a line calls, where a message speaks of arguments without saying whose."""
+    if "argument" not in message or source_line is None or _NAMES_A_FUNCTION.search(message):
+        return ""
+    called = _CALLED.findall(source_line)
+    return f" {' '.join(called[:_MOST_CALLED])}" if called else ""
+
+
 def _doc_query(message: str, code: str | None = None, file: str | None = None) -> str:
     """Plain words to search documentation with: the message without quotes, paths and punctuation."""
     cuda = code in ("ptxas", "nvcc", "nvlink") or (file or "").endswith((".cu", ".cuh"))
-    words = re.findall(r"[A-Za-z_][\w:.+-]*", _PATH.sub(" ", message))
+    plain = _PATH.sub(" ", _ALSO_KNOWN.sub("", message))
+    words = re.findall(r"[A-Za-z_][\w:.+-]*|(?<=[<, ])\d{1,4}(?=[,>])", plain)
     kept = [word.strip(":.") for word in words]
     if kept[:1] == ["expected"]:
         kept.insert(0, "syntax error")  # of `expected a ";"` nothing else is left that tells anything
-    return " ".join(["CUDA" if cuda else "C++", *filter(None, kept)])[:_LONGEST_QUERY]
+    return textwrap.shorten(" ".join(["CUDA" if cuda else "C++", *kept]), _LONGEST_QUERY, placeholder="")
