@@ -23,7 +23,7 @@ from stitch_rag.place import IndexPlace
 from stitch_rag.sources import Root, find_headers, find_roots
 from stitch_rag.store import SCHEMA, IndexStore
 from stitch_rag.vectors.making import make_vectors
-from stitch_rag.vectors.meaning import CUT_SHORT, MODEL_KEY, NO_MODEL, OTHER_MODEL, all_there
+from stitch_rag.vectors.meaning import MODEL_KEY, NO_MODEL, OTHER_MODEL
 from stitch_rag.vectors.model import find_model, why_no_model
 from stitch_tools.errors import EnvironmentMissingError, LockedError, StoreError
 from stitch_tools.locks import FileLock
@@ -471,9 +471,7 @@ def _of_vectors(place: IndexPlace, store: IndexStore) -> tuple[str, ...]:
     model = find_model()
     if model is None:
         return (f"{NO_MODEL}{why_no_model()}",)
-    if store.meta(MODEL_KEY) not in (None, model.fingerprint):
-        return (OTHER_MODEL,)
-    return () if all_there(place, store) else (CUT_SHORT,)
+    return () if store.meta(MODEL_KEY) in (None, model.fingerprint) else (OTHER_MODEL,)
 
 
 def _notices(roots: Sequence[Root], *, searched: bool) -> tuple[str, ...]:

@@ -19,5 +19,3 @@ class IndexPlace:
         self.pages = self.folder / "pages"
         """What the user added: one JSON file a page."""
         self.vectors = self.folder / "vectors"
-        self.vectors_made = self.vectors / "made"
-        """How many a build that ended left; missing while one makes them, and where it was cut short."""

@@ -20,15 +20,7 @@ from stitch_rag.reader import Reader
 from stitch_rag.sources import Root
 from stitch_rag.store import IndexStore
 from stitch_rag.vectors.client import START_S, VectorChild
-from stitch_rag.vectors.meaning import (
-    CUT_SHORT,
-    ENDED,
-    MODEL_KEY,
-    NO_MODEL,
-    NOT_ANSWERED,
-    OTHER_MODEL,
-    Meaning,
-)
+from stitch_rag.vectors.meaning import ENDED, MODEL_KEY, NO_MODEL, NOT_ANSWERED, OTHER_MODEL, Meaning
 from stitch_rag.vectors.model import EmbeddingModel, find_model, why_no_model
 
 CHROMADB = """
@@ -425,59 +417,3 @@ def test_a_child_that_never_gets_ready_is_told_by_each_search(fault: str, told: 
         found = reader.search("put a box on a shelf")
         assert (found.mode, found.notices) == ("lexical", (f"{NOT_ANSWERED}{told}",))
     reader.close()
-
-
-def test_a_child_that_died_before_anybody_asked_again_is_told(desk: Desk) -> None:
-    desk.build()
-    (desk.model / "raises").write_text("no such weights", encoding="utf-8")
-    with_model(desk)
-    reader = Reader(desk.place.folder.parent)  # it waits for nothing, as a server does
-    reader.search(QUESTION)
-    child = reader._meaning._child if reader._meaning else None
-    assert child is not None
-    child._process.wait(timeout=START_S)
-    for _ in range(2):
-        assert reader.search(QUESTION).notices == (f"{NOT_ANSWERED}ValueError: no such weights",)
-    reader.close()
-
-
-def test_a_child_that_is_killed_while_it_loads_is_told_and_tried_again_soon(desk: Desk) -> None:
-    desk.build()
-    store = IndexStore.open(desk.place.index)
-    assert store is not None
-    meaning = Meaning(desk.place, 0.0)
-    meaning.ask(store, QUESTION)()
-    child = meaning._child
-    assert child is not None
-    ended(child.pid)
-    child._process.wait(timeout=START_S)
-    meaning.ask(store, QUESTION)()
-    assert meaning.absent == f"{NOT_ANSWERED}{ENDED}"
-    assert meaning._not_before < time.monotonic() + 60
-    meaning.close()
-    store.close()
-
-
-@pytest.mark.parametrize("lost", ["everything", "the mark of a build that ended"])
-def test_vectors_that_are_not_all_there_are_told_by_search_and_status(lost: str, desk: Desk) -> None:
-    desk.build()
-    for path in desk.place.vectors.iterdir():
-        if lost == "everything" or path == desk.place.vectors_made:
-            path.unlink()
-    reader = desk.reader()
-    assert CUT_SHORT in reader.search(QUESTION).notices
-    reader.close()
-    assert CUT_SHORT in index_status(desk.place, roots=[desk.toolkit]).notices
-    desk.build()
-    reader = desk.reader()
-    assert reader.search(QUESTION).notices == ()
-    reader.close()
-    assert index_status(desk.place, roots=[desk.toolkit]).notices == ()
-
-
-def with_model(desk: Desk) -> None:
-    """The index says that its vectors are the model's, whatever was written into its folder since."""
-    store = IndexStore.open(desk.place.index, writable=True)
-    assert store is not None
-    store.put_meta(MODEL_KEY, installed().fingerprint)
-    store.close()

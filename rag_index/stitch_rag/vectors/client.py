@@ -80,18 +80,6 @@ class VectorChild:
         return not self.alive and (self._given_up or (self._process.returncode != 0 and not self._useful))
 
     @property
-    def killed(self) -> bool:
-        """Whether a signal ended it, and no fault of its own."""
-        code = self._process.poll()
-        return code is not None and code < 0 and not self._given_up
-
-    def last_words(self) -> str:
-        """What a dead child said of its failure, though nobody asked since; "" where it said nothing."""
-        if not self.reason:
-            self._without_failure(self._read(0.0))
-        return self.reason
-
-    @property
     def pid(self) -> int:
         """Its process id."""
         return self._process.pid

@@ -37,29 +37,14 @@ def make_vectors(place: IndexPlace, store: IndexStore, progress: Progress) -> tu
     model = find_model()
     if model is None:
         return None, f"no vectors were made: {why_no_model()}"
-    before = _mark_taken(place)
     done = _followed(place, model, {name: text for name, text, _ in wanted}, progress)
     if done.made is None:
-        if before and not done.readable and place.vectors.is_dir():  # nothing was written
-            place.vectors_made.write_text(before, encoding="utf-8")
         said = f" ({done.reason})" if done.reason else ""
         failed = f"the process of the embedding model failed{said}"
         return None, f"no vectors were made: {failed}; searches use words alone"
     shutil.rmtree(_aside(place), ignore_errors=True)  # of a build that was killed
     store.put_meta(MODEL_KEY, model.fingerprint)
-    with storing(place.vectors_made, "STITCH_CACHE_DIR"):
-        place.vectors_made.write_text(str(store.count_vectors()), encoding="utf-8")
     return done.made, ""
-
-
-def _mark_taken(place: IndexPlace) -> str:
-    """What the mark of the last build that ended said; it is gone until this one ends."""
-    try:
-        before = place.vectors_made.read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        return ""
-    place.vectors_made.unlink()
-    return before
 
 
 def _followed(

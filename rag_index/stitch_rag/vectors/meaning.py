@@ -23,11 +23,8 @@ NO_VECTORS = "no vectors were built: `stitch-mcp index build --vectors` makes th
 OTHER_MODEL = (
     "the vectors of this index are another model's and are not used: `stitch-mcp index build` makes new ones"
 )
-CUT_SHORT = "not all vectors are there: `stitch-mcp index build --vectors` makes those that are missing"
 _RETRY_S = 600.0
 """After a child that was of no use: each start costs ten seconds of a processor."""
-_RETRY_KILLED_S = 30.0
-"""... that was killed while it loaded, as by a machine without memory: that may pass."""
 
 
 class Meaning:
@@ -39,7 +36,7 @@ class Meaning:
         self._retry_s = retry_s
         self._child: VectorChild | None = None
         self._not_before = 0.0
-        self._absent = self._failed = self._lacking = ""
+        self._absent = self._failed = ""
 
     def ask(self, store: IndexStore, query: str) -> Callable[[], dict[int, float]]:
         """Begin to look for what is similar; the child works while the words are looked up.
@@ -76,21 +73,14 @@ class Meaning:
         if self._child is not None:
             self._child.close()
         self._child = None
-        self._absent, self._failed, self._lacking, self._not_before = "", "", "", 0.0
-
-    @property
-    def lacking(self) -> str:
-        """That not all vectors are there, where some were asked; "" where nothing lacks."""
-        return self._lacking
+        self._absent, self._failed, self._not_before = "", "", 0.0
 
     def _running(self, store: IndexStore) -> VectorChild | None:
         if self._child is not None and self._child.alive:
             return self._child
         if self._child is not None:
             if self._child.broken:
-                self._failed = f"{NOT_ANSWERED}{self._child.last_words() or ENDED}"
-                pause_s = min(self._retry_s, _RETRY_KILLED_S) if self._child.killed else self._retry_s
-                self._not_before = time.monotonic() + pause_s
+                self._not_before = time.monotonic() + self._retry_s
             self._child.close()
             self._child = None
         if time.monotonic() < self._not_before or not self._place.vectors.is_dir():
@@ -103,20 +93,11 @@ class Meaning:
             self._absent = OTHER_MODEL
         if model is None or self._absent:
             return None
-        self._lacking = "" if all_there(self._place, store) else CUT_SHORT
         try:
             self._child = VectorChild(model, self._place.vectors)
         except OSError:  # there is no room for another process now
             self._not_before = time.monotonic() + self._retry_s
         return self._child
-
-
-def all_there(place: IndexPlace, store: IndexStore) -> bool:
-    """Whether a build made all vectors that the index counts with, and they were not thrown away."""
-    try:
-        return place.vectors_made.read_text(encoding="utf-8") == str(store.count_vectors())
-    except (OSError, ValueError):
-        return False
 
 
 def _by_number(store: IndexStore, found: Mapping[str, float]) -> dict[int, float]:
