@@ -9,6 +9,7 @@ import resource
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,16 @@ from stitch_rag.reader import Reader
 from stitch_rag.sources import Root
 from stitch_rag.store import IndexStore
 from stitch_rag.vectors.client import START_S, VectorChild
-from stitch_rag.vectors.meaning import ENDED, MODEL_KEY, NO_MODEL, NOT_ANSWERED, OTHER_MODEL, Meaning
+from stitch_rag.vectors.meaning import (
+    ENDED,
+    KILLED,
+    MENDS,
+    MODEL_KEY,
+    NO_MODEL,
+    NOT_ANSWERED,
+    OTHER_MODEL,
+    Meaning,
+)
 from stitch_rag.vectors.model import EmbeddingModel, find_model, why_no_model
 
 CHROMADB = """
@@ -55,7 +65,7 @@ class PersistentClient:
         return Collection(self.path, name)
 """
 TRANSFORMERS = """
-import math, os, sys, zlib
+import math, os, sys, time, zlib
 from pathlib import Path
 
 class Rows(list):
@@ -71,6 +81,8 @@ class SentenceTransformer:
             sys.exit(3)
         if (Path(folder) / "raises").exists():
             raise ValueError((Path(folder) / "raises").read_text())
+        while (Path(folder) / "slow").exists():
+            time.sleep(0.01)
         if (Path(folder) / "deaf").exists():
             os.dup2(os.pipe()[0], 0)
     def encode(self, texts, batch_size, normalize_embeddings, show_progress_bar):
@@ -415,5 +427,76 @@ def test_a_child_that_never_gets_ready_is_told_by_each_search(fault: str, told: 
     reader = desk.reader()
     for _ in range(3):
         found = reader.search("put a box on a shelf")
-        assert (found.mode, found.notices) == ("lexical", (f"{NOT_ANSWERED}{told}",))
+        assert (found.mode, found.notices) == ("lexical", (f"{NOT_ANSWERED}{told}; {MENDS}",))
     reader.close()
+
+
+def waiting_for_nothing(desk: Desk) -> Reader:
+    """A reader as the server has it: no question waits for the model."""
+    return Reader(desk.place.folder.parent)
+
+
+def until(done: Callable[[], bool]) -> None:
+    """Wait until it is so, ten seconds at most."""
+    deadline = time.monotonic() + 10
+    while not done() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert done()
+
+
+def children(desk: Desk) -> list[int]:
+    """Process ids of the children of this index that run."""
+    found = Path("/proc").glob("[0-9]*/cmdline")
+    return [int(path.parent.name) for path in found if str(desk.place.vectors).encode() in command(path)]
+
+
+def command(path: Path) -> bytes:
+    """The arguments of a process; nothing of one that is dead."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def test_damaged_vectors_are_told_from_the_next_search_on_where_nobody_waits(desk: Desk) -> None:
+    desk.build()
+    for file in desk.place.vectors.iterdir():
+        if file.is_file():
+            file.write_bytes(b"{ half" * 1000)
+    reader = waiting_for_nothing(desk)
+    starts = desk.starts
+    reader.search(QUESTION)
+    until(lambda: desk.starts > starts)
+    until(lambda: children(desk) == [])  # it ended, and was not asked in between
+    starts = desk.starts
+    for _ in range(3):
+        found = reader.search(QUESTION)
+        assert found.mode == "lexical"
+        (notice,) = found.notices
+        assert notice.startswith(NOT_ANSWERED)
+        assert "Error: " in notice
+        assert notice.endswith(MENDS)
+    assert desk.starts == starts, "what is damaged is not tried again soon"
+    reader.close()
+
+
+def test_a_child_that_is_killed_while_it_loads_is_told_and_another_starts_soon(desk: Desk) -> None:
+    desk.build()
+    (desk.model / "slow").write_text("", encoding="utf-8")
+    store = IndexStore.open(desk.place.index, writable=True)
+    assert store is not None
+    store.put_meta(MODEL_KEY, installed().fingerprint)
+    meaning = Meaning(desk.place, 0.0, retry_s=3600, killed_retry_s=0.5)
+    meaning.ask(store, QUESTION)()
+    until(lambda: len(children(desk)) == 1)
+    (child,) = children(desk)
+    ended(child)
+    meaning.ask(store, QUESTION)()
+    assert meaning.absent == f"{NOT_ANSWERED}{KILLED}"
+    assert children(desk) == []
+    time.sleep(0.5)
+    meaning.ask(store, QUESTION)()
+    until(lambda: len(children(desk)) == 1)
+    assert meaning.absent == "", "another is loading"
+    meaning.close()
+    store.close()

@@ -18,22 +18,34 @@ NO_MODEL = "the vectors of this index are not used: "
 """Before what is missing."""
 NOT_ANSWERED = "words alone were searched, for the embedding model failed: "
 """Before what it said."""
-ENDED = "its process ended; `stitch-mcp index build` tries it, and makes damaged vectors anew"
+MENDS = "`stitch-mcp index build` tries it, and makes damaged vectors anew"
+ENDED = "its process ended"
+KILLED = "its process was killed while it loaded, for want of memory perhaps; a later search starts another"
 NO_VECTORS = "no vectors were built: `stitch-mcp index build --vectors` makes them"
 OTHER_MODEL = (
     "the vectors of this index are another model's and are not used: `stitch-mcp index build` makes new ones"
 )
 _RETRY_S = 600.0
 """After a child that was of no use: each start costs ten seconds of a processor."""
+_KILLED_RETRY_S = 30.0
+"""... that others killed: what they did it for may have passed."""
 
 
 class Meaning:
     """The child process of one reader: started by the first question that profits, and again if it ended."""
 
-    def __init__(self, place: IndexPlace, wait_s: float, *, retry_s: float = _RETRY_S) -> None:
+    def __init__(
+        self,
+        place: IndexPlace,
+        wait_s: float,
+        *,
+        retry_s: float = _RETRY_S,
+        killed_retry_s: float = _KILLED_RETRY_S,
+    ) -> None:
         self._place = place
         self._wait_s = wait_s
         self._retry_s = retry_s
+        self._killed_retry_s = killed_retry_s
         self._child: VectorChild | None = None
         self._not_before = 0.0
         self._absent = self._failed = ""
@@ -50,7 +62,7 @@ class Meaning:
             return dict
         if not child.ready(wait_s=self._wait_s):
             if child.reason or not child.alive:  # else it is loading still
-                self._failed = f"{NOT_ANSWERED}{child.reason or ENDED}"
+                self._failed = _why_not(child)
             return dict
         answered = child.begin_query(storable(query[:LONGEST_QUESTION]), NEAREST)
 
@@ -80,7 +92,9 @@ class Meaning:
             return self._child
         if self._child is not None:
             if self._child.broken:
-                self._not_before = time.monotonic() + self._retry_s
+                self._child.ready()  # takes in what it said before it ended
+                wait_s = self._killed_retry_s if self._child.killed else self._retry_s
+                self._failed, self._not_before = _why_not(self._child), time.monotonic() + wait_s
             self._child.close()
             self._child = None
         if time.monotonic() < self._not_before or not self._place.vectors.is_dir():
@@ -95,9 +109,18 @@ class Meaning:
             return None
         try:
             self._child = VectorChild(model, self._place.vectors)
-        except OSError:  # there is no room for another process now
+            self._failed = ""
+        except OSError as error:  # there is no room for another process now
+            self._failed = f"{NOT_ANSWERED}it cannot be started: {error}"
             self._not_before = time.monotonic() + self._retry_s
         return self._child
+
+
+def _why_not(child: VectorChild) -> str:
+    """What a search says where the child never answered."""
+    if child.killed:
+        return f"{NOT_ANSWERED}{KILLED}"
+    return f"{NOT_ANSWERED}{child.reason or ENDED}; {MENDS}"
 
 
 def _by_number(store: IndexStore, found: Mapping[str, float]) -> dict[int, float]:
