@@ -23,8 +23,8 @@ from stitch_rag.place import IndexPlace
 from stitch_rag.sources import Root, find_headers, find_roots
 from stitch_rag.store import SCHEMA, IndexStore
 from stitch_rag.vectors.making import make_vectors
-from stitch_rag.vectors.meaning import MODEL_KEY, NO_MODEL, OTHER_MODEL
-from stitch_rag.vectors.model import find_model, why_no_model
+from stitch_rag.vectors.meaning import MODEL_KEY
+from stitch_rag.vectors.stored import vector_state
 from stitch_tools.errors import EnvironmentMissingError, LockedError, StoreError
 from stitch_tools.locks import FileLock
 from stitch_tools.models import Fact
@@ -95,7 +95,9 @@ class IndexStatus(Fact):
     changed_files: int = 0
     """How many inputs that is."""
     vectors: int = 0
-    """Vectors that stand for its entries."""
+    """Vectors that are there."""
+    vectors_wanted: int = 0
+    """Vectors that its entries are to have; 0 where none were built."""
     half_built: bool
     """Whether a build was cut short; the next one goes on from it."""
     pages: tuple[str, ...] = ()
@@ -255,6 +257,7 @@ def _held(
     had, have = store.files(), {row.place: row.sha256 for row in inputs}
     changed = sorted(name for name in had.keys() | have.keys() if had.get(name) != have.get(name))
     called = {row.place: row.called for row in inputs}
+    vectors = vector_state(place, store)
     return {
         "exists": True,
         "fresh": not changed,
@@ -266,8 +269,9 @@ def _held(
         "libraries": _counts(store),
         "changed": tuple(called.get(name) or name for name in changed[:_MOST_CHANGED]),
         "changed_files": len(changed),
-        "vectors": store.count_vectors() if place.vectors.is_dir() else 0,
-        "notices": (*notices, *list(store.left_out().values())[:_MOST_CHANGED], *_of_vectors(place, store)),
+        "vectors": vectors.there,
+        "vectors_wanted": vectors.wanted,
+        "notices": (*notices, *list(store.left_out().values())[:_MOST_CHANGED], *vectors.notices),
     }
 
 
@@ -462,16 +466,6 @@ def _counts(store: IndexStore) -> tuple[LibraryCount, ...]:
         LibraryCount(library=name, version=version, chunks=count)
         for name, version, count in store.libraries()
     )
-
-
-def _of_vectors(place: IndexPlace, store: IndexStore) -> tuple[str, ...]:
-    """Why vectors that the index has are not used."""
-    if not place.vectors.is_dir() or not store.count_vectors():
-        return ()
-    model = find_model()
-    if model is None:
-        return (f"{NO_MODEL}{why_no_model()}",)
-    return () if store.meta(MODEL_KEY) in (None, model.fingerprint) else (OTHER_MODEL,)
 
 
 def _notices(roots: Sequence[Root], *, searched: bool) -> tuple[str, ...]:

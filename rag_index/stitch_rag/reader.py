@@ -80,7 +80,7 @@ class Reader:
             )
 
         found = self._newest(ask)
-        told = (meaning.absent,) if meaning and meaning.absent and found.mode == "lexical" else ()
+        told = meaning.told(found.mode) if meaning else ()
         told += (STALE,) if self._is_stale(found.hits) else ()
         took_ms = round((time.perf_counter() - started) * 1e3, 2)
         return found.model_copy(update={"duration_ms": took_ms, "notices": (*found.notices, *told)})

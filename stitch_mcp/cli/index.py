@@ -259,13 +259,12 @@ def _state(found: "IndexStatus") -> tuple[str, ...]:
         *found.changed,
     )
     fresh = (f"up to date, built at {found.built_at}",)
-    vectors = f"{found.vectors} vectors"
-    return (
-        *half,
-        *(fresh if found.fresh else stale),
-        vectors if found.vectors else "no vectors; `stitch-mcp index build --vectors` makes them",
-        *_pages(found),
-    )
+    vectors = (f"{found.vectors} vectors",)
+    if found.vectors < found.vectors_wanted:
+        vectors = ()  # a notice tells
+    elif not found.vectors:
+        vectors = ("no vectors; `stitch-mcp index build --vectors` makes them",)
+    return (*half, *(fresh if found.fresh else stale), *vectors, *_pages(found))
 
 
 def _pages(found: "IndexStatus") -> tuple[str, ...]:

@@ -1,15 +1,17 @@
 """Faults of vectors, model and child process: they cost meaning, never an answer, and a build mends them.
 
 Small stand-ins for chromadb and sentence-transformers lie on the path of the child: they start in an instant,
-and keep their rows in one file that can be damaged.
+and keep their rows in one file that can be damaged, in the tables of chromadb that we read.
 """
 
 import os
 import resource
 import signal
+import sqlite3
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -24,9 +26,11 @@ from stitch_rag.vectors.client import START_S, VectorChild
 from stitch_rag.vectors.meaning import (
     ENDED,
     KILLED,
+    MAKES_REST,
     MENDS,
     MODEL_KEY,
     NO_MODEL,
+    NO_VECTORS,
     NOT_ANSWERED,
     OTHER_MODEL,
     Meaning,
@@ -34,27 +38,47 @@ from stitch_rag.vectors.meaning import (
 from stitch_rag.vectors.model import EmbeddingModel, find_model, why_no_model
 
 CHROMADB = """
-import json, os
+import json, sqlite3
 from pathlib import Path
+
+TABLES = (
+    "CREATE TABLE IF NOT EXISTS collections (id TEXT, name TEXT)",
+    "CREATE TABLE IF NOT EXISTS segments (id TEXT, scope TEXT, collection TEXT)",
+    "CREATE TABLE IF NOT EXISTS embeddings (segment_id TEXT, embedding_id TEXT, vector TEXT)",
+    "CREATE UNIQUE INDEX IF NOT EXISTS one ON embeddings (segment_id, embedding_id)",
+)
 
 class Collection:
     def __init__(self, path, name):
-        self.path = path / (name + ".json")
-        self.rows = json.loads(self.path.read_text()) if self.path.exists() else {}
-    def save(self):
-        self.path.write_text(json.dumps(self.rows))
+        self.path, self.name = path, name
+        self.db = sqlite3.connect(path / "chroma.sqlite3")
+        for table in TABLES:
+            self.db.execute(table)
+        if not self.db.execute("SELECT 1 FROM collections WHERE name = ?", (name,)).fetchone():
+            self.db.execute("INSERT INTO collections VALUES (?, ?)", (name, name))
+            self.db.execute("INSERT INTO segments VALUES (?, 'METADATA', ?)", (name, name))
+        self.db.commit()
     def upsert(self, ids, embeddings):
-        self.rows.update(zip(ids, embeddings)); self.save()
+        rows = [(self.name, name, json.dumps(row)) for name, row in zip(ids, embeddings)]
+        self.db.executemany("INSERT OR REPLACE INTO embeddings VALUES (?, ?, ?)", rows)
+        self.db.commit()
     def delete(self, ids):
-        for name in ids: self.rows.pop(name, None)
-        self.save()
+        rows = [(self.name, name) for name in ids]
+        self.db.executemany("DELETE FROM embeddings WHERE segment_id = ? AND embedding_id = ?", rows)
+        self.db.commit()
+    def rows(self):
+        read = "SELECT embedding_id, vector FROM embeddings WHERE segment_id = ?"
+        rows = self.db.execute(read, (self.name,))
+        return {name: json.loads(row) for name, row in rows}
+    def count(self):
+        return len(self.rows())
     def get(self, include):
-        return {"ids": list(self.rows)}
+        return {"ids": list(self.rows())}
     def query(self, query_embeddings, n_results, include):
-        with open(self.path.parent / "questions", "a") as log:
+        with open(self.path / "questions", "a") as log:
             log.write("x")
         (asked,) = query_embeddings
-        far = {name: 1 - sum(a * b for a, b in zip(asked, row)) for name, row in self.rows.items()}
+        far = {name: 1 - sum(a * b for a, b in zip(asked, row)) for name, row in self.rows().items()}
         near = sorted(far, key=far.get)[:n_results]
         return {"ids": [near], "distances": [[far[name] for name in near]]}
 
@@ -296,7 +320,7 @@ def test_a_model_that_is_gone_is_told_and_entries_keep_their_vectors(
 @pytest.mark.parametrize("damage", ["rows", "folder"])
 def test_damaged_vectors_are_made_anew_and_others_are_kept(damage: str, desk: Desk) -> None:
     made = desk.build().vectors
-    for file in desk.place.vectors.glob("*.json"):
+    for file in desk.place.vectors.glob("chroma.sqlite3"):
         if damage == "rows":
             file.write_text("{ half", encoding="utf-8")
         else:
@@ -500,3 +524,60 @@ def test_a_child_that_is_killed_while_it_loads_is_told_and_another_starts_soon(d
     assert meaning.absent == "", "another is loading"
     meaning.close()
     store.close()
+
+
+def cut_short(desk: Desk, left: int) -> None:
+    """What a build that was killed leaves of the vectors."""
+    with closing(sqlite3.connect(desk.place.vectors / "chroma.sqlite3")) as db:
+        db.execute("DELETE FROM embeddings WHERE rowid > ?", (left,))
+        db.commit()
+
+
+def test_vectors_that_are_missing_are_told_by_searches_and_status_until_a_build_makes_them(
+    desk: Desk,
+) -> None:
+    whole = desk.build().vectors
+    cut_short(desk, 300)
+    said = f"300 of {whole} vectors are there: {MAKES_REST}"
+    status = index_status(desk.place, roots=[desk.toolkit])
+    assert (status.vectors, status.vectors_wanted, status.notices) == (300, whole, (said,))
+    reader = desk.reader()
+    for _ in range(2):
+        found = reader.search(QUESTION)
+        assert (found.mode, found.notices) == ("fused", (said,))
+    assert reader.search("shelfPutBoxAsync").notices == (), "meaning was not asked"
+    assert whole is not None
+    assert desk.build().vectors == whole - 300
+    found = reader.search(QUESTION)
+    assert (found.mode, found.notices) == ("fused", ())
+    reader.close()
+    assert index_status(desk.place, roots=[desk.toolkit]).notices == ()
+
+
+def test_a_folder_of_vectors_that_was_emptied_is_told(desk: Desk) -> None:
+    whole = desk.build().vectors
+    for path in desk.place.vectors.iterdir():
+        path.unlink()
+    said = f"0 of {whole} vectors are there: {MAKES_REST}"
+    status = index_status(desk.place, roots=[desk.toolkit])
+    assert (status.vectors, status.notices) == (0, (said,))
+    reader = desk.reader()
+    found = reader.search(QUESTION)
+    assert (found.mode, found.notices) == ("lexical", (said,))
+    reader.close()
+
+
+def test_vectors_that_cannot_be_read_are_told_by_the_status(desk: Desk) -> None:
+    desk.build()
+    (desk.place.vectors / "chroma.sqlite3").write_bytes(b"{ half" * 1000)
+    (notice,) = index_status(desk.place, roots=[desk.toolkit]).notices
+    assert notice.startswith("the vectors cannot be read: file is not a database; `stitch-mcp index build")
+
+
+def test_a_first_build_of_vectors_that_was_cut_short_is_told_by_a_search(desk: Desk) -> None:
+    build_index(desk.place, roots=[desk.toolkit])
+    desk.place.vectors.mkdir()
+    reader = waiting_for_nothing(desk)
+    found = reader.search(QUESTION)
+    assert (found.mode, found.notices) == ("lexical", (NO_VECTORS,))
+    reader.close()

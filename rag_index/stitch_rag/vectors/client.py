@@ -52,6 +52,8 @@ class VectorChild:
         """
         self.reason = ""
         """What the child said of its last failure, without the endpoint's address."""
+        self.stored = 0
+        """How many vectors there were when it became ready."""
         self._secrets = _secrets(model.place) if model.kind == "endpoint" else []
         self._limit_s = _QUERY_S if model.kind == "endpoint" else _LOCAL_QUERY_S
         self._rest = b""
@@ -100,8 +102,9 @@ class VectorChild:
         Of a process that ended before, what it said of its failure becomes the reason.
         """
         if not (self._ready or self._given_up or self._ended):
-            answer = self._read(wait_s)
-            self._ready = bool(self._without_failure(answer))
+            answer = self._without_failure(self._read(wait_s))
+            self._ready = bool(answer)
+            self.stored = answer["stored"] if answer else 0
         return self._ready and self.alive
 
     def query(self, text: str, count: int) -> dict[str, float] | None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 
 from stitch_rag.place import IndexPlace
 from stitch_rag.question import LONGEST_QUESTION
+from stitch_rag.results import SearchMode
 from stitch_rag.store import IndexStore
 from stitch_rag.tokens import storable
 from stitch_rag.vectors.client import VectorChild
@@ -25,6 +26,7 @@ NO_VECTORS = "no vectors were built: `stitch-mcp index build --vectors` makes th
 OTHER_MODEL = (
     "the vectors of this index are another model's and are not used: `stitch-mcp index build` makes new ones"
 )
+MAKES_REST = "`stitch-mcp index build --vectors` makes the rest"
 _RETRY_S = 600.0
 """After a child that was of no use: each start costs ten seconds of a processor."""
 _KILLED_RETRY_S = 30.0
@@ -49,6 +51,9 @@ class Meaning:
         self._child: VectorChild | None = None
         self._not_before = 0.0
         self._absent = self._failed = ""
+        self._incomplete: tuple[str, ...] | None = None
+        """What is to be said of vectors that are missing; None: the child was not ready yet."""
+        self._asked = False
 
     def ask(self, store: IndexStore, query: str) -> Callable[[], dict[int, float]]:
         """Begin to look for what is similar; the child works while the words are looked up.
@@ -57,6 +62,7 @@ class Meaning:
             what waits for the answer, to be called once before the next question: similarity by chunk
             number, the nearest first; empty where there are no vectors, or not yet.
         """
+        self._asked = True
         child = None if self._absent else self._running(store)
         if child is None:
             return dict
@@ -64,6 +70,8 @@ class Meaning:
             if child.reason or not child.alive:  # else it is loading still
                 self._failed = _why_not(child)
             return dict
+        if self._incomplete is None:
+            self._incomplete = not_all(child.stored, store.count_vectors())
         answered = child.begin_query(storable(query[:LONGEST_QUESTION]), NEAREST)
 
         def near() -> dict[int, float]:
@@ -80,12 +88,19 @@ class Meaning:
             return NO_VECTORS
         return self._absent or self._failed
 
+    def told(self, mode: SearchMode) -> tuple[str, ...]:
+        """What to say beside an answer, to be called once after it."""
+        asked, self._asked = self._asked, False
+        if mode == "lexical" and self.absent:
+            return (self.absent,)
+        return (self._incomplete or ()) if asked else ()
+
     def close(self) -> None:
         """End the child process, if there is one; the next question may start another."""
         if self._child is not None:
             self._child.close()
         self._child = None
-        self._absent, self._failed, self._not_before = "", "", 0.0
+        self._absent, self._failed, self._not_before, self._incomplete = "", "", 0.0, None
 
     def _running(self, store: IndexStore) -> VectorChild | None:
         if self._child is not None and self._child.alive:
@@ -99,6 +114,9 @@ class Meaning:
             self._child = None
         if time.monotonic() < self._not_before or not self._place.vectors.is_dir():
             return None
+        if not store.count_vectors():  # a first build of them was cut short
+            self._failed = NO_VECTORS
+            return None
         model = find_model()
         # Looked for once: installing it needs a new process anyway.
         if model is None:
@@ -109,11 +127,16 @@ class Meaning:
             return None
         try:
             self._child = VectorChild(model, self._place.vectors)
-            self._failed = ""
+            self._failed, self._incomplete = "", None
         except OSError as error:  # there is no room for another process now
             self._failed = f"{NOT_ANSWERED}it cannot be started: {error}"
             self._not_before = time.monotonic() + self._retry_s
         return self._child
+
+
+def not_all(there: int, wanted: int) -> tuple[str, ...]:
+    """A sentence where vectors of an index are missing."""
+    return (f"{there} of {wanted} vectors are there: {MAKES_REST}",) if there < wanted else ()
 
 
 def _why_not(child: VectorChild) -> str:

@@ -33,6 +33,11 @@ class EmbeddingModel:
     """Of vectors that can be compared: hash over the model's files, or address and name."""
 
 
+def collection_name(fingerprint: str) -> str:
+    """Where the vectors of one model lie: those of another mean nothing to it."""
+    return f"docs-{fingerprint[:24]}"
+
+
 def find_model(env: Mapping[str, str] | None = None) -> EmbeddingModel | None:
     """The model to use; None where it, or a library that it needs, is not installed. Imports nothing."""
     found = _looked_for(env)
