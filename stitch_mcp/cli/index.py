@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _MEASURES = ("recall@1", "recall@5", "MRR")
 _MOST_PAGES = 20
+_ASKED_WITH = "`stitch-mcp index search --meaning` asks the vectors; the server does by itself"
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -70,6 +71,7 @@ def build(
         *(() if done.vectors is None else (f"{done.vectors} vectors were made",)),
         f"index: {done.index}",
         *done.notices,
+        *((_ASKED_WITH,) if vectors and done.vectors is not None else ()),
     )
     lacking = ExitCode.ENVIRONMENT if vectors and done.vectors is None else ExitCode.DONE
     return output.finish(dict(done), [Section("", ("library", "version", "entries"), rows, notes)], lacking)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from stitch_mcp.cli import main
 from stitch_rag.build import BuildReport, build_index, index_status
 from stitch_rag.pages import add_pages
 from stitch_rag.place import IndexPlace
@@ -32,7 +33,9 @@ from stitch_rag.vectors.meaning import (
     NO_MODEL,
     NO_VECTORS,
     NOT_ANSWERED,
+    NOT_ASKED,
     OTHER_MODEL,
+    STARTING,
     Meaning,
 )
 from stitch_rag.vectors.model import EmbeddingModel, find_model, why_no_model
@@ -512,18 +515,64 @@ def test_a_child_that_is_killed_while_it_loads_is_told_and_another_starts_soon(d
     store.put_meta(MODEL_KEY, installed().fingerprint)
     meaning = Meaning(desk.place, 0.0, retry_s=3600, killed_retry_s=0.5)
     meaning.ask(store, QUESTION)()
+    meaning.start()
     until(lambda: len(children(desk)) == 1)
     (child,) = children(desk)
     ended(child)
     meaning.ask(store, QUESTION)()
+    meaning.start()
     assert meaning.absent == f"{NOT_ANSWERED}{KILLED}"
     assert children(desk) == []
     time.sleep(0.5)
     meaning.ask(store, QUESTION)()
+    meaning.start()
     until(lambda: len(children(desk)) == 1)
     assert meaning.absent == "", "another is loading"
     meaning.close()
     store.close()
+
+
+def test_a_question_that_is_answered_while_the_model_loads_says_so_and_starts_it_after_its_answer(
+    desk: Desk,
+) -> None:
+    desk.build()
+    starts = desk.starts
+    reader = waiting_for_nothing(desk)
+    found = reader.search("shelfPutBoxAsync")
+    assert (found.notices, children(desk)) == ((), []), "a name does not profit"
+    found = reader.search(QUESTION)
+    assert (found.mode, found.notices) == ("lexical", (STARTING,))
+    until(lambda: desk.starts > starts)
+    until(lambda: reader.search(QUESTION).mode == "fused")
+    assert reader.search(QUESTION).notices == ()
+    reader.close()
+    store = IndexStore.open(desk.place.index)
+    assert store is not None
+    meaning = Meaning(desk.place, 0.0)
+    meaning.ask(store, QUESTION)()
+    assert children(desk) == [], "it would share the processors with the answer"
+    meaning.start()
+    until(lambda: len(children(desk)) == 1)
+    meaning.close()
+    store.close()
+
+
+def test_a_search_that_asks_no_vectors_says_so_where_they_may_help(
+    desk: Desk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_HOME", str(desk.toolkit.folder.parent))
+    cache = ("--cache-dir", str(desk.place.folder.parent))
+
+    def run(*arguments: str) -> str:
+        assert main(["index", *arguments, *cache]) == 0
+        return capsys.readouterr().out
+
+    run("build")
+    assert NOT_ASKED not in run("search", QUESTION)
+    assert "index search --meaning" in run("build", "--vectors").splitlines()[-1]
+    assert NOT_ASKED in run("search", QUESTION)
+    assert NOT_ASKED not in run("search", "shelfPutBoxAsync")
+    assert NOT_ASKED not in run("search", "--meaning", QUESTION)
 
 
 def cut_short(desk: Desk, left: int) -> None:

@@ -9,7 +9,7 @@ from stitch_rag.results import SearchMode
 from stitch_rag.store import IndexStore
 from stitch_rag.tokens import storable
 from stitch_rag.vectors.client import VectorChild
-from stitch_rag.vectors.model import find_model, why_no_model
+from stitch_rag.vectors.model import EmbeddingModel, find_model, why_no_model
 
 NEAREST = 200
 """Vectors that are looked at for a question; an entry may have several."""
@@ -26,6 +26,8 @@ NO_VECTORS = "no vectors were built: `stitch-mcp index build --vectors` makes th
 OTHER_MODEL = (
     "the vectors of this index are another model's and are not used: `stitch-mcp index build` makes new ones"
 )
+STARTING = "the embedding model is starting: the same search may find more in some seconds"
+NOT_ASKED = "vectors were not asked: `--meaning` asks them, too, in some seconds"
 MAKES_REST = "`stitch-mcp index build --vectors` makes the rest"
 _RETRY_S = 600.0
 """After a child that was of no use: each start costs ten seconds of a processor."""
@@ -53,7 +55,9 @@ class Meaning:
         self._absent = self._failed = ""
         self._incomplete: tuple[str, ...] | None = None
         """What is to be said of vectors that are missing; None: the child was not ready yet."""
-        self._asked = False
+        self._asked = self._loading = False
+        self._due: EmbeddingModel | None = None
+        """Of a child that a question asked for, and that is not started yet."""
 
     def ask(self, store: IndexStore, query: str) -> Callable[[], dict[int, float]]:
         """Begin to look for what is similar; the child works while the words are looked up.
@@ -64,10 +68,12 @@ class Meaning:
         """
         self._asked = True
         child = None if self._absent else self._running(store)
+        self._loading = child is None and self._due is not None
         if child is None:
             return dict
         if not child.ready(wait_s=self._wait_s):
-            if child.reason or not child.alive:  # else it is loading still
+            self._loading = child.alive and not child.reason
+            if not self._loading:
                 self._failed = _why_not(child)
             return dict
         if self._incomplete is None:
@@ -93,13 +99,15 @@ class Meaning:
         asked, self._asked = self._asked, False
         if mode == "lexical" and self.absent:
             return (self.absent,)
+        if asked and self._loading:
+            return (STARTING,)
         return (self._incomplete or ()) if asked else ()
 
     def close(self) -> None:
         """End the child process, if there is one; the next question may start another."""
         if self._child is not None:
             self._child.close()
-        self._child = None
+        self._child = self._due = None
         self._absent, self._failed, self._not_before, self._incomplete = "", "", 0.0, None
 
     def _running(self, store: IndexStore) -> VectorChild | None:
@@ -112,6 +120,13 @@ class Meaning:
                 self._failed, self._not_before = _why_not(self._child), time.monotonic() + wait_s
             self._child.close()
             self._child = None
+        self._due = self._wanted(store)
+        if self._wait_s:
+            self.start()
+        return self._child
+
+    def _wanted(self, store: IndexStore) -> EmbeddingModel | None:
+        """The model of a child that is to be started; None where it is not, or not now."""
         if time.monotonic() < self._not_before or not self._place.vectors.is_dir():
             return None
         if not store.count_vectors():  # a first build of them was cut short
@@ -123,15 +138,46 @@ class Meaning:
             self._absent = f"{NO_MODEL}{why_no_model()}"
         elif store.meta(MODEL_KEY) not in (None, model.fingerprint):
             self._absent = OTHER_MODEL
-        if model is None or self._absent:
-            return None
+        return None if self._absent else model
+
+    def start(self) -> None:
+        """Start the child that the last question asked for, if there is none.
+
+        Where nobody waits for it this is done after the answer, which would share the processors with it.
+        """
+        model, self._due = self._due, None
+        if model is None:
+            return
         try:
             self._child = VectorChild(model, self._place.vectors)
             self._failed, self._incomplete = "", None
         except OSError as error:  # there is no room for another process now
             self._failed = f"{NOT_ANSWERED}it cannot be started: {error}"
             self._not_before = time.monotonic() + self._retry_s
-        return self._child
+
+
+class NoMeaning:
+    """In the place of `Meaning` where vectors are not asked: says so where they may have helped."""
+
+    def __init__(self, place: IndexPlace) -> None:
+        self._place = place
+        self._asked = False
+
+    def ask(self, store: IndexStore, query: str) -> Callable[[], dict[int, float]]:
+        """Nothing is similar."""
+        self._asked = self._place.vectors.is_dir() and store.count_vectors() > 0
+        return dict
+
+    def told(self, mode: SearchMode) -> tuple[str, ...]:
+        """What to say beside an answer, to be called once after it."""
+        asked, self._asked = self._asked, False
+        return (NOT_ASKED,) if asked else ()
+
+    def start(self) -> None:
+        """There is nothing to start."""
+
+    def close(self) -> None:
+        """There is nothing to end."""
 
 
 def not_all(there: int, wanted: int) -> tuple[str, ...]:
