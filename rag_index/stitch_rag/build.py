@@ -24,6 +24,7 @@ from stitch_rag.sources import Root, find_headers, find_roots
 from stitch_rag.store import SCHEMA, IndexStore
 from stitch_rag.vectors.making import make_vectors
 from stitch_rag.vectors.meaning import MODEL_KEY
+from stitch_rag.vectors.model import why_no_model
 from stitch_rag.vectors.stored import vector_state
 from stitch_tools.errors import EnvironmentMissingError, LockedError, StoreError
 from stitch_tools.locks import FileLock
@@ -166,6 +167,8 @@ def build_index(
         StoreError: the folder cannot be written, or the disk is full.
     """
     started, cpu = time.monotonic(), time.process_time()
+    if vectors and (lacking := why_no_model()):
+        progress(f"there will be no vectors: {lacking}")  # before the minutes that the rest may take
     with _locked(place, progress):
         _remove_cleared(place)
         inputs, found = gather(place, prefixes, roots, target)

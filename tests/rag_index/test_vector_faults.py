@@ -630,3 +630,15 @@ def test_a_first_build_of_vectors_that_was_cut_short_is_told_by_a_search(desk: D
     found = reader.search(QUESTION)
     assert (found.mode, found.notices) == ("lexical", (NO_VECTORS,))
     reader.close()
+
+
+def test_a_build_that_can_make_no_vectors_says_so_before_it_reads_anything(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STITCH_EMBEDDING_MODEL", str(desk.model / "nowhere"))
+    said: list[str] = []
+    build_index(desk.place, roots=[desk.toolkit], vectors=True, progress=said.append)
+    assert said[0] == f"there will be no vectors: {why_no_model()}"
+    said.clear()
+    build_index(desk.place, roots=[desk.toolkit], progress=said.append)
+    assert not any("vectors" in sentence for sentence in said)

