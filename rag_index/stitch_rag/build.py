@@ -71,6 +71,8 @@ class BuildReport(Fact):
     """Folders that headers came from."""
     vectors: int | None = None
     """Vectors that were made; None where none were asked for, or the model failed."""
+    all_vectors: int = 0
+    """Vectors that the index has now, where `vectors` tells how many are new; else 0."""
     cpu_s: float
     wall_s: float
     notices: tuple[str, ...] = ()
@@ -114,6 +116,7 @@ class _Made(NamedTuple):
     read: int
     removed: int
     vectors: int | None
+    all_vectors: int
     fingerprint: str
     chunks: int
     libraries: tuple[LibraryCount, ...]
@@ -191,6 +194,7 @@ def build_index(
         cpu_s=round(time.process_time() - cpu, 2),
         wall_s=round(time.monotonic() - started, 2),
         vectors=made.vectors,
+        all_vectors=made.all_vectors,
         notices=(*_notices(found, searched=roots is None), *made.notices),
     )
 
@@ -335,7 +339,8 @@ def _make(
             store.put_meta("fingerprint", fingerprint)
             store.put_meta("built_at", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
             notices = (*failed, notice) if notice else failed
-            return _Made(read, removed, embedded, fingerprint, store.count(), _counts(store), notices)
+            total = 0 if embedded is None else store.count_vectors()
+            return _Made(read, removed, embedded, total, fingerprint, store.count(), _counts(store), notices)
     finally:
         store.close()
 

@@ -5,7 +5,9 @@ and keep their rows in one file that can be damaged, in the tables of chromadb t
 """
 
 import os
+import re
 import resource
+import shutil
 import signal
 import sqlite3
 import sys
@@ -23,6 +25,7 @@ from stitch_rag.place import IndexPlace
 from stitch_rag.reader import Reader
 from stitch_rag.sources import Root
 from stitch_rag.store import IndexStore
+from stitch_rag.vectors import embed
 from stitch_rag.vectors.client import START_S, VectorChild
 from stitch_rag.vectors.meaning import (
     ENDED,
@@ -569,7 +572,12 @@ def test_a_search_that_asks_no_vectors_says_so_where_they_may_help(
 
     run("build")
     assert NOT_ASKED not in run("search", QUESTION)
-    assert "index search --meaning" in run("build", "--vectors").splitlines()[-1]
+    out = run("build", "--vectors")
+    assert "index search --meaning" in out.splitlines()[-1]
+    made = re.search(r"^(\d+) vectors, (\d+) new$", out, re.MULTILINE)
+    assert made is not None
+    assert made[1] == made[2] != "0"
+    assert f"\n{made[1]} vectors, 0 new\n" in run("build")
     assert NOT_ASKED in run("search", QUESTION)
     assert NOT_ASKED not in run("search", "shelfPutBoxAsync")
     assert NOT_ASKED not in run("search", "--meaning", QUESTION)
@@ -642,3 +650,20 @@ def test_a_build_that_can_make_no_vectors_says_so_before_it_reads_anything(
     said.clear()
     build_index(desk.place, roots=[desk.toolkit], progress=said.append)
     assert not any("vectors" in sentence for sentence in said)
+
+
+def test_the_time_that_vectors_take_yet_is_told_now_and_then(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told() -> list[str]:
+        said: list[str] = []
+        build_index(desk.place, roots=[desk.toolkit], vectors=True, anew=True, progress=said.append)
+        shutil.rmtree(desk.place.vectors)
+        return [sentence for sentence in said if " vectors" in sentence]
+
+    assert len(told()) == 1, "ten seconds are not over"
+    monkeypatch.setattr(embed, "_TELL_EVERY_S", 0.0)
+    first, *others = told()
+    assert re.fullmatch(r"0 of \d+ vectors", first)
+    assert others
+    assert all(re.fullmatch(r"\d+ of \d+ vectors, about \d+ s left", sentence) for sentence in others)
