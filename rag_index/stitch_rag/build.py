@@ -23,8 +23,9 @@ from stitch_rag.place import IndexPlace
 from stitch_rag.sources import Root, find_headers, find_roots
 from stitch_rag.store import SCHEMA, IndexStore
 from stitch_rag.vectors.making import make_vectors
-from stitch_rag.vectors.meaning import MODEL_KEY, NO_MODEL, OTHER_MODEL
-from stitch_rag.vectors.model import find_model, why_no_model
+from stitch_rag.vectors.meaning import MODEL_KEY
+from stitch_rag.vectors.model import why_no_model
+from stitch_rag.vectors.stored import vector_state
 from stitch_tools.errors import EnvironmentMissingError, LockedError, StoreError
 from stitch_tools.locks import FileLock
 from stitch_tools.models import Fact
@@ -70,6 +71,8 @@ class BuildReport(Fact):
     """Folders that headers came from."""
     vectors: int | None = None
     """Vectors that were made; None where none were asked for, or the model failed."""
+    all_vectors: int = 0
+    """Vectors that the index has now, where `vectors` tells how many are new; else 0."""
     cpu_s: float
     wall_s: float
     notices: tuple[str, ...] = ()
@@ -95,7 +98,9 @@ class IndexStatus(Fact):
     changed_files: int = 0
     """How many inputs that is."""
     vectors: int = 0
-    """Vectors that stand for its entries."""
+    """Vectors that are there."""
+    vectors_wanted: int = 0
+    """Vectors that its entries are to have; 0 where none were built."""
     half_built: bool
     """Whether a build was cut short; the next one goes on from it."""
     pages: tuple[str, ...] = ()
@@ -111,6 +116,7 @@ class _Made(NamedTuple):
     read: int
     removed: int
     vectors: int | None
+    all_vectors: int
     fingerprint: str
     chunks: int
     libraries: tuple[LibraryCount, ...]
@@ -164,6 +170,8 @@ def build_index(
         StoreError: the folder cannot be written, or the disk is full.
     """
     started, cpu = time.monotonic(), time.process_time()
+    if vectors and (lacking := why_no_model()):
+        progress(f"there will be no vectors: {lacking}")  # before the minutes that the rest may take
     with _locked(place, progress):
         _remove_cleared(place)
         inputs, found = gather(place, prefixes, roots, target)
@@ -186,6 +194,7 @@ def build_index(
         cpu_s=round(time.process_time() - cpu, 2),
         wall_s=round(time.monotonic() - started, 2),
         vectors=made.vectors,
+        all_vectors=made.all_vectors,
         notices=(*_notices(found, searched=roots is None), *made.notices),
     )
 
@@ -255,6 +264,7 @@ def _held(
     had, have = store.files(), {row.place: row.sha256 for row in inputs}
     changed = sorted(name for name in had.keys() | have.keys() if had.get(name) != have.get(name))
     called = {row.place: row.called for row in inputs}
+    vectors = vector_state(place, store)
     return {
         "exists": True,
         "fresh": not changed,
@@ -266,8 +276,9 @@ def _held(
         "libraries": _counts(store),
         "changed": tuple(called.get(name) or name for name in changed[:_MOST_CHANGED]),
         "changed_files": len(changed),
-        "vectors": store.count_vectors() if place.vectors.is_dir() else 0,
-        "notices": (*notices, *list(store.left_out().values())[:_MOST_CHANGED], *_of_vectors(place, store)),
+        "vectors": vectors.there,
+        "vectors_wanted": vectors.wanted,
+        "notices": (*notices, *list(store.left_out().values())[:_MOST_CHANGED], *vectors.notices),
     }
 
 
@@ -328,7 +339,8 @@ def _make(
             store.put_meta("fingerprint", fingerprint)
             store.put_meta("built_at", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
             notices = (*failed, notice) if notice else failed
-            return _Made(read, removed, embedded, fingerprint, store.count(), _counts(store), notices)
+            total = 0 if embedded is None else store.count_vectors()
+            return _Made(read, removed, embedded, total, fingerprint, store.count(), _counts(store), notices)
     finally:
         store.close()
 
@@ -462,16 +474,6 @@ def _counts(store: IndexStore) -> tuple[LibraryCount, ...]:
         LibraryCount(library=name, version=version, chunks=count)
         for name, version, count in store.libraries()
     )
-
-
-def _of_vectors(place: IndexPlace, store: IndexStore) -> tuple[str, ...]:
-    """Why vectors that the index has are not used."""
-    if not place.vectors.is_dir() or not store.count_vectors():
-        return ()
-    model = find_model()
-    if model is None:
-        return (f"{NO_MODEL}{why_no_model()}",)
-    return () if store.meta(MODEL_KEY) in (None, model.fingerprint) else (OTHER_MODEL,)
 
 
 def _notices(roots: Sequence[Root], *, searched: bool) -> tuple[str, ...]:

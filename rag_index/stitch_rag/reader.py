@@ -13,7 +13,7 @@ from stitch_rag.place import IndexPlace
 from stitch_rag.results import Hit, SearchResult
 from stitch_rag.search import DEFAULT_TOKENS, Filters, entry, search
 from stitch_rag.store import IndexStore
-from stitch_rag.vectors.meaning import Meaning
+from stitch_rag.vectors.meaning import Meaning, NoMeaning
 from stitch_tools.errors import StoreError, UsageError
 
 HOW_TO_BUILD = "only our notes were searched: `stitch-mcp index build` adds the CUDA headers of this machine"
@@ -28,8 +28,9 @@ T = TypeVar("T")
 class Reader:
     """Answers questions; holds one open SQLite file and nothing else. For one thread at a time.
 
-    Where vectors were built, the first question that profits starts a child process that holds the embedding
-    model; until that is ready, answers are lexical. It ends when nothing is asked for a while.
+    Where vectors were built, the first question that profits has a child process started after its answer,
+    which holds the embedding model; until that is ready, answers are lexical and say so. It ends when nothing
+    is asked for a while.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Reader:
             retry_s: time for which the notes answer alone where an index that is not damaged cannot be read.
         """
         self._place = IndexPlace(cache_dir)
-        self._meaning = Meaning(self._place, wait_for_vectors_s) if meaning else None
+        self._meaning = Meaning(self._place, wait_for_vectors_s) if meaning else NoMeaning(self._place)
         self._store: IndexStore | None = None
         self._stamp: tuple[int, int, int] | None = None
         self._retry_s = retry_s
@@ -75,14 +76,15 @@ class Reader:
                 max_tokens=max_tokens,
                 filters=filters,
                 mode="notes" if alone else "lexical",
-                ask_meaning=partial(meaning.ask, store, query) if meaning and not alone else None,
+                ask_meaning=None if alone else partial(meaning.ask, store, query),
                 notices=self._notices,
             )
 
         found = self._newest(ask)
-        told = (meaning.absent,) if meaning and meaning.absent and found.mode == "lexical" else ()
-        told += (STALE,) if self._is_stale(found.hits) else ()
+        stale = (STALE,) if self._is_stale(found.hits) else ()
         took_ms = round((time.perf_counter() - started) * 1e3, 2)
+        meaning.start()
+        told = (*meaning.told(found.mode), *stale)
         return found.model_copy(update={"duration_ms": took_ms, "notices": (*found.notices, *told)})
 
     def entry(self, chunk_id: str) -> Hit:
@@ -107,8 +109,7 @@ class Reader:
 
     def close(self) -> None:
         """Close the index and end the child process; the next question opens both again."""
-        if self._meaning is not None:
-            self._meaning.close()
+        self._meaning.close()
         self._close_store()
         if self._notes is not None:
             self._notes.close()
@@ -138,7 +139,7 @@ class Reader:
         stamp = self._stamp_of_file()
         again = self._again_at is not None and time.monotonic() >= self._again_at
         if self._store is None or stamp != self._stamp or again:
-            if self._store is not None and stamp != self._stamp and self._meaning is not None:
+            if self._store is not None and stamp != self._stamp:
                 self._meaning.close()  # a process that runs does not see what a build did to the vectors
             self._close_store()
             self._stamp = stamp

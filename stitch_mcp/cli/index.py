@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _MEASURES = ("recall@1", "recall@5", "MRR")
 _MOST_PAGES = 20
+_ASKED_WITH = "`stitch-mcp index search --meaning` asks the vectors; the server does by itself"
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -67,9 +68,10 @@ def build(
         f"{done.chunks} entries from {done.files} files ({done.read} read, {done.removed} gone) "
         f"in {done.wall_s:.1f} s, {done.cpu_s:.1f} s of CPU",
         *done.sources,
-        *(() if done.vectors is None else (f"{done.vectors} vectors were made",)),
+        *(() if done.vectors is None else (f"{done.all_vectors} vectors, {done.vectors} new",)),
         f"index: {done.index}",
         *done.notices,
+        *((_ASKED_WITH,) if vectors and done.vectors is not None else ()),
     )
     lacking = ExitCode.ENVIRONMENT if vectors and done.vectors is None else ExitCode.DONE
     return output.finish(dict(done), [Section("", ("library", "version", "entries"), rows, notes)], lacking)
@@ -259,13 +261,12 @@ def _state(found: "IndexStatus") -> tuple[str, ...]:
         *found.changed,
     )
     fresh = (f"up to date, built at {found.built_at}",)
-    vectors = f"{found.vectors} vectors"
-    return (
-        *half,
-        *(fresh if found.fresh else stale),
-        vectors if found.vectors else "no vectors; `stitch-mcp index build --vectors` makes them",
-        *_pages(found),
-    )
+    vectors = (f"{found.vectors} vectors",)
+    if found.vectors < found.vectors_wanted:
+        vectors = ()  # a notice tells
+    elif not found.vectors:
+        vectors = ("no vectors; `stitch-mcp index build --vectors` makes them",)
+    return (*half, *(fresh if found.fresh else stale), *vectors, *_pages(found))
 
 
 def _pages(found: "IndexStatus") -> tuple[str, ...]:

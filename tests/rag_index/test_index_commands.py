@@ -92,6 +92,7 @@ def test_a_build_that_could_make_no_vectors_ends_with_the_code_of_what_is_missin
     found = json.loads(out)
     assert (code, found["exit_code"], found["ok"], found["vectors"]) == (5, 5, False, None)
     assert any("STITCH_EMBEDDING_MODEL" in notice or "nowhere" in notice for notice in found["notices"])
+    assert any(f"{sys.executable} -m pip install" in notice for notice in found["notices"])
     assert json.loads(run(capsys, "search", "shelfFull", *cache)[1])["confidence"] == "exact"
     assert run(capsys, "build", *cache)[0] == 0
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stitch_rag.build import build_index
+from stitch_rag.build import build_index, index_status
 from stitch_rag.chunks import Chunk
 from stitch_rag.place import IndexPlace
 from stitch_rag.reader import Reader
@@ -121,6 +121,8 @@ def test_meaning_finds_what_words_do_not_and_the_child_ends_with_its_reader(
     report = build_index(place, roots=[toolkit], vectors=True)
     assert report.vectors
     assert build_index(place, roots=[toolkit]).vectors == 0, "nothing changed, nothing is embedded again"
+    status = index_status(place, roots=[toolkit])
+    assert (status.vectors, status.vectors_wanted, status.notices) == (report.vectors, report.vectors, ())
     reader = Reader(place.folder.parent)
     try:
         assert reader.search(QUESTION).hits == (), (

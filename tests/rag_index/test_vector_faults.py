@@ -1,50 +1,90 @@
 """Faults of vectors, model and child process: they cost meaning, never an answer, and a build mends them.
 
 Small stand-ins for chromadb and sentence-transformers lie on the path of the child: they start in an instant,
-and keep their rows in one file that can be damaged.
+and keep their rows in one file that can be damaged, in the tables of chromadb that we read.
 """
 
 import os
+import re
 import resource
+import shutil
 import signal
+import sqlite3
 import sys
 import time
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from stitch_mcp.cli import main
 from stitch_rag.build import BuildReport, build_index, index_status
 from stitch_rag.pages import add_pages
 from stitch_rag.place import IndexPlace
 from stitch_rag.reader import Reader
 from stitch_rag.sources import Root
 from stitch_rag.store import IndexStore
+from stitch_rag.vectors import embed
 from stitch_rag.vectors.client import START_S, VectorChild
-from stitch_rag.vectors.meaning import ENDED, MODEL_KEY, NO_MODEL, NOT_ANSWERED, OTHER_MODEL, Meaning
+from stitch_rag.vectors.meaning import (
+    ENDED,
+    KILLED,
+    MAKES_REST,
+    MENDS,
+    MODEL_KEY,
+    NO_MODEL,
+    NO_VECTORS,
+    NOT_ANSWERED,
+    NOT_ASKED,
+    OTHER_MODEL,
+    STARTING,
+    Meaning,
+)
 from stitch_rag.vectors.model import EmbeddingModel, find_model, why_no_model
 
 CHROMADB = """
-import json, os
+import json, sqlite3
 from pathlib import Path
+
+TABLES = (
+    "CREATE TABLE IF NOT EXISTS collections (id TEXT, name TEXT)",
+    "CREATE TABLE IF NOT EXISTS segments (id TEXT, scope TEXT, collection TEXT)",
+    "CREATE TABLE IF NOT EXISTS embeddings (segment_id TEXT, embedding_id TEXT, vector TEXT)",
+    "CREATE UNIQUE INDEX IF NOT EXISTS one ON embeddings (segment_id, embedding_id)",
+)
 
 class Collection:
     def __init__(self, path, name):
-        self.path = path / (name + ".json")
-        self.rows = json.loads(self.path.read_text()) if self.path.exists() else {}
-    def save(self):
-        self.path.write_text(json.dumps(self.rows))
+        self.path, self.name = path, name
+        self.db = sqlite3.connect(path / "chroma.sqlite3")
+        for table in TABLES:
+            self.db.execute(table)
+        if not self.db.execute("SELECT 1 FROM collections WHERE name = ?", (name,)).fetchone():
+            self.db.execute("INSERT INTO collections VALUES (?, ?)", (name, name))
+            self.db.execute("INSERT INTO segments VALUES (?, 'METADATA', ?)", (name, name))
+        self.db.commit()
     def upsert(self, ids, embeddings):
-        self.rows.update(zip(ids, embeddings)); self.save()
+        rows = [(self.name, name, json.dumps(row)) for name, row in zip(ids, embeddings)]
+        self.db.executemany("INSERT OR REPLACE INTO embeddings VALUES (?, ?, ?)", rows)
+        self.db.commit()
     def delete(self, ids):
-        for name in ids: self.rows.pop(name, None)
-        self.save()
+        rows = [(self.name, name) for name in ids]
+        self.db.executemany("DELETE FROM embeddings WHERE segment_id = ? AND embedding_id = ?", rows)
+        self.db.commit()
+    def rows(self):
+        read = "SELECT embedding_id, vector FROM embeddings WHERE segment_id = ?"
+        rows = self.db.execute(read, (self.name,))
+        return {name: json.loads(row) for name, row in rows}
+    def count(self):
+        return len(self.rows())
     def get(self, include):
-        return {"ids": list(self.rows)}
+        return {"ids": list(self.rows())}
     def query(self, query_embeddings, n_results, include):
-        with open(self.path.parent / "questions", "a") as log:
+        with open(self.path / "questions", "a") as log:
             log.write("x")
         (asked,) = query_embeddings
-        far = {name: 1 - sum(a * b for a, b in zip(asked, row)) for name, row in self.rows.items()}
+        far = {name: 1 - sum(a * b for a, b in zip(asked, row)) for name, row in self.rows().items()}
         near = sorted(far, key=far.get)[:n_results]
         return {"ids": [near], "distances": [[far[name] for name in near]]}
 
@@ -55,7 +95,7 @@ class PersistentClient:
         return Collection(self.path, name)
 """
 TRANSFORMERS = """
-import math, os, sys, zlib
+import math, os, sys, time, zlib
 from pathlib import Path
 
 class Rows(list):
@@ -71,6 +111,8 @@ class SentenceTransformer:
             sys.exit(3)
         if (Path(folder) / "raises").exists():
             raise ValueError((Path(folder) / "raises").read_text())
+        while (Path(folder) / "slow").exists():
+            time.sleep(0.01)
         if (Path(folder) / "deaf").exists():
             os.dup2(os.pipe()[0], 0)
     def encode(self, texts, batch_size, normalize_embeddings, show_progress_bar):
@@ -284,7 +326,7 @@ def test_a_model_that_is_gone_is_told_and_entries_keep_their_vectors(
 @pytest.mark.parametrize("damage", ["rows", "folder"])
 def test_damaged_vectors_are_made_anew_and_others_are_kept(damage: str, desk: Desk) -> None:
     made = desk.build().vectors
-    for file in desk.place.vectors.glob("*.json"):
+    for file in desk.place.vectors.glob("chroma.sqlite3"):
         if damage == "rows":
             file.write_text("{ half", encoding="utf-8")
         else:
@@ -415,5 +457,213 @@ def test_a_child_that_never_gets_ready_is_told_by_each_search(fault: str, told: 
     reader = desk.reader()
     for _ in range(3):
         found = reader.search("put a box on a shelf")
-        assert (found.mode, found.notices) == ("lexical", (f"{NOT_ANSWERED}{told}",))
+        assert (found.mode, found.notices) == ("lexical", (f"{NOT_ANSWERED}{told}; {MENDS}",))
     reader.close()
+
+
+def waiting_for_nothing(desk: Desk) -> Reader:
+    """A reader as the server has it: no question waits for the model."""
+    return Reader(desk.place.folder.parent)
+
+
+def until(done: Callable[[], bool]) -> None:
+    """Wait until it is so, ten seconds at most."""
+    deadline = time.monotonic() + 10
+    while not done() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert done()
+
+
+def children(desk: Desk) -> list[int]:
+    """Process ids of the children of this index that run."""
+    found = Path("/proc").glob("[0-9]*/cmdline")
+    return [int(path.parent.name) for path in found if str(desk.place.vectors).encode() in command(path)]
+
+
+def command(path: Path) -> bytes:
+    """The arguments of a process; nothing of one that is dead."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def test_damaged_vectors_are_told_from_the_next_search_on_where_nobody_waits(desk: Desk) -> None:
+    desk.build()
+    for file in desk.place.vectors.iterdir():
+        if file.is_file():
+            file.write_bytes(b"{ half" * 1000)
+    reader = waiting_for_nothing(desk)
+    starts = desk.starts
+    reader.search(QUESTION)
+    until(lambda: desk.starts > starts)
+    until(lambda: children(desk) == [])  # it ended, and was not asked in between
+    starts = desk.starts
+    for _ in range(3):
+        found = reader.search(QUESTION)
+        assert found.mode == "lexical"
+        (notice,) = found.notices
+        assert notice.startswith(NOT_ANSWERED)
+        assert "Error: " in notice
+        assert notice.endswith(MENDS)
+    assert desk.starts == starts, "what is damaged is not tried again soon"
+    reader.close()
+
+
+def test_a_child_that_is_killed_while_it_loads_is_told_and_another_starts_soon(desk: Desk) -> None:
+    desk.build()
+    (desk.model / "slow").write_text("", encoding="utf-8")
+    store = IndexStore.open(desk.place.index, writable=True)
+    assert store is not None
+    store.put_meta(MODEL_KEY, installed().fingerprint)
+    meaning = Meaning(desk.place, 0.0, retry_s=3600, killed_retry_s=0.5)
+    meaning.ask(store, QUESTION)()
+    meaning.start()
+    until(lambda: len(children(desk)) == 1)
+    (child,) = children(desk)
+    ended(child)
+    meaning.ask(store, QUESTION)()
+    meaning.start()
+    assert meaning.absent == f"{NOT_ANSWERED}{KILLED}"
+    assert children(desk) == []
+    time.sleep(0.5)
+    meaning.ask(store, QUESTION)()
+    meaning.start()
+    until(lambda: len(children(desk)) == 1)
+    assert meaning.absent == "", "another is loading"
+    meaning.close()
+    store.close()
+
+
+def test_a_question_that_is_answered_while_the_model_loads_says_so_and_starts_it_after_its_answer(
+    desk: Desk,
+) -> None:
+    desk.build()
+    starts = desk.starts
+    reader = waiting_for_nothing(desk)
+    found = reader.search("shelfPutBoxAsync")
+    assert (found.notices, children(desk)) == ((), []), "a name does not profit"
+    found = reader.search(QUESTION)
+    assert (found.mode, found.notices) == ("lexical", (STARTING,))
+    until(lambda: desk.starts > starts)
+    until(lambda: reader.search(QUESTION).mode == "fused")
+    assert reader.search(QUESTION).notices == ()
+    reader.close()
+    store = IndexStore.open(desk.place.index)
+    assert store is not None
+    meaning = Meaning(desk.place, 0.0)
+    meaning.ask(store, QUESTION)()
+    assert children(desk) == [], "it would share the processors with the answer"
+    meaning.start()
+    until(lambda: len(children(desk)) == 1)
+    meaning.close()
+    store.close()
+
+
+def test_a_search_that_asks_no_vectors_says_so_where_they_may_help(
+    desk: Desk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_HOME", str(desk.toolkit.folder.parent))
+    cache = ("--cache-dir", str(desk.place.folder.parent))
+
+    def run(*arguments: str) -> str:
+        assert main(["index", *arguments, *cache]) == 0
+        return capsys.readouterr().out
+
+    run("build")
+    assert NOT_ASKED not in run("search", QUESTION)
+    out = run("build", "--vectors")
+    assert "index search --meaning" in out.splitlines()[-1]
+    made = re.search(r"^(\d+) vectors, (\d+) new$", out, re.MULTILINE)
+    assert made is not None
+    assert made[1] == made[2] != "0"
+    assert f"\n{made[1]} vectors, 0 new\n" in run("build")
+    assert NOT_ASKED in run("search", QUESTION)
+    assert NOT_ASKED not in run("search", "shelfPutBoxAsync")
+    assert NOT_ASKED not in run("search", "--meaning", QUESTION)
+
+
+def cut_short(desk: Desk, left: int) -> None:
+    """What a build that was killed leaves of the vectors."""
+    with closing(sqlite3.connect(desk.place.vectors / "chroma.sqlite3")) as db:
+        db.execute("DELETE FROM embeddings WHERE rowid > ?", (left,))
+        db.commit()
+
+
+def test_vectors_that_are_missing_are_told_by_searches_and_status_until_a_build_makes_them(
+    desk: Desk,
+) -> None:
+    whole = desk.build().vectors
+    cut_short(desk, 300)
+    said = f"300 of {whole} vectors are there: {MAKES_REST}"
+    status = index_status(desk.place, roots=[desk.toolkit])
+    assert (status.vectors, status.vectors_wanted, status.notices) == (300, whole, (said,))
+    reader = desk.reader()
+    for _ in range(2):
+        found = reader.search(QUESTION)
+        assert (found.mode, found.notices) == ("fused", (said,))
+    assert reader.search("shelfPutBoxAsync").notices == (), "meaning was not asked"
+    assert whole is not None
+    assert desk.build().vectors == whole - 300
+    found = reader.search(QUESTION)
+    assert (found.mode, found.notices) == ("fused", ())
+    reader.close()
+    assert index_status(desk.place, roots=[desk.toolkit]).notices == ()
+
+
+def test_a_folder_of_vectors_that_was_emptied_is_told(desk: Desk) -> None:
+    whole = desk.build().vectors
+    for path in desk.place.vectors.iterdir():
+        path.unlink()
+    said = f"0 of {whole} vectors are there: {MAKES_REST}"
+    status = index_status(desk.place, roots=[desk.toolkit])
+    assert (status.vectors, status.notices) == (0, (said,))
+    reader = desk.reader()
+    found = reader.search(QUESTION)
+    assert (found.mode, found.notices) == ("lexical", (said,))
+    reader.close()
+
+
+def test_vectors_that_cannot_be_read_are_told_by_the_status(desk: Desk) -> None:
+    desk.build()
+    (desk.place.vectors / "chroma.sqlite3").write_bytes(b"{ half" * 1000)
+    (notice,) = index_status(desk.place, roots=[desk.toolkit]).notices
+    assert notice.startswith("the vectors cannot be read: file is not a database; `stitch-mcp index build")
+
+
+def test_a_first_build_of_vectors_that_was_cut_short_is_told_by_a_search(desk: Desk) -> None:
+    build_index(desk.place, roots=[desk.toolkit])
+    desk.place.vectors.mkdir()
+    reader = waiting_for_nothing(desk)
+    found = reader.search(QUESTION)
+    assert (found.mode, found.notices) == ("lexical", (NO_VECTORS,))
+    reader.close()
+
+
+def test_a_build_that_can_make_no_vectors_says_so_before_it_reads_anything(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STITCH_EMBEDDING_MODEL", str(desk.model / "nowhere"))
+    said: list[str] = []
+    build_index(desk.place, roots=[desk.toolkit], vectors=True, progress=said.append)
+    assert said[0] == f"there will be no vectors: {why_no_model()}"
+    said.clear()
+    build_index(desk.place, roots=[desk.toolkit], progress=said.append)
+    assert not any("vectors" in sentence for sentence in said)
+
+
+def test_the_time_that_vectors_take_yet_is_told_now_and_then(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told() -> list[str]:
+        said: list[str] = []
+        build_index(desk.place, roots=[desk.toolkit], vectors=True, anew=True, progress=said.append)
+        shutil.rmtree(desk.place.vectors)
+        return [sentence for sentence in said if " vectors" in sentence]
+
+    assert len(told()) == 1, "ten seconds are not over"
+    monkeypatch.setattr(embed, "_TELL_EVERY_S", 0.0)
+    first, *others = told()
+    assert re.fullmatch(r"0 of \d+ vectors", first)
+    assert others
+    assert all(re.fullmatch(r"\d+ of \d+ vectors, about \d+ s left", sentence) for sentence in others)

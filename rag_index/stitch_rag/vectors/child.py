@@ -14,7 +14,7 @@ import sys
 from typing import Any
 
 from stitch_rag.vectors.embedder import Embedder, open_embedder
-from stitch_rag.vectors.model import ADDRESS
+from stitch_rag.vectors.model import ADDRESS, collection_name
 
 _BATCH = 64
 
@@ -27,10 +27,13 @@ class Vectors:
         chromadb: Any = importlib.import_module("chromadb")
         self._embedder = embedder
         client = chromadb.PersistentClient(path=folder)
-        # Vectors of another model mean nothing to this one: each has a collection of its own.
         self._collection = client.get_or_create_collection(
-            f"docs-{fingerprint[:24]}", embedding_function=None, metadata={"hnsw:space": "cosine"}
+            collection_name(fingerprint), embedding_function=None, metadata={"hnsw:space": "cosine"}
         )
+
+    def count(self) -> int:
+        """How many vectors are stored."""
+        return int(self._collection.count())
 
     def warm_up(self) -> None:
         """Read what the first question needs: it takes some 200 ms more than the second."""
@@ -76,10 +79,11 @@ def main() -> None:
         vectors = Vectors(embedder, fingerprint, folder)
         if kind != "endpoint":  # to which nothing is sent that nobody asks for
             vectors.warm_up()
+        stored = vectors.count()
     except Exception as error:  # handed on: libraries and files of other people, and the asker hears why
         print(json.dumps(_failure(error)), file=answers, flush=True)
         raise
-    print(json.dumps({"ready": True}), file=answers, flush=True)
+    print(json.dumps({"ready": True, "stored": stored}), file=answers, flush=True)
     while select.select([sys.stdin], [], [], float(idle_s))[0]:
         line = sys.stdin.readline()
         if not line:

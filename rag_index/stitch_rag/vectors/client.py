@@ -6,6 +6,7 @@ import json
 import os
 import re
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -25,6 +26,10 @@ _QUERY_S = 10.0
 _LOCAL_QUERY_S = 3.0
 """... for a model's of this machine, which takes 30 ms, and half a second among many busy processes."""
 _ADD_S = 600.0
+_END_S = 5.0
+"""In which a process whose output ended is to be gone: then its exit code says why it ended."""
+_BY_OTHERS = tuple(-number for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
+"""Exit codes of what somebody killed, or the system where memory is short; a crash has others."""
 _LONGEST_REASON = 400
 _SHORTEST_PART, _SHORTEST_NAMED = 6, 3
 """Letters of a part of an address that may be a secret ("v1" is none), and of what is meant as one."""
@@ -47,6 +52,8 @@ class VectorChild:
         """
         self.reason = ""
         """What the child said of its last failure, without the endpoint's address."""
+        self.stored = 0
+        """How many vectors there were when it became ready."""
         self._secrets = _secrets(model.place) if model.kind == "endpoint" else []
         self._limit_s = _QUERY_S if model.kind == "endpoint" else _LOCAL_QUERY_S
         self._rest = b""
@@ -80,15 +87,24 @@ class VectorChild:
         return not self.alive and (self._given_up or (self._process.returncode != 0 and not self._useful))
 
     @property
+    def killed(self) -> bool:
+        """Whether others killed it before it answered anything: another may fare better."""
+        return self.broken and not self._given_up and self._process.returncode in _BY_OTHERS
+
+    @property
     def pid(self) -> int:
         """Its process id."""
         return self._process.pid
 
     def ready(self, *, wait_s: float = 0.0) -> bool:
-        """Whether it answers questions; waits at most `wait_s` seconds for that."""
-        if not self._ready and self.alive:
-            answer = self._read(wait_s)
-            self._ready = bool(self._without_failure(answer))
+        """Whether it answers questions; waits at most `wait_s` seconds for that.
+
+        Of a process that ended before, what it said of its failure becomes the reason.
+        """
+        if not (self._ready or self._given_up or self._ended):
+            answer = self._without_failure(self._read(wait_s))
+            self._ready = bool(answer)
+            self.stored = answer["stored"] if answer else 0
         return self._ready and self.alive
 
     def query(self, text: str, count: int) -> dict[str, float] | None:
@@ -149,8 +165,8 @@ class VectorChild:
         answer = self._read(limit_s)
         self._owed = False
         if answer is None:
-            self._given_up = not self._ended
-            if self._given_up:
+            if not self._ended:
+                self._given_up = True
                 self.reason = f"it did not answer within {limit_s:.0f} s"
             self._process.kill()  # late answers would be taken for those of the next question
         self._useful = self._useful or answer is not None
@@ -185,12 +201,20 @@ class VectorChild:
             data = os.read(pipe.fileno(), 1 << 20)
             if not data:
                 self._ended = True
-                self._process.kill()  # in case only its output ended; and it counts as dead from now on
-                self._process.wait()
+                self._await_end()
                 return None
             self._rest += data
         line, _, self._rest = self._rest.partition(b"\n")
         return json.loads(line)
+
+    def _await_end(self) -> None:
+        """Wait for a process whose output ended; from then on it counts as dead."""
+        try:
+            self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:  # only its output ended
+            self._given_up = True
+            self._process.kill()
+            self._process.wait()
 
 
 def _secrets(address: str) -> list[str]:

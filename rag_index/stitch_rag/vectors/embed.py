@@ -1,6 +1,8 @@
 """Which text of an entry is embedded, and how the collection follows the index."""
 
-from collections.abc import Callable, Iterator, Mapping
+import itertools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from stitch_rag.chunks import Chunk
 from stitch_rag.store import IndexStore
@@ -11,6 +13,7 @@ from stitch_tools.models.base import sha256_hex
 _LONGEST = 350
 """Characters: what follows the beginning blurs the meaning, and takes most of the time."""
 _BATCH = 512
+_TELL_EVERY_S = 10.0
 _LEFT_OUT = frozenset(("cupti", "cute", "cutlass", "nvvm"))
 """Libraries whose entries are found by name only: they would be half of the vectors and drown the rest."""
 _SAID_SINGLY = frozenset(("note", "diagnostic"))
@@ -45,6 +48,29 @@ def wanted_vectors(store: IndexStore) -> Iterator[tuple[str, str, int]]:
                 yield name, text, row.number
 
 
+class _Pace:
+    """Tells now and then how far it is, and how long the rest may take."""
+
+    def __init__(self, rows: Sequence[tuple[str, str]], progress: Callable[[str], None]) -> None:
+        # Long texts come last and take longer: time goes with the letters.
+        self._letters = list(itertools.accumulate((len(text) for _, text in rows), initial=0))
+        self._progress = progress
+        self._began = time.monotonic()
+        self._told: float | None = None
+
+    def tell(self, done: int) -> None:
+        """Say it at the beginning, and after that once in ten seconds."""
+        now = time.monotonic()
+        if self._told is not None and now - self._told < _TELL_EVERY_S:
+            return
+        self._told = now
+        said = f"{done} of {len(self._letters) - 1} vectors"
+        if done:
+            share = self._letters[done] / self._letters[-1]
+            said += f", about {(now - self._began) * (1 / share - 1):.0f} s left"
+        self._progress(said)
+
+
 class CollectionError(Exception):
     """The child does not start, or what is stored cannot be read."""
 
@@ -63,8 +89,9 @@ def follow(wanted: Mapping[str, str], child: VectorChild, progress: Callable[[st
             return None
     # Texts of one length go together: the model pads a batch to its longest.
     missing = sorted((row for row in wanted.items() if row[0] not in there), key=lambda row: len(row[1]))
+    pace = _Pace(missing, progress)
     for start in range(0, len(missing), _BATCH):
-        progress(f"{start} of {len(missing)} vectors")
+        pace.tell(start)
         if not child.add(missing[start : start + _BATCH]):
             return None
     if wanted and child.query(next(iter(wanted.values())), 1) is None:

