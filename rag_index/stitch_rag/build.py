@@ -69,6 +69,8 @@ class BuildReport(Fact):
     libraries: tuple[LibraryCount, ...]
     sources: tuple[str, ...]
     """Folders that headers came from."""
+    python: str = ""
+    """The interpreter whose packages count; empty where there is none."""
     vectors: int | None = None
     """Vectors that were made; None where none were asked for, or the model failed."""
     all_vectors: int = 0
@@ -191,6 +193,7 @@ def build_index(
         chunks=made.chunks,
         libraries=made.libraries,
         sources=tuple(f"{root.source}: {root.folder}" for root in found),
+        python=interpreter[0] if interpreter else "",
         cpu_s=round(time.process_time() - cpu, 2),
         wall_s=round(time.monotonic() - started, 2),
         vectors=made.vectors,

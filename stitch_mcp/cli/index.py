@@ -68,6 +68,7 @@ def build(
         f"{done.chunks} entries from {done.files} files ({done.read} read, {done.removed} gone) "
         f"in {done.wall_s:.1f} s, {done.cpu_s:.1f} s of CPU",
         *done.sources,
+        *((f"packages of {done.python} (--python names another)",) if done.python else ()),
         *(() if done.vectors is None else (f"{done.all_vectors} vectors, {done.vectors} new",)),
         f"index: {done.index}",
         *done.notices,

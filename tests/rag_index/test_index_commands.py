@@ -227,3 +227,12 @@ def test_the_packages_of_an_interpreter_with_torch_count_before_those_of_one_wit
     _, target = _target(settings(workspace=str(tmp_path)), "")
     assert target is not None
     assert target.torch_version
+
+
+def test_a_build_says_whose_packages_it_read(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    code, out = run(capsys, "build", "--cache-dir", str(tmp_path / "cache"), "--python", sys.executable)
+    assert code == 0
+    assert f"packages of {sys.executable} (--python names another)" in out
