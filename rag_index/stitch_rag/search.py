@@ -39,6 +39,7 @@ _OURS = ("notes", "compiler", "language")
 """Libraries of what ships with this package; their modules are not imported for a search."""
 _OUR_VERSION = f"stitch-mcp {__version__}"
 _LONGEST_VERSION = 40
+_MOST_OTHERS = 20
 _MOST_JOINED = 8
 """Entries of one id that are shown together."""
 _COMPLETED = ("function", "enumerator", "error")
@@ -211,14 +212,20 @@ def entry(store: IndexStore, chunk_id: str) -> Hit:
         UsageError: there is no such entry; the hint names the nearest.
     """
     chunk_id = storable(chunk_id)
-    rows = store.by_id(chunk_id) or [
-        row for number in store.by_name(chunk_id)[:1] for row in _rows(store, number)
-    ]
+    rows = store.by_id(chunk_id)
+    others: list[str] = []
+    if not rows:
+        named = [row for number in store.by_name(chunk_id)[:_MOST_OTHERS] for row in _rows(store, number)]
+        rows, others = named[:1], [row.chunk.chunk_id for row in named]
     if not rows:
         near = [name for _, name in similar(store, chunk_id.split("/")[-1].split("@")[0])]
         hint = f"nearest names: {', '.join(near)}" if near else "search for it with words"
         raise UsageError(f"there is no entry {chunk_id[:120]!r}", hint=hint)
-    return _hit(_joined(store, rows[0].chunk), [row.chunk.version for row in rows[1:]], 1.0)
+    found = _hit(_joined(store, rows[0].chunk), [row.chunk.version for row in rows[1:]], 1.0)
+    plain = found.id.partition("@")[0]  # of another version that stands beside it
+    if others := [other for other in dict.fromkeys(others) if other.partition("@")[0] != plain]:
+        found = found.model_copy(update={"text": f"{found.text}\n\nAlso of this name: {', '.join(others)}"})
+    return found
 
 
 def _joined(store: IndexStore, first: Chunk) -> Chunk:

@@ -586,3 +586,15 @@ def test_what_a_newer_gpu_lacks_comes_behind_what_replaces_it() -> None:
     store.finish()
     assert [hit.symbol for hit in search(store, "warp shout").hits] == ["__shout_sync", "__shout"]
     assert search(store, "__shout").hits[0].symbol == "__shout"
+
+
+def test_a_name_in_several_libraries_is_shown_with_the_ids_of_the_others() -> None:
+    store = IndexStore.create()
+    rows = [Chunk("copy_async", "function", library, "1", brief=f"Copies in {library}.") for library in "abc"]
+    for row in rows:
+        store.put_file(f"{row.library}.h", "", [row])
+    store.finish()
+    first = entry(store, "copy_async")
+    others = [row.chunk_id for row in rows if row.chunk_id != first.id]
+    assert first.text.endswith(f"Also of this name: {', '.join(others)}")
+    assert "Also of this name" not in entry(store, rows[1].chunk_id).text
