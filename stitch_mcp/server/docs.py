@@ -97,37 +97,40 @@ def _line(result: "SearchResult") -> str:
     return " ".join(" ".join(parts).split())[:_LINE_CHARS]
 
 
+def _said(result: "SearchResult") -> set[str]:
+    """The words of a message, each part of a qualified name by itself."""
+    return {*re.findall(r"\w+", result.query)}
+
+
 def _is_of(hit: "Hit", result: "SearchResult") -> bool:
     """Whether a hit is about messages, or of a name that the message says; words alone lead anywhere."""
     if hit.kind in ("diagnostic", "error"):
         return True
     if result.confidence not in ("exact", "high"):
         return False
-    named = {*re.findall(r"\w+", result.query)}
     # A compiler's message has an entry of its own, or its words lead to any note.
     noted = hit.kind == "note" and not result.query.startswith(("CUDA ", "C++ "))
-    return noted or not named.isdisjoint(_last_parts(hit))
+    return noted or _is_named(hit, result)
 
 
-def _last_parts(hit: "Hit") -> set[str]:
-    return {
-        name.rpartition("::")[2].rpartition(".")[2] for name in (hit.symbol, hit.twin, *hit.aliases) if name
-    }
+def _is_named(hit: "Hit", result: "SearchResult") -> bool:
+    """Whether the message says a name of the hit, without its namespace or with it."""
+    names = (hit.symbol, hit.twin, *hit.aliases)
+    return not _said(result).isdisjoint(name.rpartition("::")[2].rpartition(".")[2] for name in names if name)
 
 
 def _signatures(result: "SearchResult") -> list[str]:
     """How the functions are declared that the message names, or the line that was refused."""
-    named = {*re.findall(r"\w+", result.query)}
     return [
         f"Declared as: {'; '.join(hit.signature.splitlines()[:_MOST_SIGNATURES])}."
         for hit in result.hits
-        if hit.kind in ("function", "method") and hit.signature and not named.isdisjoint(_last_parts(hit))
+        if hit.kind in ("function", "method") and hit.signature and _is_named(hit, result)
     ]
 
 
 def _declared(result: "SearchResult") -> list[str]:
     """Where a name of the message is declared: its header may only have to be included."""
-    named = {*re.findall(r"\w+", result.query)}
+    named = _said(result)
     for hit in result.hits:
         header = hit.path.rpartition("/include/")[2].removeprefix("cccl/")
         if f"{hit.symbol}_sync" in hit.summary:

@@ -68,8 +68,8 @@ _CODE_BEGINS = re.compile(
 _CODE_ENDS = re.compile(r"[\\@]end(?:code|verbatim)\b")
 _FENCE = re.compile(r"```")
 _CODE_MARK = "\ue000"
+"""Around the number that stands for a block of code while the prose around it is worked on."""
 _MARKED = re.compile(f"{_CODE_MARK}(\\d+){_CODE_MARK}")
-"""Stands for a block of code while the prose around it is worked on."""
 _SENTENCE_END = re.compile(r"(?<=[.!?])[ ]+(?=[A-Z\[\"'])|\n")
 _HEADING = re.compile(r"\A(?:Overview|Description)\n")
 _LONGEST_BRIEF = 300
@@ -124,9 +124,8 @@ def _without_code(body: str) -> tuple[str, list[str]]:
         words = line.strip()
         if indent is not None:
             if not words or len(line) - len(line.lstrip()) > indent:
-                if not (
-                    words.startswith(":") and not "".join(blocks[-1]).strip()
-                ):  # an option of the directive
+                is_option = words.startswith(":") and not "".join(blocks[-1]).strip()
+                if not is_option:
                     blocks[-1].append(line)
                 continue
             indent = None

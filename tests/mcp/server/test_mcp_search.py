@@ -141,17 +141,23 @@ async def test_a_compiler_error_brings_what_documentation_says_of_it(workspace: 
     assert found["hits"][0]["kind"] == "diagnostic"
 
 
+def index_header(cache: Path, folder: Path, text: str) -> None:
+    """Index a toolkit of this one header."""
+    include = folder / "toolkit" / "include"
+    include.mkdir(parents=True)
+    (include / "cuda_runtime_api.h").write_text(text, encoding="utf-8")
+    build_index(IndexPlace(cache), roots=[Root(include, "CUDA toolkit")])
+
+
 async def test_a_compiler_error_names_the_header_or_the_names_that_exist(
     workspace: Path, cache: Path, tmp_path: Path
 ) -> None:
-    include = tmp_path / "toolkit" / "include"
-    include.mkdir(parents=True)
-    (include / "cuda_runtime_api.h").write_text(
+    index_header(
+        cache,
+        tmp_path,
         "/** Turns the wide box. Waits for it. */\nint cudaFrobWide(void *p);\n"
         "/** Frobs. */\nint cudaFrobnicate(void *p);\n",
-        encoding="utf-8",
     )
-    build_index(IndexPlace(cache), roots=[Root(include, "CUDA toolkit")])
     declared, misspelt = advice(
         configure({"workspace": workspace, "cache_dir": cache}),
         ["identifier cudaFrobWide is undefined", "identifier cudaFrobnicatte is undefined"],
@@ -229,12 +235,9 @@ async def test_a_warning_brings_no_documentation_where_there_is_an_error(
 async def test_a_message_leads_to_no_symbol_that_it_does_not_name(
     workspace: Path, cache: Path, tmp_path: Path
 ) -> None:
-    include = tmp_path / "toolkit" / "include"
-    include.mkdir(parents=True)
-    (include / "cuda_runtime_api.h").write_text(
-        "/** The loop over a symbol is reachable. */\nint cudaLoopReachable(void *p);\n", encoding="utf-8"
+    index_header(
+        cache, tmp_path, "/** The loop over a symbol is reachable. */\nint cudaLoopReachable(void *p);\n"
     )
-    build_index(IndexPlace(cache), roots=[Root(include, "CUDA toolkit")])
     config = configure({"workspace": workspace, "cache_dir": cache})
     assert advice(config, ["C++ loop is not reachable"]) == ()
     (named,) = advice(config, ["CUDA too few arguments in function call cudaLoopReachable"])
