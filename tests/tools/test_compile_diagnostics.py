@@ -112,6 +112,7 @@ def test_ptxas_and_driver_messages_have_no_file_but_their_tool() -> None:
     shared, unknown, aborted, arch = parse_diagnostics(PTXAS, {})
     assert [row.severity for row in (shared, unknown, aborted, arch)] == ["error", "error", "fatal", "fatal"]
     assert [row.code for row in (shared, unknown, aborted, arch)] == ["ptxas", "ptxas", "ptxas", "nvcc"]
+    assert (bool(unknown.doc_query), aborted.doc_query) == (True, ""), "its last words say nothing more"
     assert "too much shared data" in shared.message
     assert "'bogus'" in unknown.message
     assert "/a b/" not in unknown.message

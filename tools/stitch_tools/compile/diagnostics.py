@@ -47,6 +47,8 @@ _UNDEFINED = re.compile(
 )
 _GCC_OPTION = re.compile(r" \[(?P<code>-W[\w=+-]+)\]$")
 _OWN_ERROR = re.compile(r"\s*#\s*error\b")
+_LAST_WORDS = re.compile(r"Ptx assembly aborted|ld returned \d|merge_elf failed|linker command failed")
+"""What tools say after an error that they told before: nothing is to be looked up."""
 _SYSTEM_HEADER = re.compile(r"\s*#\s*include\s*<")
 """A header of a library, by convention; those of the author stand in quotes."""
 _PATH = re.compile(r"[\w.+~-]*(?:/[\w.+~-]+)+/?")
@@ -195,6 +197,7 @@ def _completed(raw: Diagnostic, tail: str, sources: Mapping[str, str], folder: s
     # No page is about the author's own words, or about a file that only the author knows.
     own_file = wants_file(raw.message) and not _SYSTEM_HEADER.match(source_line or "")
     own = _OWN_ERROR.match(raw.message) or _OWN_ERROR.match(source_line or "") or own_file
+    own = own or _LAST_WORDS.match(raw.message)
     return raw.model_copy(
         update={
             "file": file,
