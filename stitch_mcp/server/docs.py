@@ -18,6 +18,8 @@ _MOST_QUERIES = 2
 _LINE_CHARS = 600
 _UNDECLARED = re.compile(r"is undefined|not declared|\bnamespace [\w:]+ has no member")
 
+_NAME = re.compile(r"[A-Za-z_][\w:.]*")
+
 
 class Docs:
     """This user's documentation. Questions come from many threads; one is answered at a time."""
@@ -69,12 +71,7 @@ def advice(config: Config, queries: Iterable[str]) -> tuple[str, ...]:
 
 
 def _line(result: "SearchResult") -> str:
-    # A doubtful hit is worth showing only where it is about messages themselves.
-    hits = [
-        hit
-        for hit in result.hits
-        if result.confidence in ("exact", "high") or hit.kind in ("diagnostic", "error")
-    ]
+    hits = _shown(result)
     # What is said of this very name comes before the general text, which may be cut.
     parts = [f"Names that exist: {', '.join(result.nearest)}."] if result.nearest else []
     if _UNDECLARED.search(result.query):
@@ -87,6 +84,31 @@ def _line(result: "SearchResult") -> str:
             hit.text.removeprefix(said),
         ]
     return " ".join(" ".join(parts).split())[:_LINE_CHARS]
+
+
+def _shown(result: "SearchResult") -> list["Hit"]:
+    """The hits that a message is about: entries on messages, and symbols whose name stands in it.
+
+    A message holds many words of many texts by chance: no line is better than one about a stranger.
+    """
+    said = _said(result.query)
+    sure = result.confidence in ("exact", "high")
+    return [
+        hit
+        for place, hit in enumerate(result.hits)
+        if hit.kind in ("diagnostic", "error")
+        or (place == 0 and result.confidence == "exact")
+        or (sure and not said.isdisjoint((hit.symbol, *hit.aliases)))
+    ]
+
+
+def _said(query: str) -> set[str]:
+    """The names of code in a message, with and without what qualifies them."""
+    from stitch_rag.tokens import is_plain
+
+    whole = [name.strip(":.") for name in _NAME.findall(query)]
+    parts = [name.split("::")[start:] for name in whole for start in range(name.count("::") + 1)]
+    return {name for name in map("::".join, parts) if not is_plain(name)}
 
 
 def _declared(result: "SearchResult") -> list[str]:

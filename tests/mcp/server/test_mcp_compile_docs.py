@@ -8,8 +8,14 @@ from typing import Any
 import pytest
 from mcp.client import Client
 
+from stitch_mcp.config import configure
 from stitch_mcp.server.app import build_server
+from stitch_mcp.server.docs import advice
 from stitch_mcp.server.room import open_room
+from stitch_rag.chunks import Chunk
+from stitch_rag.own import OWN
+from stitch_rag.place import IndexPlace
+from stitch_rag.store import IndexStore
 
 pytestmark = pytest.mark.anyio
 
@@ -27,6 +33,23 @@ async def connected(workspace: Path, cache: Path) -> AsyncGenerator[Client]:
         yield client
 
 
+def indexed(cache: Path, *rows: Chunk) -> Path:
+    """A cache folder with an index of these entries and of what ships with the package."""
+    place = IndexPlace(cache)
+    place.index.parent.mkdir(parents=True)
+    store = IndexStore.create(place.index)
+    for name, own in OWN.items():
+        store.put_file(name, "", own())
+    store.put_file("/usr/include/shelf.h", "", rows)
+    store.finish()
+    store.close()
+    return cache
+
+
+def lines(workspace: Path, cache: Path, *queries: str) -> tuple[str, ...]:
+    return advice(configure({"workspace": workspace, "cache_dir": cache}), queries)
+
+
 async def compiled(workspace: Path, cache: Path, name: str, source: str) -> dict[str, Any]:
     async with connected(workspace, cache) as client:
         result = await client.call_tool("compile_program", {"files": {name: source}})
@@ -39,3 +62,23 @@ async def test_warnings_and_notes_get_no_line_beside_an_error(workspace: Path, c
     assert any("warning: unused variable" in line for line in answer["diagnostics"])
     (line,) = answer["docs"]
     assert line.startswith("identifier is undefined")
+
+
+@pytest.mark.parametrize(
+    ("query", "symbol", "brief"),
+    [
+        ("CUDA boxed shelf of sum is not reachable", "ShelfSum", "Boxed shelf of a sum, not reachable."),
+        (
+            "CUDA a boxed shelf resulted in a change",
+            "__shelf_change",
+            "Boxed shelf that resulted in a change.",
+        ),
+    ],
+)
+def test_a_symbol_that_the_message_does_not_name_gets_no_line(
+    query: str, symbol: str, brief: str, workspace: Path, cache: Path
+) -> None:
+    indexed(cache, Chunk(symbol, "struct", "shelf", "13.0", f"struct {symbol}", brief))
+    assert not [line for line in lines(workspace, cache, query) if symbol in line]
+    (line,) = lines(workspace, cache, f"CUDA {symbol} of a boxed shelf is not reachable")
+    assert line.startswith(f"{symbol} (shelf, 13.0)")
