@@ -17,7 +17,13 @@ T = TypeVar("T")
 _MOST_QUERIES = 2
 _LINE_CHARS = 600
 _UNDECLARED = re.compile(r"is undefined|not declared|\bnamespace [\w:]+ has no member")
+_UNKNOWN = re.compile(
+    rf"{_UNDECLARED.pattern}|has no member|is not a member|does not name|undefined reference|[Uu]nknown|"
+    r"[Nn]ot a name|has not been declared|unrecognized|must be a|No such file"
+)
+"""Messages that say that a name does not exist; all others are about names that do."""
 
+_WORD = re.compile(r"\w+")
 _NAME = re.compile(r"[A-Za-z_][\w:.]*")
 
 
@@ -71,9 +77,10 @@ def advice(config: Config, queries: Iterable[str]) -> tuple[str, ...]:
 
 
 def _line(result: "SearchResult") -> str:
-    hits = _shown(result)
+    hits = sorted(_shown(result), key=lambda hit: _rank(hit, result))
     # What is said of this very name comes before the general text, which may be cut.
-    parts = [f"Names that exist: {', '.join(result.nearest)}."] if result.nearest else []
+    near = result.nearest if _UNKNOWN.search(result.query) else ()
+    parts = [f"Names that exist: {', '.join(near)}."] if near else []
     if _UNDECLARED.search(result.query):
         parts += _declared(result)
     for hit in hits[:1]:
@@ -100,6 +107,20 @@ def _shown(result: "SearchResult") -> list["Hit"]:
         or (place == 0 and result.confidence == "exact")
         or (sure and not said.isdisjoint((hit.symbol, *hit.aliases)))
     ]
+
+
+def _rank(hit: "Hit", result: "SearchResult") -> int:
+    """A name that exists and is unknown to the compiler comes first, then the message's own entry."""
+    if hit is result.hits[0] and hit.kind != "diagnostic" and _UNDECLARED.search(result.query):
+        return 0
+    return 1 if _is_said(hit, result.query) else 2
+
+
+def _is_said(hit: "Hit", query: str) -> bool:
+    """Whether a message holds every word of one of an entry's forms: it is the compiler's own."""
+    words = {*_WORD.findall(query.lower())}
+    forms = hit.symbol.lower().split(", ") if hit.kind == "diagnostic" else ()
+    return any({*_WORD.findall(form)} <= words for form in forms)
 
 
 def _said(query: str) -> set[str]:

@@ -108,6 +108,25 @@ def test_no_path_is_part_of_a_query() -> None:
     assert error.doc_query == "C++ conflicts with operator of a::b"
 
 
+def test_a_template_s_numbers_are_looked_up_and_a_type_is_named_once() -> None:
+    use, alias = (
+        f"nvcuda::wmma::fragment<nvcuda::wmma::matrix_a, 17, 16, 16, {name}, nvcuda::wmma::row_major>"
+        for name in ("half", "__half")
+    )
+    line = f'main.cu(3): error: incomplete type "{use}" (aka "{alias}") is not allowed'
+    (error,) = parse_diagnostics(line, {})
+    assert error.doc_query == (
+        "CUDA incomplete type nvcuda::wmma::fragment nvcuda::wmma::matrix_a 17 16 16 half "
+        "nvcuda::wmma::row_major is not allowed"
+    )
+
+
+def test_a_long_query_ends_with_a_whole_word() -> None:
+    (error,) = parse_diagnostics(f"main.cu(1): error: {' '.join(['identifier_of_mine'] * 20)}", {})
+    assert set(error.doc_query.split()) == {"CUDA", "identifier_of_mine"}
+    assert len(error.doc_query) <= 160
+
+
 def test_ptxas_and_driver_messages_have_no_file_but_their_tool() -> None:
     shared, unknown, aborted, arch = parse_diagnostics(PTXAS, {})
     assert [row.severity for row in (shared, unknown, aborted, arch)] == ["error", "error", "fatal", "fatal"]

@@ -16,6 +16,7 @@ from stitch_rag.chunks import Chunk
 from stitch_rag.own import OWN
 from stitch_rag.place import IndexPlace
 from stitch_rag.store import IndexStore
+from stitch_tools.compile.diagnostics import parse_diagnostics
 
 pytestmark = pytest.mark.anyio
 
@@ -82,3 +83,15 @@ def test_a_symbol_that_the_message_does_not_name_gets_no_line(
     assert not [line for line in lines(workspace, cache, query) if symbol in line]
     (line,) = lines(workspace, cache, f"CUDA {symbol} of a boxed shelf is not reachable")
     assert line.startswith(f"{symbol} (shelf, 13.0)")
+
+
+def test_a_fragment_that_does_not_exist_leads_to_the_shapes_and_no_names(
+    workspace: Path, cache: Path
+) -> None:
+    other = Chunk("nvcuda::wmma::mma_sync", "function", "device", "13.0", "void mma_sync()", "Multiplies.")
+    use = "nvcuda::wmma::fragment<nvcuda::wmma::matrix_a, 17, 16, 16, half, nvcuda::wmma::row_major>"
+    (error,) = parse_diagnostics(f'main.cu(3): error: incomplete type "{use}" is not allowed', {})
+    (line,) = lines(workspace, indexed(cache, other), error.doc_query)
+    assert line.startswith("incomplete type nvcuda::wmma::fragment is not allowed")
+    assert "16x16x16, 32x8x16 or 8x32x16" in line
+    assert "Names that exist" not in line

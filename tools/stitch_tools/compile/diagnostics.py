@@ -52,6 +52,10 @@ _LAST_WORDS = re.compile(r"Ptx assembly aborted|ld returned \d|merge_elf failed|
 _SYSTEM_HEADER = re.compile(r"\s*#\s*include\s*<")
 """A header of a library, by convention; those of the author stand in quotes."""
 _PATH = re.compile(r"[\w.+~-]*(?:/[\w.+~-]+)+/?")
+_ALIAS = re.compile(r"\((?:aka|also known as) [^()]*(?:\([^()]*\)[^()]*)*\)")
+"""A type once more, as what it stands for."""
+_QUERY_WORD = re.compile(r"[A-Za-z_][\w:.+-]*|(?<=[<,] )\d+(?=[,>])|(?<=[<,])\d+(?=[,>])")
+"""A word, or a number among template arguments: shapes are numbers."""
 _CONTINUATION = re.compile(r"^ {8,}\S")
 
 
@@ -241,8 +245,9 @@ def _number(text: str | None) -> int | None:
 def _doc_query(message: str, code: str | None = None, file: str | None = None) -> str:
     """Plain words to search documentation with: the message without quotes, paths and punctuation."""
     cuda = code in ("ptxas", "nvcc", "nvlink") or (file or "").endswith((".cu", ".cuh"))
-    words = re.findall(r"[A-Za-z_][\w:.+-]*", _PATH.sub(" ", message))
-    kept = [word.strip(":.") for word in words]
+    message = _PATH.sub(" ", _ALIAS.sub(" ", message))
+    kept = [word.strip(":.") for word in _QUERY_WORD.findall(message)]
     if kept[:1] == ["expected"]:
         kept.insert(0, "syntax error")  # of `expected a ";"` nothing else is left that tells anything
-    return " ".join(["CUDA" if cuda else "C++", *filter(None, kept)])[:_LONGEST_QUERY]
+    query = " ".join(["CUDA" if cuda else "C++", *filter(None, kept)])
+    return query if len(query) <= _LONGEST_QUERY else query[: _LONGEST_QUERY + 1].rpartition(" ")[0]
