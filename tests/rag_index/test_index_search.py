@@ -548,8 +548,8 @@ def test_long_names_and_paths_count_for_the_size_bound(tokens: int) -> None:
         ("CUDA missing return statement at end of non-void function f", "missing-return"),
         ("C++ control reaches end of non-void function", "missing-return"),
         (
-            "CUDA __device__ annotation is ignored on a non-virtual function S that is explicitly defaulted on "
-            "its first declaration",
+            "CUDA __device__ annotation is ignored on a non-virtual function S that is explicitly defaulted "
+            "on its first declaration",
             "defaulted-annotation",
         ),
         ("CUDA Undefined reference to _Z6helperf in", "device-link"),

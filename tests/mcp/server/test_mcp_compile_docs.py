@@ -95,3 +95,13 @@ def test_a_fragment_that_does_not_exist_leads_to_the_shapes_and_no_names(
     assert line.startswith("incomplete type nvcuda::wmma::fragment is not allowed")
     assert "16x16x16, 32x8x16 or 8x32x16" in line
     assert "Names that exist" not in line
+
+
+def test_a_misspelt_name_gets_the_front_end_s_entry_and_the_nearest_names_first(
+    workspace: Path, cache: Path
+) -> None:
+    right = Chunk("cublasLtCreate", "function", "cublaslt", "13.0", "int cublasLtCreate(void*)", "Creates.")
+    (line,) = lines(workspace, indexed(cache, right), "CUDA identifier cublasLtCreat is undefined")
+    assert line.startswith("identifier is undefined")
+    assert "soname" not in line
+    assert line.index("Names that exist: cublasLtCreate.") < line.index("What to do")
