@@ -23,6 +23,17 @@ _UNKNOWN = re.compile(
 )
 """Messages that say that a name does not exist; all others are about names that do."""
 
+_REFUSED = re.compile(
+    r"too (?:few|many) arguments|is incompatible with parameter|overloaded function|no suitable constructor|"
+    r"no matching function|could not convert|invalid conversion|call of overloaded"
+)
+"""Messages that refuse a call for its arguments."""
+_MOST_NAMES = 4
+_SIGNATURE_CHARS = 240
+_QUALIFIERS = re.compile(r"\b(?:__(?:host|device|cudart_builtin|inline|forceinline)__|extern|static) ")
+_DEFAULT = re.compile(r" = [^,()]+")
+_REVISION = re.compile(r"_v\d+$")
+"""What a macro of the driver's header adds to a function's name."""
 _WORD = re.compile(r"\w+")
 _NAME = re.compile(r"[A-Za-z_][\w:.]*")
 
@@ -72,17 +83,24 @@ def advice(config: Config, queries: Iterable[str]) -> tuple[str, ...]:
 
     with contextlib.closing(open_reader(config, meaning=False)) as reader:
         found = reader.resolve(wanted, count=3, max_tokens=600)
-    lines = (_line(result) for result in found)
+        lines = [_line(result, _own_entry(reader, result), _of_names(reader, result)) for result in found]
     return tuple(dict.fromkeys(line for line in lines if line))
 
 
-def _line(result: "SearchResult") -> str:
-    hits = sorted(_shown(result), key=lambda hit: _rank(hit, result))
+def _line(result: "SearchResult", own: "list[Hit]", of_names: list[str]) -> str:
+    """The line of one message.
+
+    Args:
+        result: what was found for its words.
+        own: the message's own entry, if there is one.
+        of_names: what was looked up of the names in it.
+    """
+    shown = _shown(result)
+    # A name that exists and is unknown to the compiler comes before what is said of any unknown name.
+    named = any(hit == result.hits[0] and hit.kind != "diagnostic" for hit in shown[:1])
+    hits = [*shown, *own] if named and _UNDECLARED.search(result.query) else [*own, *shown]
     # What is said of this very name comes before the general text, which may be cut.
-    near = result.nearest if _UNKNOWN.search(result.query) else ()
-    parts = [f"Names that exist: {', '.join(near)}."] if near else []
-    if _UNDECLARED.search(result.query):
-        parts += _declared(result)
+    parts = of_names
     for hit in hits[:1]:
         said = hit.summary or hit.text or hit.signature.partition("\n")[0]
         parts = [
@@ -93,12 +111,53 @@ def _line(result: "SearchResult") -> str:
     return " ".join(" ".join(parts).split())[:_LINE_CHARS]
 
 
+def _own_entry(reader: "Reader", result: "SearchResult") -> "list[Hit]":
+    """The entry whose message this is, however many symbols have more of its words; none for a finding."""
+    from stitch_rag.search import Filters
+
+    own = reader.search(result.query, count=3, max_tokens=600, filters=Filters(kinds=("diagnostic",)))
+    return [hit for hit in own.hits if _is_said(hit, result.query)][:1]
+
+
+def _of_names(reader: "Reader", result: "SearchResult") -> list[str]:
+    """What the documentation knows of the names in a message: their like, a header, a signature."""
+    query = result.query
+    near = result.nearest if _UNKNOWN.search(query) else ()
+    parts = [f"Names that exist: {', '.join(near)}."] if near else []
+    if _REFUSED.search(query):
+        parts += _signature(reader, query)
+    if _UNDECLARED.search(query):
+        parts += _declared(result)
+    return parts
+
+
+def _signature(reader: "Reader", query: str) -> list[str]:
+    """How the function is declared whose call is refused."""
+    from stitch_rag.search import Filters
+
+    functions = Filters(kinds=("function", "method"))
+    for name in _said(query)[:_MOST_NAMES]:
+        found = reader.search(_REVISION.sub("", name), count=1, max_tokens=600, filters=functions)
+        for hit in found.hits if found.confidence == "exact" else ():
+            return [f"Declared here: {_declarations(hit.signature)}."]
+    return []
+
+
+def _declarations(signature: str) -> str:
+    """One or two of a function's forms, short ones: those that only say another default are the same."""
+    rows = [_QUALIFIERS.sub("", row) for row in signature.split("\n")]
+    forms = {_DEFAULT.sub("", row): row for row in reversed(rows) if row}
+    first, *others = [*reversed(forms.values())] or [""]
+    both = "; ".join([first, *others[:1]])
+    return (both if len(both) <= _SIGNATURE_CHARS else first)[:_SIGNATURE_CHARS]
+
+
 def _shown(result: "SearchResult") -> list["Hit"]:
     """The hits that a message is about: entries on messages, and symbols whose name stands in it.
 
     A message holds many words of many texts by chance: no line is better than one about a stranger.
     """
-    said = _said(result.query)
+    said = {*_said(result.query)}
     sure = result.confidence in ("exact", "high")
     return [
         hit
@@ -109,13 +168,6 @@ def _shown(result: "SearchResult") -> list["Hit"]:
     ]
 
 
-def _rank(hit: "Hit", result: "SearchResult") -> int:
-    """A name that exists and is unknown to the compiler comes first, then the message's own entry."""
-    if hit is result.hits[0] and hit.kind != "diagnostic" and _UNDECLARED.search(result.query):
-        return 0
-    return 1 if _is_said(hit, result.query) else 2
-
-
 def _is_said(hit: "Hit", query: str) -> bool:
     """Whether a message holds every word of one of an entry's forms: it is the compiler's own."""
     words = {*_WORD.findall(query.lower())}
@@ -123,13 +175,13 @@ def _is_said(hit: "Hit", query: str) -> bool:
     return any({*_WORD.findall(form)} <= words for form in forms)
 
 
-def _said(query: str) -> set[str]:
-    """The names of code in a message, with and without what qualifies them."""
+def _said(query: str) -> list[str]:
+    """The names of code in a message in order, with and without what qualifies them."""
     from stitch_rag.tokens import is_plain
 
     whole = [name.strip(":.") for name in _NAME.findall(query)]
     parts = [name.split("::")[start:] for name in whole for start in range(name.count("::") + 1)]
-    return {name for name in map("::".join, parts) if not is_plain(name)}
+    return list(dict.fromkeys(name for name in map("::".join, parts) if not is_plain(name)))
 
 
 def _declared(result: "SearchResult") -> list[str]:

@@ -127,6 +127,25 @@ def test_a_long_query_ends_with_a_whole_word() -> None:
     assert len(error.doc_query) <= 160
 
 
+@pytest.mark.parametrize(
+    ("line", "column", "name"),
+    [
+        ("void*p; cudaMalloc(&p); cudaMemcpyAsync(p,p,4);", 45, "cudaMemcpyAsync"),
+        ("cudaMemPrefetchAsync(p, size(4), 0, 0);", 34, "cudaMemPrefetchAsync"),
+        ("scale_all<float><<<1, n>>>(p);", 27, "scale_all"),
+        ("plain(p);", 6, ""),
+        ("p = 4;", 4, ""),
+    ],
+)
+def test_the_call_that_is_refused_is_read_from_the_line_that_nvcc_prints(
+    line: str, column: int, name: str
+) -> None:
+    output = f"main.cu(2): error: too few arguments in function call\n  {line}\n  {' ' * column}^\n"
+    (error,) = parse_diagnostics(output, {"main.cu": f"\n{line}"})
+    assert error.doc_query == f"CUDA too few arguments in function call {name}".strip()
+    assert error.message == "too few arguments in function call"
+
+
 def test_ptxas_and_driver_messages_have_no_file_but_their_tool() -> None:
     shared, unknown, aborted, arch = parse_diagnostics(PTXAS, {})
     assert [row.severity for row in (shared, unknown, aborted, arch)] == ["error", "error", "fatal", "fatal"]

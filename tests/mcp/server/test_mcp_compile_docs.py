@@ -1,5 +1,7 @@
 """The lines of documentation beside compile errors, for what real compilers print."""
 
+import shutil
+import subprocess
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -105,3 +107,24 @@ def test_a_misspelt_name_gets_the_front_end_s_entry_and_the_nearest_names_first(
     assert line.startswith("identifier is undefined")
     assert "soname" not in line
     assert line.index("Names that exist: cublasLtCreate.") < line.index("What to do")
+
+
+@pytest.mark.nvcc
+def test_a_call_that_is_refused_is_told_with_the_signature(workspace: Path, cache: Path) -> None:
+    if not shutil.which("nvcc"):
+        pytest.skip("no nvcc")
+    rows = [
+        Chunk("cudaMalloc", "function", "cudart", "13.0", "cudaError_t cudaMalloc(void **p, size_t n)", "A."),
+        Chunk("cudaMemcpyAsync", "function", "cudart", "13.0", "cudaError_t cudaMemcpyAsync(void *d)", "C."),
+    ]
+    source = "void f() { void *p; cudaMalloc(&p); cudaMemcpyAsync(p, p, 4); }\n"
+    (workspace / "main.cu").write_text(source, encoding="utf-8")
+    command = ["nvcc", "-c", "-o", "main.o", "main.cu"]
+    ended = subprocess.run(command, cwd=workspace, capture_output=True, text=True, timeout=300, check=False)
+    printed = parse_diagnostics(ended.stdout + ended.stderr, {"main.cu": source})
+    queries = [row.doc_query for row in printed if row.severity == "error"]
+    first, second = lines(workspace, indexed(cache, *rows), *queries)
+    assert first.startswith("no instance of overloaded function")
+    assert "Declared here: cudaError_t cudaMalloc(void **p, size_t n)." in first
+    assert second.startswith("too few arguments in function call")
+    assert "Declared here: cudaError_t cudaMemcpyAsync(void *d)." in second

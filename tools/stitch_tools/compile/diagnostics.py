@@ -4,6 +4,7 @@ The text comes from a compiler that read a stranger's source, so any text must b
 trusted: a message is data.
 """
 
+import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePosixPath
@@ -52,6 +53,14 @@ _LAST_WORDS = re.compile(r"Ptx assembly aborted|ld returned \d|merge_elf failed|
 _SYSTEM_HEADER = re.compile(r"\s*#\s*include\s*<")
 """A header of a library, by convention; those of the author stand in quotes."""
 _PATH = re.compile(r"[\w.+~-]*(?:/[\w.+~-]+)+/?")
+_LONGEST_TAIL = 8
+_REFUSED = re.compile(
+    r"too (?:few|many) arguments in|argument of type .* is incompatible|no suitable constructor"
+)
+"""nvcc's messages that name no function; the line that it prints does."""
+_CALLED = re.compile(r"(?P<name>[A-Za-z_][\w:]*)\s*(?:<[^()]*>)?\s*$")
+_OF_LIBRARY = re.compile(r"::|_|[a-z][A-Z]")
+"""Looks of a library's name: a word of its own would only be one more word of the question."""
 _ALIAS = re.compile(r"\((?:aka|also known as) [^()]*(?:\([^()]*\)[^()]*)*\)")
 """A type once more, as what it stands for."""
 _QUERY_WORD = re.compile(r"[A-Za-z_][\w:.+-]*|(?<=[<,] )\d+(?=[,>])|(?<=[<,])\d+(?=[,>])")
@@ -87,7 +96,8 @@ def _messages(lines: list[str], sources: Mapping[str, str], folder: str) -> Iter
             diagnostic = read(line)
             if diagnostic is not None:
                 tail = _continuation(lines, number) if read is _read_nvcc else ""
-                yield _completed(diagnostic, tail, sources, folder)
+                call = _refused_call(lines, number) if _REFUSED.match(diagnostic.message) else ""
+                yield _completed(diagnostic, tail, sources, folder, call)
                 break
 
 
@@ -190,8 +200,40 @@ def _continuation(lines: list[str], number: int) -> str:
     return " ".join(parts)
 
 
-def _completed(raw: Diagnostic, tail: str, sources: Mapping[str, str], folder: str) -> Diagnostic:
-    """`raw` with its file made relative, the source line looked up, and a query for the documentation."""
+def _refused_call(lines: list[str], number: int) -> str:
+    """The function whose call a caret points into, as nvcc names none; "" for names without a library's look."""
+    for line, marks in itertools.pairwise(lines[number + 1 : number + _LONGEST_TAIL]):
+        if _NVCC.match(line):
+            break
+        if marks.strip() == "^":
+            before = line[: marks.index("^")][-_LONGEST_SOURCE_LINE:]
+            match = _CALLED.search(before[: _innermost(before)])
+            return match["name"] if match and _OF_LIBRARY.search(match["name"]) else ""
+    return ""
+
+
+def _innermost(text: str) -> int:
+    """Where the last parenthesis stands that is not closed; 0 if there is none."""
+    closed = 0
+    for place in range(len(text) - 1, -1, -1):
+        closed += (text[place] == ")") - (text[place] == "(")
+        if closed < 0:
+            return place
+    return 0
+
+
+def _completed(
+    raw: Diagnostic, tail: str, sources: Mapping[str, str], folder: str, call: str = ""
+) -> Diagnostic:
+    """`raw` with its file made relative, the source line looked up, and a query for the documentation.
+
+    Args:
+        raw: what one line says.
+        tail: the further lines of the message.
+        sources: the program's files by relative path.
+        folder: absolute path that is cut off the front of file names.
+        call: the function whose call the message refuses without naming it.
+    """
     file = _relative(raw.file, folder) if raw.file else None
     message = " ".join(f"{raw.message} {tail}".split())[:_LONGEST_MESSAGE]
     line = raw.line
@@ -208,7 +250,7 @@ def _completed(raw: Diagnostic, tail: str, sources: Mapping[str, str], folder: s
             "line": line,
             "message": message,
             "source_line": source_line,
-            "doc_query": "" if own else _doc_query(message, raw.code, file),
+            "doc_query": "" if own else _doc_query(f"{message} {call}", raw.code, file),
         }
     )
 
