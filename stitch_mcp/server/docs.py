@@ -31,6 +31,10 @@ _REFUSED = re.compile(
 _MOST_NAMES = 4
 _SIGNATURE_CHARS = 240
 _QUALIFIERS = re.compile(r"\b(?:__(?:host|device|cudart_builtin|inline|forceinline)__|extern|static) ")
+_NO_METHOD = re.compile(r"\b(?:class|struct) (?P<owner>[\w:]+) has no member (?:named )?(?P<name>\w+)")
+_UNKNOWN_NAME = re.compile(r"\bidentifier (\w+) is undefined|(\w+) (?:was|has) not (?:been )?declared")
+_IN_HEADER = re.compile(r"^CUDA C\+\+, <([\w./]+)>")
+"""Where a name of language.toml comes from."""
 _DEFAULT = re.compile(r" = [^,()]+")
 _REVISION = re.compile(r"_v\d+$")
 """What a macro of the driver's header adds to a function's name."""
@@ -122,13 +126,30 @@ def _own_entry(reader: "Reader", result: "SearchResult") -> "list[Hit]":
 def _of_names(reader: "Reader", result: "SearchResult") -> list[str]:
     """What the documentation knows of the names in a message: their like, a header, a signature."""
     query = result.query
-    near = result.nearest if _UNKNOWN.search(query) else ()
+    near = (*_methods_like(reader, query), *(result.nearest if _UNKNOWN.search(query) else ()))
     parts = [f"Names that exist: {', '.join(near)}."] if near else []
     if _REFUSED.search(query):
         parts += _signature(reader, query)
     if _UNDECLARED.search(query):
-        parts += _declared(result)
+        parts += _declared(result) or _declared_elsewhere(reader, query)
     return parts
+
+
+def _methods_like(reader: "Reader", query: str) -> list[str]:
+    """The nearest of the methods that the class of a message has."""
+    match = _NO_METHOD.search(query)
+    if match is None:
+        return []
+    owner = match["owner"].rpartition("::")[2]
+    found = reader.search(f"{owner}::{match['name']}", count=1, max_tokens=100)
+    return [name for name in found.nearest if name.startswith(f"{owner}::")]
+
+
+def _declared_elsewhere(reader: "Reader", query: str) -> list[str]:
+    """Where the unknown name is declared, asked for alone: `half` is a word of many texts."""
+    match = _UNKNOWN_NAME.search(query)
+    name = next(filter(None, match.groups()), "") if match else ""
+    return _declared(reader.search(name, count=3, max_tokens=600)) if name else []
 
 
 def _signature(reader: "Reader", query: str) -> list[str]:
@@ -136,19 +157,22 @@ def _signature(reader: "Reader", query: str) -> list[str]:
     from stitch_rag.search import Filters
 
     functions = Filters(kinds=("function", "method"))
+    overloaded = "overloaded" in query  # otherwise further forms are those of older versions
     for name in _said(query)[:_MOST_NAMES]:
         found = reader.search(_REVISION.sub("", name), count=1, max_tokens=600, filters=functions)
         for hit in found.hits if found.confidence == "exact" else ():
-            return [f"Declared here: {_declarations(hit.signature)}."]
+            return [f"Declared here: {_declarations(hit.signature, overloaded=overloaded)}."]
     return []
 
 
-def _declarations(signature: str) -> str:
-    """One or two of a function's forms, short ones: those that only say another default are the same."""
+def _declarations(signature: str, *, overloaded: bool) -> str:
+    """A function's first form, or two: those that only say another default are the same."""
     rows = [_QUALIFIERS.sub("", row) for row in signature.split("\n")]
-    forms = {_DEFAULT.sub("", row): row for row in reversed(rows) if row}
-    first, *others = [*reversed(forms.values())] or [""]
-    both = "; ".join([first, *others[:1]])
+    forms: dict[str, str] = {}
+    for row in filter(None, rows):
+        forms.setdefault(_DEFAULT.sub("", row), row)
+    first, *others = forms.values() or [""]
+    both = "; ".join([first, *(others[:1] if overloaded else ())])
     return (both if len(both) <= _SIGNATURE_CHARS else first)[:_SIGNATURE_CHARS]
 
 
@@ -188,6 +212,9 @@ def _declared(result: "SearchResult") -> list[str]:
     """Where a name of the message is declared: its header may only have to be included."""
     named = {*re.findall(r"\w+", result.query)}
     for hit in result.hits:
+        ours = _IN_HEADER.search(hit.signature) if hit.library == "language" else None
+        if ours and hit.symbol in named:
+            return [f"{hit.symbol} exists: {ours[1]} declares it."]
         header = hit.path.rpartition("/include/")[2].removeprefix("cccl/")
         if f"{hit.symbol}_sync" in hit.summary:
             return []  # a shuffle or vote without a mask: its header is no way to it

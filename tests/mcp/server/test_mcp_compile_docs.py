@@ -128,3 +128,43 @@ def test_a_call_that_is_refused_is_told_with_the_signature(workspace: Path, cach
     assert "Declared here: cudaError_t cudaMalloc(void **p, size_t n)." in first
     assert second.startswith("too few arguments in function call")
     assert "Declared here: cudaError_t cudaMemcpyAsync(void *d)." in second
+
+
+@pytest.mark.parametrize("name", ["half", "half2", "__half2"])
+def test_a_half_that_is_undefined_gets_the_header_that_declares_it(
+    name: str, workspace: Path, cache: Path
+) -> None:
+    path = "/usr/local/cuda/include/cuda_fp16.h"
+    pair = Chunk("__half2", "struct", "device", "13.0", "struct __half2", "A pair.", "", path, 5)
+    others = [
+        Chunk(f"__half2half{n}", "function", "device", "13.0", "", "Of half2, undefined.") for n in "234"
+    ]
+    (line,) = lines(workspace, indexed(cache, pair, *others), f"CUDA identifier {name} is undefined")
+    assert f"{name} exists: cuda_fp16.h declares it." in line
+
+
+def test_a_method_that_the_class_has_not_gets_its_nearest_methods(workspace: Path, cache: Path) -> None:
+    rows = [
+        Chunk("DeviceReduce", "struct", "cub", "3.0", "struct DeviceReduce", "Reductions."),
+        *(
+            Chunk(f"{owner}::{name}", "method", "cub", "3.0", f"void {name}()", f"A {name}.", parent=owner)
+            for owner, name in (("DeviceReduce", "Sum"), ("DeviceReduce", "Max"), ("WarpReduce", "Summe"))
+        ),
+    ]
+    printed = 'main.cu(2): error: class "cub::CUB_300001_SM_900::DeviceReduce" has no member "Summ"'
+    (error,) = parse_diagnostics(printed, {})
+    assert error.doc_query == "CUDA class cub::DeviceReduce has no member Summ"
+    (line,) = lines(workspace, indexed(cache, *rows), error.doc_query)
+    assert line.startswith("class has no member")
+    assert "Names that exist: DeviceReduce::Sum" in line
+    assert "WarpReduce" not in line
+
+
+def test_a_name_that_a_namespace_has_not_is_no_matter_of_std(workspace: Path, cache: Path) -> None:
+    queries = (
+        "CUDA namespace cooperative_groups has no member plus",
+        "CUDA namespace std has no member cout",
+    )
+    other, std = lines(workspace, indexed(cache), *queries)
+    assert other.startswith("identifier is undefined")
+    assert std.startswith("is not a member of std")

@@ -63,6 +63,8 @@ _OF_LIBRARY = re.compile(r"::|_|[a-z][A-Z]")
 """Looks of a library's name: a word of its own would only be one more word of the question."""
 _ALIAS = re.compile(r"\((?:aka|also known as) [^()]*(?:\([^()]*\)[^()]*)*\)")
 """A type once more, as what it stands for."""
+_INLINE_NAMESPACE = re.compile(r"\b(?:CUB|THRUST)_\d\w*::|\b_V_\d\w*::|\b__\d::")
+"""What headers of CUDA put around everything for a version and a GPU: nobody writes it."""
 _QUERY_WORD = re.compile(r"[A-Za-z_][\w:.+-]*|(?<=[<,] )\d+(?=[,>])|(?<=[<,])\d+(?=[,>])")
 """A word, or a number among template arguments: shapes are numbers."""
 _CONTINUATION = re.compile(r"^ {8,}\S")
@@ -201,7 +203,7 @@ def _continuation(lines: list[str], number: int) -> str:
 
 
 def _refused_call(lines: list[str], number: int) -> str:
-    """The function whose call a caret points into, as nvcc names none; "" for names without a library's look."""
+    """The function whose call nvcc's caret points into; "" where its name has not a library's look."""
     for line, marks in itertools.pairwise(lines[number + 1 : number + _LONGEST_TAIL]):
         if _NVCC.match(line):
             break
@@ -287,7 +289,7 @@ def _number(text: str | None) -> int | None:
 def _doc_query(message: str, code: str | None = None, file: str | None = None) -> str:
     """Plain words to search documentation with: the message without quotes, paths and punctuation."""
     cuda = code in ("ptxas", "nvcc", "nvlink") or (file or "").endswith((".cu", ".cuh"))
-    message = _PATH.sub(" ", _ALIAS.sub(" ", message))
+    message = _INLINE_NAMESPACE.sub("", _PATH.sub(" ", _ALIAS.sub(" ", message)))
     kept = [word.strip(":.") for word in _QUERY_WORD.findall(message)]
     if kept[:1] == ["expected"]:
         kept.insert(0, "syntax error")  # of `expected a ";"` nothing else is left that tells anything
