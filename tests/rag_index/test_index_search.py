@@ -552,7 +552,7 @@ def test_long_names_and_paths_count_for_the_size_bound(tokens: int) -> None:
             "on its first declaration",
             "defaulted-annotation",
         ),
-        ("CUDA Undefined reference to _Z6helperf in", "device-link"),
+        ("CUDA nvlink Undefined reference to _Z6helperf in", "device-link"),
         ("CUDA Unresolved extern function _Z6helperf", "unresolved-extern"),
         ("C++ undefined reference to missing int", "undefined-reference"),
         (

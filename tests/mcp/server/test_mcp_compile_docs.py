@@ -168,3 +168,22 @@ def test_a_name_that_a_namespace_has_not_is_no_matter_of_std(workspace: Path, ca
     other, std = lines(workspace, indexed(cache), *queries)
     assert other.startswith("identifier is undefined")
     assert std.startswith("is not a member of std")
+
+
+@pytest.mark.parametrize(
+    ("printed", "begins"),
+    [
+        ("nvlink error   : Undefined reference to '_Z6helperf' in 'a.o'", "nvlink: Undefined reference"),
+        ("main.cpp:(.text+0xa): undefined reference to `missing(int)'", "undefined reference"),
+        ("c.cpp:3:32: error: 'struct cudaDeviceProp' has no member named 'clockRate'", "cudaDeviceProp has"),
+        ('m.cu(3): error: class "cudaDeviceProp" has no member "computeMode"', "cudaDeviceProp has"),
+        ('m.cu(3): error: pointer to incomplete class type "Foo" is not allowed', "incomplete type is not"),
+        ('m.cu(3): error: incomplete type "void" is not allowed', "incomplete type void"),
+    ],
+)
+def test_of_two_entries_with_the_same_words_the_closer_one_leads(
+    printed: str, begins: str, workspace: Path, cache: Path
+) -> None:
+    (error,) = parse_diagnostics(printed, {})
+    (line,) = lines(workspace, indexed(cache), error.doc_query)
+    assert line.startswith(begins)

@@ -293,5 +293,7 @@ def _doc_query(message: str, code: str | None = None, file: str | None = None) -
     kept = [word.strip(":.") for word in _QUERY_WORD.findall(message)]
     if kept[:1] == ["expected"]:
         kept.insert(0, "syntax error")  # of `expected a ";"` nothing else is left that tells anything
+    if code == "nvlink":
+        kept.insert(0, code)  # what the host's linker says in the same words has other causes
     query = " ".join(["CUDA" if cuda else "C++", *filter(None, kept)])
     return query if len(query) <= _LONGEST_QUERY else query[: _LONGEST_QUERY + 1].rpartition(" ")[0]
