@@ -16,14 +16,30 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _MOST_QUERIES = 2
 _LINE_CHARS = 600
-_MOST_SIGNATURES = 2
-_LINKER = "undefined reference"
 _UNDECLARED = re.compile(r"is undefined|not declared|\bnamespace [\w:]+ has no member")
-_NO_SUCH_NAME = re.compile(
-    rf"{_UNDECLARED.pattern}|has no member|undeclared|not a member|does not name|reference"
+_UNKNOWN = re.compile(
+    rf"{_UNDECLARED.pattern}|has no member|is not a member|does not name|undefined reference|[Uu]nknown|"
+    r"[Nn]ot a name|has not been declared|unrecognized|must be a|No such file"
 )
-"""Of a message; in others a name that is not indexed may exist all the same."""
-_REFUSED_CALL = re.compile(r"\barguments? |no instance of")
+"""Messages that say that a name does not exist; all others are about names that do."""
+
+_REFUSED = re.compile(
+    r"too (?:few|many) arguments|is incompatible with parameter|overloaded function|no suitable constructor|"
+    r"no matching function|could not convert|invalid conversion|call of overloaded"
+)
+"""Messages that refuse a call for its arguments."""
+_MOST_NAMES = 4
+_SIGNATURE_CHARS = 240
+_QUALIFIERS = re.compile(r"\b(?:__(?:host|device|cudart_builtin|inline|forceinline)__|extern|static) ")
+_NO_METHOD = re.compile(r"\b(?:class|struct) (?P<owner>[\w:]+) has no member (?:named )?(?P<name>\w+)")
+_UNKNOWN_NAME = re.compile(r"\bidentifier (\w+) is undefined|(\w+) (?:was|has) not (?:been )?declared")
+_IN_HEADER = re.compile(r"^CUDA C\+\+, <([\w./]+)>")
+"""Where a name of language.toml comes from."""
+_DEFAULT = re.compile(r" = [^,()]+")
+_REVISION = re.compile(r"_v\d+$")
+"""What a macro of the driver's header adds to a function's name."""
+_WORD = re.compile(r"\w+")
+_NAME = re.compile(r"[A-Za-z_][\w:.]*")
 
 
 class Docs:
@@ -71,22 +87,24 @@ def advice(config: Config, queries: Iterable[str]) -> tuple[str, ...]:
 
     with contextlib.closing(open_reader(config, meaning=False)) as reader:
         found = reader.resolve(wanted, count=3, max_tokens=600)
-    lines = (_line(result) for result in found)
+        lines = [_line(result, _own_entry(reader, result), _of_names(reader, result)) for result in found]
     return tuple(dict.fromkeys(line for line in lines if line))
 
 
-def _line(result: "SearchResult") -> str:
-    hits = [hit for hit in result.hits if _is_of(hit, result)]
-    undeclared = _UNDECLARED.search(result.query) is not None
+def _line(result: "SearchResult", own: "list[Hit]", of_names: list[str]) -> str:
+    """The line of one message.
+
+    Args:
+        result: what was found for its words.
+        own: the message's own entry, if there is one.
+        of_names: what was looked up of the names in it.
+    """
+    shown = _shown(result)
+    # A name that exists and is unknown to the compiler comes before what is said of any unknown name.
+    named = any(hit == result.hits[0] and hit.kind != "diagnostic" for hit in shown[:1])
+    hits = [*shown, *own] if named and _UNDECLARED.search(result.query) else [*own, *shown]
     # What is said of this very name comes before the general text, which may be cut.
-    parts: list[str] = []
-    if result.nearest and _NO_SUCH_NAME.search(result.query):
-        parts.append(f"Names that exist: {', '.join(result.nearest)}.")
-    if undeclared:
-        parts += _declared(result)
-        hits = [hit for hit in hits if not hit.symbol.startswith(_LINKER)]  # the compiler said it
-    elif _REFUSED_CALL.search(result.query):
-        parts += _signatures(result)
+    parts = of_names
     for hit in hits[:1]:
         said = hit.summary or hit.text or hit.signature.partition("\n")[0]
         parts = [
@@ -97,41 +115,106 @@ def _line(result: "SearchResult") -> str:
     return " ".join(" ".join(parts).split())[:_LINE_CHARS]
 
 
-def _said(result: "SearchResult") -> set[str]:
-    """The words of a message, each part of a qualified name by itself."""
-    return {*re.findall(r"\w+", result.query)}
+def _own_entry(reader: "Reader", result: "SearchResult") -> "list[Hit]":
+    """The entry whose message this is, however many symbols have more of its words; none for a finding."""
+    from stitch_rag.search import Filters
+
+    own = reader.search(result.query, count=3, max_tokens=600, filters=Filters(kinds=("diagnostic",)))
+    return [hit for hit in own.hits if _is_said(hit, result.query)][:1]
 
 
-def _is_of(hit: "Hit", result: "SearchResult") -> bool:
-    """Whether a hit is about messages, or of a name that the message says; words alone lead anywhere."""
-    if hit.kind in ("diagnostic", "error"):
-        return True
-    if result.confidence not in ("exact", "high"):
-        return False
-    # A compiler's message has an entry of its own, or its words lead to any note.
-    noted = hit.kind == "note" and not result.query.startswith(("CUDA ", "C++ "))
-    return noted or _is_named(hit, result)
+def _of_names(reader: "Reader", result: "SearchResult") -> list[str]:
+    """What the documentation knows of the names in a message: their like, a header, a signature."""
+    query = result.query
+    near = (*_methods_like(reader, query), *(result.nearest if _UNKNOWN.search(query) else ()))
+    parts = [f"Names that exist: {', '.join(near)}."] if near else []
+    if _REFUSED.search(query):
+        parts += _signature(reader, query)
+    if _UNDECLARED.search(query):
+        parts += _declared(result) or _declared_elsewhere(reader, query)
+    return parts
 
 
-def _is_named(hit: "Hit", result: "SearchResult") -> bool:
-    """Whether the message says a name of the hit, without its namespace or with it."""
-    names = (hit.symbol, hit.twin, *hit.aliases)
-    return not _said(result).isdisjoint(name.rpartition("::")[2].rpartition(".")[2] for name in names if name)
+def _methods_like(reader: "Reader", query: str) -> list[str]:
+    """The nearest of the methods that the class of a message has."""
+    match = _NO_METHOD.search(query)
+    if match is None:
+        return []
+    owner = match["owner"].rpartition("::")[2]
+    found = reader.search(f"{owner}::{match['name']}", count=1, max_tokens=100)
+    return [name for name in found.nearest if name.startswith(f"{owner}::")]
 
 
-def _signatures(result: "SearchResult") -> list[str]:
-    """How the functions are declared that the message names, or the line that was refused."""
+def _declared_elsewhere(reader: "Reader", query: str) -> list[str]:
+    """Where the unknown name is declared, asked for alone: `half` is a word of many texts."""
+    match = _UNKNOWN_NAME.search(query)
+    name = next(filter(None, match.groups()), "") if match else ""
+    return _declared(reader.search(name, count=3, max_tokens=600)) if name else []
+
+
+def _signature(reader: "Reader", query: str) -> list[str]:
+    """How the function is declared whose call is refused."""
+    from stitch_rag.search import Filters
+
+    functions = Filters(kinds=("function", "method"))
+    overloaded = "overloaded" in query  # otherwise further forms are those of older versions
+    for name in _said(query)[:_MOST_NAMES]:
+        found = reader.search(_REVISION.sub("", name), count=1, max_tokens=600, filters=functions)
+        for hit in found.hits if found.confidence == "exact" else ():
+            return [f"Declared here: {_declarations(hit.signature, overloaded=overloaded)}."]
+    return []
+
+
+def _declarations(signature: str, *, overloaded: bool) -> str:
+    """A function's first form, or two: those that only say another default are the same."""
+    rows = [_QUALIFIERS.sub("", row) for row in signature.split("\n")]
+    forms: dict[str, str] = {}
+    for row in filter(None, rows):
+        forms.setdefault(_DEFAULT.sub("", row), row)
+    first, *others = forms.values() or [""]
+    both = "; ".join([first, *(others[:1] if overloaded else ())])
+    return (both if len(both) <= _SIGNATURE_CHARS else first)[:_SIGNATURE_CHARS]
+
+
+def _shown(result: "SearchResult") -> list["Hit"]:
+    """The hits that a message is about: entries on messages, and symbols whose name stands in it.
+
+    A message holds many words of many texts by chance: no line is better than one about a stranger.
+    """
+    said = {*_said(result.query)}
+    sure = result.confidence in ("exact", "high")
     return [
-        f"Declared as: {'; '.join(hit.signature.splitlines()[:_MOST_SIGNATURES])}."
-        for hit in result.hits
-        if hit.kind in ("function", "method") and hit.signature and _is_named(hit, result)
+        hit
+        for place, hit in enumerate(result.hits)
+        if hit.kind in ("diagnostic", "error")
+        or (place == 0 and result.confidence == "exact")
+        or (sure and not said.isdisjoint((hit.symbol, *hit.aliases)))
     ]
+
+
+def _is_said(hit: "Hit", query: str) -> bool:
+    """Whether a message holds every word of one of an entry's forms: it is the compiler's own."""
+    words = {*_WORD.findall(query.lower())}
+    forms = hit.symbol.lower().split(", ") if hit.kind == "diagnostic" else ()
+    return any({*_WORD.findall(form)} <= words for form in forms)
+
+
+def _said(query: str) -> list[str]:
+    """The names of code in a message in order, with and without what qualifies them."""
+    from stitch_rag.tokens import is_plain
+
+    whole = [name.strip(":.") for name in _NAME.findall(query)]
+    parts = [name.split("::")[start:] for name in whole for start in range(name.count("::") + 1)]
+    return list(dict.fromkeys(name for name in map("::".join, parts) if not is_plain(name)))
 
 
 def _declared(result: "SearchResult") -> list[str]:
     """Where a name of the message is declared: its header may only have to be included."""
-    named = _said(result)
+    named = {*re.findall(r"\w+", result.query)}
     for hit in result.hits:
+        ours = _IN_HEADER.search(hit.signature) if hit.library == "language" else None
+        if ours and hit.symbol in named:
+            return [f"{hit.symbol} exists: {ours[1]} declares it."]
         header = hit.path.rpartition("/include/")[2].removeprefix("cccl/")
         if f"{hit.symbol}_sync" in hit.summary:
             return []  # a shuffle or vote without a mask: its header is no way to it

@@ -536,6 +536,44 @@ def test_long_names_and_paths_count_for_the_size_bound(tokens: int) -> None:
         ("C++ assignment of read-only location", "not-modifiable"),
         ("CUDA incomplete type int is not allowed", "incomplete-type"),
         ("CUDA expression must have a constant value", "not-constant"),
+        (
+            "CUDA more than one instance of overloaded function max matches the argument list",
+            "ambiguous-overload",
+        ),
+        ("C++ call of overloaded o int is ambiguous", "ambiguous-overload"),
+        ("CUDA no instance of overloaded function pow matches the argument list", "no-overload"),
+        ("CUDA variable sum has already been defined previous definition at line", "redefinition"),
+        ("C++ redefinition of void r", "redefinition"),
+        ("CUDA variable p is used before its value is set", "used-before-set"),
+        ("CUDA missing return statement at end of non-void function f", "missing-return"),
+        ("C++ control reaches end of non-void function", "missing-return"),
+        (
+            "CUDA __device__ annotation is ignored on a non-virtual function S that is explicitly defaulted "
+            "on its first declaration",
+            "annotation-ignored",
+        ),
+        ("CUDA nvlink Undefined reference to _Z6helperf in", "device-link"),
+        ("CUDA Unresolved extern function _Z6helperf", "unresolved-extern"),
+        ("C++ undefined reference to missing int", "undefined-reference"),
+        (
+            "C++ multiple definition of twice int b1.cudafe1.cpp text+0x82 first defined here",
+            "multiple-definition",
+        ),
+        ("CUDA integer conversion resulted in a change of sign", "value-changed"),
+        ("CUDA integer conversion resulted in truncation", "value-changed"),
+        ("CUDA argument of type int is incompatible with parameter of type float", "cannot-convert"),
+        ("CUDA too few arguments in function call", "argument-count"),
+        ("CUDA no suitable constructor exists to convert from int to cudaMemLocation", "memory-location"),
+        ("C++ could not convert from int to cudaMemLocation", "memory-location"),
+        ("CUDA class cudaDeviceProp has no member clockRate", "device-properties"),
+        ("CUDA class Shelf has no member box", "no-member"),
+        ("CUDA too few arguments in function call cuCtxCreate_v4", "context-create"),
+        (
+            "CUDA argument of type int is incompatible with parameter of type const cudaGraphEdgeData",
+            "graph-signatures",
+        ),
+        ("CUDA incomplete type void is not allowed", "incomplete-void"),
+        ("CUDA loop is not reachable", "unreachable"),
         *(
             (SanitizerFinding(rule=rule, severity="fatal", message="").doc_query, slug)
             for rule, slug in {

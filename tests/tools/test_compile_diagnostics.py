@@ -108,10 +108,49 @@ def test_no_path_is_part_of_a_query() -> None:
     assert error.doc_query == "C++ conflicts with operator of a::b"
 
 
+def test_a_template_s_numbers_are_looked_up_and_a_type_is_named_once() -> None:
+    use, alias = (
+        f"nvcuda::wmma::fragment<nvcuda::wmma::matrix_a, 17, 16, 16, {name}, nvcuda::wmma::row_major>"
+        for name in ("half", "__half")
+    )
+    line = f'main.cu(3): error: incomplete type "{use}" (aka "{alias}") is not allowed'
+    (error,) = parse_diagnostics(line, {})
+    assert error.doc_query == (
+        "CUDA incomplete type nvcuda::wmma::fragment nvcuda::wmma::matrix_a 17 16 16 half "
+        "nvcuda::wmma::row_major is not allowed"
+    )
+
+
+def test_a_long_query_ends_with_a_whole_word() -> None:
+    (error,) = parse_diagnostics(f"main.cu(1): error: {' '.join(['identifier_of_mine'] * 20)}", {})
+    assert set(error.doc_query.split()) == {"CUDA", "identifier_of_mine"}
+    assert len(error.doc_query) <= 160
+
+
+@pytest.mark.parametrize(
+    ("line", "column", "name"),
+    [
+        ("void*p; cudaMalloc(&p); cudaMemcpyAsync(p,p,4);", 45, "cudaMemcpyAsync"),
+        ("cudaMemPrefetchAsync(p, size(4), 0, 0);", 34, "cudaMemPrefetchAsync"),
+        ("scale_all<float><<<1, n>>>(p);", 27, "scale_all"),
+        ("plain(p);", 6, ""),
+        ("p = 4;", 4, ""),
+    ],
+)
+def test_the_call_that_is_refused_is_read_from_the_line_that_nvcc_prints(
+    line: str, column: int, name: str
+) -> None:
+    output = f"main.cu(2): error: too few arguments in function call\n  {line}\n  {' ' * column}^\n"
+    (error,) = parse_diagnostics(output, {"main.cu": f"\n{line}"})
+    assert error.doc_query == f"CUDA too few arguments in function call {name}".strip()
+    assert error.message == "too few arguments in function call"
+
+
 def test_ptxas_and_driver_messages_have_no_file_but_their_tool() -> None:
     shared, unknown, aborted, arch = parse_diagnostics(PTXAS, {})
     assert [row.severity for row in (shared, unknown, aborted, arch)] == ["error", "error", "fatal", "fatal"]
     assert [row.code for row in (shared, unknown, aborted, arch)] == ["ptxas", "ptxas", "ptxas", "nvcc"]
+    assert (bool(unknown.doc_query), aborted.doc_query) == (True, ""), "its last words say nothing more"
     assert "too much shared data" in shared.message
     assert "'bogus'" in unknown.message
     assert "/a b/" not in unknown.message
@@ -161,12 +200,6 @@ def test_any_text_is_survived(text: str) -> None:
     for row in parse_diagnostics(text, {"main.cpp": "a\nb\u2028c\n"}, folder="/x"):
         assert row.line is None or row.line >= 0
     parse_resources(text)
-
-
-def test_a_refused_call_is_asked_by_the_names_on_its_line() -> None:
-    source = "int main() {\n  cudaMemcpyAsync(p, p, 4);\n}\n"
-    (found,) = parse_diagnostics("main.cu(2): error: too few arguments in function call", {"main.cu": source})
-    assert found.doc_query == "CUDA too few arguments in function call cudaMemcpyAsync"
 
 
 def test_a_type_is_asked_once_with_its_numbers_and_no_name_is_cut() -> None:

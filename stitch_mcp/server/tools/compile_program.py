@@ -71,7 +71,7 @@ def compile_program(request: CompileProgram, work: Work) -> BuildAnswer:
         program_id=named,
         ok=build.ok,
         diagnostics=tuple(_line(item) for item in _gravest(build)),
-        docs=advice(desk.config, _questions(build)) if not build.ok else (),
+        docs=advice(desk.config, _queries(build)) if not build.ok else (),
         kernels=tuple(_kernel(item) for item in build.resources[:_MOST_MESSAGES]),
         cache_hit=build.cache_hit,
         wall_s=round(build.wall_s, 2) if build.wall_s is not None else None,
@@ -85,12 +85,11 @@ def _gravest(build: Build) -> list[Diagnostic]:
     return sorted(build.diagnostics, key=lambda item: order.index(item.severity))[:_MOST_MESSAGES]
 
 
-def _questions(build: Build) -> list[str]:
-    """What the documentation is asked of a failed build: its errors, or its warnings where there are none."""
-    rows = [item for item in build.diagnostics if item.severity in ("fatal", "error")] or [
-        item for item in build.diagnostics if item.severity == "warning"
-    ]
-    return [item.doc_query for item in sorted(rows, key=lambda item: item.severity != "fatal")]
+def _queries(build: Build) -> list[str]:
+    """What is looked up: the errors; warnings only where no error says why, notes never."""
+    rows = [item for item in _gravest(build) if item.doc_query and item.severity != "note"]
+    errors = [item for item in rows if item.severity in ("fatal", "error")]
+    return [item.doc_query for item in errors or rows]
 
 
 def _line(item: Diagnostic) -> str:
@@ -123,7 +122,7 @@ def _next(build: Build, where: dict[str, str], program: Program) -> tuple[NextSt
     if _OURS.search(" ".join(item.message for item in _gravest(build))):
         why = "see what the interface declares"
         return (mend, NextStep(tool="get_artifact", arguments={"id": "stitch://abi"}, why=why))
-    query = next((item.doc_query for item in _gravest(build) if item.doc_query), "")
+    query = next(iter(_queries(build)), "")
     if not query:
         return (mend,)
     look = NextStep(

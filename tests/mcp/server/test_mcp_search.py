@@ -236,9 +236,9 @@ async def test_a_message_leads_to_no_symbol_that_it_does_not_name(
     workspace: Path, cache: Path, tmp_path: Path
 ) -> None:
     index_header(
-        cache, tmp_path, "/** The loop over a symbol is reachable. */\nint cudaLoopReachable(void *p);\n"
+        cache, tmp_path, "/** The glazed carousel of a teapot. */\nint cudaGlazedCarousel(void *p);\n"
     )
     config = configure({"workspace": workspace, "cache_dir": cache})
-    assert advice(config, ["C++ loop is not reachable"]) == ()
-    (named,) = advice(config, ["CUDA too few arguments in function call cudaLoopReachable"])
-    assert "Declared as: int cudaLoopReachable(void *p)." in named
+    assert advice(config, ["C++ glazed carousel of a teapot"]) == ()
+    (named,) = advice(config, ["CUDA too few arguments in function call cudaGlazedCarousel"])
+    assert "Declared here: int cudaGlazedCarousel(void *p)." in named

@@ -4,8 +4,8 @@ The text comes from a compiler that read a stranger's source, so any text must b
 trusted: a message is data.
 """
 
+import itertools
 import re
-import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Literal, cast
@@ -18,11 +18,6 @@ DiagnosticSeverity = Literal["fatal", "error", "warning", "note"]
 MOST_DIAGNOSTICS = 60
 _LONGEST_MESSAGE = 1000
 _LONGEST_SOURCE_LINE = 400
-_ALSO_KNOWN = re.compile(r"""\s*\(aka ["'][^"']{0,2000}["']\)""")
-"""The same type once more, in its longest form."""
-_CALLED = re.compile(r"([A-Za-z_]\w*)\s*\(")
-_NAMES_A_FUNCTION = re.compile(r"function (?:template )?[\"']")
-_MOST_CALLED = 2
 _LONGEST_QUERY = 160
 
 _SEVERITY = r"(?P<severity>fatal error|internal compiler error|error|warning|note|remark|sorry)"
@@ -53,9 +48,25 @@ _UNDEFINED = re.compile(
 )
 _GCC_OPTION = re.compile(r" \[(?P<code>-W[\w=+-]+)\]$")
 _OWN_ERROR = re.compile(r"\s*#\s*error\b")
+_LAST_WORDS = re.compile(r"Ptx assembly aborted|ld returned \d|merge_elf failed|linker command failed")
+"""What tools say after an error that they told before: nothing is to be looked up."""
 _SYSTEM_HEADER = re.compile(r"\s*#\s*include\s*<")
 """A header of a library, by convention; those of the author stand in quotes."""
 _PATH = re.compile(r"[\w.+~-]*(?:/[\w.+~-]+)+/?")
+_LONGEST_TAIL = 8
+_REFUSED = re.compile(
+    r"too (?:few|many) arguments in|argument of type .* is incompatible|no suitable constructor"
+)
+"""nvcc's messages that name no function; the line that it prints does."""
+_CALLED = re.compile(r"(?P<name>[A-Za-z_][\w:]*)\s*(?:<[^()]*>)?\s*$")
+_OF_LIBRARY = re.compile(r"::|_|[a-z][A-Z]")
+"""Looks of a library's name: a word of its own would only be one more word of the question."""
+_ALIAS = re.compile(r"\((?:aka|also known as) [^()]*(?:\([^()]*\)[^()]*)*\)")
+"""A type once more, as what it stands for."""
+_INLINE_NAMESPACE = re.compile(r"\b(?:CUB|THRUST)_\d\w*::|\b_V_\d\w*::|\b__\d::")
+"""What headers of CUDA put around everything for a version and a GPU: nobody writes it."""
+_QUERY_WORD = re.compile(r"[A-Za-z_][\w:.+-]*|(?<=[<,] )\d+(?=[,>])|(?<=[<,])\d+(?=[,>])")
+"""A word, or a number among template arguments: shapes are numbers."""
 _CONTINUATION = re.compile(r"^ {8,}\S")
 
 
@@ -87,7 +98,8 @@ def _messages(lines: list[str], sources: Mapping[str, str], folder: str) -> Iter
             diagnostic = read(line)
             if diagnostic is not None:
                 tail = _continuation(lines, number) if read is _read_nvcc else ""
-                yield _completed(diagnostic, tail, sources, folder)
+                call = _refused_call(lines, number) if _REFUSED.match(diagnostic.message) else ""
+                yield _completed(diagnostic, tail, sources, folder, call)
                 break
 
 
@@ -190,8 +202,40 @@ def _continuation(lines: list[str], number: int) -> str:
     return " ".join(parts)
 
 
-def _completed(raw: Diagnostic, tail: str, sources: Mapping[str, str], folder: str) -> Diagnostic:
-    """`raw` with its file made relative, the source line looked up, and a query for the documentation."""
+def _refused_call(lines: list[str], number: int) -> str:
+    """The function whose call nvcc's caret points into; "" where its name has not a library's look."""
+    for line, marks in itertools.pairwise(lines[number + 1 : number + _LONGEST_TAIL]):
+        if _NVCC.match(line):
+            break
+        if marks.strip() == "^":
+            before = line[: marks.index("^")][-_LONGEST_SOURCE_LINE:]
+            match = _CALLED.search(before[: _innermost(before)])
+            return match["name"] if match and _OF_LIBRARY.search(match["name"]) else ""
+    return ""
+
+
+def _innermost(text: str) -> int:
+    """Where the last parenthesis stands that is not closed; 0 if there is none."""
+    closed = 0
+    for place in range(len(text) - 1, -1, -1):
+        closed += (text[place] == ")") - (text[place] == "(")
+        if closed < 0:
+            return place
+    return 0
+
+
+def _completed(
+    raw: Diagnostic, tail: str, sources: Mapping[str, str], folder: str, call: str = ""
+) -> Diagnostic:
+    """`raw` with its file made relative, the source line looked up, and a query for the documentation.
+
+    Args:
+        raw: what one line says.
+        tail: the further lines of the message.
+        sources: the program's files by relative path.
+        folder: absolute path that is cut off the front of file names.
+        call: the function whose call the message refuses without naming it.
+    """
     file = _relative(raw.file, folder) if raw.file else None
     message = " ".join(f"{raw.message} {tail}".split())[:_LONGEST_MESSAGE]
     line = raw.line
@@ -201,15 +245,14 @@ def _completed(raw: Diagnostic, tail: str, sources: Mapping[str, str], folder: s
     # No page is about the author's own words, or about a file that only the author knows.
     own_file = wants_file(raw.message) and not _SYSTEM_HEADER.match(source_line or "")
     own = _OWN_ERROR.match(raw.message) or _OWN_ERROR.match(source_line or "") or own_file
+    own = own or _LAST_WORDS.match(raw.message)
     return raw.model_copy(
         update={
             "file": file,
             "line": line,
             "message": message,
             "source_line": source_line,
-            "doc_query": ""
-            if own
-            else _doc_query(f"{message}{_refused_call(message, source_line)}", raw.code, file),
+            "doc_query": "" if own else _doc_query(f"{message} {call}", raw.code, file),
         }
     )
 
@@ -243,20 +286,14 @@ def _number(text: str | None) -> int | None:
     return int(text) if text and len(text) <= 9 else None
 
 
-def _refused_call(message: str, source_line: str | None) -> str:
-    """The name that a line calls, where a message speaks of arguments without saying whose."""
-    if "argument" not in message or source_line is None or _NAMES_A_FUNCTION.search(message):
-        return ""
-    called = _CALLED.findall(source_line)
-    return f" {' '.join(called[:_MOST_CALLED])}" if called else ""
-
-
 def _doc_query(message: str, code: str | None = None, file: str | None = None) -> str:
     """Plain words to search documentation with: the message without quotes, paths and punctuation."""
     cuda = code in ("ptxas", "nvcc", "nvlink") or (file or "").endswith((".cu", ".cuh"))
-    plain = _PATH.sub(" ", _ALSO_KNOWN.sub("", message))
-    words = re.findall(r"[A-Za-z_][\w:.+-]*|(?<=[<, ])\d{1,4}(?=[,>])", plain)
-    kept = [word.strip(":.") for word in words]
+    message = _INLINE_NAMESPACE.sub("", _PATH.sub(" ", _ALIAS.sub(" ", message)))
+    kept = [word.strip(":.") for word in _QUERY_WORD.findall(message)]
     if kept[:1] == ["expected"]:
         kept.insert(0, "syntax error")  # of `expected a ";"` nothing else is left that tells anything
-    return textwrap.shorten(" ".join(["CUDA" if cuda else "C++", *kept]), _LONGEST_QUERY, placeholder="")
+    if code == "nvlink":
+        kept.insert(0, code)  # what the host's linker says in the same words has other causes
+    query = " ".join(["CUDA" if cuda else "C++", *filter(None, kept)])
+    return query if len(query) <= _LONGEST_QUERY else query[: _LONGEST_QUERY + 1].rpartition(" ")[0]
