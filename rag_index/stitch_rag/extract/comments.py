@@ -3,6 +3,8 @@
 import re
 from dataclasses import dataclass
 
+from stitch_rag.extract.examples import Examples, prose
+
 _LINE_START = re.compile(r"^[ \t]*(?:\*(?!\*)[ \t]?|//[/!]?<?[ \t]?)?", re.MULTILINE)
 _DELIMITERS = re.compile(r"\A/\*+!?<?|\*+/\Z")
 _RULE_LINE = re.compile(r"^[ \t]*[-=+*~^_#/]{4,}[ \t]*$", re.MULTILINE)
@@ -47,11 +49,22 @@ _WORDS = {
     "short": "",
 }
 _COMMAND = re.compile(r"[\\@](\w+)(?:\{[^}\n]{0,200}\})?[ \t]?")
+_EMPTY_ITEM = re.compile(r"^[ \t]*-[ \t]*$", re.MULTILINE)
+"""What is left of one that is a command only."""
 _PLACEHOLDER = re.compile(r"___\w+?___")
 """What a vendor's scripts were to replace."""
-_LINK = re.compile(r"(?<![\w:])(?:::|#)(?=[A-Za-z_])")
+# Not behind a template's arguments: that names a member.
+_LINK = re.compile(r"(?<![\w:>])(?:::|#(?!(?:include|define|pragma|if|ifdef|ifndef|endif)\b))(?=[A-Za-z_])")
 _ROLE = re.compile(r":(?:cpp:)?\w+:`([^`<]{1,300}?)[ ]*(?:<[^`>]*>)?`")
-_TAG = re.compile(r"</?[a-zA-Z][^>\n]{0,80}>")
+_TAG = re.compile(
+    r"</?(?:a|b|br|center|code|dd|div|dl|dt|em|h[1-6]|i|img|li|ol|p|pre|small|span|strong|sub|sup|table|td|th|tr|tt|ul)"
+    r"(?:[ \t][^>\n]{0,300})?/?>|(?<=[\w)])[ ]?<https?:[^>\n]{0,300}>(?=`)|(?<!\w)<\w+>(?=\.\w)"
+)
+"""HTML's, a link's address, what stands for an object. Other brackets hold headers or template arguments."""
+_OPTION_LINE = re.compile(r"^[ \t]*:(?:align|width|height|alt|scale):[^\n]*$", re.MULTILINE)
+_ADMONITION = re.compile(r"^[ \t]*\.\.[ \t]+(note|warning)::[ \t]*", re.MULTILINE)
+_JOINT = re.compile(r"\\[ ](?=:sub:)")
+_INFERRED = re.compile(r"\*\*\[(\w+)\]\*\*[ ]?")
 _SENTENCE_END = re.compile(r"(?<=[.!?])[ ]+(?=[A-Z\[\"'])|\n")
 _HEADING = re.compile(r"\A(?:Overview|Description)\n")
 _LONGEST_BRIEF = 300
@@ -74,18 +87,27 @@ class Comment:
 
 def read_comment(raw: str) -> Comment:
     """The content of one comment, or of several adjacent line comments joined by line breaks."""
-    raw = raw[:_LONGEST_COMMENT]
-    body = _DELIMITERS.sub("", raw.strip().replace("\r", "")) if raw.lstrip().startswith("/*") else raw
+    examples = Examples(raw[:_LONGEST_COMMENT].replace("\r", ""))
+    raw = examples.set_aside()
+    body = _DELIMITERS.sub("", raw.strip()) if raw.lstrip().startswith("/*") else raw
     body = _RULE_LINE.sub("", _LINE_START.sub("", body))
     body = _PLACEHOLDER.sub("", body)
     see = group = ""
     if "@" in body or "\\" in body:
         body, see, group = _without_commands(body)
+    body = _TAG.sub("", _without_rst(body))
     if "#" in body or "::" in body:
         body = _LINK.sub("", body)
-    body = _TAG.sub("", _ROLE.sub(r"\1", body)).replace("``", "`")
-    text = _HEADING.sub("", _tidy(body))
-    return Comment(first_sentence(text), text, see, group)
+    text = examples.put_back(_HEADING.sub("", _tidy(body)))
+    return Comment(first_sentence(prose(text)), text, see, group)
+
+
+def _without_rst(body: str) -> str:
+    """The text without reStructuredText's marks."""
+    body = _ROLE.sub(r"\1", _JOINT.sub(" ", body).replace("\\ ", "")).replace("``", "`")
+    if ":" in body:
+        body = _ADMONITION.sub(lambda match: f"{match[1].capitalize()}: ", _OPTION_LINE.sub("", body))
+    return _INFERRED.sub(lambda match: "" if match[1] == "inferred" else f"[{match[1]}] ", body)
 
 
 def _without_commands(body: str) -> tuple[str, str, str]:
@@ -96,6 +118,7 @@ def _without_commands(body: str) -> tuple[str, str, str]:
     body = _DROPPED_LINE.sub("", _SEE.sub("", body))
     body = _PARAM.sub(lambda match: f"Parameter {match[1]}: ", body)
     body = _COMMAND.sub(lambda match: _WORDS.get(match[1], ""), body)
+    body = _EMPTY_ITEM.sub("", body)
     return body, see, group["title"].strip() if group else ""
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from stitch_rag.chunks import Chunk
 from stitch_rag.extract.comments import first_sentence
 from stitch_rag.extract.declarations import Declaration
+from stitch_rag.extract.examples import prose
 from stitch_rag.extract.ptx import GENERATED, family
 from stitch_rag.tokens import index_words, symbol_stems
 
@@ -277,7 +278,7 @@ def _telling(brief: str, text: str, name: str) -> str:
     declares = match is not None and match["name"] == name
     if not repeats and not declares:
         return brief
-    lines = (line for line in text.split("\n") if line.rstrip(".") != brief.rstrip("."))
+    lines = (line for line in prose(text).split("\n") if line.rstrip(".") != brief.rstrip("."))
     more = next((line for line in lines if line.count(" ") > 2 and not _NO_SENTENCE.match(line)), "")
     if not more:
         return brief
