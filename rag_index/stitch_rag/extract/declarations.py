@@ -38,10 +38,12 @@ _NOISE = re.compile(
     r"__NV_SILENCE\w*|_CCCL_\w+|CUB_RUNTIME_FUNCTION|THRUST_RUNTIME_FUNCTION|_LIBCUDACXX_\w+|__forceinline__|"
     r"__DEF_IF_HOST|__specialization_static|__inline__|__VECTOR_FUNCTIONS_DECL__|__DEVICE_\w+_DECL__|__SM_\w+_DECL__|"
     r"inline|static|_CG_\w+|_CUDA_\w+_QUALIFIER|__CUDA_MMA_DEVICE_DECL__|__SM_\w+__|CUTLASS_\w+|CUTE_\w+|"
-    r"constexpr|CUDNN_DEPRECATED\w*)"
+    r"constexpr|CUDNN_DEPRECATED\w*|CUSPARSELT_API|NCCL_IR_EXTERN_C|__(?:MATH|COMMON)_\w+_DECL__|_LIBCPP_\w+|"
+    r"_NOEXCEPT|_ACRTIMP|__CRTDECL|__cdecl|__CUDA_\w+_FORCEINLINE__|THRUST_PREVENT_MACRO_SUBSTITUTION|"
+    r"THRUST_STD_COMPLEX_DEVICE|NV_MATH_\w+_NAMESPACE_STD)"
 )
 """Whole words that say nothing of a declaration."""
-_WORD = re.compile(r"\w++(?!\s*::)")
+_WORD = re.compile(r"\w++(?!::)")
 _CALL = re.compile(r"(?P<name>(?:operator\s*(?:\(\)|[^\s(\w]+|\w+))|~?(?<!\w)[A-Za-z_][\w:]*+)\s*+\(")
 _NO_FUNCTION = re.compile(
     r"(?:if|for|while|switch|return|sizeof|decltype|noexcept|requires|static_assert|defined|asm|__asm__|alignas|"
@@ -474,7 +476,11 @@ def _leading_lines(text: str) -> int:
 
 def _signature(statement: str) -> str:
     text = re.sub(r"\s*__dv\(([^()]*)\)", r" = \1", " ".join(statement.split()))
-    return re.sub(r"\s*([(),*&])\s*", _spacing, text).replace("* *", "**")[:_LONGEST_SIGNATURE]
+    return (
+        re.sub(r"\s*([(),*&])\s*", _spacing, text)
+        .replace("* *", "**")
+        .replace("& &", "&&")[:_LONGEST_SIGNATURE]
+    )
 
 
 def _spacing(match: re.Match[str]) -> str:
