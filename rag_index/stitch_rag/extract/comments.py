@@ -7,8 +7,16 @@ from stitch_rag.extract.examples import Examples, prose
 
 _LINE_START = re.compile(r"^[ \t]*(?:\*(?!\*)[ \t]?|//[/!]?<?[ \t]?)?", re.MULTILINE)
 _DELIMITERS = re.compile(r"\A/\*+!?<?|\*+/\Z")
-_RULE_LINE = re.compile(r"^[ \t]*[-=+*~^_#/]{4,}[ \t]*$", re.MULTILINE)
+_RULE_LINE = re.compile(r"^[ \t]*[-=+*~^_#/!]+[ \t]*$", re.MULTILINE)
 """Below a heading, or around a banner: an empty line in its place ends the paragraph."""
+_BOXED = re.compile(r"^[ \t]*(?:(?P<words>[^\n]*\S)??[ \t]{2,})\*+[ \t]*$", re.MULTILINE)
+"""A line in a box of stars."""
+_TITLE = re.compile(r"^[ \t]*(?:(?P<rule>[-=/]{2,})[^\n]*[-=/]{2,}|/[ \t][^\n]*)[ \t]*$", re.MULTILINE)
+"""Of a section: rulers around it, or what is left of four slashes before it."""
+_TODO = re.compile(r"(?:(?<=[\s.])|^)(?:TODO|FIXME)\b[^\n]*", re.MULTILINE)
+_FEWEST_WORDS = 4
+"""In a box: with fewer it is a title."""
+_NO_BRIEF = re.compile(r"[\W\d_]*|(?:READ|WRITE|READ[/-]WRITE|READ[ -]ONLY)\.?")
 _DROPPED_BLOCK = re.compile(
     r"[\\@](?P<tag>latexonly|xmlonly|internal|htmlonly|manonly|cond)\b.*?[\\@]end(?P=tag)\b", re.DOTALL
 )
@@ -90,7 +98,7 @@ def read_comment(raw: str) -> Comment:
     examples = Examples(raw[:_LONGEST_COMMENT].replace("\r", ""))
     raw = examples.set_aside()
     body = _DELIMITERS.sub("", raw.strip()) if raw.lstrip().startswith("/*") else raw
-    body = _RULE_LINE.sub("", _LINE_START.sub("", body))
+    body = _without_banners(_LINE_START.sub("", body))
     body = _PLACEHOLDER.sub("", body)
     see = group = ""
     if "@" in body or "\\" in body:
@@ -99,7 +107,19 @@ def read_comment(raw: str) -> Comment:
     if "#" in body or "::" in body:
         body = _LINK.sub("", body)
     text = examples.put_back(_HEADING.sub("", _tidy(body)))
-    return Comment(first_sentence(prose(text)), text, see, group)
+    brief = first_sentence(prose(text)).removeprefix("- ")
+    return Comment("" if _NO_BRIEF.fullmatch(brief) else brief, text, see, group)
+
+
+def _without_banners(body: str) -> str:
+    """The text without rulers, titles of sections and what its authors have yet to do."""
+    body = _TODO.sub("", _TITLE.sub("", _RULE_LINE.sub("", body)))
+    return _BOXED.sub(_unboxed, body) if "*" in body else body
+
+
+def _unboxed(match: re.Match[str]) -> str:
+    words = (match["words"] or "").lstrip("*").strip()
+    return words if words.count(" ") + 1 >= _FEWEST_WORDS else ""
 
 
 def _without_rst(body: str) -> str:
