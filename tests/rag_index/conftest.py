@@ -70,8 +70,9 @@ typedef enum shelfTile_st {
     SHELF_TILE_8x8 = 1,
     SHELF_TILE_8x16 = 2,
     SHELF_TILE_16x16 = 3,
-    SHELF_TILE_32x16 = 4,
-    SHELF_TILE_32x32 = 5
+    SHELF_TILE_32x8 = 4,
+    SHELF_TILE_32x16 = 5,
+    SHELF_TILE_32x32 = 6
 } shelfTile_t;
 
 /** Size of a box */

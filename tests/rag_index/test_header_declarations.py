@@ -112,7 +112,7 @@ def test_an_enumerator_knows_its_enum_value_and_comment(types: dict[str, Chunk])
 def test_numbered_siblings_share_an_entry_and_each_name_leads_to_it(types: dict[str, Chunk]) -> None:
     family = types["SHELF_TILE_8x8"]
     assert family.aliases[-1] == "SHELF_TILE_32x32"
-    assert len(family.aliases) == 4
+    assert len(family.aliases) == 5
     assert family.parent == "shelfTile_t"
     assert "SHELF_TILE_16x16 = 3" in family.text
 
@@ -416,7 +416,7 @@ def test_code_in_a_comment_is_kept_as_it_was_written() -> None:
         "//! .. code-block:: c++\n//!    :emphasize-lines: 1\n//!\n//!    #include <shelf/sum.cuh>\n//!\n"
         "//!    // Where boxes lie\n//!    int *boxes;   // e.g. [8, 6]\n//!    for (;;)\n"
         "//!      shelf::sum<int>(boxes);\n"
-        "//!\n//! Waits in stream\\ 0.\n//! @endrst\nvoid sumBoxes(int* boxes);\n"
+        "//!\n//! Waits in stream\\ :sub:`0`.\n//! @endrst\nvoid sumBoxes(int* boxes);\n"
         "/** Puts.\n * @code\n * // one\n * put<int>(1);\n * @endcode\n"
         " * @param[in] box **[inferred]** It.\n */\n"
         "void putBox(int box);\n"
@@ -425,9 +425,9 @@ def test_code_in_a_comment_is_kept_as_it_was_written() -> None:
         "#include <shelf/sum.cuh>\n\n// Where boxes lie\nint *boxes;   // e.g. [8, 6]\n"
         "for (;;)\n  shelf::sum<int>(boxes);"
     )
-    assert found["sumBoxes"].text == f"Counts what lies here.\n{code}\nWaits in stream 0."
+    assert found["sumBoxes"].text == f"Counts what lies here.\n```\n{code}\n```\nWaits in stream 0."
     assert found["sumBoxes"].brief == "Counts what lies here."
-    assert found["putBox"].text == "Puts.\n// one\nput<int>(1);\nParameter box: It."
+    assert found["putBox"].text == "Puts.\n```\n// one\nput<int>(1);\n```\nParameter box: It."
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,22 @@
 """The markup of documentation comments (doxygen, and the reStructuredText of newer headers) as plain text."""
 
 import re
-import textwrap
 from dataclasses import dataclass
+
+from stitch_rag.extract.examples import Examples, prose
 
 _LINE_START = re.compile(r"^[ \t]*(?:\*(?!\*)[ \t]?|//[/!]?<?[ \t]?)?", re.MULTILINE)
 _DELIMITERS = re.compile(r"\A/\*+!?<?|\*+/\Z")
-_RULE_LINE = re.compile(r"^[ \t]*[-=+*~^_#/]{4,}[ \t]*$", re.MULTILINE)
+_RULE_LINE = re.compile(r"^[ \t]*[-=+*~^_#/!]+[ \t]*$", re.MULTILINE)
 """Below a heading, or around a banner: an empty line in its place ends the paragraph."""
+_BOXED = re.compile(r"^[ \t]*(?:(?P<words>[^\n]*\S)??[ \t]{2,})\*+[ \t]*$", re.MULTILINE)
+"""A line in a box of stars."""
+_TITLE = re.compile(r"^[ \t]*(?:(?P<rule>[-=/]{2,})[^\n]*[-=/]{2,}|/[ \t][^\n]*)[ \t]*$", re.MULTILINE)
+"""Of a section: rulers around it, or what is left of four slashes before it."""
+_TODO = re.compile(r"(?:(?<=[\s.])|^)(?:TODO|FIXME)\b[^\n]*", re.MULTILINE)
+_FEWEST_WORDS = 4
+"""In a box: with fewer it is a title."""
+_NO_BRIEF = re.compile(r"[\W\d_]*|(?:READ|WRITE|READ[/-]WRITE|READ[ -]ONLY)\.?")
 _DROPPED_BLOCK = re.compile(
     r"[\\@](?P<tag>latexonly|xmlonly|internal|htmlonly|manonly|cond)\b.*?[\\@]end(?P=tag)\b", re.DOTALL
 )
@@ -48,28 +57,22 @@ _WORDS = {
     "short": "",
 }
 _COMMAND = re.compile(r"[\\@](\w+)(?:\{[^}\n]{0,200}\})?[ \t]?")
+_EMPTY_ITEM = re.compile(r"^[ \t]*-[ \t]*$", re.MULTILINE)
+"""What is left of one that is a command only."""
 _PLACEHOLDER = re.compile(r"___\w+?___")
 """What a vendor's scripts were to replace."""
-_LINK = re.compile(r"(?<![\w:])(?:::|#(?!include|define|if|endif|pragma))(?=[A-Za-z_])")
+# Not behind a template's arguments: that names a member.
+_LINK = re.compile(r"(?<![\w:>])(?:::|#(?!(?:include|define|pragma|if|ifdef|ifndef|endif)\b))(?=[A-Za-z_])")
 _ROLE = re.compile(r":(?:cpp:)?\w+:`([^`<]{1,300}?)[ ]*(?:<[^`>]*>)?`")
-_TAG = re.compile(r"</?[a-zA-Z][^>\n]{0,80}>")
-_BANNER_END = re.compile(r"[ \t]{2,}\*+[ \t]*$", re.MULTILINE)
-"""The right edge of a box of stars."""
-_DIRECTIVE = re.compile(r"^[ \t]*(?:\.\. image::|:(?:align|width|height|alt|scale):)[^\n]*$", re.MULTILINE)
-_INFERRED = re.compile(r"\*\*\[inferred\]\*\*[ \t]*")
-_SAYS_SOMETHING = re.compile(r"[^\W_]{2}|\A\w+\Z")
-_LATER = re.compile(r"\W*(?:TODO|FIXME)\b")
-"""A note of the header's author to himself."""
-_ACCESS = re.compile(r"(?:READ|WRITE)(?:/WRITE)?[.,]?|(?:read|write)-only", re.IGNORECASE)
-"""How a field may be used is not what it is."""
-_CODE_BEGINS = re.compile(
-    r"[\\@](?:code|verbatim)\b(?!.*[\\@]end)|(?P<fence>```)(?!.*```)|(?P<rst>\.\. code-block::)"
+_TAG = re.compile(
+    r"</?(?:a|b|br|center|code|dd|div|dl|dt|em|h[1-6]|i|img|li|ol|p|pre|small|span|strong|sub|sup|table|td|th|tr|tt|ul)"
+    r"(?:[ \t][^>\n]{0,300})?/?>|(?<=[\w)])[ ]?<https?:[^>\n]{0,300}>(?=`)|(?<!\w)<\w+>(?=\.\w)"
 )
-_CODE_ENDS = re.compile(r"[\\@]end(?:code|verbatim)\b")
-_FENCE = re.compile(r"```")
-_CODE_MARK = "\ue000"
-"""Around the number that stands for a block of code while the prose around it is worked on."""
-_MARKED = re.compile(f"{_CODE_MARK}(\\d+){_CODE_MARK}")
+"""HTML's, a link's address, what stands for an object. Other brackets hold headers or template arguments."""
+_OPTION_LINE = re.compile(r"^[ \t]*:(?:align|width|height|alt|scale):[^\n]*$", re.MULTILINE)
+_ADMONITION = re.compile(r"^[ \t]*\.\.[ \t]+(note|warning)::[ \t]*", re.MULTILINE)
+_JOINT = re.compile(r"\\[ ](?=:sub:)")
+_INFERRED = re.compile(r"\*\*\[(\w+)\]\*\*[ ]?")
 _SENTENCE_END = re.compile(r"(?<=[.!?])[ ]+(?=[A-Z\[\"'])|\n")
 _HEADING = re.compile(r"\A(?:Overview|Description)\n")
 _LONGEST_BRIEF = 300
@@ -92,60 +95,39 @@ class Comment:
 
 def read_comment(raw: str) -> Comment:
     """The content of one comment, or of several adjacent line comments joined by line breaks."""
-    raw = raw[:_LONGEST_COMMENT]
-    body = _DELIMITERS.sub("", raw.strip().replace("\r", "")) if raw.lstrip().startswith("/*") else raw
-    body, blocks = _without_code(_LINE_START.sub("", body).replace(_CODE_MARK, ""))
-    body = _DIRECTIVE.sub("", _RULE_LINE.sub("", _BANNER_END.sub("", body)))
+    examples = Examples(raw[:_LONGEST_COMMENT].replace("\r", ""))
+    raw = examples.set_aside()
+    body = _DELIMITERS.sub("", raw.strip()) if raw.lstrip().startswith("/*") else raw
+    body = _without_banners(_LINE_START.sub("", body))
     body = _PLACEHOLDER.sub("", body)
     see = group = ""
     if "@" in body or "\\" in body:
         body, see, group = _without_commands(body)
+    body = _TAG.sub("", _without_rst(body))
     if "#" in body or "::" in body:
         body = _LINK.sub("", body)
-    body = _TAG.sub("", _ROLE.sub(r"\1", _INFERRED.sub("", body))).replace("``", "`").replace("\\ ", " ")
-    text = _HEADING.sub("", _tidy(body))
-    brief = first_sentence(_MARKED.sub("", text))
-    if not _SAYS_SOMETHING.search(brief) or _LATER.match(brief) or _ACCESS.fullmatch(brief):
-        brief = ""
-    return Comment(brief, _MARKED.sub(lambda mark: blocks[int(mark[1])], text), see, group)
+    text = examples.put_back(_HEADING.sub("", _tidy(body)))
+    brief = first_sentence(prose(text)).removeprefix("- ")
+    return Comment("" if _NO_BRIEF.fullmatch(brief) else brief, text, see, group)
 
 
-def _without_code(body: str) -> tuple[str, list[str]]:
-    """The text with a mark in place of each block of code, and these blocks as they were written.
+def _without_banners(body: str) -> str:
+    """The text without rulers, titles of sections and what its authors have yet to do."""
+    body = _TODO.sub("", _TITLE.sub("", _RULE_LINE.sub("", body)))
+    return _BOXED.sub(_unboxed, body) if "*" in body else body
 
-    Nothing in code is markup, and its lines are none of a paragraph: a comment would swallow what follows it.
-    """
-    lines: list[str] = []
-    blocks: list[list[str]] = []
-    ends: re.Pattern[str] | None = None
-    indent: int | None = None
-    """Of the directive whose deeper lines are code."""
-    for line in body.split("\n"):
-        words = line.strip()
-        if indent is not None:
-            if not words or len(line) - len(line.lstrip()) > indent:
-                is_option = words.startswith(":") and not "".join(blocks[-1]).strip()
-                if not is_option:
-                    blocks[-1].append(line)
-                continue
-            indent = None
-        elif ends is not None:
-            if ends.match(words):
-                ends = None
-            else:
-                blocks[-1].append(line)
-            continue
-        begins = _CODE_BEGINS.match(words)
-        if begins is None:
-            lines.append(line)
-            continue
-        lines += ["", f"{_CODE_MARK}{len(blocks)}{_CODE_MARK}", ""]
-        blocks.append([])
-        if begins["rst"]:
-            indent = len(line) - len(line.lstrip())
-        else:
-            ends = _FENCE if begins["fence"] else _CODE_ENDS
-    return "\n".join(lines), [textwrap.dedent("\n".join(block)).strip("\n") for block in blocks]
+
+def _unboxed(match: re.Match[str]) -> str:
+    words = (match["words"] or "").lstrip("*").strip()
+    return words if words.count(" ") + 1 >= _FEWEST_WORDS else ""
+
+
+def _without_rst(body: str) -> str:
+    """The text without reStructuredText's marks."""
+    body = _ROLE.sub(r"\1", _JOINT.sub(" ", body).replace("\\ ", "")).replace("``", "`")
+    if ":" in body:
+        body = _ADMONITION.sub(lambda match: f"{match[1].capitalize()}: ", _OPTION_LINE.sub("", body))
+    return _INFERRED.sub(lambda match: "" if match[1] == "inferred" else f"[{match[1]}] ", body)
 
 
 def _without_commands(body: str) -> tuple[str, str, str]:
@@ -156,6 +138,7 @@ def _without_commands(body: str) -> tuple[str, str, str]:
     body = _DROPPED_LINE.sub("", _SEE.sub("", body))
     body = _PARAM.sub(lambda match: f"Parameter {match[1]}: ", body)
     body = _COMMAND.sub(lambda match: _WORDS.get(match[1], ""), body)
+    body = _EMPTY_ITEM.sub("", body)
     return body, see, group["title"].strip() if group else ""
 
 

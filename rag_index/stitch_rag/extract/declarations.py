@@ -3,11 +3,11 @@
 import itertools
 import re
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Literal
 
 from stitch_rag.extract.comments import Comment, read_comment
 from stitch_rag.extract.lexer import Token, tokens
+from stitch_rag.extract.noise import without_noise
 
 DeclarationKind = Literal[
     "function", "method", "enum", "enumerator", "struct", "class", "typedef", "macro", "group"
@@ -31,18 +31,6 @@ _ATTRIBUTE_HINT = re.compile(
     r"__attribute__|__declspec|\[\[|align|ALIGN|DEPRECAT|deprecat|requires|CUDART_VERSION"
 )
 """Without one of these a statement has no attribute; that is found out faster."""
-_NOISE = re.compile(
-    r"(?:extern|CUDARTAPI(?:_CDECL)?|CUDAAPI|CUDACRTAPI|CUBLAS(?:LT)?WINAPI|CUDNNWINAPI|CUBLAS(?:LT)?API|NCCLAPI|"
-    r"CUSPARSELT_API|NCCL_IR_EXTERN_C|"
-    r"CUSPARSE(?:LT)?API|CUPTIAPI|NVTX_\w*API|NVTX_DECLSPEC|CUDART_DEVICE|CUDART_CB|CUDA_CB|CUDAAPI|CUPTIUTILAPI|"
-    r"__cudart_builtin__|__device_builtin\w*__|__CUDA_\w*DECL__|__CUDA_MATH_CRTIMP|_CRTIMP|__THROW|__NV_NOEXCEPT|"
-    r"__NV_SILENCE\w*|_CCCL_\w+|CUB_RUNTIME_FUNCTION|THRUST_RUNTIME_FUNCTION|_LIBCUDACXX_\w+|__forceinline__|"
-    r"__DEF_IF_HOST|__specialization_static|__inline__|__VECTOR_FUNCTIONS_DECL__|__DEVICE_\w+_DECL__|__SM_\w+_DECL__|"
-    r"inline|static|_CG_\w+|_CUDA_\w+_QUALIFIER|__CUDA_MMA_DEVICE_DECL__|__SM_\w+__|CUTLASS_\w+|CUTE_\w+|"
-    r"constexpr|CUDNN_DEPRECATED\w*)"
-)
-"""Whole words that say nothing of a declaration."""
-_WORD = re.compile(r"\w++(?!\s*::)")
 _CALL = re.compile(r"(?P<name>(?:operator\s*(?:\(\)|[^\s(\w]+|\w+))|~?(?<!\w)[A-Za-z_][\w:]*+)\s*+\(")
 _NO_FUNCTION = re.compile(
     r"(?:if|for|while|switch|return|sizeof|decltype|noexcept|requires|static_assert|defined|asm|__asm__|alignas|"
@@ -53,6 +41,10 @@ _CONDITION = re.compile(r"^\s*#\s*(?P<word>if|ifdef|ifndef|elif|else|endif)\b")
 _LICENSE = ("copyright", "all rights reserved", "spdx-license", "limitation of liability")
 _BODY_MACRO = re.compile(r"\b__DEF_IF_HOST\b")
 _LONE_MACRO = re.compile(r"^[ \t]*[A-Z_][A-Z0-9_]{3,}(?:\([^()\n]*\))?[ \t]*(?=\n)", re.MULTILINE)
+_CLOSED_CALL = re.compile(r"\A(\s*)\)+")
+"""What is left of a macro's call with braces in it."""
+_PASTED = re.compile(r"(?:typedef\s+)?(?P<call>_*[A-Z][A-Z0-9_]*\s*\([^()]*\))\s*(?P<name>\w*)")
+"""A name that a macro makes, and another one for it."""
 _ANGLES = re.compile(r"<[^<>]*>")
 _LONGEST_SIGNATURE = 700
 _LONGEST_STATEMENT = 8000
@@ -113,6 +105,8 @@ class _Reader:
         self._documented_to = 0
         self._closed: Declaration | None = None
         self._ignored_line = 0
+        self._pasted: tuple[str, Declaration] | None = None
+        """The last type whose name a macro makes, with that macro's call."""
 
     def take(self, token: Token) -> None:
         """Read one token."""
@@ -231,6 +225,8 @@ class _Reader:
             for access in re.finditer(r"\b(public|private|protected)\s*:(?!:)", text):
                 scope.private = access[1] != "public"
             text = re.sub(r"\b(?:public|private|protected)\s*:(?!:)", "", text)
+        if not self._statement.strip():
+            text = _CLOSED_CALL.sub(r"\1", text)
         if "\n" in text:
             text = _LONE_MACRO.sub("", text)
         if not self._statement.strip():
@@ -361,14 +357,18 @@ class _Reader:
             if not closed.name and names:
                 closed.name = f"{outer.owner.name}::{names[0]}"
             return
-        if names and names[0] != closed.name:
-            closed.tag, closed.name = closed.name, names[0]
-            closed.signature = (
-                f"{closed.signature.split()[0]} {closed.name}" if closed.signature else closed.name
-            )
-            for row in itertools.takewhile(lambda row: row is not closed, reversed(self.found)):
-                if row.kind == "enumerator" and row.parent == closed.tag:
-                    row.parent = closed.name
+        pasted = _PASTED.fullmatch(statement)
+        if pasted is not None and not pasted["name"]:
+            self._pasted = (pasted["call"], closed)
+        elif names and names[0] != closed.name:
+            self._rename(closed, names[0])
+
+    def _rename(self, closed: Declaration, name: str) -> None:
+        closed.tag, closed.name = closed.name, name
+        closed.signature = f"{closed.signature.split()[0]} {closed.name}" if closed.signature else closed.name
+        for row in itertools.takewhile(lambda row: row is not closed, reversed(self.found)):
+            if row.kind == "enumerator" and row.parent == closed.tag:
+                row.parent = closed.name
 
     def _emit_statement(self, statement: str, token: Token) -> None:
         scope = self._scope
@@ -380,12 +380,22 @@ class _Reader:
             self._emit_typedef(statement, token)
         elif "(" in statement and self._emit_function(statement, token):
             return
-        elif scope is not None and scope.kind == "type" and scope.owner is not None and not scope.private:
+        elif (
+            scope is not None
+            and scope.kind == "type"
+            and scope.owner is not None
+            and not scope.private
+            and re.match(r"[\w:\[]", statement)  # else it is the rest of a call with braces in it
+        ):
             comment = self._comment_at(self._line)
             scope.owner.members.append((" ".join(statement.split()), comment.text))
             self._last, self._last_line = scope.owner, token.end
 
     def _emit_typedef(self, statement: str, token: Token) -> None:
+        pasted = _PASTED.fullmatch(statement)
+        if pasted is not None and self._pasted is not None and pasted["call"] == self._pasted[0]:
+            self._rename(self._pasted[1], pasted["name"])
+            return
         pointer = re.search(r"\(\s*(?:\w+\s*)?\*\s*(\w+)\s*\)\s*\(", statement)
         names = re.findall(r"[A-Za-z_]\w*", re.sub(r"\[[^\]]*\]", "", statement))
         name = pointer[1] if pointer else names[-1]
@@ -404,7 +414,9 @@ class _Reader:
             match = _CALL.search(head, match.end())
         if match is None or "=" in head[: match.start()] or not head[: match.start()].strip():
             return False
-        name = match["name"].split("::")[-1]
+        *owners, name = match["name"].split("::")
+        if owners and owners[-1] == name:
+            return True  # a constructor, outside of its class
         if name.startswith(("operator", "~")) or (self._scope is not None and self._scope.private):
             return True
         parent = self._parent()
@@ -420,7 +432,7 @@ class _Reader:
         return "::".join(name for name in names if not name.startswith(("_V_", "__4", "_CCCL", "__detail")))
 
     def _clean(self) -> str:
-        return _WORD.sub(_without_noise, _without_attributes(self._statement)).strip()
+        return without_noise(_without_attributes(self._statement)).strip()
 
     def _add(self, row: Declaration, last_line: int) -> None:
         self.found.append(row)
@@ -451,15 +463,6 @@ def _without_template(text: str) -> str:
     return _TEMPLATE_HEAD.sub("", text) if "template" in text else text
 
 
-def _without_noise(match: re.Match[str]) -> str:
-    return "" if _is_noise(match[0]) else match[0]
-
-
-@lru_cache(maxsize=20_000)
-def _is_noise(word: str) -> bool:
-    return _NOISE.fullmatch(word) is not None
-
-
 def _without_angles(text: str) -> str:
     """The text without template arguments, nested ones from the inside out."""
     while True:
@@ -475,8 +478,11 @@ def _leading_lines(text: str) -> int:
 
 def _signature(statement: str) -> str:
     text = re.sub(r"\s*__dv\(([^()]*)\)", r" = \1", " ".join(statement.split()))
-    text = re.sub(r"\s*([(),*&])\s*", _spacing, text).replace("* *", "**").replace("& &", "&&")
-    return text[:_LONGEST_SIGNATURE]
+    return (
+        re.sub(r"\s*([(),*&])\s*", _spacing, text)
+        .replace("* *", "**")
+        .replace("& &", "&&")[:_LONGEST_SIGNATURE]
+    )
 
 
 def _spacing(match: re.Match[str]) -> str:

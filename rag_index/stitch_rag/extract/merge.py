@@ -5,8 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stitch_rag.chunks import Chunk
-from stitch_rag.extract.comments import first_sentence
+from stitch_rag.extract.comments import Comment, first_sentence
 from stitch_rag.extract.declarations import Declaration
+from stitch_rag.extract.examples import prose
 from stitch_rag.extract.ptx import GENERATED, family
 from stitch_rag.tokens import index_words, symbol_stems
 
@@ -40,7 +41,11 @@ _USED = ("function", "struct", "class", "enum")
 _GRAPH = re.compile(r"cudnn_frontend::graph::(?:Graph|\w+_attributes)")
 """Classes whose methods programs call; few have a comment."""
 _OWN_PLUMBING = re.compile(r"(?:^|::)(?:experimental|generated|nlohmann|std)(?:::|$)|^_|::_")
-_FEWEST_SIBLINGS = 4
+_FEWEST_SIBLINGS = 6
+_TYPES = re.compile(r"type|format", re.IGNORECASE)
+"""In the name of an enum whose numbers mean something: FP8_E4M3 is no sibling of FP8_E5M2."""
+_DATA_TYPE = re.compile(r"DataType|\dFormat")
+"""Enums whose values programs name, whether they have a comment or not."""
 _MOST_SIGNATURES = 6
 _MOST_MEMBERS = 120
 
@@ -112,6 +117,8 @@ def _is_meant(chunk: Chunk) -> bool:
     """Whether users of a library of templates are meant to use this."""
     if _OWN_PLUMBING.search(chunk.parent) or _OWN_PLUMBING.search(chunk.symbol):
         return False
+    if chunk.kind == "enumerator" and _DATA_TYPE.search(chunk.parent):
+        return True
     called = chunk.kind == "method" and _GRAPH.fullmatch(chunk.parent) is not None
     # A type inside another one is part of how that is made.
     own = chunk.kind in _USED and not re.search(r"(?:^|::)[A-Z]\w*$", chunk.parent)
@@ -251,7 +258,7 @@ def _chunk(
         text = f"{text}\nFields:\n{_member_lines(row.members, len(row.members))}".strip()
     if row.kind == "enum":
         values = enumerators.get(row.name, [])
-        shown = [(member.signature, member.comment.brief) for member in values[:_MOST_MEMBERS]]
+        shown = [(member.signature, _said(member.comment)) for member in values[:_MOST_MEMBERS]]
         text = f"{text}\nValues:\n{_member_lines(shown, len(values))}".strip()
     return Chunk(
         symbol=symbol,
@@ -269,6 +276,10 @@ def _chunk(
     )
 
 
+def _said(comment: Comment) -> str:
+    return comment.brief or first_sentence(comment.text)
+
+
 def _telling(brief: str, text: str, name: str) -> str:
     """The first sentence; where it only repeats the name or the declaration, with the next one."""
     if not brief:
@@ -278,9 +289,10 @@ def _telling(brief: str, text: str, name: str) -> str:
     declares = match is not None and match["name"] == name
     if not repeats and not declares:
         return brief
-    lines = (line for line in text.split("\n") if line.rstrip(".") != brief.rstrip("."))
-    sentences = (line for line in lines if not _NO_SENTENCE.match(line) and not _CODE.search(line))
-    more = next((line for line in sentences if line.count(" ") > 2), "")
+    said = prose(text).split("\n")
+    once = brief if brief.endswith(".") else ""
+    lines = (line.removeprefix(once).strip() for line in said if line.rstrip(".") != brief.rstrip("."))
+    more = next((line for line in lines if line.count(" ") > 2 and not _NO_SENTENCE.match(line)), "")
     if not more:
         # The banner above a family of device functions is none of them.
         return "" if repeats and name.startswith("__") and " " not in brief else brief
@@ -304,7 +316,7 @@ def _enumerator_chunks(members: Sequence[Declaration], place: Place, brief: str)
         families.setdefault(pattern, []).append(row)
     chunks: list[Chunk] = []
     for pattern, rows in families.items():
-        if len(rows) >= _FEWEST_SIBLINGS and "#" in pattern:
+        if len(rows) >= _FEWEST_SIBLINGS and "#" in pattern and not _TYPES.search(rows[0].parent):
             chunks.append(_family_chunk(rows, place, brief))
         else:
             chunks += [_enumerator(row, place, brief) for row in rows]
