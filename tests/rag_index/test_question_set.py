@@ -14,12 +14,15 @@ from stitch_tools.compile.toolchain import cuda_root, find_nvcc
 from stitch_tools.errors import EnvironmentMissingError
 
 QUESTIONS = Path(__file__).parent / "questions"
-HALF_A, HALF_B, SET_C, D_READ, D_KEPT, E_READ, E_KEPT = (
+HALF_A, HALF_B, SET_C, D_READ, D_KEPT, E_READ, E_KEPT, F_READ, F_KEPT = (
     read_questions(QUESTIONS / f"{name}.jsonl")
-    for name in ("half_a", "half_b", "set_c", "set_d_read", "set_d_kept", "set_e_read", "set_e_kept")
+    for name in (
+        *("half_a", "half_b", "set_c", "set_d_read", "set_d_kept", "set_e_read", "set_e_kept"),
+        *("set_f_read", "set_f_kept"),
+    )
 )
-SET_D, SET_E = D_READ + D_KEPT, E_READ + E_KEPT
-FRESH = pytest.mark.parametrize("fresh", [SET_C, SET_D, SET_E], ids=["c", "d", "e"])
+SET_D, SET_E, SET_F = D_READ + D_KEPT, E_READ + E_KEPT, F_READ + F_KEPT
+FRESH = pytest.mark.parametrize("fresh", [SET_C, SET_D, SET_E, SET_F], ids=["c", "d", "e", "f"])
 
 
 def contains_its_answer(row: QuestionRow) -> bool:
@@ -44,8 +47,9 @@ def test_there_are_enough_questions_and_the_halves_share_none() -> None:
         (SET_C, HALF_A + HALF_B, 130),
         (SET_D, HALF_A + HALF_B + SET_C, 240),
         (SET_E, HALF_A + HALF_B + SET_C + SET_D, 240),
+        (SET_F, HALF_A + HALF_B + SET_C + SET_D + SET_E, 240),
     ],
-    ids=["c", "d", "e"],
+    ids=["c", "d", "e", "f"],
 )
 def test_a_fresh_set_is_large_enough_and_repeats_no_question(
     rows: list[QuestionRow], older: list[QuestionRow], least: int
@@ -56,7 +60,7 @@ def test_a_fresh_set_is_large_enough_and_repeats_no_question(
 
 
 def test_each_set_asks_of_every_kind() -> None:
-    kinds = [{row.kind for row in rows} for rows in (HALF_A, HALF_B, SET_C, SET_D, SET_E)]
+    kinds = [{row.kind for row in rows} for rows in (HALF_A, HALF_B, SET_C, SET_D, SET_E, SET_F)]
     assert all(found == kinds[0] for found in kinds)
     assert len(kinds[0]) >= 12
 
@@ -69,12 +73,16 @@ def test_a_fresh_set_asks_of_each_kind_as_often_as_the_halves_do(fresh: list[Que
         assert abs(found[kind] / len(fresh) - count / len(HALF_A + HALF_B)) < 0.03, kind
 
 
-@pytest.mark.parametrize("rows", [HALF_A + HALF_B, SET_C, SET_D, SET_E], ids=["halves", "c", "d", "e"])
+@pytest.mark.parametrize(
+    "rows", [HALF_A + HALF_B, SET_C, SET_D, SET_E, SET_F], ids=["halves", "c", "d", "e", "f"]
+)
 def test_at_most_a_third_contains_the_answer_s_symbol(rows: list[QuestionRow]) -> None:
     assert sum(map(contains_its_answer, rows)) * 3 <= len(rows)
 
 
-@pytest.mark.parametrize("rows", [HALF_A, HALF_B, SET_C, SET_D, SET_E], ids=["a", "b", "c", "d", "e"])
+@pytest.mark.parametrize(
+    "rows", [HALF_A, HALF_B, SET_C, SET_D, SET_E, SET_F], ids=["a", "b", "c", "d", "e", "f"]
+)
 def test_every_answer_is_a_name_and_notes_and_messages_among_them_exist(rows: list[QuestionRow]) -> None:
     known = {f"note:{note.slug}" for note in load_notes()} | {
         f"diag:{slug}" for chunk in message_chunks() for slug in chunk.aliases
@@ -90,11 +98,13 @@ def test_every_answer_is_a_name_and_notes_and_messages_among_them_exist(rows: li
 def test_the_readme_says_what_each_set_is_for_and_that_the_last_is_not_tuned_on() -> None:
     readme = (QUESTIONS / "README.md").read_text(encoding="utf-8")
     assert {path.name for path in QUESTIONS.glob("*.jsonl")} == set(re.findall(r"^- `(\S+)`:", readme, re.M))
-    assert "`set_d_kept.jsonl`: **held out: not used for tuning.**" in readme
-    assert "`set_e_kept.jsonl`: **held out: not used for tuning.**" in readme
+    for kept in "def":
+        assert f"`set_{kept}_kept.jsonl`: **held out: not used for tuning.**" in readme
 
 
-@pytest.mark.parametrize(("read", "kept"), [(D_READ, D_KEPT), (E_READ, E_KEPT)], ids=["d", "e"])
+@pytest.mark.parametrize(
+    ("read", "kept"), [(D_READ, D_KEPT), (E_READ, E_KEPT), (F_READ, F_KEPT)], ids=["d", "e", "f"]
+)
 def test_a_set_is_split_by_the_hash_of_each_question(
     read: list[QuestionRow], kept: list[QuestionRow]
 ) -> None:
@@ -125,7 +135,14 @@ def test_the_runtime_s_and_driver_s_names_of_a_fresh_set_stand_in_the_toolkit_s_
         "texture_types.h",
         "library_types.h",
     )
-    more = ("cuda_device_runtime_api.h", "cuda_occupancy.h", "cuda_profiler_api.h", "driver_functions.h")
+    more = (
+        "cuda_device_runtime_api.h",
+        "cuda_occupancy.h",
+        "cuda_profiler_api.h",
+        "driver_functions.h",
+        "cudaGL.h",
+        "cuda_gl_interop.h",
+    )
     text = "".join((include / name).read_text(encoding="utf-8", errors="replace") for name in headers + more)
     known = set(re.findall(r"\w+", text))
     named = {answer for row in fresh for answer in row.answers}
