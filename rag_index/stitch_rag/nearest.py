@@ -17,6 +17,8 @@ _SLACK = 4
 _LIKENESS = 0.75
 """Of difflib's ratio: a slip or two in a name."""
 _WORD = re.compile(r"[a-z0-9]+")
+_PART = re.compile(r"(?<=[a-z0-9])[A-Z]|_(?=[A-Za-z0-9])")
+"""Where a part of a name begins."""
 _TELLING = 4
 """Words of a message that no question says by chance."""
 _FEWEST = 2
@@ -86,11 +88,18 @@ def _plain(name: str) -> str:
 def similar(store: IndexStore, name: str) -> list[tuple[int, str]]:
     """Number and spelling of existing names like `name`, nearest first."""
     low = name.lower()[:80]
-    near = store.names_like(low, _SLACK)
-    spelled = difflib.get_close_matches(low, near, n=MOST, cutoff=_LIKENESS)
+    heads = [head for head in _heads(name) if store.by_name(head)][:1]
+    near = list(dict.fromkeys([*store.names_like(low, _SLACK), *heads]))
+    spelled = difflib.get_close_matches(low, near, n=MOST, cutoff=_LIKENESS) or heads
     numbers = [number for known in spelled for number in store.by_name(known)[:1]]
     chunks = store.get(numbers)
     return [(number, _spelling(chunks[number], spelled)) for number in numbers]
+
+
+def _heads(name: str) -> list[str]:
+    """The name without its last parts, while half of it is left: models add parts to names that exist."""
+    ends = [match.start() for match in _PART.finditer(name) if 2 * match.start() >= len(name)]
+    return [name[:end].lower() for end in reversed(ends) if end >= _SHORTEST]
 
 
 def _spelling(chunk: Chunk, spelled: Sequence[str]) -> str:

@@ -75,6 +75,11 @@ def test_a_name_that_does_not_exist_gets_its_neighbours(reader: Reader) -> None:
     assert "shelfPutBoxAsync" in error.value.hint
 
 
+@pytest.mark.parametrize("name", ["shelfTakeBoxTurbo", "shelfTakeBoxFusedRelu", "shelfTakeBox_fast"])
+def test_a_name_with_parts_that_nobody_gave_it_leads_to_the_one_without(reader: Reader, name: str) -> None:
+    assert "shelfTakeBox" in reader.search(name).nearest
+
+
 def test_a_name_that_exists_has_no_neighbours_however_its_parts_are_joined(place: IndexPlace) -> None:
     store = IndexStore.create()
     names = ("shelf.boxes.put_away_box", "shelf.boxes.put_away_bow")
