@@ -49,9 +49,11 @@ def explained(chunks: Iterable[Chunk]) -> list[Chunk]:
 
 
 def _asked_for(chunk: Chunk) -> Chunk:
-    """The chunk with the words by which people ask for it."""
+    """The chunk with the words by which people ask for its name, or for `library/name` alone."""
     phrases = _phrases()
-    said = [part for name in (chunk.symbol, *chunk.aliases) for part in phrases.get(name, ())]
+    names = (chunk.symbol, *chunk.aliases)
+    keys = [key for name in names for key in (name, f"{chunk.library}/{name}")]
+    said = [part for key in keys for part in phrases.get(key, ())]
     return replace(chunk, asked=(*chunk.asked, *dict.fromkeys(said))) if said else chunk
 
 

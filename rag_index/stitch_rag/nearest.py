@@ -97,9 +97,12 @@ def similar(store: IndexStore, name: str) -> list[tuple[int, str]]:
 
 
 def _heads(name: str) -> list[str]:
-    """The name without its last parts, while half of it is left: models add parts to names that exist."""
-    ends = [match.start() for match in _PART.finditer(name) if 2 * match.start() >= len(name)]
-    return [name[:end].lower() for end in reversed(ends) if end >= _SHORTEST]
+    """The name without its last parts, while half of it and two parts are left: models add parts to names.
+
+    A head of one part is a word: `transpose_tile` is no slip of `transpose`.
+    """
+    ends = [match.start() for match in _PART.finditer(name)][1:]
+    return [name[:end].lower() for end in reversed(ends) if 2 * end >= len(name)]
 
 
 def _spelling(chunk: Chunk, spelled: Sequence[str]) -> str:

@@ -110,7 +110,8 @@ def search(
         others = store.outlines([number for number in dense if number not in known])
         ranked = with_meaning(ranked, replace(found, dense=dense), others, weights)
     absent = [
-        *_absent_libraries(store, filters),
+        *_absent_libraries(store, filters.libraries),
+        *_absent_libraries(store, _spelled_out(question, filters)),
         *_absent_version(store, filters, names, [row.outline for row in ranked]),
     ]
     kept = [row for row in ranked if filters.admits(row.outline)]
@@ -299,16 +300,22 @@ def _architecture(asked: str) -> str:
     return f"sm_{match[1].replace('.', '')}{match[2].lower()}"
 
 
-def _absent_libraries(store: IndexStore, filters: Filters) -> list[str]:
+def _spelled_out(question: Question, filters: Filters) -> list[str]:
+    """Libraries whose own name stands in the question, not only a word that is much used with them."""
+    words = question.text.lower().split()
+    return [name for name in sorted(question.libraries) if name in words and name not in filters.libraries]
+
+
+def _absent_libraries(store: IndexStore, wanted: Sequence[str]) -> list[str]:
     """That nothing is known of a library, with those of which something is."""
-    if not filters.libraries:
+    if not wanted:
         return []
     here = list(dict.fromkeys(name for name, _, _ in store.libraries()))
     said = (
         f"is not in this index, which has {', '.join(here)}; `stitch-mcp index build --python PATH`"
         " reads the wheels of an interpreter"
     )
-    return [f"library {name[:40]!r} {said}" for name in filters.libraries if name not in here]
+    return [f"library {name[:40]!r} {said}" for name in wanted if name not in here]
 
 
 def folded(rows: Sequence[Candidate]) -> list[tuple[Candidate, list[Outline]]]:

@@ -393,8 +393,9 @@ class IndexStore:
     ) -> list[tuple[int, float]]:
         """Number and relevance (higher is better) of the best full-text matches of these kinds, libraries."""
         listed = ", ".join(f"{weight:g}" for weight in weights)
+        # By `rowid IN` SQLite would ask the full text once for each number: `+` lets it ask once.
         only = "".join(
-            f" AND rowid IN (SELECT id FROM chunks WHERE {column} IN ({', '.join('?' * len(wanted))}))"
+            f" AND +rowid IN (SELECT id FROM chunks WHERE {column} IN ({', '.join('?' * len(wanted))}))"
             for column, wanted in (("kind", kinds), ("library", libraries))
             if wanted
         )

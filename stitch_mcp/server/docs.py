@@ -38,6 +38,8 @@ _IN_HEADER = re.compile(r"^CUDA C\+\+, <([\w./]+)>")
 _DEFAULT = re.compile(r" = [^,()]+")
 _REVISION = re.compile(r"_v\d+$")
 """What a macro of the driver's header adds to a function's name."""
+_BEGINNINGS = ("CUDA ", "C++ ")
+"""What tells the compiler's side, and is no name of a message."""
 _WORD = re.compile(r"\w+")
 _NAME = re.compile(r"[A-Za-z_][\w:.]*")
 
@@ -126,13 +128,18 @@ def _own_entry(reader: "Reader", result: "SearchResult") -> "list[Hit]":
 def _of_names(reader: "Reader", result: "SearchResult") -> list[str]:
     """What the documentation knows of the names in a message: their like, a header, a signature."""
     query = result.query
-    near = (*_methods_like(reader, query), *(result.nearest if _UNKNOWN.search(query) else ()))
+    near = (*_methods_like(reader, query), *(result.nearest if _names_what_is_unknown(query) else ()))
     parts = [f"Names that exist: {', '.join(near)}."] if near else []
     if _REFUSED.search(query):
         parts += _signature(reader, query)
     if _UNDECLARED.search(query):
         parts += _declared(result) or _declared_elsewhere(reader, query)
     return parts
+
+
+def _names_what_is_unknown(query: str) -> bool:
+    """Whether names like those in a message are like the unknown one: a class without a method exists."""
+    return bool(_UNKNOWN.search(query)) and not _NO_METHOD.search(query)
 
 
 def _methods_like(reader: "Reader", query: str) -> list[str]:
@@ -186,7 +193,7 @@ def _shown(result: "SearchResult") -> list["Hit"]:
     return [
         hit
         for place, hit in enumerate(result.hits)
-        if hit.kind in ("diagnostic", "error")
+        if (hit.kind in ("diagnostic", "error") and said.issuperset(_said(hit.symbol)))
         or (place == 0 and result.confidence == "exact")
         or (sure and not said.isdisjoint((hit.symbol, *hit.aliases)))
     ]
@@ -203,7 +210,8 @@ def _said(query: str) -> list[str]:
     """The names of code in a message in order, with and without what qualifies them."""
     from stitch_rag.tokens import is_plain
 
-    whole = [name.strip(":.") for name in _NAME.findall(query)]
+    words = query.split(" ", 1)[1] if query.startswith(_BEGINNINGS) and " " in query else query
+    whole = [name.strip(":.") for name in _NAME.findall(words)]
     parts = [name.split("::")[start:] for name in whole for start in range(name.count("::") + 1)]
     return list(dict.fromkeys(name for name in map("::".join, parts) if not is_plain(name)))
 

@@ -641,3 +641,11 @@ def test_a_name_in_several_libraries_is_shown_with_the_ids_of_the_others() -> No
     others = [row.chunk_id for row in rows if row.chunk_id != first.id]
     assert first.text.endswith(f"Also of this name: {', '.join(others)}")
     assert "Also of this name" not in entry(store, rows[1].chunk_id).text
+
+
+def test_a_question_that_names_a_library_of_which_nothing_is_known_is_told_so(reader: Reader) -> None:
+    found = reader.search("how do I make triton forget its tuned configurations")
+    assert any(notice.startswith("library 'triton' is not in this index") for notice in found.notices)
+    assert not any(
+        "is not in this index" in notice for notice in reader.search("stow crates on a rack").notices
+    )

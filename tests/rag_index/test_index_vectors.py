@@ -16,7 +16,7 @@ from stitch_rag.place import IndexPlace
 from stitch_rag.reader import Reader
 from stitch_rag.search import Filters
 from stitch_rag.sources import Root
-from stitch_rag.vectors.adapter import adapter_for, ends_of
+from stitch_rag.vectors.adapter import adapter_for, sample_of
 from stitch_rag.vectors.client import START_S, VectorChild
 from stitch_rag.vectors.embed import embedded_texts, vectors_of, worth_embedding
 from stitch_rag.vectors.embedder import LocalModel
@@ -72,10 +72,30 @@ def test_another_model_gets_no_adapter_and_one_that_gets_it_has_another_fingerpr
     (tmp_path / "model.safetensors").write_bytes(b"weights")
     assert adapter_for(tmp_path) is None
     before = folder_fingerprint(tmp_path)
-    fits = hashlib.sha256(ends_of(tmp_path / "model.safetensors")).hexdigest()
+    fits = hashlib.sha256(sample_of(tmp_path / "model.safetensors")).hexdigest()
     monkeypatch.setattr("stitch_rag.vectors.adapter._FITS", fits)
     assert adapter_for(tmp_path)
     assert folder_fingerprint(tmp_path) != before
+
+
+def test_weights_that_differ_in_their_middle_have_another_fingerprint(tmp_path: Path) -> None:
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(bytes(4_000_000))
+    before = folder_fingerprint(tmp_path)
+    weights.write_bytes(bytes(2_000_000) + b"x" * 10_000 + bytes(1_990_000))
+    assert folder_fingerprint(tmp_path) != before
+
+
+def test_a_damaged_adapter_leaves_the_model_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    before = folder_fingerprint(tmp_path)
+    fits = hashlib.sha256(sample_of(tmp_path / "model.safetensors")).hexdigest()
+    monkeypatch.setattr("stitch_rag.vectors.adapter._FITS", fits)
+    monkeypatch.setattr("stitch_rag.vectors.adapter._HASH", "0" * 64)
+    assert adapter_for(tmp_path) is None
+    monkeypatch.setattr("stitch_rag.vectors.adapter.FILE", "none.safetensors")
+    assert adapter_for(tmp_path) is None
+    assert folder_fingerprint(tmp_path) == before
 
 
 def test_another_text_of_an_entry_has_another_vector() -> None:

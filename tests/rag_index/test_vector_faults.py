@@ -93,6 +93,15 @@ class PersistentClient:
         self.path = Path(path)
     def get_or_create_collection(self, name, embedding_function, metadata):
         return Collection(self.path, name)
+    def list_collections(self):
+        db = sqlite3.connect(self.path / "chroma.sqlite3")
+        return [Collection(self.path, name) for (name,) in db.execute("SELECT name FROM collections")]
+    def delete_collection(self, name):
+        db = sqlite3.connect(self.path / "chroma.sqlite3")
+        db.execute("DELETE FROM embeddings WHERE segment_id = ?", (name,))
+        db.execute("DELETE FROM segments WHERE id = ?", (name,))
+        db.execute("DELETE FROM collections WHERE id = ?", (name,))
+        db.commit()
 """
 TRANSFORMERS = """
 import math, os, sys, time, zlib
@@ -293,6 +302,10 @@ def test_vectors_of_another_model_are_told_and_not_used(desk: Desk) -> None:
     second = desk.build()
     assert second.vectors
     assert second.fingerprint != first.fingerprint
+    with sqlite3.connect(desk.place.vectors / "chroma.sqlite3") as stored:
+        (collections,) = stored.execute("SELECT count(*) FROM collections").fetchone()
+    stored.close()
+    assert collections == 1  # the first model's vectors are gone
     assert reader.search(QUESTION).mode == "fused"
     reader.close()
 

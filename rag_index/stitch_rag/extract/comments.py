@@ -11,15 +11,19 @@ _RULE_LINE = re.compile(r"^[ \t]*[-=+*~^_#/!]+[ \t]*$", re.MULTILINE)
 """Below a heading, or around a banner: an empty line in its place ends the paragraph."""
 _BOXED = re.compile(r"^[ \t]*(?:(?P<words>[^\n]*\S)??[ \t]{2,})\*+[ \t]*$", re.MULTILINE)
 """A line in a box of stars."""
-_TITLE = re.compile(r"^[ \t]*(?:(?P<rule>[-=/]{2,})[^\n]*[-=/]{2,}|/[ \t][^\n]*)[ \t]*$", re.MULTILINE)
-"""Of a section: rulers around it, or what is left of four slashes before it."""
-_TODO = re.compile(r"(?:(?<=[\s.])|^)(?:TODO|FIXME)\b[^\n]*", re.MULTILINE)
+_TITLE = re.compile(r"^[ \t]*+(?:[-=/]{2,}+[^\n]*[-=/]{2}|/(?:[ \t]++[^\s/]\S*+){1,4}+)[ \t]*$", re.MULTILINE)
+"""Of a section: rulers around it, or few words and what is left of four slashes before them."""
+_FOURTH_SLASH = re.compile(r"^[ \t]*+/[ \t]+", re.MULTILINE)
+_TODO = re.compile(r"(?:(?<=[.] )|^[ \t]*+)(?:TODO|FIXME)\b(?:(?![.][ \t\n]|\n)[^\n])*+[.]?", re.MULTILINE)
+"""To the end of its sentence."""
 _FEWEST_WORDS = 4
 """In a box: with fewer it is a title."""
 _NO_BRIEF = re.compile(r"[\W\d_]*|(?:READ|WRITE|READ[/-]WRITE|READ[ -]ONLY)\.?")
 _DROPPED_BLOCK = re.compile(
     r"[\\@](?P<tag>latexonly|xmlonly|internal|htmlonly|manonly|cond)\b.*?[\\@]end(?P=tag)\b", re.DOTALL
 )
+_BLOCK_ENDS = re.compile(r"[\\@]end(?:latexonly|xmlonly|internal|htmlonly|manonly|cond)\b")
+"""Without one of these no block ends, and none is looked for."""
 _SEE = re.compile(
     r"[\\@](?:sa|see)\b(?P<names>.*?)(?=\n[ \t]*\n|\n[ \t]*[\\@](?!ref\b|p\b|c\b)|\Z)", re.DOTALL
 )
@@ -113,7 +117,8 @@ def read_comment(raw: str) -> Comment:
 
 def _without_banners(body: str) -> str:
     """The text without rulers, titles of sections and what its authors have yet to do."""
-    body = _TODO.sub("", _TITLE.sub("", _RULE_LINE.sub("", body)))
+    body = _FOURTH_SLASH.sub("", _TITLE.sub("", _RULE_LINE.sub("", body)))
+    body = _TODO.sub("", body)
     return _BOXED.sub(_unboxed, body) if "*" in body else body
 
 
@@ -132,7 +137,8 @@ def _without_rst(body: str) -> str:
 
 def _without_commands(body: str) -> tuple[str, str, str]:
     """The text with doxygen's commands as words, the names that it refers to, and a group's title."""
-    body = _DROPPED_BLOCK.sub("", body)
+    if _BLOCK_ENDS.search(body):
+        body = _DROPPED_BLOCK.sub("", body)
     group = _GROUP.search(body)
     see = " ".join(name for match in _SEE.finditer(body) for name in re.findall(r"\w{3,}", match["names"]))
     body = _DROPPED_LINE.sub("", _SEE.sub("", body))

@@ -2,8 +2,8 @@
 
 `python -m stitch_rag.vectors.child KIND PLACE NAME FINGERPRINT FOLDER IDLE_S`; the first four are an
 `EmbeddingModel`'s, but an endpoint's place stands in STITCH_EMBEDDING_URL. Requests:
-{"add": [[id, text], ...]}, {"drop": [id, ...]}, {"ids": true}, {"query": text, "count": n}. The end of stdin,
-or no request for IDLE_S seconds, ends it.
+{"add": [[id, text], ...]}, {"drop": [id, ...]}, {"ids": true}, {"query": text, "count": n}, {"alone": true}
+(no vectors of other models stay). The end of stdin, or no request for IDLE_S seconds, ends it.
 """
 
 import importlib
@@ -27,8 +27,9 @@ class Vectors:
         chromadb: Any = importlib.import_module("chromadb")
         self._embedder = embedder
         client = chromadb.PersistentClient(path=folder)
+        self._client, self._name = client, collection_name(fingerprint)
         self._collection = client.get_or_create_collection(
-            collection_name(fingerprint), embedding_function=None, metadata={"hnsw:space": "cosine"}
+            self._name, embedding_function=None, metadata={"hnsw:space": "cosine"}
         )
 
     def count(self) -> int:
@@ -47,6 +48,11 @@ class Vectors:
         if "drop" in request:
             self._collection.delete(ids=request["drop"])
             return {"dropped": len(request["drop"])}
+        if "alone" in request:
+            others = [row.name for row in self._client.list_collections() if row.name != self._name]
+            for name in others:
+                self._client.delete_collection(name)
+            return {"dropped": len(others)}
         if "ids" in request:
             return {"ids": self._collection.get(include=[])["ids"]}
         found = self._collection.query(

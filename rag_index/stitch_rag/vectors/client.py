@@ -134,6 +134,10 @@ class VectorChild:
         """Whether the texts with these ids were removed."""
         return self._ask({"drop": names}, _ADD_S) is not None
 
+    def leave_alone(self) -> bool:
+        """Remove the vectors of all other models, which nobody asks any more; whether that worked."""
+        return self._ask({"alone": True}, _ADD_S) is not None
+
     def close(self) -> None:
         """End the process."""
         self._process.kill()

@@ -96,4 +96,5 @@ def follow(wanted: Mapping[str, str], child: VectorChild, progress: Callable[[st
             return None
     if wanted and child.query(next(iter(wanted.values())), 1) is None:
         raise CollectionError
+    child.leave_alone()  # if it fails they only take room
     return len(missing)

