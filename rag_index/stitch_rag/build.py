@@ -27,7 +27,7 @@ from stitch_rag.vectors.meaning import MODEL_KEY
 from stitch_rag.vectors.model import why_no_model
 from stitch_rag.vectors.stored import vector_state
 from stitch_tools.errors import EnvironmentMissingError, LockedError, StoreError
-from stitch_tools.locks import FileLock
+from stitch_tools.locks import FileLock, is_held
 from stitch_tools.models import Fact
 from stitch_tools.models.base import sha256_hex
 from stitch_tools.store import storing, sync_folder
@@ -104,7 +104,9 @@ class IndexStatus(Fact):
     vectors_wanted: int = 0
     """Vectors that its entries are to have; 0 where none were built."""
     half_built: bool
-    """Whether a build was cut short; the next one goes on from it."""
+    """Whether a build was not finished; the next one goes on from it."""
+    building: bool
+    """Whether one is at work."""
     pages: tuple[str, ...] = ()
     """What was added, as `index remove` takes it."""
     python: str = ""
@@ -245,6 +247,7 @@ def index_status(
         index=str(place.index),
         exists=False,
         half_built=place.building.exists(),
+        building=is_held(place.lock),
         pages=tuple(sorted(row.called for row in inputs if row.place.startswith(PAGE))),
         notices=_notices(found, searched=roots is None),
     )

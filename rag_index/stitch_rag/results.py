@@ -64,6 +64,8 @@ def doubt(found: SearchResult, *, filtered: bool) -> str:
     """
     if found.confidence in ("exact", "high"):
         return ""
+    if found.nearest:
+        return "there is no such name"
     if found.hits:
         return "none fits well"
     first = "search without filters, or " if filtered else ""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _MEASURES = ("recall@1", "recall@5", "MRR")
 _MOST_PAGES = 20
+_TOO_SHORT = "vectors were not asked: they are for questions of three telling words or more that are no name"
 _ASKED_WITH = "`stitch-mcp index search --meaning` asks the vectors; the server does by itself"
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -188,6 +189,8 @@ def search(
     filters = Filters(kinds, libraries, architecture, version)
     with contextlib.closing(reader):
         found = reader.search(query, count=count, max_tokens=max_tokens, filters=filters)
+    if meaning and found.mode == "lexical" and not found.notices:
+        found = found.model_copy(update={"notices": (_TOO_SHORT,)})
     sections = _sections(found, cache_dir, filtered=filters != Filters())
     return Output("index search", as_json=as_json).finish(dict(found), sections)
 
@@ -253,6 +256,8 @@ def clear(cache_dir: str | None, as_json: bool) -> int:
 def _state(found: "IndexStatus") -> tuple[str, ...]:
     """Whether the index is there, can be read, is up to date, and has vectors; what was added to it."""
     half = ("a build was cut short; `stitch-mcp index build` goes on with it",) if found.half_built else ()
+    if found.building:
+        half = ("a build is at work: what follows is of before it",)
     if found.fault:
         return (*half, found.fault, *_pages(found))
     if not found.exists:

@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import textwrap
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from stitch_rag.results import Hit, SearchResult
 
 T = TypeVar("T")
-_MOST_QUERIES = 2
+_MOST_QUERIES = 5
 _LINE_CHARS = 600
 _UNDECLARED = re.compile(r"is undefined|not declared|\bnamespace [\w:]+ has no member")
 _UNKNOWN = re.compile(
@@ -32,6 +33,7 @@ _MOST_NAMES = 4
 _SIGNATURE_CHARS = 240
 _QUALIFIERS = re.compile(r"\b(?:__(?:host|device|cudart_builtin|inline|forceinline)__|extern|static) ")
 _NO_METHOD = re.compile(r"\b(?:class|struct) (?P<owner>[\w:]+) has no member (?:named )?(?P<name>\w+)")
+_OF_A_CLASS = re.compile(r"\b(?:class|struct) .* has no member")
 _UNKNOWN_NAME = re.compile(r"\bidentifier (\w+) is undefined|(\w+) (?:was|has) not (?:been )?declared")
 _IN_HEADER = re.compile(r"^CUDA C\+\+, <([\w./]+)>")
 """Where a name of language.toml comes from."""
@@ -89,17 +91,21 @@ def advice(config: Config, queries: Iterable[str]) -> tuple[str, ...]:
 
     with contextlib.closing(open_reader(config, meaning=False)) as reader:
         found = reader.resolve(wanted, count=3, max_tokens=600)
-        lines = [_line(result, _own_entry(reader, result), _of_names(reader, result)) for result in found]
+        told: set[str] = set()
+        lines = [
+            _line(result, _own_entry(reader, result), _of_names(reader, result), told) for result in found
+        ]
     return tuple(dict.fromkeys(line for line in lines if line))
 
 
-def _line(result: "SearchResult", own: "list[Hit]", of_names: list[str]) -> str:
+def _line(result: "SearchResult", own: "list[Hit]", of_names: list[str], told: set[str]) -> str:
     """The line of one message.
 
     Args:
         result: what was found for its words.
         own: the message's own entry, if there is one.
         of_names: what was looked up of the names in it.
+        told: ids of the entries that lines before it told, with this one's added: nothing is told twice.
     """
     shown = _shown(result)
     # A name that exists and is unknown to the compiler comes before what is said of any unknown name.
@@ -107,14 +113,17 @@ def _line(result: "SearchResult", own: "list[Hit]", of_names: list[str]) -> str:
     hits = [*shown, *own] if named and _UNDECLARED.search(result.query) else [*own, *shown]
     # What is said of this very name comes before the general text, which may be cut.
     parts = of_names
+    if hits and hits[0].id in told:
+        return textwrap.shorten(" ".join(of_names), _LINE_CHARS, placeholder=" ...")
     for hit in hits[:1]:
+        told.add(hit.id)
         said = hit.summary or hit.text or hit.signature.partition("\n")[0]
         parts = [
             f"{hit.symbol} ({hit.library}, {version_of(hit)}): {said}",
             *parts,
             hit.text.removeprefix(said),
         ]
-    return " ".join(" ".join(parts).split())[:_LINE_CHARS]
+    return textwrap.shorten(" ".join(parts), _LINE_CHARS, placeholder=" ...")
 
 
 def _own_entry(reader: "Reader", result: "SearchResult") -> "list[Hit]":
@@ -139,7 +148,7 @@ def _of_names(reader: "Reader", result: "SearchResult") -> list[str]:
 
 def _names_what_is_unknown(query: str) -> bool:
     """Whether names like those in a message are like the unknown one: a class without a method exists."""
-    return bool(_UNKNOWN.search(query)) and not _NO_METHOD.search(query)
+    return bool(_UNKNOWN.search(query)) and not _OF_A_CLASS.search(query)
 
 
 def _methods_like(reader: "Reader", query: str) -> list[str]:
