@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _MEASURES = ("recall@1", "recall@5", "MRR")
 _MOST_PAGES = 20
-_TOO_SHORT = "vectors were not asked: they are for questions of three telling words or more that are no name"
+_TOO_SHORT = "vectors were not asked: they are for questions of two telling words or more that are no name"
 _ASKED_WITH = "`stitch-mcp index search --meaning` asks the vectors; the server does by itself"
 F = TypeVar("F", bound=Callable[..., Any])
 

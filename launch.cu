@@ -1,1 +1,0 @@
-__global__ void k(int a,float*b){} int main(){ k<<<1,1>>>(1.0f); k(1,0); }

@@ -1,1 +1,0 @@
-struct A{int x;}; int frobnicate(A a,int b){return 0;} int main(){ frobnicate(3); A a; a.shared=1; memcpy2(0); }
