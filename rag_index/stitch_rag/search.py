@@ -110,8 +110,7 @@ def search(
         others = store.outlines([number for number in dense if number not in known])
         ranked = with_meaning(ranked, replace(found, dense=dense), others, weights)
     absent = [
-        *_absent_libraries(store, filters.libraries),
-        *_absent_libraries(store, _spelled_out(question, filters)),
+        *_absent_libraries(store, [*filters.libraries, *_spelled_out(question, filters)]),
         *_absent_version(store, filters, names, [row.outline for row in ranked]),
     ]
     kept = [row for row in ranked if filters.admits(row.outline)]

@@ -113,9 +113,7 @@ def _line(result: "SearchResult", own: "list[Hit]", of_names: list[str], told: s
     hits = [*shown, *own] if named and _UNDECLARED.search(result.query) else [*own, *shown]
     # What is said of this very name comes before the general text, which may be cut.
     parts = of_names
-    if hits and hits[0].id in told:
-        return textwrap.shorten(" ".join(of_names), _LINE_CHARS, placeholder=" ...")
-    for hit in hits[:1]:
+    for hit in [hit for hit in hits[:1] if hit.id not in told]:
         told.add(hit.id)
         said = hit.summary or hit.text or hit.signature.partition("\n")[0]
         parts = [
@@ -227,7 +225,7 @@ def _said(query: str) -> list[str]:
 
 def _declared(result: "SearchResult") -> list[str]:
     """Where a name of the message is declared: its header may only have to be included."""
-    named = {*re.findall(r"\w+", result.query)}
+    named = {*_WORD.findall(result.query)}
     for hit in result.hits:
         ours = _IN_HEADER.search(hit.signature) if hit.library == "language" else None
         if ours and hit.symbol in named:

@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 
 from stitch_rag import library_errors
+from stitch_rag.chunks import Chunk
+from stitch_rag.extract.declarations import declarations
+from stitch_rag.extract.merge import Place, header_chunks
 from stitch_rag.place import IndexPlace
 from stitch_rag.sources import Root
 
@@ -129,6 +132,12 @@ public:
 };
 CUB_NAMESPACE_END
 """
+
+
+def chunks_of(text: str, library: str = "shelf") -> dict[str, Chunk]:
+    """The entries of a header by symbol."""
+    place = Place(library, "1.0", "shelf.h", "here")
+    return {chunk.symbol: chunk for chunk in header_chunks(declarations(text), place)}
 
 
 @pytest.fixture(autouse=True)

@@ -2,14 +2,7 @@
 
 import pytest
 
-from stitch_rag.chunks import Chunk
-from stitch_rag.extract.declarations import declarations
-from stitch_rag.extract.merge import Place, header_chunks
-
-
-def chunks_of(text: str, library: str = "shelf") -> dict[str, Chunk]:
-    place = Place(library, "1.0", "shelf.h", "here")
-    return {chunk.symbol: chunk for chunk in header_chunks(declarations(text), place)}
+from tests.rag_index.conftest import chunks_of
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,9 @@ from stitch_rag.extract.lexer import tokens
 from stitch_rag.extract.merge import Place, header_chunks
 from stitch_rag.extract.ptx import GENERATED, as_declarations
 from stitch_rag.sources import Root
+from tests.rag_index.conftest import chunks_of
 
 PLACE = Place("shelf", "1.0", "shelf.h", "here")
-
-
-def chunks_of(text: str) -> dict[str, Chunk]:
-    return {chunk.symbol: chunk for chunk in header_chunks(declarations(text), PLACE)}
 
 
 @contextmanager

@@ -2,14 +2,7 @@
 
 import pytest
 
-from stitch_rag.chunks import Chunk
-from stitch_rag.extract.declarations import declarations
-from stitch_rag.extract.merge import Place, header_chunks
-
-
-def chunks_of(text: str) -> dict[str, Chunk]:
-    place = Place("shelf", "1.0", "shelf.h", "here")
-    return {chunk.symbol: chunk for chunk in header_chunks(declarations(text), place)}
+from tests.rag_index.conftest import chunks_of
 
 
 def test_rvalue_references_and_pointers_to_pointers_are_written_together() -> None:

@@ -19,7 +19,6 @@ _WIDE = re.compile(r"(\w+?)(?:_v\d+)?_64$")
 _PLAIN_MACRO = re.compile(r"#define (\w+) ([A-Za-z_]\w*)$")
 _DECLARES = re.compile(r"(?:[\w:<>,*& ]*[:<>,*& ])?(?P<name>\w+)\s*(?:\(.*\))?;?")
 """A first sentence that is code."""
-_CODE = re.compile(r"^\s*(?:#|//)|[;{}]\s*(?://.*)?$")
 _NO_SENTENCE = re.compile(r"(?:Parameter |Returns|Fields:|Values:|Note: |Requires: |- |\W)")
 _INTERNAL = re.compile(r"(?:^|::)(?:_*detail\w*|_*impl\w*|_+[a-z]\w*)(?:::|$)")
 _PLUMBING = re.compile(

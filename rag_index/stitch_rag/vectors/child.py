@@ -26,9 +26,9 @@ class Vectors:
         os.environ["ANONYMIZED_TELEMETRY"] = "False"
         chromadb: Any = importlib.import_module("chromadb")
         self._embedder = embedder
-        client = chromadb.PersistentClient(path=folder)
-        self._client, self._name = client, collection_name(fingerprint)
-        self._collection = client.get_or_create_collection(
+        self._client = chromadb.PersistentClient(path=folder)
+        self._name = collection_name(fingerprint)
+        self._collection = self._client.get_or_create_collection(
             self._name, embedding_function=None, metadata={"hnsw:space": "cosine"}
         )
 

@@ -20,10 +20,15 @@ _SAID_SINGLY = frozenset(("note", "diagnostic"))
 """Kinds whose text is long: their first sentence has a vector of its own."""
 
 
+def in_words(symbol: str) -> str:
+    """A name as words: `cudaMallocAsync` is "cuda malloc async"."""
+    return " ".join(part for name in identifiers(symbol) for part in parts(name))
+
+
 def embedded_texts(chunk: Chunk) -> list[str]:
     """What is embedded of an entry: name in words with the beginning of what it says, and each way to ask."""
-    words = " ".join(part for name in identifiers(chunk.symbol) for part in parts(name))
-    title = chunk.symbol if chunk.kind in ("note", "section", "diagnostic") else words
+    titled = chunk.kind in ("note", "section", "diagnostic")
+    title = chunk.symbol if titled else in_words(chunk.symbol)
     texts = [f"{title}: {chunk.brief} {chunk.keywords} {chunk.text}", *chunk.asked]
     if chunk.kind in _SAID_SINGLY:
         texts += [chunk.symbol, chunk.brief]
