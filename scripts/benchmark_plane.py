@@ -14,10 +14,10 @@ STEPS = (("inputs in", "inputs_s"), ("outputs made and poisoned", "poisoned_s"),
 
 def plane() -> Table:
     """Inputs from the judge's master to the program's copy, outputs back to the judge's; two processes."""
-    from stitch_tools.processes.interpreter import find_interpreter
-    from stitch_tools.processes.outcome import ChildDied
-    from stitch_tools.processes.plane import PlaneError, started_pair
-    from stitch_tools.processes.session import TargetSession
+    from stitch_tools.run.child_outcome import ChildDied
+    from stitch_tools.run.data_plane import PlaneError, started_pair
+    from stitch_tools.run.interpreter import find_interpreter
+    from stitch_tools.run.session import TargetSession
 
     table = Table("Tensors between judge and program", ("bytes", "step", "plane", "median", "half IQR", "n"))
     with TargetSession(find_interpreter(None, ROOT)) as session:
@@ -46,7 +46,7 @@ def measure(table: Table, kind: str, pair: Any) -> None:
 
 def gpu() -> str:
     """Its model and driver."""
-    from stitch_tools.device import find_gpus
+    from stitch_tools.machine.devices import find_gpus
 
     found = find_gpus()
     names = ", ".join(gpu.name for gpu in found.gpus) or "none"

@@ -74,7 +74,8 @@ class Bench:
 
     def check(self, program: Any, build: Any, **switches: bool) -> Any:
         """A check of the program with all probes but those switched off."""
-        from stitch_tools.check import CheckOptions, check_program
+        from stitch_tools.judge.check import check_program
+        from stitch_tools.judge.check_options import CheckOptions
 
         return check_program(
             self.task,
@@ -115,10 +116,10 @@ class Bench:
 def warm(folder: Path, source: str | Path, target: str = "cpu") -> Generator[Bench]:
     """A warm bench for a pointwise reference's source, or for an example's task file."""
     from stitch_mcp import load_task
-    from stitch_tools.check import ReferenceServer
-    from stitch_tools.processes.interpreter import find_interpreter
-    from stitch_tools.processes.session import TargetSession
-    from stitch_tools.store import Store
+    from stitch_tools.run.interpreter import find_interpreter
+    from stitch_tools.run.reference_server import ReferenceServer
+    from stitch_tools.run.session import TargetSession
+    from stitch_tools.storage.store import Store
 
     path = folder / "reference.py"
     if isinstance(source, Path):
@@ -135,7 +136,7 @@ def warm(folder: Path, source: str | Path, target: str = "cpu") -> Generator[Ben
 
 def check_speed(count: int = 5, target: str = "cpu") -> Table:
     """Wall seconds of warm checks, whole and without the dearest probes."""
-    from stitch_tools.device import find_gpus
+    from stitch_tools.machine.devices import find_gpus
 
     columns = ("program", "status", "draws", "check", "half IQR", "n", "without tracing", "and sensitivity")
     where = "CPU" if target == "cpu" else "GPU"
@@ -228,7 +229,7 @@ def in_parallel(work: Callable[[], None], count: int, at_once: int) -> tuple[lis
 @contextmanager
 def reference_servers(bench: Bench, count: int) -> Generator["Queue[Any]"]:
     """Warm reference servers of the bench's task, one for each judge at work."""
-    from stitch_tools.check import ReferenceServer
+    from stitch_tools.run.reference_server import ReferenceServer
 
     servers: Queue[Any] = Queue()
     with ExitStack() as stack:
@@ -251,7 +252,7 @@ def judge(bench: Bench, reference: Any, number: int) -> tuple[Any, Any]:
 
 def judge_and_time(bench: Bench, number: int) -> None:
     """The same, and its quick timing beside eager."""
-    from stitch_tools.timing import BenchOptions, benchmark_program
+    from stitch_tools.judge.timing import BenchOptions, benchmark_program
 
     program, build = judge(bench, bench.reference, number)
     benchmark_program(
@@ -315,10 +316,10 @@ def eight() -> Table:
 
 def naive() -> Table:
     """What a timer inside the candidate's process says of each timing cheat, and what the judge says."""
-    from stitch_tools.processes.interpreter import find_interpreter
-    from stitch_tools.processes.session import TargetSession
-    from tests.tools.check.zoo_clock import Stopwatch
-    from tests.tools.check.zoo_runner import ZOO, Court, load_cases
+    from stitch_tools.run.interpreter import find_interpreter
+    from stitch_tools.run.session import TargetSession
+    from tests.tools.judge.zoo_clock import Stopwatch
+    from tests.tools.judge.zoo_runner import ZOO, Court, load_cases
 
     columns = ("cheat", "family", "naive verdict", "naive speed-up", "our check", "our bench", "our speed-up")
     table = Table("Naive timers and the judge", columns)

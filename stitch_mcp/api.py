@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from stitch_mcp.config import Config, Settings, configure
-from stitch_mcp.desk import Desk, Emit, open_desk, refuse_forbidden
+from stitch_mcp.workbench import Emit, Workbench, open_workbench, refuse_forbidden
 from stitch_tools.errors import UsageError
 from stitch_tools.models import Bench, Build, Ceilings, Check, Graph, ReferenceFacts, Task
 
@@ -55,7 +55,7 @@ def load_task(
         TaskError: the reference cannot be used.
         UsageError: a bad setting or override.
     """
-    return open_desk(settings).task(reference, inputs, overrides, allow_relaxed)
+    return open_workbench(settings).task(reference, inputs, overrides, allow_relaxed)
 
 
 def compile_program(
@@ -80,14 +80,14 @@ def compile_program(
         SandboxError: compilers are isolated less than required.
         UsageError: there is no such program, or it is C++ and `archs` names GPUs, or `target` is not its own.
     """
-    desk = open_desk(settings, emit)
-    found = desk.program(program, desk.target, main, native=True)
-    if desk.config.origin("target") == "--target" and found.target != desk.target:
+    workbench = open_workbench(settings, emit)
+    found = workbench.program(program, workbench.target, main, native=True)
+    if workbench.config.origin("target") == "--target" and found.target != workbench.target:
         raise UsageError(
-            f"{found.main} was made for {found.target}, and --target asks for {desk.target}",
+            f"{found.main} was made for {found.target}, and --target asks for {workbench.target}",
             hint="leave --target out: a program of a run or a certificate keeps its own",
         )
-    return desk.build(found, archs)
+    return workbench.build(found, archs)
 
 
 def check_program(
@@ -125,10 +125,10 @@ def check_program(
         TaskError: the reference cannot be used.
         EnvironmentMissingError: no torch, no compiler, or weaker isolation than required.
     """
-    desk = open_desk(settings, emit)
-    task = desk.task(reference, inputs, overrides, allow_relaxed, mark_relaxed=mark_relaxed)
-    with desk.trial(task, program, main) as trial:
-        return desk.check(
+    workbench = open_workbench(settings, emit)
+    task = workbench.task(reference, inputs, overrides, allow_relaxed, mark_relaxed=mark_relaxed)
+    with workbench.trial(task, program, main) as trial:
+        return workbench.check(
             task, trial, sanitize=sanitize, ablation=ablation, reference_tolerance=reference_tolerance
         )
 
@@ -162,10 +162,10 @@ def benchmark_program(
         TaskError: the reference cannot be used.
         EnvironmentMissingError: no torch, no compiler, or weaker isolation than required.
     """
-    desk = open_desk(settings, emit)
-    task = desk.task(reference, inputs, overrides, allow_relaxed)
-    with desk.trial(task, program, main) as trial:
-        return desk.benchmark(task, trial, quick=quick)
+    workbench = open_workbench(settings, emit)
+    task = workbench.task(reference, inputs, overrides, allow_relaxed)
+    with workbench.trial(task, program, main) as trial:
+        return workbench.benchmark(task, trial, quick=quick)
 
 
 def capture_reference(
@@ -183,37 +183,39 @@ def capture_reference(
         TaskError: the reference cannot be used.
         EnvironmentMissingError: no torch in the target interpreter.
     """
-    desk = open_desk(settings, emit)
-    return capture_task(desk, desk.task(reference, inputs, overrides, allow_relaxed))
+    workbench = open_workbench(settings, emit)
+    return capture_task(workbench, workbench.task(reference, inputs, overrides, allow_relaxed))
 
 
-def capture_task(desk: Desk, task: Task) -> Captured:
+def capture_task(workbench: Workbench, task: Task) -> Captured:
     """What one run of the task's reference shows: facts, graph, and the device's ceilings.
 
     Raises:
         TaskError: the reference cannot be used.
         EnvironmentMissingError: no torch in the target interpreter.
     """
-    from stitch_tools.ceilings import measure_ceilings
-    from stitch_tools.device import resolve_target
     from stitch_tools.errors import LockedError
     from stitch_tools.graph import capture_graph
+    from stitch_tools.machine.devices import resolve_target
+    from stitch_tools.run.ceilings import measure_ceilings
 
-    with desk.session() as session:
+    with workbench.session() as session:
         ceilings = None
         if resolve_target(task.target).available:
             try:
                 ceilings = measure_ceilings(
                     task.target,
-                    cache_dir=desk.config.cache_dir,
+                    cache_dir=workbench.config.cache_dir,
                     session=session,
-                    emit=desk.emit,
+                    emit=workbench.emit,
                     wait_s=_CEILINGS_WAIT_S,
                 )
             except LockedError as error:
-                desk.say(f"no times are predicted, since this device was not measured yet: {error.message}")
-        with desk.observed(session, task) as (server, facts):
-            desk.say("capturing the graph")
+                workbench.say(
+                    f"no times are predicted, since this device was not measured yet: {error.message}"
+                )
+        with workbench.observed(session, task) as (server, facts):
+            workbench.say("capturing the graph")
             graph = capture_graph(server.child, task, facts, ceilings)
     return Captured(task, facts, graph, ceilings)
 
@@ -233,12 +235,16 @@ def measure_device(
     Raises:
         EnvironmentMissingError: the device is not here, or no torch in the target interpreter.
     """
-    from stitch_tools.ceilings import measure_ceilings
+    from stitch_tools.run.ceilings import measure_ceilings
 
-    desk = open_desk(settings, emit)
-    with desk.session() as session:
+    workbench = open_workbench(settings, emit)
+    with workbench.session() as session:
         return measure_ceilings(
-            desk.target, cache_dir=desk.config.cache_dir, session=session, refresh=refresh, emit=emit
+            workbench.target,
+            cache_dir=workbench.config.cache_dir,
+            session=session,
+            refresh=refresh,
+            emit=emit,
         )
 
 
@@ -277,7 +283,7 @@ def solve(
     if allow_relaxed:
         refuse_forbidden(config)
 
-    from stitch_mcp.commands import resume_command
+    from stitch_mcp.printed_commands import resume_command
     from stitch_planner.loop import SolveRequest
     from stitch_planner.loop import solve as run
 

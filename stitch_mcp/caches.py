@@ -39,7 +39,7 @@ class CacheReport(Fact):
 def describe_cache(cache_dir: Path | None) -> CacheReport:
     """What the cache holds; None is the user's cache folder."""
     from stitch_tools.compile.cache import BuildCache
-    from stitch_tools.user_cache import SIZE_CAP_BYTES, user_cache_dir
+    from stitch_tools.storage.user_cache import SIZE_CAP_BYTES, user_cache_dir
 
     folder = cache_dir or user_cache_dir()
     built = BuildCache(folder).summary()
@@ -60,7 +60,7 @@ def clear_cache(cache_dir: Path | None) -> CacheReport:
         StoreError: the folder cannot be written.
     """
     from stitch_tools.compile.cache import BuildCache
-    from stitch_tools.store import storing
+    from stitch_tools.storage.store import storing
 
     before = describe_cache(cache_dir)
     folder = Path(before.folder)

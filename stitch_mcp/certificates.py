@@ -2,15 +2,21 @@
 
 from pathlib import Path
 
-from stitch_mcp.commands import resume_command
-from stitch_planner.runs import Workspace, has_whole_certificate, read_state
-from stitch_tools.certificate import Archive, read_certificate, read_contents, signed, write_certificate
+from stitch_mcp.printed_commands import resume_command
+from stitch_planner.runs.run import Workspace, has_whole_certificate, read_state
 from stitch_tools.errors import CertificateError, UsageError
-from stitch_tools.events import lock_path
-from stitch_tools.locks import holder
 from stitch_tools.models import Fact
-from stitch_tools.signature import public_key_hex
-from stitch_tools.store import write_atomically
+from stitch_tools.storage.certificate import (
+    Archive,
+    read_certificate,
+    read_contents,
+    signed,
+    write_certificate,
+)
+from stitch_tools.storage.events import lock_path
+from stitch_tools.storage.locks import holder
+from stitch_tools.storage.signature import public_key_hex
+from stitch_tools.storage.store import write_atomically
 
 
 class CertificateView(Fact):

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from stitch_tools.errors import UsageError
-from stitch_tools.small_file import read_small
-from stitch_tools.store import write_atomically
+from stitch_tools.storage.small_file import read_small
+from stitch_tools.storage.store import write_atomically
 
 NAME = "stitch"
 """What the server is called in a client's configuration."""

@@ -11,8 +11,8 @@ from typing import Any, Literal, TypedDict, get_args
 
 from stitch_tools.errors import EnvironmentMissingError, UsageError
 from stitch_tools.models.verdict import SandboxLevel
-from stitch_tools.small_file import read_small
-from stitch_tools.store import can_write
+from stitch_tools.storage.small_file import read_small
+from stitch_tools.storage.store import can_write
 
 DEFAULT = "default"
 Confirm = Literal["ask", "allow", "deny"]

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Literal
 from stitch_mcp.config import Config, unknown_environment
 from stitch_tools.errors import EnvironmentMissingError, StitchError
 from stitch_tools.models import Fact
-from stitch_tools.store import can_write
+from stitch_tools.storage.store import can_write
 
 if TYPE_CHECKING:
     from stitch_tools.compile.toolchain import Compiler
-    from stitch_tools.processes.interpreter import Interpreter
-    from stitch_tools.processes.session import TargetSession
+    from stitch_tools.run.interpreter import Interpreter
+    from stitch_tools.run.session import TargetSession
 
 Status = Literal["ok", "warning", "optional", "missing", "failed"]
 _LITTLE_DISK_BYTES = 2 << 30
@@ -110,7 +110,7 @@ def _platform_item() -> Item:
 
 
 def _cpu_item() -> Item:
-    from stitch_tools.device import cpu_info
+    from stitch_tools.machine.devices import cpu_info
 
     cpu = cpu_info()
     vectors = next((name for name in ("avx512f", "avx2", "avx") if name in cpu.flags), "no AVX")
@@ -180,7 +180,7 @@ def _library_items(prefixes: Sequence[Path]) -> list[Item]:
 
 def _interpreter(config: Config) -> "Interpreter | StitchError":
     """The target interpreter, or why there is none."""
-    from stitch_tools.processes.interpreter import find_interpreter
+    from stitch_tools.run.interpreter import find_interpreter
 
     try:
         return find_interpreter(config.python, config.workspace)
@@ -190,7 +190,7 @@ def _interpreter(config: Config) -> "Interpreter | StitchError":
 
 def _target_items(config: Config, interpreter: "Interpreter | StitchError") -> tuple[list[Item], str | None]:
     """Target interpreter and isolation, found by starting a session as every command does."""
-    from stitch_tools.processes.session import TargetSession
+    from stitch_tools.run.session import TargetSession
 
     if isinstance(interpreter, StitchError):
         return [_failure("target interpreter", interpreter)], None
@@ -220,7 +220,7 @@ def _chosen_by(source: str, config: Config) -> str:
 
 def _plane_items(session: "TargetSession") -> list[Item]:
     """The way of tensors between judge and program, tried out where there is a GPU."""
-    from stitch_tools.device import find_gpus
+    from stitch_tools.machine.devices import find_gpus
 
     if not find_gpus().gpus or session.cuda_version is None:
         return []
@@ -250,7 +250,7 @@ def isolation_item(level: str, reason: str) -> Item:
 
 def _gpu_items(config: Config, torch_cuda: str | None) -> list[Item]:
     from stitch_tools.compile.toolchain import find_nvcc
-    from stitch_tools.device import find_gpus
+    from stitch_tools.machine.devices import find_gpus
 
     search = find_gpus()
     if not search.gpus:
@@ -339,7 +339,7 @@ def _bundled_nsys(ncu: str | None) -> str | None:
 def _disk_items(config: Config) -> list[Item]:
     import tempfile
 
-    from stitch_tools.user_cache import user_cache_dir
+    from stitch_tools.storage.user_cache import user_cache_dir
 
     folders = {
         "workspace": config.workspace / ".stitch",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stitch_mcp.config import Config
-from stitch_rag.place import IndexPlace
+from stitch_rag.index_location import IndexLocation
 from stitch_rag.reader import Reader
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def build(config: Config, *, anew: bool, vectors: bool = False, progress: "Progr
     """
     from stitch_rag.build import built_for
 
-    earlier, named = built_for(IndexPlace(config.cache_dir))
+    earlier, named = built_for(IndexLocation(config.cache_dir))
     kept = (earlier, True) if named and not anew else ("", False)
     return _build(config, kept, anew=anew, vectors=vectors, progress=progress)
 
@@ -43,7 +43,7 @@ def _build(
     prefixes, target = _target(config, earlier[0])
     named = bool(config.python) or (earlier[1] and target is not None and target.python == earlier[0])
     return build_index(
-        IndexPlace(config.cache_dir),
+        IndexLocation(config.cache_dir),
         prefixes,
         target=target,
         anew=anew,
@@ -57,7 +57,7 @@ def _built_again(config: Config, progress: "Progress") -> "BuildReport":
     """The build that follows what was added or removed, with the packages that the index has."""
     from stitch_rag.build import built_for
 
-    earlier = built_for(IndexPlace(config.cache_dir))
+    earlier = built_for(IndexLocation(config.cache_dir))
     return _build(config, earlier, anew=False, vectors=False, progress=progress)
 
 
@@ -65,7 +65,7 @@ def add(config: Config, origin: str, progress: "Progress") -> "tuple[list[str], 
     """Where the added pages come from, and the build that took them in; errors as in `add_pages`."""
     from stitch_rag.pages import add_pages
 
-    place = IndexPlace(config.cache_dir)
+    place = IndexLocation(config.cache_dir)
     pages = add_pages(place, origin, progress)
     return [page.origin for page in pages], _built_again(config, progress)
 
@@ -74,7 +74,7 @@ def remove(config: Config, origin: str, progress: "Progress") -> "tuple[list[str
     """Where the removed pages came from, and the build without them; errors as in `remove_pages`."""
     from stitch_rag.pages import remove_pages
 
-    gone = remove_pages(IndexPlace(config.cache_dir), origin)
+    gone = remove_pages(IndexLocation(config.cache_dir), origin)
     return gone, _built_again(config, progress)
 
 
@@ -97,15 +97,15 @@ def status(config: Config) -> "IndexStatus":
     """The state of the index, compared with what this machine has now."""
     from stitch_rag.build import built_for, index_status
 
-    prefixes, target = _target(config, built_for(IndexPlace(config.cache_dir))[0])
-    return index_status(IndexPlace(config.cache_dir), prefixes, target=target)
+    prefixes, target = _target(config, built_for(IndexLocation(config.cache_dir))[0])
+    return index_status(IndexLocation(config.cache_dir), prefixes, target=target)
 
 
 def clear(config: Config) -> int:
     """Bytes that were freed; errors as in `clear_index`."""
     from stitch_rag.build import clear_index
 
-    return clear_index(IndexPlace(config.cache_dir))
+    return clear_index(IndexLocation(config.cache_dir))
 
 
 def _target(config: Config, earlier: str) -> "tuple[list[Path], Target | None]":
@@ -120,7 +120,7 @@ def _target(config: Config, earlier: str) -> "tuple[list[Path], Target | None]":
     """
     from stitch_rag.docstrings import Target
     from stitch_tools.errors import EnvironmentMissingError
-    from stitch_tools.processes.interpreter import find_interpreter
+    from stitch_tools.run.interpreter import find_interpreter
 
     named = bool(config.python or os.environ.get("STITCH_PYTHON"))
     options = [config.python] if named else [earlier, None] if earlier else [None]

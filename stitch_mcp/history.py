@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from stitch_planner.run_events import RunStopped
-from stitch_planner.runs import RunSummary, Workspace, read_state, started, summarize
+from stitch_planner.runs.run import RunSummary, Workspace, read_state, started, summarize
+from stitch_planner.runs.run_events import RunStopped
 from stitch_tools.errors import StoreError
-from stitch_tools.events import Event, lock_path, read_events
-from stitch_tools.locks import is_held
 from stitch_tools.models import Bench, Build, Check, Fact, ReferenceFacts, Task
+from stitch_tools.storage.events import Event, lock_path, read_events
+from stitch_tools.storage.locks import is_held
 
 
 class History(Fact):

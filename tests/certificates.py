@@ -1,7 +1,7 @@
 """Certificates as small as they can be, for tests of what is done with them."""
 
-from stitch_tools.certificate import Certificate
 from stitch_tools.models import Bench, Check, Environment
+from stitch_tools.storage.certificate import Certificate
 
 
 def draft_certificate(bench: Bench | None = None) -> Certificate:

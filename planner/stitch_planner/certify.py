@@ -3,9 +3,8 @@
 from datetime import UTC, datetime
 
 from stitch_planner.plan import Plan
-from stitch_planner.run_events import CertificateWritten
-from stitch_planner.runs import Run, started
-from stitch_tools.certificate import Certificate, seal_certificate, write_certificate
+from stitch_planner.runs.run import Run, started
+from stitch_planner.runs.run_events import CertificateWritten
 from stitch_tools.errors import UsageError
 from stitch_tools.models import (
     Bench,
@@ -18,7 +17,8 @@ from stitch_tools.models import (
     Task,
     sha256_hex,
 )
-from stitch_tools.store import Store
+from stitch_tools.storage.certificate import Certificate, seal_certificate, write_certificate
+from stitch_tools.storage.store import Store
 
 SUFFIX = ".stitch.zip"
 _README = """This archive is a stitch-mcp certificate.

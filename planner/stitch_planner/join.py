@@ -9,7 +9,8 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from stitch_planner.run_events import (
+from stitch_planner.runs.run import Run, Workspace, lost_step
+from stitch_planner.runs.run_events import (
     KINDS,
     BenchFinished,
     BuildFinished,
@@ -20,15 +21,14 @@ from stitch_planner.run_events import (
     RunFinished,
     RunResumed,
 )
-from stitch_planner.runs import Run, Workspace, lost_step
 from stitch_planner.sentences import explain
 from stitch_tools.errors import LockedError, StoreError, UsageError
-from stitch_tools.events import Event
 from stitch_tools.models import Bench, Build, Check, Program, Task
+from stitch_tools.storage.events import Event
 
 if TYPE_CHECKING:
     from stitch_planner.plan import Plan
-    from stitch_tools.processes.interpreter import Interpreter
+    from stitch_tools.run.interpreter import Interpreter
 
 OUTSIDE = "outside"
 """Coder of a run whose programs come from an outside agent."""
@@ -195,7 +195,7 @@ def stitch_anew(run: Run, task: Task, interpreter: "Interpreter", emit: Callable
         StitchFailedError: it has no template for an operation of the graph.
     """
     from stitch_planner.steps import STEPS, Work, write_program
-    from stitch_tools.device import resolve_target
+    from stitch_tools.machine.devices import resolve_target
 
     with Work(
         run=run, task=task, target=resolve_target(task.target), interpreter=interpreter, emit=emit

@@ -13,11 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stitch_planner.join import OUTSIDE, take_usable
-from stitch_planner.run_events import RunFinished, RunResumed, RunStarted, RunStopped, kind_of
-from stitch_planner.runs import Run, Workspace, lost_step, started
+from stitch_planner.runs.run import Run, Workspace, lost_step, started
+from stitch_planner.runs.run_events import RunFinished, RunResumed, RunStarted, RunStopped, kind_of
 from stitch_planner.steps import SOURCES_FOLDER, STEPS, Work
-from stitch_tools.device import Target, resolve_target
-from stitch_tools.environment import describe_environment
 from stitch_tools.errors import (
     BudgetError,
     EnvironmentMissingError,
@@ -26,10 +24,12 @@ from stitch_tools.errors import (
     StoreError,
     UsageError,
 )
-from stitch_tools.events import Event
+from stitch_tools.machine.devices import Target, resolve_target
 from stitch_tools.models import Bench, Build, Check, Environment, Fact, SandboxLevel, Task
-from stitch_tools.processes.interpreter import Interpreter, find_interpreter
-from stitch_tools.references import load_task
+from stitch_tools.run.environment_facts import describe_environment
+from stitch_tools.run.interpreter import Interpreter, find_interpreter
+from stitch_tools.storage.events import Event
+from stitch_tools.task.references import load_task
 
 _RESUMED = kind_of(RunResumed(step=""))
 Emit = Callable[[str], None]

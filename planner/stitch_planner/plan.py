@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from stitch_planner.stitcher.index import GraphIndex, ValueKey, references
-from stitch_planner.stitcher.partition import Step, partition
-from stitch_planner.stitcher.reductions import REDUCTIONS
+from stitch_planner.stitcher.graph.graph_index import GraphIndex, ValueKey, references
+from stitch_planner.stitcher.graph.partition import Step, partition
+from stitch_planner.stitcher.lower.reductions import REDUCTIONS
 from stitch_planner.stitcher.stitch import StitchFailedError, stitch
 from stitch_planner.stitcher.targets import simple_graph, templates_for
 from stitch_tools.models import Ceilings, Contract, Fact, Graph, GraphNode, ReferenceFacts, Task

@@ -11,7 +11,8 @@ from typing import Self, TypeVar
 
 from stitch_planner.certify import certify_run
 from stitch_planner.plan import Plan, make_plan
-from stitch_planner.run_events import (
+from stitch_planner.runs.run import Run, started
+from stitch_planner.runs.run_events import (
     BenchFinished,
     BuildFinished,
     CheckFinished,
@@ -23,15 +24,21 @@ from stitch_planner.run_events import (
     ReferenceObserved,
     RunFinished,
 )
-from stitch_planner.runs import Run, started
 from stitch_planner.sentences import explain
 from stitch_planner.stitcher import refuse_updates, stitch
-from stitch_tools.ceilings import measure_ceilings
-from stitch_tools.check import CheckOptions, ReferenceServer, check_program
 from stitch_tools.compile import compile_program
-from stitch_tools.device import Target
 from stitch_tools.errors import StoreError
 from stitch_tools.graph import capture_graph
+from stitch_tools.judge.check import check_program
+from stitch_tools.judge.check_options import CheckOptions
+from stitch_tools.judge.memory import (
+    SanitizeOptions,
+    apply_sanitizers,
+    sanitize_program,
+    skipped_sanitizers,
+)
+from stitch_tools.judge.timing import BenchOptions, benchmark_program
+from stitch_tools.machine.devices import Target
 from stitch_tools.models import (
     STITCHER,
     Bench,
@@ -45,15 +52,10 @@ from stitch_tools.models import (
     SandboxLevel,
     Task,
 )
-from stitch_tools.processes.interpreter import Interpreter
-from stitch_tools.processes.session import TargetSession
-from stitch_tools.sanitize import (
-    SanitizeOptions,
-    apply_sanitizers,
-    sanitize_program,
-    skipped_sanitizers,
-)
-from stitch_tools.timing import BenchOptions, benchmark_program
+from stitch_tools.run.ceilings import measure_ceilings
+from stitch_tools.run.interpreter import Interpreter
+from stitch_tools.run.reference_server import ReferenceServer
+from stitch_tools.run.session import TargetSession
 
 FactT = TypeVar("FactT", bound=Fact)
 SOURCES_FOLDER = Path("rounds", "000", "program")

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stitch_rag.docstrings import Target
-from stitch_rag.faults import DamagedIndexError, telling_faults
+from stitch_rag.index_errors import DamagedIndexError, telling_faults
+from stitch_rag.index_location import IndexLocation
 from stitch_rag.inputs import (
     PAGE,
     Input,
@@ -19,7 +20,6 @@ from stitch_rag.inputs import (
     own_inputs,
     page_inputs,
 )
-from stitch_rag.place import IndexPlace
 from stitch_rag.sources import Root, find_headers, find_roots
 from stitch_rag.store import SCHEMA, IndexStore
 from stitch_rag.vectors.making import make_vectors
@@ -27,10 +27,10 @@ from stitch_rag.vectors.meaning import MODEL_KEY
 from stitch_rag.vectors.model import why_no_model
 from stitch_rag.vectors.stored import vector_state
 from stitch_tools.errors import EnvironmentMissingError, LockedError, StoreError
-from stitch_tools.locks import FileLock, is_held
 from stitch_tools.models import Fact
 from stitch_tools.models.base import sha256_hex
-from stitch_tools.store import storing, sync_folder
+from stitch_tools.storage.locks import FileLock, is_held
+from stitch_tools.storage.store import storing, sync_folder
 
 Progress = Callable[[str], None]
 _LOCK_WAIT_S = 600.0
@@ -128,7 +128,7 @@ class _Made(NamedTuple):
 
 
 def gather(
-    place: IndexPlace,
+    place: IndexLocation,
     prefixes: Sequence[Path] = (),
     roots: Sequence[Root] | None = None,
     target: Target | None = None,
@@ -155,7 +155,7 @@ def gather(
 
 
 def build_index(
-    place: IndexPlace,
+    place: IndexLocation,
     prefixes: Sequence[Path] = (),
     *,
     roots: Sequence[Root] | None = None,
@@ -204,7 +204,7 @@ def build_index(
     )
 
 
-def built_for(place: IndexPlace) -> tuple[str, bool]:
+def built_for(place: IndexLocation) -> tuple[str, bool]:
     """The interpreter whose packages the index holds, "" where it is unknown, and whether it was named."""
     with contextlib.suppress(StoreError):
         store = IndexStore.open(place.index)
@@ -214,7 +214,7 @@ def built_for(place: IndexPlace) -> tuple[str, bool]:
     return "", False
 
 
-def _remember(place: IndexPlace, interpreter: tuple[str, bool] | None) -> None:
+def _remember(place: IndexLocation, interpreter: tuple[str, bool] | None) -> None:
     """Write down whose packages count, so that a page that is added later does not take them out."""
     store = IndexStore.open(place.building, writable=True) if interpreter else None
     if store is not None and interpreter is not None:
@@ -223,7 +223,7 @@ def _remember(place: IndexPlace, interpreter: tuple[str, bool] | None) -> None:
             store.put_meta(_NAMED, "yes" if interpreter[1] else "no")
 
 
-def _locked(place: IndexPlace, progress: Progress) -> FileLock:
+def _locked(place: IndexLocation, progress: Progress) -> FileLock:
     """The lock of builders, taken; whoever waits for another one is told."""
     lock = FileLock(place.lock, purpose="index build", option="STITCH_CACHE_DIR")
     try:
@@ -235,7 +235,7 @@ def _locked(place: IndexPlace, progress: Progress) -> FileLock:
 
 
 def index_status(
-    place: IndexPlace,
+    place: IndexLocation,
     prefixes: Sequence[Path] = (),
     *,
     roots: Sequence[Root] | None = None,
@@ -264,7 +264,7 @@ def index_status(
 
 
 def _held(
-    place: IndexPlace, store: IndexStore, inputs: Sequence[Input], notices: Sequence[str]
+    place: IndexLocation, store: IndexStore, inputs: Sequence[Input], notices: Sequence[str]
 ) -> dict[str, object]:
     """What an `IndexStatus` says of an index that can be read."""
     had, have = store.files(), {row.place: row.sha256 for row in inputs}
@@ -288,14 +288,14 @@ def _held(
     }
 
 
-def clear_index(place: IndexPlace) -> int:
+def clear_index(place: IndexLocation) -> int:
     """Bytes that were freed; what the user added goes, too, and what an earlier call that was killed left.
 
     Raises:
         LockedError: a build is going on.
         StoreError: the folder cannot be written.
     """
-    from stitch_tools.user_cache import folder_size
+    from stitch_tools.storage.user_cache import folder_size
 
     size = sum(map(folder_size, _cleared(place)))
     _remove_cleared(place)
@@ -313,18 +313,18 @@ def clear_index(place: IndexPlace) -> int:
     return size
 
 
-def _cleared(place: IndexPlace) -> list[Path]:
+def _cleared(place: IndexLocation) -> list[Path]:
     """Folders that were to be removed when `index clear` was killed."""
     return list(place.folder.parent.glob(f"{place.folder.name}{_CLEARED}*"))
 
 
-def _remove_cleared(place: IndexPlace) -> None:
+def _remove_cleared(place: IndexLocation) -> None:
     for folder in _cleared(place):
         shutil.rmtree(folder, ignore_errors=True)  # its own process may be at it, too
 
 
 def _make(
-    place: IndexPlace, inputs: Sequence[Input], progress: Progress, *, anew: bool, vectors: bool
+    place: IndexLocation, inputs: Sequence[Input], progress: Progress, *, anew: bool, vectors: bool
 ) -> _Made:
     """Fills the file that is to be the index.
 
@@ -351,7 +351,7 @@ def _make(
         store.close()
 
 
-def _begin(place: IndexPlace, *, anew: bool) -> IndexStore:
+def _begin(place: IndexLocation, *, anew: bool) -> IndexStore:
     """The store to fill: a build that was cut short, else a copy of the index, else an empty one."""
     if not anew:
         store = _opened(place.building)
@@ -371,7 +371,7 @@ def _begin(place: IndexPlace, *, anew: bool) -> IndexStore:
     return _opened(place.building) or IndexStore.create(place.building)
 
 
-def _remove_half(place: IndexPlace) -> None:
+def _remove_half(place: IndexLocation) -> None:
     with storing(place.building, "STITCH_CACHE_DIR"):
         for leftover in (place.building, Path(f"{place.building}-journal")):
             leftover.unlink(missing_ok=True)
@@ -444,7 +444,7 @@ def _failed(row: Input, error: BaseException) -> str:
     return f"{row.called or row.place} could not be read and is left out: {said[:_LONGEST_REASON]}"
 
 
-def _swap(place: IndexPlace, inputs: Sequence[Input]) -> None:
+def _swap(place: IndexLocation, inputs: Sequence[Input]) -> None:
     """Put the finished file in the index' place: a reader sees the old one or the new one.
 
     It is never older than what it was made of, whatever the clock says: readers take a newer file for one

@@ -14,12 +14,12 @@ from stitch_rag.extract.declarations import declarations
 from stitch_rag.extract.merge import Place, header_chunks
 from stitch_rag.extract.ptx import GENERATED, as_declarations
 from stitch_rag.glossary import explained, phrase_texts
+from stitch_rag.index_location import IndexLocation
 from stitch_rag.language import language_text
 from stitch_rag.library_errors import Told, find_libraries, read_errors
 from stitch_rag.notes import packaged_notes
-from stitch_rag.own import OWN
 from stitch_rag.pages import page_chunks, read_page, stored_pages
-from stitch_rag.place import IndexPlace
+from stitch_rag.shipped import OWN
 from stitch_rag.sources import Header, Root
 from stitch_tools.models.base import sha256_hex
 
@@ -101,7 +101,7 @@ def _errors(told: Told) -> list[Chunk]:
     return explained(read_errors(told))
 
 
-def page_inputs(place: IndexPlace) -> list[Input]:
+def page_inputs(place: IndexLocation) -> list[Input]:
     """The pages that the user added."""
     inputs: list[Input] = []
     for name, text in stored_pages(place):

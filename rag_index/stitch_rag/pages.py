@@ -16,13 +16,13 @@ from pydantic import ValidationError
 from stitch_rag.chunks import Chunk
 from stitch_rag.extract.comments import first_sentence
 from stitch_rag.fetch import fetched, is_address, shown
-from stitch_rag.place import IndexPlace
+from stitch_rag.index_location import IndexLocation
 from stitch_rag.sections import Section, html_sections, markdown_sections
 from stitch_rag.tokens import storable
 from stitch_tools.errors import UsageError
 from stitch_tools.models import Fact
 from stitch_tools.models.base import sha256_hex
-from stitch_tools.store import storing, sync_folder, write_atomically
+from stitch_tools.storage.store import storing, sync_folder, write_atomically
 
 PageFormat = Literal["html", "markdown", "text"]
 
@@ -64,7 +64,7 @@ class Page(Fact):
 
 
 def add_pages(
-    place: IndexPlace, origin: str, progress: Callable[[str], None] = lambda sentence: None
+    place: IndexLocation, origin: str, progress: Callable[[str], None] = lambda sentence: None
 ) -> list[Page]:
     """The pages that were stored: a file's, an address', or those of all files of a folder.
 
@@ -93,7 +93,7 @@ def add_pages(
     return list(found.values())
 
 
-def remove_pages(place: IndexPlace, origin: str) -> list[str]:
+def remove_pages(place: IndexLocation, origin: str) -> list[str]:
     """Origins of the pages that were removed: a file's, an address', or those of all files of a folder.
 
     Args:
@@ -120,7 +120,7 @@ def remove_pages(place: IndexPlace, origin: str) -> list[str]:
     return sorted(page.origin for page in found.values())
 
 
-def stored_pages(place: IndexPlace) -> Iterator[tuple[str, str]]:
+def stored_pages(place: IndexLocation) -> Iterator[tuple[str, str]]:
     """Name and content of each stored page file; one that is removed meanwhile is none."""
     if not place.pages.is_dir():
         return
@@ -138,7 +138,7 @@ def read_page(text: str) -> Page | None:
         return None
 
 
-def _every_page(place: IndexPlace) -> Iterator[tuple[Path, Page]]:
+def _every_page(place: IndexLocation) -> Iterator[tuple[Path, Page]]:
     for name, text in stored_pages(place):
         page = read_page(text)
         if page is not None:
@@ -191,7 +191,7 @@ def page_chunks(page: Page) -> list[Chunk]:
     return chunks
 
 
-def _stored_at(place: IndexPlace, origin: str) -> Path:
+def _stored_at(place: IndexLocation, origin: str) -> Path:
     return place.pages / f"{_name_of(origin)}.json"
 
 

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from stitch_rag.ranking import load_synonyms, load_weights
+from stitch_rag.ranking_weights import load_synonyms, load_weights
 from stitch_rag.tokens import folded, identifiers, index_words, is_plain, stem, storable
 
 LONGEST_QUESTION = 2000

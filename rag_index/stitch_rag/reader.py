@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from stitch_rag.faults import DamagedIndexError, telling_faults
-from stitch_rag.place import IndexPlace
+from stitch_rag.index_errors import DamagedIndexError, telling_faults
+from stitch_rag.index_location import IndexLocation
 from stitch_rag.results import Hit, SearchResult
 from stitch_rag.search import DEFAULT_TOKENS, Filters, entry, search
 from stitch_rag.store import IndexStore
@@ -50,7 +50,7 @@ class Reader:
                 a process only to end it.
             retry_s: time for which the notes answer alone where an index that is not damaged cannot be read.
         """
-        self._place = IndexPlace(cache_dir)
+        self._place = IndexLocation(cache_dir)
         self._meaning = Meaning(self._place, wait_for_vectors_s) if meaning else NoMeaning(self._place)
         self._store: IndexStore | None = None
         self._stamp: tuple[int, int, int] | None = None
@@ -185,7 +185,7 @@ class Reader:
 
 def _notes_alone() -> IndexStore:
     # Whoever has an index need not wait for it, nor this for what reads headers and pages.
-    from stitch_rag.own import OWN
+    from stitch_rag.shipped import OWN
 
     store = IndexStore.create()
     for place, read in OWN.items():

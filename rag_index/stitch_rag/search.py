@@ -7,15 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stitch_rag.chunks import KINDS, Chunk
+from stitch_rag.driver_twins import twin_key
 from stitch_rag.nearest import Named, named, similar
 from stitch_rag.question import Question, Word, read_question
-from stitch_rag.rank import Candidate, Evidence, rank, rarity, with_meaning
-from stitch_rag.ranking import Weights, load_weights
+from stitch_rag.rank_hits import Candidate, Evidence, rank, rarity, with_meaning
+from stitch_rag.ranking_weights import Weights, load_weights
 from stitch_rag.results import Confidence, Hit, SearchMode, SearchResult
 from stitch_rag.shorten import shorten
 from stitch_rag.store import IndexStore, Outline, Row
 from stitch_rag.tokens import storable
-from stitch_rag.twins import twin_key
 from stitch_tools import __version__
 from stitch_tools.errors import UsageError
 

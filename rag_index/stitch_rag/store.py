@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from stitch_rag.chunks import Chunk
-from stitch_rag.faults import telling_faults
+from stitch_rag.index_errors import telling_faults
 from stitch_rag.rows import searchable, stored_fields
 
 SCHEMA = 5

@@ -11,14 +11,15 @@ import sys
 import time
 from pathlib import Path
 
-from stitch_tools.check import ReferenceServer, check_program
 from stitch_tools.compile import compile_program
+from stitch_tools.judge.check import check_program
+from stitch_tools.judge.timing import BenchOptions, benchmark_program
+from stitch_tools.judge.timing.blocks import Rules
 from stitch_tools.models import Program, Task
-from stitch_tools.processes.interpreter import find_interpreter
-from stitch_tools.processes.session import TargetSession
-from stitch_tools.store import Store
-from stitch_tools.timing import BenchOptions, benchmark_program
-from stitch_tools.timing.blocks import Rules
+from stitch_tools.run.interpreter import find_interpreter
+from stitch_tools.run.reference_server import ReferenceServer
+from stitch_tools.run.session import TargetSession
+from stitch_tools.storage.store import Store
 
 SOURCE = Path(__file__).with_name("scale.cpp")
 TASK = """import torch

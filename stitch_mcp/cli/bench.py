@@ -15,7 +15,7 @@ from stitch_mcp.cli.options import (
 )
 from stitch_mcp.cli.output import Output
 from stitch_mcp.config import Settings
-from stitch_mcp.tables import bench_sections
+from stitch_mcp.views.fact_tables import bench_sections
 
 
 @click.command("bench")

@@ -4,7 +4,7 @@ import click
 
 from stitch_mcp.cli.options import json_option, settings
 from stitch_mcp.cli.output import Output
-from stitch_mcp.report import Section
+from stitch_mcp.views.table import Section
 
 
 @click.group("cache")

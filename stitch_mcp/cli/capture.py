@@ -8,7 +8,7 @@ import click
 from stitch_mcp.cli.options import json_option, parse_overrides, reference_options, session_options
 from stitch_mcp.cli.output import Output
 from stitch_mcp.config import Settings
-from stitch_mcp.report import Section
+from stitch_mcp.views.table import Section
 
 if TYPE_CHECKING:
     from stitch_mcp.api import Captured

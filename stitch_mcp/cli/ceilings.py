@@ -7,7 +7,7 @@ import click
 from stitch_mcp.cli.options import json_option, session_options
 from stitch_mcp.cli.output import Output
 from stitch_mcp.config import Settings
-from stitch_mcp.tables import ceilings_sections
+from stitch_mcp.views.fact_tables import ceilings_sections
 
 
 @click.command("ceilings")

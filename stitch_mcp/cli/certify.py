@@ -11,7 +11,7 @@ from stitch_mcp.cli.exit_codes import for_rerun
 from stitch_mcp.cli.options import json_option, run_options
 from stitch_mcp.cli.output import Output
 from stitch_mcp.config import Settings, load_config
-from stitch_mcp.report import Section
+from stitch_mcp.views.table import Section
 
 
 @click.command("certify")
@@ -51,8 +51,8 @@ def command(
     compares the speed-ups where the device is of the same model.
     """
     from stitch_mcp.certificates import export_certificate, verify_certificate
-    from stitch_mcp.commands import program_name
-    from stitch_mcp.tables import certificate_sections, rerun_sections
+    from stitch_mcp.printed_commands import program_name
+    from stitch_mcp.views.fact_tables import certificate_sections, rerun_sections
 
     _refuse_mixtures(
         verify, rerun, {"--output": output, "--sign": sign}, {"--signer": signer, "--quick": quick}
@@ -70,7 +70,7 @@ def command(
     seen = verify_certificate(path, signer=signer)
     if not rerun:
         return screen.finish({"verified": True, **dict(seen)}, certificate_sections(seen))
-    from stitch_mcp.rerun import rerun_certificate
+    from stitch_mcp.rerun_certificate import rerun_certificate
 
     again = rerun_certificate(path, quick=quick, emit=screen.progress, **settings)
     fields = {"verified": True, **dict(seen), "rerun": again}

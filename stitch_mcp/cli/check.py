@@ -9,7 +9,7 @@ from stitch_mcp.cli.exit_codes import for_check
 from stitch_mcp.cli.options import json_option, parse_overrides, reference_options, session_options
 from stitch_mcp.cli.output import Output
 from stitch_mcp.config import Settings
-from stitch_mcp.tables import check_sections
+from stitch_mcp.views.fact_tables import check_sections
 
 
 @click.command("check")

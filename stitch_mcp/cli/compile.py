@@ -5,7 +5,7 @@ import click
 from stitch_mcp.cli.exit_codes import for_build
 from stitch_mcp.cli.options import json_option, sandbox_option, target_option, workspace_option
 from stitch_mcp.cli.output import Output
-from stitch_mcp.tables import build_sections
+from stitch_mcp.views.fact_tables import build_sections
 
 
 @click.command("compile")

@@ -7,7 +7,7 @@ import click
 from stitch_mcp.cli.options import json_option, settings, workspace_option
 from stitch_mcp.cli.output import Output
 from stitch_mcp.config import SETTINGS, unknown_environment
-from stitch_mcp.report import Section
+from stitch_mcp.views.table import Section
 
 
 @click.group("config")

@@ -33,7 +33,7 @@ def contract_overrides(
         UsageError: a value that the contract does not know; the message names the option.
         TaskError: the file of `contract` cannot be read, or has a wrong key.
     """
-    from stitch_tools.task_file import contract_values, read_task_file
+    from stitch_tools.task.task_file import contract_values, read_task_file
 
     found: dict[str, object] = {}
     if contract is not None:

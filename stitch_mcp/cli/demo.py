@@ -8,9 +8,9 @@ from stitch_mcp.cli.exit_codes import for_result
 from stitch_mcp.cli.interrupt import stop_on_interrupt
 from stitch_mcp.cli.options import json_option, session_options
 from stitch_mcp.cli.output import Output
-from stitch_mcp.commands import this_command
 from stitch_mcp.config import Settings
-from stitch_mcp.tables import demo_sections
+from stitch_mcp.printed_commands import this_command
+from stitch_mcp.views.fact_tables import demo_sections
 
 
 @click.command("demo")

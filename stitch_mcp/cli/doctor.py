@@ -8,7 +8,7 @@ from stitch_mcp.cli.exit_codes import ExitCode
 from stitch_mcp.cli.options import json_option, session_options, settings
 from stitch_mcp.cli.output import Output
 from stitch_mcp.config import Settings
-from stitch_mcp.report import Section
+from stitch_mcp.views.table import Section
 
 
 @click.command("doctor")

@@ -7,7 +7,7 @@ from stitch_tools.errors import StitchError
 from stitch_tools.models import Bench, Build, Check
 
 if TYPE_CHECKING:
-    from stitch_mcp.rerun import Rerun
+    from stitch_mcp.rerun_certificate import Rerun
 
 
 class ExitCode(IntEnum):

@@ -11,7 +11,7 @@ import click
 from stitch_mcp.cli.exit_codes import ExitCode
 from stitch_mcp.cli.options import json_option, settings, workspace_option
 from stitch_mcp.cli.output import Output
-from stitch_mcp.report import Section, one_line
+from stitch_mcp.views.table import Section, one_line
 from stitch_rag.results import Hit, SearchResult, doubt
 from stitch_tools.errors import UsageError
 

@@ -82,7 +82,7 @@ def parse_overrides(pairs: Sequence[str]) -> dict[str, object]:
         click.BadParameter: a pair without "=".
         UsageError: the contract knows no such field or value; the message names the option.
     """
-    from stitch_tools.task_file import contract_values
+    from stitch_tools.task.task_file import contract_values
 
     found: dict[str, object] = {}
     for pair in pairs:

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from stitch_mcp.cli.streams import give_up, tell
-from stitch_mcp.report import Section, print_sections
+from stitch_mcp.views.table import Section, print_sections
 from stitch_tools.errors import StoreError
 
 SCHEMA_VERSION = 1

@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING
 
 from stitch_mcp.cli.capture import View, capture_command
-from stitch_mcp.report import Section
-from stitch_mcp.tables import disturbance, plan_sections
+from stitch_mcp.views.fact_tables import disturbance, plan_sections
+from stitch_mcp.views.table import Section
 
 if TYPE_CHECKING:
     from stitch_mcp.api import Captured

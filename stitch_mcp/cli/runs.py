@@ -7,8 +7,8 @@ import click
 
 from stitch_mcp.cli.options import json_option, settings, workspace_option
 from stitch_mcp.cli.output import Output
-from stitch_mcp.commands import program_name
-from stitch_mcp.report import Section, one_line
+from stitch_mcp.printed_commands import program_name
+from stitch_mcp.views.table import Section, one_line
 
 if TYPE_CHECKING:
     from stitch_mcp.history import RunView
@@ -66,9 +66,9 @@ def show(run: str, workspace: str | None, as_json: bool) -> int:
 
     RUN is its id, a unique beginning of it, or `last`, which is also the default.
     """
-    from stitch_mcp.commands import resume_command
     from stitch_mcp.history import show_run
-    from stitch_mcp.tables import bench_sections, check_sections
+    from stitch_mcp.printed_commands import resume_command
+    from stitch_mcp.views.fact_tables import bench_sections, check_sections
 
     root = settings(workspace=workspace).workspace
     seen = show_run(root, run)

@@ -55,10 +55,10 @@ def command(
     with _uncollected():
         import anyio
 
-        from stitch_mcp.server.room import open_room, parse_toolsets
+        from stitch_mcp.server.server_context import open_server_context, parse_toolsets
         from stitch_mcp.server.stdio import serve_stdio
 
-        room = open_room(
+        server_context = open_server_context(
             given,
             keep_jobs=http,
             prepare_jobs=not read_only,
@@ -66,7 +66,7 @@ def command(
             toolsets=parse_toolsets(toolsets),
         )
     if not http:
-        anyio.run(serve_stdio, room)
+        anyio.run(serve_stdio, server_context)
         return 0
     from stitch_mcp.server.http import HttpOptions, new_token, serve_http
 
@@ -77,9 +77,9 @@ def command(
     def say(url: str) -> None:
         if made:
             click.echo(f"token (STITCH_MCP_TOKEN): {made}", err=True)
-        click.echo(f"serving {room.config.workspace} at {url}", err=True)
+        click.echo(f"serving {server_context.config.workspace} at {url}", err=True)
 
-    serve_http(room, HttpOptions(host, port, token or made, allow_host), say)
+    serve_http(server_context, HttpOptions(host, port, token or made, allow_host), say)
     return 0
 
 

@@ -14,9 +14,9 @@ from stitch_mcp.cli.options import (
     speedup_option,
 )
 from stitch_mcp.cli.output import Output
-from stitch_mcp.commands import this_command
 from stitch_mcp.config import Settings
-from stitch_mcp.tables import solve_sections
+from stitch_mcp.printed_commands import this_command
+from stitch_mcp.views.fact_tables import solve_sections
 
 
 @click.command("solve")

@@ -8,7 +8,7 @@ import click
 from stitch_mcp.cli.options import json_option
 from stitch_mcp.cli.output import Output
 from stitch_mcp.config import current_folder
-from stitch_mcp.report import Section
+from stitch_mcp.views.table import Section
 from stitch_tools.errors import StoreError, UsageError
 
 
@@ -25,8 +25,8 @@ def command() -> None:
 @json_option
 def new(reference: str, inputs: str | None, output: str | None, force: bool, as_json: bool) -> int:
     """Write a task file for REF (path.py or path.py:Object) with every field and its default."""
-    from stitch_tools.references import render_task_toml
-    from stitch_tools.store import write_atomically
+    from stitch_tools.storage.store import write_atomically
+    from stitch_tools.task.references import render_task_toml
 
     if reference.endswith(".toml"):
         raise UsageError(

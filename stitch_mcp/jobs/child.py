@@ -3,7 +3,7 @@
 It holds the inherited lock, does the request's work and writes the state. It ends when it is asked (SIGTERM)
 or when its standard input ends, which is the far end of a pipe of the server that started it. With
 `--wait FD` or `--wait-warm FD` in place of folder and lock it gets ready first, and waits for both
-(`stitch_mcp.jobs.spare`).
+(`stitch_mcp.jobs.prewarm`).
 """
 
 import os
@@ -22,28 +22,28 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from stitch_mcp.jobs.folder import JobFolder
-from stitch_mcp.jobs.places import place
-from stitch_mcp.jobs.spare import WAIT, WAIT_WARM, await_job, become, settings_given
+from stitch_mcp.jobs.prewarm import WAIT, WAIT_WARM, await_job, become, settings_given
+from stitch_mcp.jobs.slots import place
 from stitch_mcp.jobs.state import JobState
 from stitch_mcp.jobs.tree import process_start
+from stitch_tools.confine import linux
+from stitch_tools.confine.process_tree import kill_descendants
 from stitch_tools.errors import InterruptedRunError, StitchError
-from stitch_tools.worker import linux
-from stitch_tools.worker.proctree import kill_descendants
 
 if TYPE_CHECKING:
-    from stitch_tools.processes.session import TargetSession
+    from stitch_tools.run.session import TargetSession
 
 _IMPORTED = (
     "stitch_mcp.certificates",
     "stitch_mcp.server.docs",
     "stitch_mcp.server.steps",
-    "stitch_mcp.server.work",
+    "stitch_mcp.server.job_work",
     "stitch_planner.certify",
     "stitch_planner.join",
     "stitch_tools.compile.build",
 )
 """What jobs import."""
-_IMPORTED_WARM = ("stitch_mcp.api", "stitch_planner.loop", "stitch_tools.check", "stitch_tools.timing")
+_IMPORTED_WARM = ("stitch_mcp.api", "stitch_planner.loop", "stitch_tools.judge", "stitch_tools.judge.timing")
 """What those that need a session import beside it."""
 _GRACE_S = 1.0
 _SAY_EVERY_S = 0.5
@@ -90,7 +90,7 @@ def run(folder: JobFolder, warm: "TargetSession | None" = None) -> None:
     reporter = Reporter(folder, state)
     folder.write_state(state)
     try:
-        from stitch_mcp.server.work import do_work
+        from stitch_mcp.server.job_work import do_work
 
         with place(folder.path.parent, reporter.say):
             result = do_work(folder.request(), state.run_id, reporter.say, reporter.joined, warm)
@@ -139,10 +139,10 @@ def _end_with_server() -> None:
 
 def _session(settings: dict[str, Any]) -> "TargetSession | None":
     """A session of the target interpreter; None where none can be had, which a job finds out by itself."""
-    from stitch_mcp.desk import open_desk
+    from stitch_mcp.workbench import open_workbench
 
     try:
-        session = open_desk(settings).cold_session()  # pyright: ignore[reportArgumentType] # from a Settings
+        session = open_workbench(settings).cold_session()  # pyright: ignore[reportArgumentType] # from a Settings
         session.start()
     except StitchError:
         return None

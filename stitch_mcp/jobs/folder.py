@@ -10,9 +10,9 @@ from pydantic import ValidationError
 
 from stitch_mcp.jobs.state import JobRequest, JobState
 from stitch_tools.errors import LockedError, StoreError, UsageError
-from stitch_tools.locks import FileLock
 from stitch_tools.models import Fact
-from stitch_tools.store import write_atomically
+from stitch_tools.storage.locks import FileLock
+from stitch_tools.storage.store import write_atomically
 
 FactT = TypeVar("FactT", bound=Fact)
 _ID = re.compile(r"[0-9a-f]{16}")

@@ -18,14 +18,14 @@ from functools import partial
 from pathlib import Path
 
 from stitch_mcp.jobs.folder import JobFolder, job_ids
-from stitch_mcp.jobs.spare import Likeness, Spare, start_spare
+from stitch_mcp.jobs.prewarm import Likeness, PrewarmedProcess, start_prewarmed
 from stitch_mcp.jobs.state import JobRequest, JobState
 from stitch_mcp.jobs.tree import end_tree, process_start
 from stitch_mcp.secrets import without_secrets
-from stitch_tools.device import usable_cpus
+from stitch_tools.confine import linux
 from stitch_tools.errors import LockedError, StoreError
-from stitch_tools.locks import FileLock
-from stitch_tools.worker import linux
+from stitch_tools.machine.devices import usable_cpus
+from stitch_tools.storage.locks import FileLock
 
 _END_S = 10.0
 _PROBE_S = 0.3
@@ -49,7 +49,7 @@ class Supervisor:
         self.keep = keep
         # On one core it would take its time from the job.
         self._prepare = prepare and linux.is_supported() and usable_cpus() > 1
-        self._spares: dict[bool, Spare] = {}
+        self._spares: dict[bool, PrewarmedProcess] = {}
         """By whether a session is part of what is ready."""
         self._timed: set[str] = set()
         self._lifelines: dict[str, int] = {}
@@ -107,15 +107,15 @@ class Supervisor:
                 return
             for warm in (True, False):
                 if warm not in self._spares and (
-                    spare := start_spare(_COMMAND, self._likeness(request, warm=warm))
+                    prewarmed := start_prewarmed(_COMMAND, self._likeness(request, warm=warm))
                 ):
-                    self._spares[warm] = spare
-                    self._reap_at_end(spare.process)
+                    self._spares[warm] = prewarmed
+                    self._reap_at_end(prewarmed.process)
 
     def _drop_ended_spares(self) -> None:
-        for warm, spare in list(self._spares.items()):
-            if spare.process.poll() is not None:
-                spare.close()  # It has waited long enough.
+        for warm, prewarmed in list(self._spares.items()):
+            if prewarmed.process.poll() is not None:
+                prewarmed.close()  # It has waited long enough.
                 del self._spares[warm]
 
     def _reap_at_end(self, process: "subprocess.Popen[bytes]") -> None:
@@ -193,11 +193,11 @@ class Supervisor:
         with contextlib.ExitStack() as stack:
             log = stack.enter_context(folder.open_log())
             stdin = stack.enter_context(Path(os.devnull).open("rb")).fileno() if self.keep else lifeline
-            if (spare := self._take_spare(likeness.warm)) is not None:
-                if spare.likeness != likeness:
-                    spare.close()
-                elif spare.give(folder.path, lock, stdin, log.fileno()):
-                    return spare.process
+            if (prewarmed := self._take_prewarmed(likeness.warm)) is not None:
+                if prewarmed.likeness != likeness:
+                    prewarmed.close()
+                elif prewarmed.give(folder.path, lock, stdin, log.fileno()):
+                    return prewarmed.process
             return subprocess.Popen(
                 [*_COMMAND, str(folder.path), str(lock)],
                 env=without_secrets(os.environ),
@@ -208,7 +208,7 @@ class Supervisor:
                 start_new_session=True,
             )
 
-    def _take_spare(self, warm: bool) -> Spare | None:
+    def _take_prewarmed(self, warm: bool) -> PrewarmedProcess | None:
         with self._guard:
             return self._spares.pop(warm, None)
 
@@ -306,8 +306,8 @@ class Supervisor:
 
     def close(self) -> None:
         """End the jobs of this process, unless they are kept; they can be resumed."""
-        spares = [self._take_spare(warm) for warm in (True, False)]
-        ends: list[Callable[[], None]] = [spare.close for spare in spares if spare is not None]
+        spares = [self._take_prewarmed(warm) for warm in (True, False)]
+        ends: list[Callable[[], None]] = [prewarmed.close for prewarmed in spares if prewarmed is not None]
         if not self.keep:
             ends += [partial(self._end, JobFolder(self.jobs, job_id)) for job_id in list(self._processes)]
         # All at once: each may take its seconds.

@@ -6,7 +6,7 @@ import signal
 import time
 from pathlib import Path
 
-from stitch_tools.worker.proctree import descendants, signal_each
+from stitch_tools.confine.process_tree import descendants, signal_each
 
 _ASK_S = 1.2
 _POLL_S = 0.02

@@ -29,15 +29,14 @@ from stitch_mcp.server.definitions import (
     template_definitions,
     tool_definitions,
 )
-from stitch_mcp.server.offers import fitting, fitting_answer, instructions, offered, offered_prompts
-from stitch_mcp.server.outcome import failure_words, job_answer, tool_answer
+from stitch_mcp.server.job_answers import failure_words, job_answer, tool_answer
 from stitch_mcp.server.prompts import prompt_text
 from stitch_mcp.server.refusals import explain_arguments, explain_surrogate, lone_surrogate
 from stitch_mcp.server.render import blot_text, render
+from stitch_mcp.server.request_inputs import job_request
 from stitch_mcp.server.resources import read_resource
-from stitch_mcp.server.room import Room
 from stitch_mcp.server.schema import tool_schema
-from stitch_mcp.server.subjects import job_request
+from stitch_mcp.server.server_context import ServerContext
 from stitch_mcp.server.tasks import (
     EXTENSION,
     HANDLE_AFTER_S,
@@ -51,6 +50,7 @@ from stitch_mcp.server.tasks import (
 from stitch_mcp.server.tool import Answer, Request, SlowRequest, Tool
 from stitch_mcp.server.tools import find_tool
 from stitch_mcp.server.tools.get_job import GetJob, JobAnswer
+from stitch_mcp.server.toolset import fitting, fitting_answer, instructions, offered, offered_prompts
 from stitch_tools.errors import StitchError, StoreError, UsageError, WorkerError
 
 Context = ServerRequestContext[Any, Any]
@@ -62,16 +62,16 @@ _LOG = logging.getLogger(__name__)
 _OUR_FAULT = "this is a fault of stitch-mcp; the server's log (stderr) has the traceback"
 
 
-def build_server(room: Room) -> Server[Any]:
+def build_server(server_context: ServerContext) -> Server[Any]:
     """The server over one workspace; its jobs end with it unless the room keeps them."""
-    served = _Served(room)
+    served = _Served(server_context)
     # Made here, before requests come from several threads.
-    supervisor, docs = room.supervisor, room.docs
+    supervisor, docs = server_context.supervisor, server_context.docs
 
     @asynccontextmanager
-    async def lifespan(_: Server[Any]) -> AsyncGenerator[Room]:
+    async def lifespan(_: Server[Any]) -> AsyncGenerator[ServerContext]:
         try:
-            yield room
+            yield server_context
         finally:
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(supervisor.close)
@@ -81,7 +81,7 @@ def build_server(room: Room) -> Server[Any]:
         "stitch-mcp",
         version=__version__,
         title="StitchCUDA (stitch-mcp)",
-        instructions=instructions(room),
+        instructions=instructions(server_context),
         lifespan=lifespan,
         get_tool_input_schema=served.input_schema,
         on_list_tools=served.list_tools,
@@ -117,17 +117,17 @@ class _ServerWithTasks(Server[Any]):
 class _Served:
     """The handlers of one server."""
 
-    def __init__(self, room: Room) -> None:
-        self._room = room
+    def __init__(self, server_context: ServerContext) -> None:
+        self._server_context = server_context
 
     def input_schema(self, name: str) -> dict[str, Any] | None:
-        return tool_schema(find_tool(name).request) if name in offered(self._room) else None
+        return tool_schema(find_tool(name).request) if name in offered(self._server_context) else None
 
     async def list_tools(
         self, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
         del params
-        found = tool_definitions(self._room, with_tasks=core_tasks.speaks(context))
+        found = tool_definitions(self._server_context, with_tasks=core_tasks.speaks(context))
         return types.ListToolsResult(tools=found)
 
     async def list_resources(
@@ -147,7 +147,7 @@ class _Served:
     ) -> types.ReadResourceResult:
         del context
         try:
-            mime, text = await anyio.to_thread.run_sync(read_resource, self._room, params.uri)
+            mime, text = await anyio.to_thread.run_sync(read_resource, self._server_context, params.uri)
         except StitchError as error:
             told = f"{error.message}. {error.hint}"
             raise MCPError(types.INVALID_PARAMS, told, {"uri": params.uri}) from error
@@ -158,14 +158,14 @@ class _Served:
         self, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListPromptsResult:
         del context, params
-        return types.ListPromptsResult(prompts=prompt_definitions(self._room))
+        return types.ListPromptsResult(prompts=prompt_definitions(self._server_context))
 
     async def get_prompt(
         self, context: Context, params: types.GetPromptRequestParams
     ) -> types.GetPromptResult:
         del context
         try:
-            _refuse_unoffered(self._room, params.name)
+            _refuse_unoffered(self._server_context, params.name)
             prompt, text = prompt_text(params.name, params.arguments or {})
         except StitchError as error:
             raise MCPError(types.INVALID_PARAMS, f"{error.message}. {error.hint}") from error
@@ -175,7 +175,7 @@ class _Served:
     async def complete(self, context: Context, params: types.CompleteRequestParams) -> types.CompleteResult:
         del context
         found = await anyio.to_thread.run_sync(
-            complete, self._room, params.argument.name, params.argument.value
+            complete, self._server_context, params.argument.name, params.argument.value
         )
         shown = types.Completion(values=found[:MOST], total=len(found), has_more=len(found) > MOST)
         return types.CompleteResult(completion=shown)
@@ -194,21 +194,23 @@ class _Served:
             request = _request(tool, params)
             await self._consent(ctx, params, tool, request)
             assert isinstance(request, SlowRequest)
-            return core_tasks.created(await anyio.to_thread.run_sync(_start, self._room, tool, request))
+            return core_tasks.created(
+                await anyio.to_thread.run_sync(_start, self._server_context, tool, request)
+            )
         except StitchError as error:
-            told = fitting(self._room, failure_words(tool, error.message, error.hint))
+            told = fitting(self._server_context, failure_words(tool, error.message, error.hint))
             raise MCPError(types.INVALID_PARAMS, blot_text(told)) from error
 
     async def task_result(self, context: Context, params: TaskParams) -> dict[str, Any]:
         _need_core_tasks(context)
         state = await self._wait(context, await self._job(params.task_id), float("inf"))
-        answer = await anyio.to_thread.run_sync(tool_answer, self._room, state)
-        return core_tasks.related(result(self._room, answer), state)
+        answer = await anyio.to_thread.run_sync(tool_answer, self._server_context, state)
+        return core_tasks.related(result(self._server_context, answer), state)
 
     async def list_tasks(self, context: Context, params: types.PaginatedRequestParams) -> dict[str, Any]:
         del params
         _need_core_tasks(context)
-        states = await anyio.to_thread.run_sync(_recent, self._room)
+        states = await anyio.to_thread.run_sync(_recent, self._server_context)
         return {"tasks": [core_tasks.view(state) for state in states]}
 
     async def get_task(self, context: Context, params: TaskParams) -> dict[str, Any]:
@@ -217,8 +219,8 @@ class _Served:
         need_tasks(context)
         state = await self._job(params.task_id)
         told = state.status in ("completed", "failed")
-        answer = await anyio.to_thread.run_sync(tool_answer, self._room, state) if told else None
-        return task_view(state, result(self._room, answer) if answer else None)
+        answer = await anyio.to_thread.run_sync(tool_answer, self._server_context, state) if told else None
+        return task_view(state, result(self._server_context, answer) if answer else None)
 
     async def cancel_task(self, context: Context, params: TaskParams) -> types.EmptyResult | dict[str, Any]:
         core = core_tasks.speaks(context)
@@ -227,10 +229,10 @@ class _Served:
         state = await self._job(params.task_id)
         if core and state.done:
             raise MCPError(types.INVALID_PARAMS, f"task {params.task_id} is over: {state.status}")
-        if needs_consent(self._room, state):
+        if needs_consent(self._server_context, state):
             told = f"job {params.task_id} was begun by another server; cancel_job asks the user about it"
             raise MCPError(types.INVALID_PARAMS, told)
-        state = await anyio.to_thread.run_sync(self._room.supervisor.cancel, params.task_id)
+        state = await anyio.to_thread.run_sync(self._server_context.supervisor.cancel, params.task_id)
         return core_tasks.view(state) if core else types.EmptyResult()
 
     async def update_task(self, context: Context, params: UpdateParams) -> types.EmptyResult:
@@ -240,7 +242,7 @@ class _Served:
 
     async def _job(self, job_id: str) -> JobState:
         try:
-            return await anyio.to_thread.run_sync(self._room.supervisor.view, job_id)
+            return await anyio.to_thread.run_sync(self._server_context.supervisor.view, job_id)
         except StitchError as error:
             raise MCPError(types.INVALID_PARAMS, error.message) from error
 
@@ -254,20 +256,22 @@ class _Served:
                 return asked
             answer = await self._answer(context, tool, request)
         except StitchError as error:
-            return refusal(self._room, tool, error)
+            return refusal(self._server_context, tool, error)
         except (
             Exception
         ) as error:  # The boundary to the client: a fault of ours is told, and the server goes on.
             _LOG.exception("%s failed", tool.name)
             fault = WorkerError(f"{type(error).__name__} in {tool.name}", hint=_OUR_FAULT)
-            return refusal(self._room, tool, fault)
+            return refusal(self._server_context, tool, fault)
         if isinstance(answer, JobState):
             return created(answer)
-        return result(self._room, answer, detailed=getattr(request, "detail", "concise") == "detailed")
+        return result(
+            self._server_context, answer, detailed=getattr(request, "detail", "concise") == "detailed"
+        )
 
     def _tool(self, name: str) -> Tool:
-        if name not in offered(self._room):
-            known = ", ".join(offered(self._room))
+        if name not in offered(self._server_context):
+            known = ", ".join(offered(self._server_context))
             raise MCPError(types.INVALID_PARAMS, f"there is no tool {name[:60]!r}; tools: {known}")
         return find_tool(name)
 
@@ -277,34 +281,34 @@ class _Served:
         """None where the call may be answered; else what the client has to ask first."""
         if not may_ask(tool, request):
             return None  # A thread costs more than such a call.
-        question = await anyio.to_thread.run_sync(question_of, self._room, tool, request)
-        return await confirmed(context, params, self._room, question) if question else None
+        question = await anyio.to_thread.run_sync(question_of, self._server_context, tool, request)
+        return await confirmed(context, params, self._server_context, question) if question else None
 
     async def _answer(self, context: Context, tool: Tool, request: Request) -> Answer | JobState:
         """The tool's answer; the state of a job that goes on, for a client with tasks."""
-        room = self._room
+        server_context = self._server_context
         if isinstance(request, GetJob):
-            found = await anyio.to_thread.run_sync(_look, room, request)
+            found = await anyio.to_thread.run_sync(_look, server_context, request)
             if isinstance(found, JobAnswer):
                 return found
             state = await self._wait(context, found, request.wait_s)
-            return await anyio.to_thread.run_sync(job_answer, room, state)
+            return await anyio.to_thread.run_sync(job_answer, server_context, state)
         if tool.reply is not None:
-            return await anyio.to_thread.run_sync(tool.reply, request, room)
+            return await anyio.to_thread.run_sync(tool.reply, request, server_context)
         assert isinstance(request, SlowRequest)
         try:
-            state = await anyio.to_thread.run_sync(_start, room, tool, request)
+            state = await anyio.to_thread.run_sync(_start, server_context, tool, request)
         except StoreError:
             if tool.without_job is None:
                 raise
-            return await anyio.to_thread.run_sync(tool.without_job, request, room)
+            return await anyio.to_thread.run_sync(tool.without_job, request, server_context)
         tasks = takes_tasks(context)
         state = await self._wait(
             context, state, min(request.wait_s, HANDLE_AFTER_S) if tasks else request.wait_s
         )
         if tasks and not state.done:
             return state
-        return await anyio.to_thread.run_sync(tool_answer, room, state)
+        return await anyio.to_thread.run_sync(tool_answer, server_context, state)
 
     async def _wait(self, context: Context, state: JobState, wait_s: float) -> JobState:
         """The job's state at its end or after `wait_s` seconds; what it says is passed on meanwhile."""
@@ -317,7 +321,7 @@ class _Served:
                 await context.session.report_progress(told, message=blot_text(state.progress))
             pause = _POLL_SHARE * (anyio.current_time() - begin)
             await anyio.sleep(min(max(pause, _SHORTEST_POLL_S), _LONGEST_POLL_S, left))
-            state = await anyio.to_thread.run_sync(self._room.supervisor.view, state.job_id)
+            state = await anyio.to_thread.run_sync(self._server_context.supervisor.view, state.job_id)
         return state
 
 
@@ -356,12 +360,12 @@ def _request(tool: Tool, params: types.CallToolRequestParams) -> Request:
         raise explain_arguments(tool, error) from error
 
 
-def _recent(room: Room) -> list[JobState]:
+def _recent(server_context: ServerContext) -> list[JobState]:
     """States of the newest jobs, without those that cannot be read, such as another version's."""
     found: list[JobState] = []
-    for job_id in room.supervisor.recent():
+    for job_id in server_context.supervisor.recent():
         with suppress(StitchError):
-            found.append(room.supervisor.view(job_id))
+            found.append(server_context.supervisor.view(job_id))
     return found
 
 
@@ -370,31 +374,31 @@ def _need_core_tasks(context: Context) -> None:
         raise MCPError(types.METHOD_NOT_FOUND, f"tasks of protocol {core_tasks.VERSION} alone have it")
 
 
-def _start(room: Room, tool: Tool, request: SlowRequest) -> JobState:
-    room.refuse_links()
-    job = job_request(room, tool, request)
+def _start(server_context: ServerContext, tool: Tool, request: SlowRequest) -> JobState:
+    server_context.refuse_links()
+    job = job_request(server_context, tool, request)
     rerun = getattr(request, "rerun", False) or not tool.reuse
-    return room.supervisor.start(job, rerun=rerun, warm=tool.warm, timed=tool.timed)
+    return server_context.supervisor.start(job, rerun=rerun, warm=tool.warm, timed=tool.timed)
 
 
-def _look(room: Room, request: GetJob) -> JobAnswer | JobState:
+def _look(server_context: ServerContext, request: GetJob) -> JobAnswer | JobState:
     """The answer where there is nothing to wait for, in one turn of a thread; else the job's state."""
-    state = room.supervisor.view(request.job_id)
-    return job_answer(room, state) if state.done or not request.wait_s else state
+    state = server_context.supervisor.view(request.job_id)
+    return job_answer(server_context, state) if state.done or not request.wait_s else state
 
 
-def _refuse_unoffered(room: Room, prompt: str) -> None:
+def _refuse_unoffered(server_context: ServerContext, prompt: str) -> None:
     """Raise a UsageError where a prompt tells to call tools that this server does not offer."""
-    known = [item.name for item in offered_prompts(room)]
+    known = [item.name for item in offered_prompts(server_context)]
     if prompt not in known:
         raise UsageError(f"there is no prompt {prompt[:60]!r} here", hint=", ".join(known) or "there is none")
 
 
 def result(
-    room: Room, answer: Answer, *, detailed: bool = False, own_words: bool = False
+    server_context: ServerContext, answer: Answer, *, detailed: bool = False, own_words: bool = False
 ) -> types.CallToolResult:
     """The answer as the protocol carries it: structured, and the same as text for older clients."""
-    fields = render(fitting_answer(room, answer), detailed=detailed, own_words=own_words)
+    fields = render(fitting_answer(server_context, answer), detailed=detailed, own_words=own_words)
     content: list[types.ContentBlock] = [types.TextContent(text=json.dumps(fields, ensure_ascii=False))]
     if answer.artifact is not None:
         content.append(
@@ -409,8 +413,8 @@ def result(
     return types.CallToolResult(content=content, structured_content=fields, is_error=failed)
 
 
-def refusal(room: Room, tool: Tool, error: StitchError) -> types.CallToolResult:
+def refusal(server_context: ServerContext, tool: Tool, error: StitchError) -> types.CallToolResult:
     """A failure as a result that a model can act on."""
-    message = fitting(room, failure_words(tool, error.message, error.hint))
-    answer = result(room, tool.answer(status="failed", message=message), own_words=True)
+    message = fitting(server_context, failure_words(tool, error.message, error.hint))
+    answer = result(server_context, tool.answer(status="failed", message=message), own_words=True)
     return answer.model_copy(update={"is_error": True})

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from stitch_mcp.server.room import Room
-from stitch_mcp.server.subjects import MIN_PREFIX
+from stitch_mcp.server.request_inputs import MIN_PREFIX
+from stitch_mcp.server.server_context import ServerContext
 from stitch_tools.errors import UsageError
 from stitch_tools.models import Program, SourceFile, Task
-from stitch_tools.small_file import read_small
+from stitch_tools.storage.small_file import read_small
 
 _MAX_BYTES = 4 << 20
 
@@ -27,19 +27,19 @@ class Artifact:
     files: tuple[str, ...] = ()
 
 
-def find_artifact(room: Room, name: str, path: str = "") -> Artifact:
+def find_artifact(server_context: ServerContext, name: str, path: str = "") -> Artifact:
     """The artifact behind an id: of a fact, program, task, blob or run; `path` is a file in it.
 
     Raises:
         UsageError: there is none, or it is no text.
         StoreError: it is damaged.
     """
-    runs = [run_id for run_id in room.workspace.run_ids() if run_id == name]
+    runs = [run_id for run_id in server_context.workspace.run_ids() if run_id == name]
     if runs:
-        return _of_run(room, room.workspace.runs_folder / runs[0], path)
-    data = room.workspace.store.get(_hash(room, name))
+        return _of_run(server_context, server_context.workspace.runs_folder / runs[0], path)
+    data = server_context.workspace.store.get(_hash(server_context, name))
     folder = _folder(data)
-    return _of_files(room, *folder, path) if folder else _shown(data, name)
+    return _of_files(server_context, *folder, path) if folder else _shown(data, name)
 
 
 # Whoever reads page by page asks for the same bytes again and again; the store has seen that they are those.
@@ -63,29 +63,29 @@ def _shown(data: bytes, name: str) -> Artifact:
         return Artifact("text", text)
 
 
-def _hash(room: Room, name: str) -> str:
+def _hash(server_context: ServerContext, name: str) -> str:
     if len(name) < MIN_PREFIX or not set(name) <= set("0123456789abcdef"):
         raise UsageError(f"{name[:60]!r} is no artifact here", hint="ids come from earlier results")
-    folder = room.workspace.store.root / name[:2]
+    folder = server_context.workspace.store.root / name[:2]
     found = [path.name for path in folder.glob(f"{name}*")] if folder.is_dir() else []
     if len(found) != 1:
         raise UsageError(f"{name[:16]} names no artifact here", hint="ids come from earlier results")
     return found[0]
 
 
-def _of_files(room: Room, kind: str, files: tuple[SourceFile, ...], path: str) -> Artifact:
+def _of_files(server_context: ServerContext, kind: str, files: tuple[SourceFile, ...], path: str) -> Artifact:
     if not path:
         return Artifact(kind, files=tuple(f"{file.path} ({file.size} bytes)" for file in files))
     file = next((file for file in files if file.path == path), None)
     if file is None:
         known = ", ".join(file.path for file in files[:20])
         raise UsageError(f"the {kind} has no file {path[:100]!r}", hint=f"its files: {known}")
-    return Artifact(kind, _text(room.workspace.store.get(file.sha256), path))
+    return Artifact(kind, _text(server_context.workspace.store.get(file.sha256), path))
 
 
-def _of_run(room: Room, folder: Path, path: str) -> Artifact:
+def _of_run(server_context: ServerContext, folder: Path, path: str) -> Artifact:
     # The folder may be a link itself.
-    root = room.inside(str(folder.resolve()))
+    root = server_context.inside(str(folder.resolve()))
     if not path:
         return Artifact("run", files=tuple(sorted(_rows(root))))
     try:

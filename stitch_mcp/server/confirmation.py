@@ -13,7 +13,7 @@ from mcp.shared.exceptions import NoBackChannelError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from stitch_mcp.jobs.state import JobState
-from stitch_mcp.server.room import Room
+from stitch_mcp.server.server_context import ServerContext
 from stitch_mcp.server.tool import Request, Tool
 from stitch_mcp.server.tools.cancel_job import CancelJob
 from stitch_tools.errors import UsageError
@@ -43,16 +43,16 @@ def may_ask(tool: Tool, request: Request) -> bool:
     return tool.runs_code or isinstance(request, CancelJob)
 
 
-def question_of(room: Room, tool: Tool, request: Request) -> Question | None:
+def question_of(server_context: ServerContext, tool: Tool, request: Request) -> Question | None:
     """What has to be confirmed before the call, None for nothing. Blocks for the time of a probe, once.
 
     Raises:
         UsageError: a job is named that does not exist.
         StoreError: its files cannot be read.
     """
-    if room.config.confirm == "allow":
+    if server_context.config.confirm == "allow":
         return None
-    if tool.runs_code and room.unsandboxed and "unsandboxed" not in room.agreed:
+    if tool.runs_code and server_context.unsandboxed and "unsandboxed" not in server_context.agreed:
         what = (
             f"{tool.name} runs code from the workspace or from a model, and this machine has no file and "
             "network isolation for it: the code could read and change what this user can"
@@ -60,30 +60,30 @@ def question_of(room: Room, tool: Tool, request: Request) -> Question | None:
         instead = "call inspect_environment for what isolation needs here"
         return Question("unsandboxed", what, instead, once=True)
     if isinstance(request, CancelJob):
-        state = room.supervisor.view(request.job_id)
-        if needs_consent(room, state):
+        state = server_context.supervisor.view(request.job_id)
+        if needs_consent(server_context, state):
             what = f"cancel_job ends {state.tool}, job {request.job_id}, which another server began"
             return Question(f"cancel-{request.job_id}", what, "get_job waits for its result")
     return None
 
 
-def needs_consent(room: Room, state: JobState) -> bool:
+def needs_consent(server_context: ServerContext, state: JobState) -> bool:
     """Whether ending the job is the user's to decide: another server began it, and it works."""
-    if room.config.confirm == "allow" or state.done:
+    if server_context.config.confirm == "allow" or state.done:
         return False
-    return not room.supervisor.started_here(state.job_id)
+    return not server_context.supervisor.started_here(state.job_id)
 
 
 async def confirmed(
-    context: Context, params: types.CallToolRequestParams, room: Room, question: Question
+    context: Context, params: types.CallToolRequestParams, server_context: ServerContext, question: Question
 ) -> types.InputRequiredResult | None:
     """None where the user agrees; else what the client has to ask first.
 
     Raises:
         UsageError: it is forbidden, the user does not agree, or the client cannot ask.
     """
-    if room.config.confirm == "deny":
-        origin = room.config.origin("confirm")
+    if server_context.config.confirm == "deny":
+        origin = server_context.config.origin("confirm")
         raise UsageError(f"{question.what}. That is forbidden here ({origin})", hint=question.instead)
     if not _can_ask(context):
         _cannot(question)
@@ -102,7 +102,7 @@ async def confirmed(
             f"{question.what}. The user did not agree, nothing was done", hint=f"ask them; {question.instead}"
         )
     if question.once:
-        room.agreed.add(question.key)
+        server_context.agreed.add(question.key)
     return None
 
 

@@ -2,28 +2,30 @@
 
 import mcp_types as types
 
-from stitch_mcp.server.offers import fitting, offered, offered_prompts
 from stitch_mcp.server.resources import FIXED, TEMPLATES
-from stitch_mcp.server.room import Room
 from stitch_mcp.server.schema import tool_schema
+from stitch_mcp.server.server_context import ServerContext
 from stitch_mcp.server.tool import Tool
 from stitch_mcp.server.tools import find_tool
+from stitch_mcp.server.toolset import fitting, offered, offered_prompts
 
 _TASK_OR_NOT = types.ToolExecution(task_support="optional")
 """How a tool says that it may be called as a task."""
 
 
-def tool_definitions(room: Room, *, with_tasks: bool = False) -> list[types.Tool]:
+def tool_definitions(server_context: ServerContext, *, with_tasks: bool = False) -> list[types.Tool]:
     """The tools as `tools/list` shows them; `with_tasks`: to clients whose protocol has core tasks."""
-    return [definition(find_tool(name), room, with_tasks=with_tasks) for name in offered(room)]
+    return [
+        definition(find_tool(name), server_context, with_tasks=with_tasks) for name in offered(server_context)
+    ]
 
 
-def definition(tool: Tool, room: Room, *, with_tasks: bool) -> types.Tool:
+def definition(tool: Tool, server_context: ServerContext, *, with_tasks: bool) -> types.Tool:
     """A tool as `tools/list` shows it."""
     return types.Tool(
         name=tool.name,
         title=tool.title,
-        description=fitting(room, tool.description),
+        description=fitting(server_context, tool.description),
         input_schema=tool_schema(tool.request),
         output_schema=tool_schema(tool.answer, output=True),
         execution=_TASK_OR_NOT if with_tasks and tool.work else None,
@@ -53,7 +55,7 @@ def template_definitions() -> list[types.ResourceTemplate]:
     ]
 
 
-def prompt_definitions(room: Room) -> list[types.Prompt]:
+def prompt_definitions(server_context: ServerContext) -> list[types.Prompt]:
     """The prompts that this server's tools can follow, with their arguments."""
     return [
         types.Prompt(
@@ -65,5 +67,5 @@ def prompt_definitions(room: Room) -> list[types.Prompt]:
                 for row in prompt.arguments
             ],
         )
-        for prompt in offered_prompts(room)
+        for prompt in offered_prompts(server_context)
     ]

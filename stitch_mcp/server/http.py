@@ -19,9 +19,9 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from stitch_mcp.server.address import listen_at, url_of
 from stitch_mcp.server.app import build_server
-from stitch_mcp.server.room import Room
+from stitch_mcp.server.listening_socket import listen_at, url_of
+from stitch_mcp.server.server_context import ServerContext
 from stitch_tools.errors import UsageError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def new_token() -> str:
     return secrets.token_urlsafe(32)
 
 
-def build_http(room: Room, options: HttpOptions) -> ASGIApp:
+def build_http(server_context: ServerContext, options: HttpOptions) -> ASGIApp:
     """The application for one workspace.
 
     Raises:
@@ -73,17 +73,17 @@ def build_http(room: Room, options: HttpOptions) -> ASGIApp:
             for form in (name, f"{name}:*")
         ],
     )
-    app: Starlette = build_server(room).streamable_http_app(
+    app: Starlette = build_server(server_context).streamable_http_app(
         transport_security=security, host=options.host, max_request_body_size=MAX_REQUEST_BYTES
     )
     return _Guard(app, options.token)
 
 
-def serve_http(room: Room, options: HttpOptions, listening: Callable[[str], None]) -> None:
+def serve_http(server_context: ServerContext, options: HttpOptions, listening: Callable[[str], None]) -> None:
     """Serve until SIGTERM or Ctrl-C.
 
     Args:
-        room: what is served.
+        server_context: what is served.
         options: where and for whom.
         listening: told the server's address as soon as it answers there.
 
@@ -91,7 +91,7 @@ def serve_http(room: Room, options: HttpOptions, listening: Callable[[str], None
         UsageError: there is no token, too short a one, or no such host here.
         EnvironmentMissingError: the port cannot be had.
     """
-    app = build_http(room, options)
+    app = build_http(server_context, options)
     sockets = listen_at(options.host, options.port)
     config = uvicorn.Config(
         app,

@@ -9,7 +9,7 @@ from typing import Any
 
 from stitch_mcp.config import Config
 from stitch_mcp.server.definitions import tool_definitions
-from stitch_mcp.server.room import Room
+from stitch_mcp.server.server_context import ServerContext
 
 BEGIN = "<!-- tools: written by python -m stitch_mcp.server.published -->"
 END = "<!-- end of tools -->"
@@ -17,8 +17,11 @@ END = "<!-- end of tools -->"
 
 def definitions() -> list[dict[str, Any]]:
     """The tools of a server that offers all, as they cross the wire."""
-    room = Room(config=Config(workspace=Path()))
-    return [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in tool_definitions(room)]
+    server_context = ServerContext(config=Config(workspace=Path()))
+    return [
+        tool.model_dump(mode="json", by_alias=True, exclude_none=True)
+        for tool in tool_definitions(server_context)
+    ]
 
 
 def tool_table() -> str:

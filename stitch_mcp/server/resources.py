@@ -9,9 +9,9 @@ from typing import Any
 from urllib.parse import unquote
 
 from stitch_mcp.server.artifacts import Artifact, find_artifact
-from stitch_mcp.server.offers import fitting
-from stitch_mcp.server.room import Room
 from stitch_mcp.server.schema import tool_schema
+from stitch_mcp.server.server_context import ServerContext
+from stitch_mcp.server.toolset import fitting
 from stitch_tools.errors import UsageError
 from stitch_tools.models import Contract
 
@@ -84,7 +84,7 @@ TEMPLATES = (
 _URI = re.compile(r"stitch://(run|artifact)/([A-Za-z0-9_.-]+)(?:/(.+))?")
 
 
-def read_resource(room: Room, uri: str) -> tuple[str, str]:
+def read_resource(server_context: ServerContext, uri: str) -> tuple[str, str]:
     """Mime type and text of a resource.
 
     Raises:
@@ -93,12 +93,12 @@ def read_resource(room: Room, uri: str) -> tuple[str, str]:
     """
     for fixed in FIXED:
         if uri == fixed.uri:
-            return fixed.mime_type, _fixed_text(room, fixed)
-    name, path = _named(room, uri)
-    return _shown(find_artifact(room, name, path), path)
+            return fixed.mime_type, _fixed_text(server_context, fixed)
+    name, path = _named(server_context, uri)
+    return _shown(find_artifact(server_context, name, path), path)
 
 
-def find_resource(room: Room, uri: str) -> Artifact:
+def find_resource(server_context: ServerContext, uri: str) -> Artifact:
     """What `read_resource` reads, uncut: many clients give their models tools alone.
 
     Raises:
@@ -107,16 +107,16 @@ def find_resource(room: Room, uri: str) -> Artifact:
     """
     for fixed in FIXED:
         if uri == fixed.uri:
-            return Artifact("page", _fixed_text(room, fixed))
-    return find_artifact(room, *_named(room, uri))
+            return Artifact("page", _fixed_text(server_context, fixed))
+    return find_artifact(server_context, *_named(server_context, uri))
 
 
-def _fixed_text(room: Room, fixed: Fixed) -> str:
+def _fixed_text(server_context: ServerContext, fixed: Fixed) -> str:
     text = fixed.read()
-    return fitting(room, text) if fixed.mime_type == "text/markdown" else text
+    return fitting(server_context, text) if fixed.mime_type == "text/markdown" else text
 
 
-def _named(room: Room, uri: str) -> tuple[str, str]:
+def _named(server_context: ServerContext, uri: str) -> tuple[str, str]:
     """Id and path of a run's or artifact's address."""
     match = _URI.fullmatch(uri)
     if match is None:
@@ -124,7 +124,7 @@ def _named(room: Room, uri: str) -> tuple[str, str]:
             f"there is no resource {uri[:120]!r}", hint="resources/templates/list shows what there is"
         )
     kind, name, path = match.group(1), match.group(2), unquote(match.group(3) or "")
-    if (name in room.workspace.run_ids()) is not (kind == "run"):
+    if (name in server_context.workspace.run_ids()) is not (kind == "run"):
         raise UsageError(f"there is no {kind} {name[:60]!r}", hint="ids come from earlier results")
     return name, path
 

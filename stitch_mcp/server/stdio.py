@@ -26,9 +26,9 @@ from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
 from stitch_mcp.server.app import build_server
-from stitch_mcp.server.garbage import answer_to_garbage, has_id
-from stitch_mcp.server.lines import TooLong, split_lines
-from stitch_mcp.server.room import Room
+from stitch_mcp.server.bounded_lines import TooLong, split_lines
+from stitch_mcp.server.malformed import answer_to_malformed, has_id
+from stitch_mcp.server.server_context import ServerContext
 
 MAX_LINE_BYTES = 32 << 20
 """More than any call needs: what it may carry inline is bounded far below."""
@@ -42,12 +42,12 @@ _Incoming = MemoryObjectReceiveStream[SessionMessage | Exception]
 _Outgoing = MemoryObjectSendStream[SessionMessage]
 
 
-async def serve_stdio(room: Room) -> None:
+async def serve_stdio(server_context: ServerContext) -> None:
     """Serve until standard input ends, nobody reads what is said, or SIGINT or SIGTERM comes.
 
     The jobs end with it; they can be resumed.
     """
-    server = build_server(room)
+    server = build_server(server_context)
     with _bounded_end() as begin_end:
         try:
             async with _ended_by_signals(begin_end), _messages(begin_end) as (reading, writing):
@@ -164,7 +164,7 @@ async def _read(
 async def _refuse(
     line: bytes | TooLong, error: ValidationError | None, writing: ObjectSendStream[SessionMessage]
 ) -> None:
-    answer = answer_to_garbage(line, MAX_LINE_BYTES, error)
+    answer = answer_to_malformed(line, MAX_LINE_BYTES, error)
     _LOG.warning("a line is no message: %s", answer.error.message if answer else "a broken answer")
     if answer is not None:
         await writing.send(SessionMessage(answer))

@@ -4,11 +4,11 @@ import contextlib
 from collections.abc import Generator
 
 from stitch_mcp.api import Captured
-from stitch_mcp.server.work import Work
+from stitch_mcp.server.job_work import Work
 from stitch_planner.join import OUTSIDE, joined, take_usable
 from stitch_planner.plan import Plan, try_plan
-from stitch_planner.run_events import GraphCaptured, PlanMade, ReferenceObserved, RunStopped
-from stitch_planner.runs import Run, read_state, started
+from stitch_planner.runs.run import Run, read_state, started
+from stitch_planner.runs.run_events import GraphCaptured, PlanMade, ReferenceObserved, RunStopped
 from stitch_tools.errors import StitchError, StoreError, UsageError
 from stitch_tools.models import Ceilings, Graph, ReferenceFacts, Task
 
@@ -18,15 +18,15 @@ def open_run(work: Work, task: Task) -> Generator[Run]:
     """The run that the job began before it was interrupted, else a new one; a failure is left in its log."""
     from stitch_planner.loop import begin_run
 
-    config = work.desk.config
+    config = work.workbench.config
     with contextlib.ExitStack() as stack:
         if work.subject.run_id:
-            run = stack.enter_context(joined(work.desk.workspace, work.subject.run_id))
+            run = stack.enter_context(joined(work.workbench.workspace, work.subject.run_id))
         else:
             run = begin_run(
-                work.desk.workspace,
+                work.workbench.workspace,
                 task,
-                work.desk.interpreter,
+                work.workbench.interpreter,
                 coder=OUTSIDE,
                 min_speedup=config.min_speedup,
                 threads=config.threads,
@@ -70,7 +70,7 @@ def known_facts(work: Work) -> ReferenceFacts | None:
     """What the request's run observed of its reference; None without a run, or where that is lost."""
     if not work.subject.run_id:
         return None
-    workspace = work.desk.workspace
+    workspace = work.workbench.workspace
     observed = read_state(workspace.run_folder(work.subject.run_id)).reference
     with contextlib.suppress(StoreError):
         return workspace.store.get_fact(observed.facts, ReferenceFacts) if observed else None
@@ -95,12 +95,12 @@ def hand_over(work: Work, *, quick: bool, min_speedup: float | None) -> str:
     """
     from stitch_planner.loop import begin_run
 
-    config = work.desk.config
+    config = work.workbench.config
     if not work.subject.run_id:
         run = begin_run(
-            work.desk.workspace,
+            work.workbench.workspace,
             work.task,
-            work.desk.interpreter,
+            work.workbench.interpreter,
             coder="stitcher",
             quick=quick,
             min_speedup=config.min_speedup if min_speedup is None else min_speedup,
@@ -110,11 +110,11 @@ def hand_over(work: Work, *, quick: bool, min_speedup: float | None) -> str:
         run.close()
         work.joined(run.run_id)
         return run.run_id
-    with joined(work.desk.workspace, work.run_id) as run:
+    with joined(work.workbench.workspace, work.run_id) as run:
         first = started(run.state)
         if (quick and not first.quick) or (min_speedup is not None and min_speedup != first.min_speedup):
             raise UsageError("a run keeps its `quick` and `min_speedup`", hint="leave them out")
-        take_usable(run, work.task, work.desk.interpreter, work.say)
+        take_usable(run, work.task, work.workbench.interpreter, work.say)
     return work.run_id
 
 

@@ -10,8 +10,8 @@ from stitch_mcp.jobs.state import JobStatus
 from stitch_tools.models import Fact
 
 if TYPE_CHECKING:
-    from stitch_mcp.server.room import Room
-    from stitch_mcp.server.work import Work
+    from stitch_mcp.server.job_work import Work
+    from stitch_mcp.server.server_context import ServerContext
 
 MAX_WAIT_S = 45.0
 Toolset = Literal["steps", "solve", "read"]
@@ -73,9 +73,9 @@ class Tool:
     answer: type[Answer]
     work: "Callable[[Any, Work], Answer] | None" = None
     """Does the work of a request in a job's process."""
-    reply: "Callable[[Any, Room], Answer] | None" = None
+    reply: "Callable[[Any, ServerContext], Answer] | None" = None
     """Answers within milliseconds, in a thread of the server."""
-    without_job: "Callable[[Any, Room], Answer] | None" = None
+    without_job: "Callable[[Any, ServerContext], Answer] | None" = None
     """Answers a request with `work` where the workspace takes no job."""
     read_only: bool = False
     """Whether it changes nothing but our own `.stitch` folder."""

@@ -11,12 +11,12 @@ import pytest
 
 import stitch_mcp
 from stitch_mcp.api import capture_reference, plan_reference
-from stitch_mcp.programs import read_program
-from stitch_tools.certificate import Certificate, seal_certificate, write_certificate
+from stitch_mcp.named_programs import read_program
 from stitch_tools.errors import CertificateError, StitchError, UsageError
+from stitch_tools.machine.device_lock import device_lock
 from stitch_tools.models import Check, Contract, Environment, ReferenceFacts, Task, TensorSpec
-from stitch_tools.store import Store
-from stitch_tools.timing.device_lock import device_lock
+from stitch_tools.storage.certificate import Certificate, seal_certificate, write_certificate
+from stitch_tools.storage.store import Store
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "tests" / "tools" / "programs"

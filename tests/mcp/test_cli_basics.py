@@ -28,7 +28,7 @@ from stitch_mcp.cli.exit_codes import (
 )
 from stitch_mcp.cli.failure import describe
 from stitch_mcp.config import SETTINGS
-from stitch_mcp.report import Section, print_sections, render_text
+from stitch_mcp.views.table import Section, print_sections, render_text
 from stitch_tools.errors import (
     BudgetError,
     CertificateError,
@@ -43,7 +43,7 @@ from stitch_tools.errors import (
     WorkerError,
 )
 from stitch_tools.models import Bench, BenchOutcome, Build, CheckFlag, Ratio
-from stitch_tools.worker.reference.kinds import ALTERED, BATCHES, STRUCTURED
+from stitch_tools.worker.reference.draw_kinds import ALTERED, BATCHES, STRUCTURED
 
 ROOT = Path(__file__).parents[2]
 

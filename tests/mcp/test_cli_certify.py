@@ -7,14 +7,14 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from stitch_tools.certificate import (
+from stitch_tools.models import Bench, Program, Ratio, SourceFile, sha256_hex
+from stitch_tools.storage.certificate import (
     Archive,
     Certificate,
     read_certificate,
     seal_certificate,
     write_certificate,
 )
-from stitch_tools.models import Bench, Program, Ratio, SourceFile, sha256_hex
 from tests.mcp.cli_support import call
 
 PROGRAMS = Path(__file__).parents[1] / "tools" / "programs"

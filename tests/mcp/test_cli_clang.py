@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from stitch_tools.certificate import read_certificate
 from stitch_tools.compile.toolchain import find_cpp_compiler
 from stitch_tools.errors import EnvironmentMissingError
+from stitch_tools.storage.certificate import read_certificate
 from tests.mcp.cli_support import call
 
 PROGRAMS = Path(__file__).parents[1] / "tools" / "programs"

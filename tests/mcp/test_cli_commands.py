@@ -14,10 +14,10 @@ import pytest
 from stitch_mcp.cli import main
 from stitch_mcp.cli.interrupt import stop_on_interrupt
 from stitch_mcp.cli.options import parse_overrides
-from stitch_mcp.programs import read_program
+from stitch_mcp.named_programs import read_program
 from stitch_tools.errors import InterruptedRunError, UsageError
-from stitch_tools.processes.isolation import probe_isolation
-from stitch_tools.store import Store
+from stitch_tools.machine.isolation import probe_isolation
+from stitch_tools.storage.store import Store
 
 PROGRAMS = Path(__file__).parents[1] / "tools" / "programs"
 

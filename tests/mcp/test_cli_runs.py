@@ -13,12 +13,12 @@ from stitch_mcp.cli import main
 from stitch_mcp.cli.runs import reason_of
 from stitch_planner.join import OUTSIDE, record_check
 from stitch_planner.loop import begin_run
-from stitch_planner.runs import Workspace
+from stitch_planner.runs.run import Workspace
 from stitch_tools.errors import UsageError
-from stitch_tools.events import lock_path
-from stitch_tools.locks import FileLock
 from stitch_tools.models import Check, Program, SourceFile, Task
-from stitch_tools.processes.interpreter import Interpreter
+from stitch_tools.run.interpreter import Interpreter
+from stitch_tools.storage.events import lock_path
+from stitch_tools.storage.locks import FileLock
 
 TASK = Task(name="model", files=(), main="model.py")
 PYTHON = Interpreter("python3", "3.11.0", "2.13.0", "own")

@@ -13,10 +13,10 @@ from typing import Any, Self
 
 import pytest
 
-from stitch_planner.runs import Run, Workspace
-from stitch_tools.events import read_events
-from stitch_tools.timing.device_lock import device_lock
-from stitch_tools.worker import proctree
+from stitch_planner.runs.run import Run, Workspace
+from stitch_tools.confine import process_tree
+from stitch_tools.machine.device_lock import device_lock
+from stitch_tools.storage.events import read_events
 from tests.mcp.cli_support import COMMAND, call
 
 PROGRAMS = Path(__file__).parents[1] / "tools" / "programs"
@@ -129,14 +129,14 @@ class Command:
         self.look_below()
 
     def look_below(self) -> None:
-        for pid in proctree.descendants(self.process.pid):
+        for pid in process_tree.descendants(self.process.pid):
             with contextlib.suppress(ProcessLookupError):
                 if pid not in self.family:
                     self.family[pid] = os.pidfd_open(pid)
 
     def is_out_of_reach(self) -> bool:
         """Whether what imports torch has a session of its own: a process just born may die of Ctrl-C."""
-        for pid in proctree.descendants(self.process.pid):
+        for pid in process_tree.descendants(self.process.pid):
             with contextlib.suppress(ProcessLookupError):
                 if os.getsid(pid) == pid:
                     return True

@@ -7,8 +7,8 @@ import pytest
 
 import stitch_mcp
 from stitch_mcp.cli import main
-from stitch_mcp.commands import program_name, resume_command
-from stitch_planner.runs import Workspace
+from stitch_mcp.printed_commands import program_name, resume_command
+from stitch_planner.runs.run import Workspace
 from stitch_tools.errors import BudgetError, UsageError
 
 REFERENCE = """

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stitch_mcp.config import SETTINGS, Config, Settings, find_workspace, load_config, unknown_environment
-from stitch_mcp.desk import open_desk
-from stitch_mcp.server.room import open_room
+from stitch_mcp.server.server_context import open_server_context
+from stitch_mcp.workbench import open_workbench
 from stitch_tools.errors import EnvironmentMissingError, UsageError
 
 
@@ -132,7 +132,7 @@ def test_home_and_root_are_no_workspace(tmp_path: Path) -> None:
 
 
 def test_a_named_workspace_that_is_not_there_is_not_made(tmp_path: Path) -> None:
-    for begin in (open_desk, open_room):
+    for begin in (open_workbench, open_server_context):
         with pytest.raises(UsageError, match="--workspace names a folder that is not there") as caught:
             begin({"workspace": str(tmp_path / "nope")})
         assert "make it first" in caught.value.hint

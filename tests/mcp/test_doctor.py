@@ -8,11 +8,11 @@ import pytest
 from stitch_mcp import doctor
 from stitch_mcp.cli import main
 from stitch_mcp.config import load_config
-from stitch_tools import device
 from stitch_tools.compile import headers
 from stitch_tools.errors import EnvironmentMissingError
-from stitch_tools.processes import interpreter as interpreters
-from stitch_tools.processes.interpreter import Interpreter
+from stitch_tools.machine import devices
+from stitch_tools.run import interpreter as interpreters
+from stitch_tools.run.interpreter import Interpreter
 
 
 def statuses(items: list[doctor.Item]) -> dict[str, str]:
@@ -112,7 +112,7 @@ def test_nvcc_without_a_host_compiler_builds_nothing(tmp_path: Path, monkeypatch
 def test_what_only_a_gpu_needs_is_no_defect_for_a_cpu(
     target: str, status: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(device, "find_gpus", lambda: device.GpuSearch((), None, None, "no driver"))
+    monkeypatch.setattr(devices, "find_gpus", lambda: devices.GpuSearch((), None, None, "no driver"))
     config = load_config({"workspace": str(tmp_path), "python": "/nope", "target": target})
     items = {item.name: item for item in doctor.examine(config).items}
     assert items["GPU"].status == status

@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 
 from stitch_mcp.cli import main
-from stitch_mcp.programs import program_of_files, read_program
+from stitch_mcp.named_programs import program_of_files, read_program
 from stitch_planner.join import OUTSIDE, record_program
 from stitch_planner.loop import begin_run
-from stitch_planner.runs import Workspace
-from stitch_tools.certificate import seal_certificate, write_certificate
+from stitch_planner.runs.run import Workspace
 from stitch_tools.errors import UsageError
 from stitch_tools.models import Task
-from stitch_tools.processes.interpreter import Interpreter
-from stitch_tools.store import Store
+from stitch_tools.run.interpreter import Interpreter
+from stitch_tools.storage.certificate import seal_certificate, write_certificate
+from stitch_tools.storage.store import Store
 from tests.certificates import draft_certificate
 
 MIB = 1 << 20

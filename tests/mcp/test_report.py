@@ -5,12 +5,18 @@ import re
 
 import pytest
 
-from stitch_mcp.report import Section, one_line, print_sections, render_text
-from stitch_mcp.tables import check_sections, demo_sections, graph_sections, plan_sections, solve_sections
+from stitch_mcp.views.fact_tables import (
+    check_sections,
+    demo_sections,
+    graph_sections,
+    plan_sections,
+    solve_sections,
+)
+from stitch_mcp.views.table import Section, one_line, print_sections, render_text
 from stitch_planner.loop import SolveResult
 from stitch_planner.plan import Plan
+from stitch_tools.judge.memory import apply_sanitizers, skipped_sanitizers
 from stitch_tools.models import Bench, BenchOutcome, Ceilings, Check, CheckStatus, Graph, GraphNode
-from stitch_tools.sanitize import apply_sanitizers, skipped_sanitizers
 
 
 def test_a_message_of_several_lines_is_one_row_of_a_table() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stitch_mcp.rerun import compare_speedups
+from stitch_mcp.rerun_certificate import compare_speedups
 from stitch_tools.models import Bench, Ratio
 
 

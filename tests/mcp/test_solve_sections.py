@@ -1,7 +1,7 @@
 """What the end of a run says, once."""
 
-from stitch_mcp.report import render_text
-from stitch_mcp.tables import bench_sections, check_sections, solve_sections
+from stitch_mcp.views.fact_tables import bench_sections, check_sections, solve_sections
+from stitch_mcp.views.table import render_text
 from stitch_planner.loop import SolveResult
 from stitch_tools.models import REFERENCE_VARIES, Bench, Check, DrawResult, Finding, OutputError
 

@@ -1,7 +1,7 @@
 """The table on who did the work."""
 
-from stitch_mcp.report import render_text
-from stitch_mcp.work_table import short_symbol, work_sections
+from stitch_mcp.views.table import render_text
+from stitch_mcp.views.work_table import short_symbol, work_sections
 from stitch_tools.models import WorkEvidence, WorkItem
 
 

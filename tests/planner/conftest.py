@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from stitch_tools.processes.interpreter import find_interpreter
-from stitch_tools.processes.session import TargetSession
+from stitch_tools.run.interpreter import find_interpreter
+from stitch_tools.run.session import TargetSession
 
 _PROGRAMS = ("stitch_reference", "stitch_candidate", "stitch_runtime")
 

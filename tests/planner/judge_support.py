@@ -5,13 +5,15 @@ from pathlib import Path
 
 from stitch_planner.plan import Plan, make_plan
 from stitch_planner.stitcher import Stitched, stitch
-from stitch_tools.check import CheckOptions, ReferenceServer, check_program
 from stitch_tools.compile import compile_program
 from stitch_tools.graph import capture_graph
+from stitch_tools.judge.check import check_program
+from stitch_tools.judge.check_options import CheckOptions
 from stitch_tools.models import STITCHER, Build, Check, Program
-from stitch_tools.processes.session import TargetSession
-from stitch_tools.references import load_task
-from stitch_tools.store import Store
+from stitch_tools.run.reference_server import ReferenceServer
+from stitch_tools.run.session import TargetSession
+from stitch_tools.storage.store import Store
+from stitch_tools.task.references import load_task
 
 SHORT = CheckOptions(own_draws=2, structured=False, batch_probe=False)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stitch_planner.stitcher.cuda.testing import cuda_headers
+from stitch_planner.stitcher.emit.cuda.testing import cuda_headers
 from stitch_tools.compile.headers import find_cublas, native_include
 from stitch_tools.compile.toolchain import cuda_root, find_cpp_compiler, find_nvcc
 from stitch_tools.errors import EnvironmentMissingError

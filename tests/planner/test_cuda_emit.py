@@ -6,10 +6,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from stitch_planner.stitcher.bodies import BodyBuilder
-from stitch_planner.stitcher.cuda.emit import emit_cuda
-from stitch_planner.stitcher.cuda.testing import OnHost, build_for_gpus
-from stitch_planner.stitcher.ir import (
+from stitch_planner.stitcher.emit.cuda.emit_cuda import emit_cuda
+from stitch_planner.stitcher.emit.cuda.testing import OnHost, build_for_gpus
+from stitch_planner.stitcher.lower.kernel_ir import (
     Access,
     Body,
     Buffer,
@@ -24,6 +23,7 @@ from stitch_planner.stitcher.ir import (
     View,
     row_major,
 )
+from stitch_planner.stitcher.lower.scalar_bodies import BodyBuilder
 
 
 def buffer(name: str, shape: tuple[int, ...], role: str, dtype: Scalar = "float32", **more: object) -> View:

@@ -7,11 +7,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from stitch_planner.stitcher.cuda.emit import emit_cuda
-from stitch_planner.stitcher.cuda.templates import cuda_templates
-from stitch_planner.stitcher.cuda.testing import OnHost, build_for_gpus, lowered
-from stitch_planner.stitcher.ir import KernelProgram, LibraryCall
-from stitch_planner.stitcher.lowering import UnloweredError
+from stitch_planner.stitcher.emit.cuda.emit_cuda import emit_cuda
+from stitch_planner.stitcher.emit.cuda.templates import cuda_templates
+from stitch_planner.stitcher.emit.cuda.testing import OnHost, build_for_gpus, lowered
+from stitch_planner.stitcher.lower.kernel_ir import KernelProgram, LibraryCall
+from stitch_planner.stitcher.lower.lowering import UnloweredError
 from stitch_tools.models import Contract
 
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from stitch_tools.check import CheckOptions
-from stitch_tools.processes.session import TargetSession
-from stitch_tools.store import Store
+from stitch_tools.judge.check_options import CheckOptions
+from stitch_tools.run.session import TargetSession
+from stitch_tools.storage.store import Store
 from tests.planner.judge_support import judged
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

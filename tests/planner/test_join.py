@@ -17,11 +17,11 @@ from stitch_planner.join import (
     take_usable,
 )
 from stitch_planner.loop import begin_run
-from stitch_planner.run_events import RunResumed, RunStopped
-from stitch_planner.runs import Workspace, read_state, started
+from stitch_planner.runs.run import Workspace, read_state, started
+from stitch_planner.runs.run_events import RunResumed, RunStopped
 from stitch_tools.errors import LockedError, StoreError, UsageError
 from stitch_tools.models import Bench, Build, Check, Program, SourceFile, Task
-from stitch_tools.processes.interpreter import Interpreter
+from stitch_tools.run.interpreter import Interpreter
 
 TASK = Task(name="model", files=(), main="model.py")
 PYTHON = Interpreter("python3", "3.11.0", "2.13.0", "own")

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from stitch_planner.loop import SolveRequest, solve
-from stitch_planner.run_events import (
+from stitch_planner.runs.run import Run, Workspace, read_state, started
+from stitch_planner.runs.run_events import (
     BenchFinished,
     CertificateWritten,
     CheckFinished,
@@ -17,11 +18,10 @@ from stitch_planner.run_events import (
     RunResumed,
     RunStarted,
 )
-from stitch_planner.runs import Run, Workspace, read_state, started
 from stitch_planner.steps import Work
 from stitch_tools.errors import InterruptedRunError, StoreError, UsageError
 from stitch_tools.models import Environment, Task, sha256_hex
-from stitch_tools.processes.interpreter import find_interpreter
+from stitch_tools.run.interpreter import find_interpreter
 
 MODEL = """
 import torch

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from stitch_planner.stitcher import StitchFailedError
-from stitch_tools.processes.session import TargetSession
-from stitch_tools.store import Store
+from stitch_tools.run.session import TargetSession
+from stitch_tools.storage.store import Store
 from tests.compose_outside import compose_outside
 from tests.planner.judge_support import judged
 

@@ -9,14 +9,14 @@ import torch
 
 from stitch_planner.plan import make_plan
 from stitch_planner.stitcher import stitch
-from stitch_tools.check.candidate import Worker
 from stitch_tools.compile.segments import RUNTIME, built_segments, place_segments
 from stitch_tools.errors import StoreError
 from stitch_tools.graph import build_graph
 from stitch_tools.models import Contract, Program, Task
-from stitch_tools.processes.session import TargetSession
-from stitch_tools.store import Store
-from stitch_tools.worker.capture import capture
+from stitch_tools.run.candidate_worker import Worker
+from stitch_tools.run.session import TargetSession
+from stitch_tools.storage.store import Store
+from stitch_tools.worker.capture.graph_capture import capture
 from tests.planner.stitch_support import NO_FACTS
 
 TEXT = """

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from stitch_tools.processes.session import TargetSession
-from stitch_tools.store import Store
-from stitch_tools.worker.candidate.given import take
+from stitch_tools.run.session import TargetSession
+from stitch_tools.storage.store import Store
+from stitch_tools.worker.candidate.input_shapes import take
 from stitch_tools.worker.candidate.native import ProgramError
 from tests.planner.judge_support import SHORT, judged
 from tests.planner.test_partial_programs import TEXT

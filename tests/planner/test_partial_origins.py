@@ -7,11 +7,11 @@ import pytest
 
 from stitch_planner.plan import try_plan
 from stitch_planner.stitcher import StitchFailedError
-from stitch_tools.check import ReferenceServer
 from stitch_tools.graph import capture_graph
-from stitch_tools.processes.session import TargetSession
-from stitch_tools.references import load_task
-from stitch_tools.store import Store
+from stitch_tools.run.reference_server import ReferenceServer
+from stitch_tools.run.session import TargetSession
+from stitch_tools.storage.store import Store
+from stitch_tools.task.references import load_task
 from tests.planner.judge_support import SHORT, judged
 
 TEXT = """

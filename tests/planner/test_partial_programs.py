@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from stitch_tools.processes.session import TargetSession
-from stitch_tools.store import Store
-from stitch_tools.worker.layout import BUFFER
+from stitch_tools.protocol.layout import BUFFER
+from stitch_tools.run.session import TargetSession
+from stitch_tools.storage.store import Store
 from tests.planner.judge_support import Judged, judged
 
 TEXT = """

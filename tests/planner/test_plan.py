@@ -7,12 +7,12 @@ from inline_snapshot import snapshot
 from torch import nn
 from torch.nn import functional
 
-from stitch_mcp.report import render_text
-from stitch_mcp.tables import plan_sections
+from stitch_mcp.views.fact_tables import plan_sections
+from stitch_mcp.views.table import render_text
 from stitch_planner.plan import Plan, make_plan
 from stitch_tools.graph import build_graph
 from stitch_tools.models import Ceilings, Contract, Task
-from stitch_tools.worker.capture import capture
+from stitch_tools.worker.capture.graph_capture import capture
 from tests.planner.stitch_support import NO_FACTS
 
 CEILINGS = Ceilings(

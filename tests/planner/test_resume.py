@@ -11,11 +11,11 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from stitch_planner.run_events import KINDS
-from stitch_planner.runs import Workspace
-from stitch_planner.schemas import certificate_schema, event_schema
+from stitch_planner.runs.run import Workspace
+from stitch_planner.runs.run_events import KINDS
+from stitch_planner.runs.schemas import certificate_schema, event_schema
 from stitch_planner.steps import STEPS
-from stitch_tools.certificate import read_certificate
+from stitch_tools.storage.certificate import read_certificate
 
 REFERENCE = """
 import torch

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from stitch_planner.loop import SolveRequest, solve
-from stitch_planner.runs import RunSummary, Workspace, read_state, summarize
+from stitch_planner.runs.run import RunSummary, Workspace, read_state, summarize
 from stitch_planner.stitcher.stitch import StitchFailedError
 from stitch_tools.errors import BudgetError, InterruptedRunError, TaskError
-from stitch_tools.events import Event, read_events
-from stitch_tools.timing.device_lock import device_lock
+from stitch_tools.machine.device_lock import device_lock
+from stitch_tools.storage.events import Event, read_events
 
 MODEL = """
 import torch

@@ -7,17 +7,17 @@ import pytest
 
 from stitch_planner.plan import make_plan
 from stitch_planner.stitcher import stitch
-from stitch_tools.check import ReferenceServer
 from stitch_tools.compile import compile_program
 from stitch_tools.compile.headers import find_onednn
 from stitch_tools.graph import capture_graph
+from stitch_tools.judge.memory import SanitizeOptions, sanitize_program
 from stitch_tools.models import STITCHER, Program
-from stitch_tools.processes.interpreter import find_interpreter
-from stitch_tools.processes.session import TargetSession
-from stitch_tools.references import load_task
-from stitch_tools.sanitize import SanitizeOptions, sanitize_program
-from stitch_tools.store import Store
-from tests.tools.test_sanitize_cpu import runtimes_are_here
+from stitch_tools.run.interpreter import find_interpreter
+from stitch_tools.run.reference_server import ReferenceServer
+from stitch_tools.run.session import TargetSession
+from stitch_tools.storage.store import Store
+from stitch_tools.task.references import load_task
+from tests.tools.judge.memory.test_sanitize_cpu import runtimes_are_here
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -4,16 +4,16 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from stitch_planner.run_events import KINDS, DecisionMade
-from stitch_planner.schemas import event_schema, schema_files
-from stitch_tools.events import Event
+from stitch_planner.runs.run_events import KINDS, DecisionMade
+from stitch_planner.runs.schemas import event_schema, schema_files
+from stitch_tools.storage.events import Event
 
 PUBLISHED = Path(__file__).parents[2] / "docs/schemas"
 
 
 @pytest.mark.parametrize("name", sorted(schema_files()))
 def test_the_published_schemas_are_the_current_ones(name: str) -> None:
-    """After a change of a fact run `python -m stitch_planner.schemas docs/schemas`."""
+    """After a change of a fact run `python -m stitch_planner.runs.schemas docs/schemas`."""
     assert (PUBLISHED / name).read_text(encoding="utf-8") == schema_files()[name]
 
 

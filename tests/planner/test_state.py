@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from stitch_planner.run_events import (
+from stitch_planner.runs.run import Run, Workspace, lost_step, read_state, summarize
+from stitch_planner.runs.run_events import (
     KINDS,
     BuildFinished,
     DecisionMade,
@@ -13,13 +14,12 @@ from stitch_planner.run_events import (
     RunResumed,
     kind_of,
 )
-from stitch_planner.runs import Run, Workspace, lost_step, read_state, summarize
-from stitch_planner.state import FOUND, State, replay
+from stitch_planner.runs.state import FOUND, State, replay
 from stitch_planner.steps import STEPS
 from stitch_tools.errors import LockedError, StoreError, UsageError
-from stitch_tools.events import Event
 from stitch_tools.models import Task
-from stitch_tools.store import Store
+from stitch_tools.storage.events import Event
+from stitch_tools.storage.store import Store
 
 PROGRAM = ProgramWritten(program="a" * 64, program_id="b" * 64)
 BUILD = BuildFinished(program_id="b" * 64, build="c" * 64, ok=True)

@@ -5,7 +5,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stitch_planner.stitcher.ir import (
+from stitch_planner.stitcher.graph.workspace_memory import ALIGNMENT, assign_offsets
+from stitch_planner.stitcher.lower.kernel_ir import (
     Access,
     Body,
     Buffer,
@@ -15,7 +16,6 @@ from stitch_planner.stitcher.ir import (
     kernel_reads,
     kernel_writes,
 )
-from stitch_planner.stitcher.memory import ALIGNMENT, assign_offsets
 
 BODY = Body((Instr("load", (), "float32", 0),), (0,))
 

@@ -6,10 +6,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from stitch_planner.stitcher.cuda.emit import emit_cuda
-from stitch_planner.stitcher.cuda.products import ALIGNED_ELEMENTS
-from stitch_planner.stitcher.cuda.testing import OnHost, lowered
-from stitch_planner.stitcher.ir import LibraryCall, Pointer
+from stitch_planner.stitcher.emit.cuda.emit_cuda import emit_cuda
+from stitch_planner.stitcher.emit.cuda.products import ALIGNED_ELEMENTS
+from stitch_planner.stitcher.emit.cuda.testing import OnHost, lowered
+from stitch_planner.stitcher.lower.kernel_ir import LibraryCall, Pointer
 from tests.planner.stitch_support import Built, leaves, made
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from stitch_planner.stitcher.ir import Instr
-from stitch_planner.stitcher.scalar_text import CPP, CUDA, Dialect, constant, expression, literal
+from stitch_planner.stitcher.emit.scalar_text import CPP, CUDA, Dialect, constant, expression, literal
+from stitch_planner.stitcher.lower.kernel_ir import Instr
 
 
 @pytest.mark.parametrize("dialect", [CPP, CUDA])

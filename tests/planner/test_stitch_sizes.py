@@ -2,9 +2,9 @@
 
 import pytest
 
-from stitch_planner.stitcher.cuda.emit import emit_cuda
-from stitch_planner.stitcher.index import GraphIndex
-from stitch_planner.stitcher.ir import (
+from stitch_planner.stitcher.emit.cuda.emit_cuda import emit_cuda
+from stitch_planner.stitcher.graph.graph_index import GraphIndex
+from stitch_planner.stitcher.lower.kernel_ir import (
     Access,
     Body,
     Buffer,
@@ -14,7 +14,7 @@ from stitch_planner.stitcher.ir import (
     View,
     row_major,
 )
-from stitch_planner.stitcher.lowering import Lowering, UnloweredError
+from stitch_planner.stitcher.lower.lowering import Lowering, UnloweredError
 from stitch_tools.models import Graph
 
 

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from stitch_planner.stitcher.cuda.emit import emit_cuda
-from stitch_planner.stitcher.cuda.testing import OnHost, lowered
+from stitch_planner.stitcher.emit.cuda.emit_cuda import emit_cuda
+from stitch_planner.stitcher.emit.cuda.testing import OnHost, lowered
 from tests.planner.stitch_support import Built, leaves, made
 
 

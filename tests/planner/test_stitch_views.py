@@ -4,8 +4,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stitch_planner.stitcher.ir import Buffer, View, channels_last, row_major
-from stitch_planner.stitcher.views import collapse, expand, permute, reshape, slice_dim
+from stitch_planner.stitcher.graph.views import collapse, expand, permute, reshape, slice_dim
+from stitch_planner.stitcher.lower.kernel_ir import Buffer, View, channels_last, row_major
 
 
 def window(tensor: torch.Tensor) -> View:

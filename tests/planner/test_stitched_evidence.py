@@ -7,10 +7,10 @@ import torch
 
 from stitch_planner.plan import make_plan
 from stitch_planner.stitcher import StitchFailedError, stitch
-from stitch_tools.evidence import scan_program
 from stitch_tools.graph import build_graph
+from stitch_tools.judge.source import scan_program
 from stitch_tools.models import Contract, Finding, Task
-from stitch_tools.worker.capture import capture
+from stitch_tools.worker.capture.graph_capture import capture
 from tests.planner.stitch_support import NO_FACTS
 from tests.planner.test_partial_programs import CASES, TEXT
 from tests.planner.test_stitch_programs import EXAMPLES, REFERENCE, load

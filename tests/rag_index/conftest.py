@@ -9,7 +9,7 @@ from stitch_rag import library_errors
 from stitch_rag.chunks import Chunk
 from stitch_rag.extract.declarations import declarations
 from stitch_rag.extract.merge import Place, header_chunks
-from stitch_rag.place import IndexPlace
+from stitch_rag.index_location import IndexLocation
 from stitch_rag.sources import Root
 
 RUNTIME = """
@@ -170,6 +170,6 @@ def toolkit(tmp_path: Path) -> Root:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> IndexPlace:
+def place(tmp_path: Path) -> IndexLocation:
     """Where a test's index lies."""
-    return IndexPlace(tmp_path / "cache")
+    return IndexLocation(tmp_path / "cache")

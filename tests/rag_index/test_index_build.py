@@ -16,21 +16,21 @@ import pytest
 from stitch_rag import library_errors
 from stitch_rag.build import build_index, clear_index, index_status
 from stitch_rag.chunks import Chunk
+from stitch_rag.index_location import IndexLocation
 from stitch_rag.inputs import header_inputs
 from stitch_rag.library_errors import find_libraries
-from stitch_rag.place import IndexPlace
 from stitch_rag.reader import DAMAGED, HOW_TO_BUILD, Reader
 from stitch_rag.sources import Root, find_headers, find_roots, library_of, read_version
 from stitch_rag.store import IndexStore
 from stitch_tools.errors import LockedError, StoreError, UsageError
-from stitch_tools.locks import FileLock
+from stitch_tools.storage.locks import FileLock
 from tests.rag_index.conftest import tellers_without_driver
 
 
 def build_elsewhere(folder: str, include: str) -> None:
     # Another process, which the fixture does not reach.
     library_errors.TELLERS = tellers_without_driver()
-    build_index(IndexPlace(Path(folder)), roots=[Root(Path(include), "CUDA toolkit")])
+    build_index(IndexLocation(Path(folder)), roots=[Root(Path(include), "CUDA toolkit")])
 
 
 def test_headers_are_found_with_library_and_version(toolkit: Root) -> None:
@@ -127,7 +127,7 @@ def test_a_file_of_no_known_library_is_not_indexed() -> None:
     assert library_of("cccl/thrust/iterator/counting_iterator.h") == "thrust"
 
 
-def test_a_second_build_reads_only_what_changed(toolkit: Root, place: IndexPlace) -> None:
+def test_a_second_build_reads_only_what_changed(toolkit: Root, place: IndexLocation) -> None:
     first = build_index(place, roots=[toolkit])
     assert first.read == first.files == 8
     again = build_index(place, roots=[toolkit])
@@ -147,7 +147,7 @@ def test_a_second_build_reads_only_what_changed(toolkit: Root, place: IndexPlace
 
 
 def test_of_two_headers_that_declare_a_function_the_one_that_explains_it_is_shown(
-    toolkit: Root, place: IndexPlace
+    toolkit: Root, place: IndexLocation
 ) -> None:
     echo = toolkit.folder / "cuda_device_runtime_api.h"
     echo.write_text("extern int shelfTakeBox(void **box);\n", encoding="utf-8")
@@ -162,7 +162,7 @@ def test_of_two_headers_that_declare_a_function_the_one_that_explains_it_is_show
     reader.close()
 
 
-def test_a_build_that_was_killed_goes_on_from_where_it_stopped(toolkit: Root, place: IndexPlace) -> None:
+def test_a_build_that_was_killed_goes_on_from_where_it_stopped(toolkit: Root, place: IndexLocation) -> None:
     inputs = header_inputs(find_headers([toolkit]))
     place.folder.mkdir(parents=True)
     half = IndexStore.create(place.building)
@@ -174,7 +174,7 @@ def test_a_build_that_was_killed_goes_on_from_where_it_stopped(toolkit: Root, pl
     assert not index_status(place, roots=[toolkit]).half_built
 
 
-def test_files_that_are_stored_together_are_all_there_or_none(place: IndexPlace) -> None:
+def test_files_that_are_stored_together_are_all_there_or_none(place: IndexLocation) -> None:
     store = IndexStore.create()
 
     def stopped() -> None:
@@ -191,7 +191,7 @@ def test_files_that_are_stored_together_are_all_there_or_none(place: IndexPlace)
     store.close()
 
 
-def test_an_input_that_fails_half_way_leaves_none_of_its_entries(toolkit: Root, place: IndexPlace) -> None:
+def test_an_input_that_fails_half_way_leaves_none_of_its_entries(toolkit: Root, place: IndexLocation) -> None:
     place.folder.mkdir(parents=True)
     store = IndexStore.create(place.building)
     chunks = header_inputs(find_headers([toolkit]))[0].read()
@@ -206,7 +206,7 @@ def test_an_input_that_fails_half_way_leaves_none_of_its_entries(toolkit: Root, 
     store.close()
 
 
-def test_a_damaged_or_older_file_is_built_anew(toolkit: Root, place: IndexPlace) -> None:
+def test_a_damaged_or_older_file_is_built_anew(toolkit: Root, place: IndexLocation) -> None:
     place.folder.mkdir(parents=True)
     place.index.write_bytes(b"SQLite format 3\0 but not really")
     place.building.write_bytes(b"\0" * 5000)
@@ -231,7 +231,7 @@ def emptied(path: Path, share: float) -> None:
 
 @pytest.mark.parametrize("share", [0.05, 0.3, 0.5, 0.8])
 def test_an_index_that_is_damaged_inside_gives_way_to_the_notes_until_a_build_mends_it(
-    share: float, toolkit: Root, place: IndexPlace
+    share: float, toolkit: Root, place: IndexLocation
 ) -> None:
     build_index(place, roots=[toolkit])
     emptied(place.index, share)
@@ -254,7 +254,7 @@ def test_an_index_that_is_damaged_inside_gives_way_to_the_notes_until_a_build_me
     reader.close()
 
 
-def test_a_half_built_index_that_is_damaged_is_made_anew(toolkit: Root, place: IndexPlace) -> None:
+def test_a_half_built_index_that_is_damaged_is_made_anew(toolkit: Root, place: IndexLocation) -> None:
     build_index(place, roots=[toolkit])
     place.index.rename(place.building)
     emptied(place.building, 0.3)
@@ -262,7 +262,7 @@ def test_a_half_built_index_that_is_damaged_is_made_anew(toolkit: Root, place: I
     assert index_status(place, roots=[toolkit]).fresh
 
 
-def test_readers_see_the_new_index_without_being_opened_again(toolkit: Root, place: IndexPlace) -> None:
+def test_readers_see_the_new_index_without_being_opened_again(toolkit: Root, place: IndexLocation) -> None:
     reader = Reader(place.folder.parent)
     before = reader.search("shelfPutBoxAsync")
     assert before.mode == "notes"
@@ -277,7 +277,7 @@ def test_readers_see_the_new_index_without_being_opened_again(toolkit: Root, pla
     reader.close()
 
 
-def test_two_builders_take_turns(toolkit: Root, place: IndexPlace) -> None:
+def test_two_builders_take_turns(toolkit: Root, place: IndexLocation) -> None:
     context = multiprocessing.get_context("spawn")
     arguments = (str(place.folder.parent), str(toolkit.folder))
     builders = [context.Process(target=build_elsewhere, args=arguments) for _ in range(2)]
@@ -289,7 +289,7 @@ def test_two_builders_take_turns(toolkit: Root, place: IndexPlace) -> None:
     assert index_status(place, roots=[toolkit]).fresh
 
 
-def test_clearing_while_a_build_goes_on_is_refused(toolkit: Root, place: IndexPlace) -> None:
+def test_clearing_while_a_build_goes_on_is_refused(toolkit: Root, place: IndexLocation) -> None:
     build_index(place, roots=[toolkit])
     with FileLock(place.lock, purpose="index build"), pytest.raises(LockedError, match="index build"):
         clear_index(place)
@@ -300,12 +300,12 @@ def test_clearing_while_a_build_goes_on_is_refused(toolkit: Root, place: IndexPl
 
 @pytest.mark.parametrize("anew", [True, False])
 def test_a_full_disk_is_an_error_that_says_what_to_do_and_keeps_the_old_index(
-    anew: bool, toolkit: Root, place: IndexPlace
+    anew: bool, toolkit: Root, place: IndexLocation
 ) -> None:
     build_index(place, roots=[toolkit])
     code = (
         "import sys, resource, signal; from pathlib import Path\n"
-        "from stitch_rag.build import build_index; from stitch_rag.place import IndexPlace\n"
+        "from stitch_rag.build import build_index; from stitch_rag.index_location import IndexPlace\n"
         "from stitch_rag.sources import Root; from stitch_tools.errors import StoreError\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))\n"
@@ -324,17 +324,17 @@ def test_a_full_disk_is_an_error_that_says_what_to_do_and_keeps_the_old_index(
 def test_an_unwritable_cache_is_an_error_that_names_it(toolkit: Root, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(StoreError, match=r"cannot write .*file"):
-        build_index(IndexPlace(tmp_path / "file"), roots=[toolkit])
+        build_index(IndexLocation(tmp_path / "file"), roots=[toolkit])
 
 
-def test_without_any_toolkit_the_notes_are_indexed_and_the_report_says_so(place: IndexPlace) -> None:
+def test_without_any_toolkit_the_notes_are_indexed_and_the_report_says_so(place: IndexLocation) -> None:
     report = build_index(place, roots=[])
     assert {row.library for row in report.libraries} == {"notes", "compiler", "language"}
     assert "CUDA_HOME" in report.notices[0]
 
 
 def test_two_toolkits_are_both_there_and_one_hit_names_both(
-    toolkit: Root, place: IndexPlace, tmp_path: Path
+    toolkit: Root, place: IndexLocation, tmp_path: Path
 ) -> None:
     other = tmp_path / "other" / "include"
     other.mkdir(parents=True)
@@ -349,7 +349,7 @@ def test_two_toolkits_are_both_there_and_one_hit_names_both(
 
 
 def test_a_toolkit_and_wheels_of_the_same_version_are_indexed_once(
-    toolkit: Root, place: IndexPlace, tmp_path: Path
+    toolkit: Root, place: IndexLocation, tmp_path: Path
 ) -> None:
     before = build_index(place, roots=[toolkit])
     wheel = tmp_path / "nvidia" / "cu13" / "include"
@@ -370,7 +370,7 @@ def test_a_toolkit_and_wheels_of_the_same_version_are_indexed_once(
     reader.close()
 
 
-def test_progress_and_report_can_be_sent(toolkit: Root, place: IndexPlace) -> None:
+def test_progress_and_report_can_be_sent(toolkit: Root, place: IndexLocation) -> None:
     said: list[str] = []
     report = build_index(place, roots=[toolkit], progress=said.append)
     assert "8 files, 8 of them to read" in said[0]
@@ -386,7 +386,7 @@ def test_a_link_to_nowhere_and_a_pipe_among_the_headers_are_passed_over(toolkit:
     assert found.isdisjoint(("cuda_fp16.h", "cuda.h", "nccl.h"))
 
 
-def test_a_runtime_library_that_is_a_link_to_nowhere_is_none(toolkit: Root, place: IndexPlace) -> None:
+def test_a_runtime_library_that_is_a_link_to_nowhere_is_none(toolkit: Root, place: IndexLocation) -> None:
     library = toolkit.folder.parent / "lib64" / "libcudart.so"
     library.parent.mkdir()
     library.symlink_to(library.parent / "nowhere.so")
@@ -404,7 +404,7 @@ def opened_files(process: int | None) -> set[Path]:
 
 
 def test_a_builder_that_waited_while_the_folder_was_cleared_builds_in_the_new_one(
-    toolkit: Root, place: IndexPlace
+    toolkit: Root, place: IndexLocation
 ) -> None:
     build_index(place, roots=[toolkit])
     context = multiprocessing.get_context("spawn")
@@ -422,7 +422,7 @@ def test_a_builder_that_waited_while_the_folder_was_cleared_builds_in_the_new_on
 
 
 def test_a_toolkit_that_is_named_and_not_there_is_told(
-    place: IndexPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: IndexLocation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "nowhere"))
     assert f"no CUDA headers in {tmp_path / 'nowhere'}" in index_status(place).notices[0]

@@ -13,7 +13,7 @@ from stitch_mcp.cli import main
 from stitch_mcp.cli.options import settings
 from stitch_mcp.documentation import _target
 from stitch_rag.build import build_index
-from stitch_rag.place import IndexPlace
+from stitch_rag.index_location import IndexLocation
 from stitch_rag.sources import Root
 
 
@@ -23,7 +23,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
 
 
 @pytest.fixture
-def cache(toolkit: Root, place: IndexPlace) -> str:
+def cache(toolkit: Root, place: IndexLocation) -> str:
     build_index(place, roots=[toolkit])
     return str(place.folder.parent)
 

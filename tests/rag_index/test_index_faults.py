@@ -13,15 +13,15 @@ import pytest
 from stitch_mcp.cli import main
 from stitch_rag.build import build_index, clear_index, index_status
 from stitch_rag.docstrings import Target
-from stitch_rag.faults import DamagedIndexError
+from stitch_rag.index_errors import DamagedIndexError
+from stitch_rag.index_location import IndexLocation
 from stitch_rag.pages import add_pages, remove_pages
-from stitch_rag.place import IndexPlace
 from stitch_rag.reader import DAMAGED, STALE, UNREADABLE, Reader
 from stitch_rag.search import Filters
 from stitch_rag.sources import Root
 from stitch_rag.store import IndexStore
 from stitch_tools.errors import EnvironmentMissingError, StoreError, UsageError
-from stitch_tools.locks import FileLock
+from stitch_tools.storage.locks import FileLock
 
 
 def failing(error: Exception) -> Callable[..., NoReturn]:
@@ -38,7 +38,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def guide(place: IndexPlace, tmp_path: Path) -> Path:
+def guide(place: IndexLocation, tmp_path: Path) -> Path:
     """A page that was added."""
     path = tmp_path / "guide.md"
     path.write_text("# Stacking\n\nThe heavy box below.\n", encoding="utf-8")
@@ -47,7 +47,7 @@ def guide(place: IndexPlace, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def index(toolkit: Root, place: IndexPlace) -> Path:
+def index(toolkit: Root, place: IndexLocation) -> Path:
     """A cache folder with an index."""
     build_index(place, roots=[toolkit])
     return place.folder.parent
@@ -62,7 +62,7 @@ def locked(path: Path) -> Generator[None]:
 
 
 def test_a_page_that_breaks_its_reader_is_told_and_not_read_again_until_it_changes(
-    toolkit: Root, place: IndexPlace, guide: Path, monkeypatch: pytest.MonkeyPatch
+    toolkit: Root, place: IndexLocation, guide: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("stitch_rag.inputs.page_chunks", failing(RecursionError("too deep")))
@@ -80,7 +80,7 @@ def test_a_page_that_breaks_its_reader_is_told_and_not_read_again_until_it_chang
 
 @pytest.mark.parametrize("mend", ["anew", "removed"])
 def test_what_is_said_of_a_broken_page_goes_with_it(
-    mend: str, toolkit: Root, place: IndexPlace, guide: Path, monkeypatch: pytest.MonkeyPatch
+    mend: str, toolkit: Root, place: IndexLocation, guide: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("stitch_rag.inputs.page_chunks", failing(ValueError("no page")))
@@ -93,7 +93,7 @@ def test_what_is_said_of_a_broken_page_goes_with_it(
 
 @pytest.mark.parametrize("error", [OSError("no room"), MemoryError(), EnvironmentMissingError("no parser")])
 def test_a_page_that_could_not_be_read_this_time_is_read_by_the_next_build(
-    error: Exception, toolkit: Root, place: IndexPlace, guide: Path, monkeypatch: pytest.MonkeyPatch
+    error: Exception, toolkit: Root, place: IndexLocation, guide: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("stitch_rag.inputs.page_chunks", failing(error))
@@ -106,7 +106,7 @@ def test_a_page_that_could_not_be_read_this_time_is_read_by_the_next_build(
 
 
 def test_docstrings_of_an_interpreter_that_failed_are_read_by_the_next_build(
-    toolkit: Root, place: IndexPlace, tmp_path: Path
+    toolkit: Root, place: IndexLocation, tmp_path: Path
 ) -> None:
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho 'ImportError: half a torch' >&2\nexit 1\n", encoding="utf-8")
@@ -123,7 +123,7 @@ def test_docstrings_of_an_interpreter_that_failed_are_read_by_the_next_build(
     reader.close()
 
 
-def test_an_index_that_is_locked_for_a_while_is_tried_again(index: Path, place: IndexPlace) -> None:
+def test_an_index_that_is_locked_for_a_while_is_tried_again(index: Path, place: IndexLocation) -> None:
     reader = Reader(index, retry_s=0.0)
     assert reader.search("shelfTakeBox").mode == "lexical"
     with locked(place.index):
@@ -135,7 +135,7 @@ def test_an_index_that_is_locked_for_a_while_is_tried_again(index: Path, place: 
 
 
 def test_an_index_that_is_locked_when_it_is_opened_is_tried_again_after_a_pause(
-    index: Path, place: IndexPlace
+    index: Path, place: IndexLocation
 ) -> None:
     eager, patient = Reader(index, retry_s=0.0), Reader(index, retry_s=3600.0)
     with locked(place.index):
@@ -149,7 +149,7 @@ def test_an_index_that_is_locked_when_it_is_opened_is_tried_again_after_a_pause(
         reader.close()
 
 
-def test_a_damaged_index_is_not_tried_again_before_it_changes(index: Path, place: IndexPlace) -> None:
+def test_a_damaged_index_is_not_tried_again_before_it_changes(index: Path, place: IndexLocation) -> None:
     reader = Reader(index, retry_s=0.0)
     place.index.write_bytes(b"SQLite format 3\0 but not really")
     for _ in range(2):
@@ -157,7 +157,7 @@ def test_a_damaged_index_is_not_tried_again_before_it_changes(index: Path, place
     reader.close()
 
 
-def test_a_missing_table_is_damage_and_a_lock_is_none(index: Path, place: IndexPlace) -> None:
+def test_a_missing_table_is_damage_and_a_lock_is_none(index: Path, place: IndexLocation) -> None:
     with locked(place.index), pytest.raises(StoreError, match="locked") as caught:
         IndexStore.open(place.index)
     assert not isinstance(caught.value, DamagedIndexError)
@@ -192,7 +192,7 @@ def test_a_file_that_is_no_index_is_closed_again(
 
 @pytest.mark.parametrize("damage", ["header", "inside"])
 def test_the_status_of_a_damaged_index_says_that_and_nothing_else(
-    damage: str, index: Path, place: IndexPlace, toolkit: Root, capsys: pytest.CaptureFixture[str]
+    damage: str, index: Path, place: IndexLocation, toolkit: Root, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = bytearray(place.index.read_bytes())
     begin = 0 if damage == "header" else len(data) // 2 // 4096 * 4096
@@ -212,7 +212,7 @@ def test_the_status_of_a_damaged_index_says_that_and_nothing_else(
 
 
 def test_the_status_of_a_locked_index_says_so_and_a_build_takes_its_place(
-    index: Path, place: IndexPlace, toolkit: Root
+    index: Path, place: IndexLocation, toolkit: Root
 ) -> None:
     with locked(place.index):
         status = index_status(place, roots=[toolkit])
@@ -223,7 +223,9 @@ def test_the_status_of_a_locked_index_says_so_and_a_build_takes_its_place(
     assert index_status(place, roots=[toolkit]).fresh
 
 
-def test_an_index_of_another_version_is_told_from_none(index: Path, place: IndexPlace, toolkit: Root) -> None:
+def test_an_index_of_another_version_is_told_from_none(
+    index: Path, place: IndexLocation, toolkit: Root
+) -> None:
     with contextlib.closing(sqlite3.connect(place.index)) as db, db:
         db.execute("UPDATE meta SET value = '0' WHERE key = 'schema'")
     status = index_status(place, roots=[toolkit])
@@ -231,7 +233,7 @@ def test_an_index_of_another_version_is_told_from_none(index: Path, place: Index
     assert any("another version" in notice for notice in status.notices)
 
 
-def test_what_a_killed_clear_left_is_removed(index: Path, place: IndexPlace, toolkit: Root) -> None:
+def test_what_a_killed_clear_left_is_removed(index: Path, place: IndexLocation, toolkit: Root) -> None:
     left = [place.folder.with_name(f"docs.cleared-{number}") for number in (1, 2)]
     for folder in left:
         folder.mkdir()
@@ -248,7 +250,7 @@ def test_what_a_killed_clear_left_is_removed(index: Path, place: IndexPlace, too
 
 
 def test_a_builder_that_waits_for_another_says_so(
-    place: IndexPlace, toolkit: Root, monkeypatch: pytest.MonkeyPatch
+    place: IndexLocation, toolkit: Root, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stitch_rag.build._LOCK_WAIT_S", 0.0)
     said: list[str] = []
@@ -259,7 +261,7 @@ def test_a_builder_that_waits_for_another_says_so(
 
 @pytest.mark.parametrize("change", ["newer", "gone"])
 def test_hits_of_a_file_that_changed_since_are_told_until_a_build(
-    change: str, index: Path, place: IndexPlace, toolkit: Root
+    change: str, index: Path, place: IndexLocation, toolkit: Root
 ) -> None:
     reader = Reader(index)
     header = toolkit.folder / "cuda_runtime_api.h"
@@ -278,7 +280,7 @@ def test_hits_of_a_file_that_changed_since_are_told_until_a_build(
     reader.close()
 
 
-def test_a_clock_that_went_back_makes_no_hit_stale(index: Path, place: IndexPlace, toolkit: Root) -> None:
+def test_a_clock_that_went_back_makes_no_hit_stale(index: Path, place: IndexLocation, toolkit: Root) -> None:
     header = toolkit.folder / "cuda_runtime_api.h"
     later = place.index.stat().st_mtime + 1e6
     os.utime(header, (later, later))
@@ -292,7 +294,7 @@ def test_a_clock_that_went_back_makes_no_hit_stale(index: Path, place: IndexPlac
     reader.close()
 
 
-def test_an_added_page_whose_file_is_gone_is_not_stale(place: IndexPlace, guide: Path) -> None:
+def test_an_added_page_whose_file_is_gone_is_not_stale(place: IndexLocation, guide: Path) -> None:
     build_index(place, roots=[])
     guide.unlink()
     reader = Reader(place.folder.parent)
@@ -308,7 +310,7 @@ def test_paths_and_questions_that_are_no_text_break_nothing(
     include, cache = odd / "include", odd / "cache"
     include.mkdir(parents=True)
     (include / "cuda_runtime_api.h").write_text("/** Frobs. */\nint cudaFrob(void *p);\n", encoding="utf-8")
-    place, roots = IndexPlace(cache), [Root(include, "CUDA toolkit")]
+    place, roots = IndexLocation(cache), [Root(include, "CUDA toolkit")]
     assert build_index(place, roots=roots).read == 4
     assert index_status(place, roots=roots).fresh
     reader = Reader(cache)

@@ -7,8 +7,8 @@ import pytest
 
 from stitch_mcp.cli import main
 from stitch_rag.build import build_index, index_status
+from stitch_rag.index_location import IndexLocation
 from stitch_rag.pages import Page, add_pages, remove_pages
-from stitch_rag.place import IndexPlace
 from stitch_rag.reader import Reader
 from stitch_rag.sources import Root
 from stitch_tools.errors import UsageError
@@ -16,7 +16,7 @@ from stitch_tools.models.base import sha256_hex
 
 
 @pytest.fixture
-def folder(place: IndexPlace, tmp_path: Path) -> Path:
+def folder(place: IndexLocation, tmp_path: Path) -> Path:
     """A folder of two pages that was added, beside one more page."""
     folder = tmp_path / "docs"
     (folder / "deep").mkdir(parents=True)
@@ -28,7 +28,7 @@ def folder(place: IndexPlace, tmp_path: Path) -> Path:
     return folder
 
 
-def add_address(place: IndexPlace, address: str, shown: str) -> None:
+def add_address(place: IndexLocation, address: str, shown: str) -> None:
     """As `index add` stores a page that it fetched."""
     page = Page(origin=shown, format="text", added_at="now", content="Words of the web.")
     path = place.pages / f"{sha256_hex(address.encode())[:32]}.json"
@@ -36,7 +36,7 @@ def add_address(place: IndexPlace, address: str, shown: str) -> None:
 
 
 def test_one_page_is_removed_though_its_file_is_gone_and_no_second_time(
-    place: IndexPlace, toolkit: Root, folder: Path
+    place: IndexLocation, toolkit: Root, folder: Path
 ) -> None:
     build_index(place, roots=[toolkit])
     (folder / "boxes.md").unlink()
@@ -52,7 +52,7 @@ def test_one_page_is_removed_though_its_file_is_gone_and_no_second_time(
 
 
 def test_a_folder_s_pages_go_together_and_its_neighbours_stay(
-    place: IndexPlace, toolkit: Root, folder: Path, monkeypatch: pytest.MonkeyPatch
+    place: IndexLocation, toolkit: Root, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
     removed = remove_pages(place, "../docs/deep/..")
@@ -60,7 +60,7 @@ def test_a_folder_s_pages_go_together_and_its_neighbours_stay(
     assert index_status(place, roots=[toolkit]).pages == (f"{folder}-of-others.md",)
 
 
-def test_an_address_is_removed_as_it_was_given_or_as_it_is_shown(place: IndexPlace, folder: Path) -> None:
+def test_an_address_is_removed_as_it_was_given_or_as_it_is_shown(place: IndexLocation, folder: Path) -> None:
     whole, shown = "https://host/guide?token=hunter2", "https://host/guide?token=..."
     for origin in (whole, shown):
         add_address(place, whole, shown)
@@ -73,20 +73,20 @@ def test_an_address_is_removed_as_it_was_given_or_as_it_is_shown(place: IndexPla
 
 
 @pytest.mark.parametrize("origin", ["", "  ", "\0", "~nobody"])
-def test_what_names_no_page_removes_none(origin: str, place: IndexPlace, folder: Path) -> None:
+def test_what_names_no_page_removes_none(origin: str, place: IndexLocation, folder: Path) -> None:
     with pytest.raises(UsageError):
         remove_pages(place, origin)
     assert len(list(place.pages.iterdir())) == 3
 
 
-def test_where_nothing_was_added_nothing_is_removed(place: IndexPlace) -> None:
+def test_where_nothing_was_added_nothing_is_removed(place: IndexLocation) -> None:
     with pytest.raises(UsageError) as caught:
         remove_pages(place, "guide.md")
     assert caught.value.hint == "no page was added at all"
 
 
 def test_the_command_removes_builds_and_says_when_there_is_nothing_to_remove(
-    place: IndexPlace,
+    place: IndexLocation,
     toolkit: Root,
     folder: Path,
     capsys: pytest.CaptureFixture[str],

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stitch_rag.build import build_index
 from stitch_rag.chunks import Chunk
-from stitch_rag.place import IndexPlace
+from stitch_rag.index_location import IndexLocation
 from stitch_rag.question import LONGEST_QUESTION, MOST_WORDS, read_question
 from stitch_rag.reader import Reader
 from stitch_rag.search import Filters, entry, search
@@ -24,7 +24,7 @@ from stitch_tools.models.sanitizer import SanitizerFinding
 
 
 @pytest.fixture
-def reader(toolkit: Root, place: IndexPlace) -> Iterator[Reader]:
+def reader(toolkit: Root, place: IndexLocation) -> Iterator[Reader]:
     build_index(place, roots=[toolkit])
     reader = Reader(place.folder.parent)
     yield reader
@@ -80,7 +80,7 @@ def test_a_name_with_parts_that_nobody_gave_it_leads_to_the_one_without(reader: 
     assert "shelfTakeBox" in reader.search(name).nearest
 
 
-def test_a_name_that_exists_has_no_neighbours_however_its_parts_are_joined(place: IndexPlace) -> None:
+def test_a_name_that_exists_has_no_neighbours_however_its_parts_are_joined(place: IndexLocation) -> None:
     store = IndexStore.create()
     names = ("shelf.boxes.put_away_box", "shelf.boxes.put_away_bow")
     store.put_file("a.py", "1", [Chunk(name, "docstring", "shelf", "1", "", "Puts away.") for name in names])
@@ -169,7 +169,7 @@ def test_where_an_access_went_is_not_what_a_message_is_about() -> None:
     assert "__shared__" in read_question("what is __shared__").names
 
 
-def test_an_id_leads_to_everything_that_bears_it(place: IndexPlace) -> None:
+def test_an_id_leads_to_everything_that_bears_it(place: IndexLocation) -> None:
     store = IndexStore.create()
     value = Chunk("boxLost", "enumerator", "cudart", "1", "boxLost = 7", "Gone.", "Gone.", "types.h", 3)
     message = Chunk(
@@ -250,7 +250,7 @@ def shared_reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
 
 
 def test_the_driver_s_name_for_the_same_thing_is_told_and_takes_no_place_of_its_own(
-    toolkit: Root, place: IndexPlace
+    toolkit: Root, place: IndexLocation
 ) -> None:
     (toolkit.folder / "cuda.h").write_text(
         "#define CUDA_VERSION 98070\n/** \\brief Paints a box */\nCUresult CUDAAPI cuBoxPaint(CUbox box);\n",
@@ -395,7 +395,7 @@ def test_a_note_answers_whether_its_technique_pays_among_many_names_of_it(
     )
     (tmp_path / "include").mkdir()
     (tmp_path / "include" / "cuda_runtime_api.h").write_text(declared, encoding="utf-8")
-    place = IndexPlace(tmp_path / "cache")
+    place = IndexLocation(tmp_path / "cache")
     build_index(place, roots=[Root(tmp_path / "include", "CUDA toolkit")])
     reader = Reader(place.folder.parent)
     assert reader.search(query).hits[0].symbol == note

@@ -12,7 +12,7 @@ import pytest
 
 from stitch_rag.build import build_index, index_status
 from stitch_rag.chunks import Chunk
-from stitch_rag.place import IndexPlace
+from stitch_rag.index_location import IndexLocation
 from stitch_rag.reader import Reader
 from stitch_rag.search import Filters
 from stitch_rag.sources import Root
@@ -128,7 +128,7 @@ def test_a_child_that_cannot_start_is_not_ready_and_answers_nothing(tmp_path: Pa
 
 
 def test_a_search_goes_on_without_vectors_where_the_model_is_missing(
-    toolkit: Root, place: IndexPlace, monkeypatch: pytest.MonkeyPatch
+    toolkit: Root, place: IndexLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build_index(place, roots=[toolkit])
     place.vectors.mkdir()
@@ -141,7 +141,7 @@ def test_a_search_goes_on_without_vectors_where_the_model_is_missing(
     assert "pip install" in built.notices[-1]
 
 
-def test_searching_imports_neither_torch_nor_chromadb(place: IndexPlace) -> None:
+def test_searching_imports_neither_torch_nor_chromadb(place: IndexLocation) -> None:
     code = (
         "import sys; from pathlib import Path; from stitch_rag.reader import Reader\n"
         "Reader(Path(sys.argv[1])).search('shared memory bank conflicts')\n"
@@ -154,7 +154,7 @@ def test_searching_imports_neither_torch_nor_chromadb(place: IndexPlace) -> None
 
 @pytest.mark.parametrize("built", [True, False])
 def test_a_first_search_does_not_wait_for_what_reads_headers_and_pages(
-    built: bool, toolkit: Root, place: IndexPlace
+    built: bool, toolkit: Root, place: IndexLocation
 ) -> None:
     if built:
         build_index(place, roots=[toolkit])
@@ -174,7 +174,7 @@ def test_a_first_search_does_not_wait_for_what_reads_headers_and_pages(
 
 @pytest.mark.slow
 def test_meaning_finds_what_words_do_not_and_the_child_ends_with_its_reader(
-    toolkit: Root, place: IndexPlace
+    toolkit: Root, place: IndexLocation
 ) -> None:
     installed()
     report = build_index(place, roots=[toolkit], vectors=True)

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from stitch_rag.build import build_index
+from stitch_rag.index_location import IndexLocation
 from stitch_rag.inputs import error_inputs
 from stitch_rag.library_errors import TELLERS, Teller, Told, find_libraries, read_errors
-from stitch_rag.place import IndexPlace
 from stitch_rag.reader import Reader
 from stitch_rag.sources import Root, find_headers, find_roots
 
@@ -116,7 +116,7 @@ def test_libraries_lie_beside_the_headers_and_the_first_counts(tmp_path: Path) -
 
 
 def test_a_quoted_message_leads_to_its_error_with_the_header_s_words(
-    toolkit: Root, place: IndexPlace
+    toolkit: Root, place: IndexLocation
 ) -> None:
     built(RUNTIME, toolkit.folder.parent / "lib" / "libcudart.so.99")
     header = toolkit.folder / "driver_types.h"
@@ -140,7 +140,7 @@ def test_a_quoted_message_leads_to_its_error_with_the_header_s_words(
     reader.close()
 
 
-def test_a_library_that_changed_is_asked_again(toolkit: Root, place: IndexPlace) -> None:
+def test_a_library_that_changed_is_asked_again(toolkit: Root, place: IndexLocation) -> None:
     library = built(RUNTIME, toolkit.folder.parent / "lib" / "libcudart.so.99")
     build_index(place, roots=[toolkit])
     assert build_index(place, roots=[toolkit]).read == 0

@@ -20,8 +20,8 @@ import pytest
 
 from stitch_mcp.cli import main
 from stitch_rag.build import BuildReport, build_index, index_status
+from stitch_rag.index_location import IndexLocation
 from stitch_rag.pages import add_pages
-from stitch_rag.place import IndexPlace
 from stitch_rag.reader import Reader
 from stitch_rag.sources import Root
 from stitch_rag.store import IndexStore
@@ -138,10 +138,10 @@ class SentenceTransformer:
 QUESTION = "stow crates and cartons on a rack"
 
 
-class Desk:
+class Workbench:
     """An index with vectors, its toolkit and its model."""
 
-    def __init__(self, place: IndexPlace, toolkit: Root, model: Path) -> None:
+    def __init__(self, place: IndexLocation, toolkit: Root, model: Path) -> None:
         self.place, self.toolkit, self.model = place, toolkit, model
 
     def build(self, *, anew: bool = False) -> BuildReport:
@@ -157,7 +157,7 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, place: IndexPlace, toolkit: Root, monkeypatch: pytest.MonkeyPatch) -> Desk:
+def desk(tmp_path: Path, place: IndexLocation, toolkit: Root, monkeypatch: pytest.MonkeyPatch) -> Workbench:
     """Everything with the stand-ins."""
     for name, text in (("chromadb", CHROMADB), ("sentence_transformers", TRANSFORMERS)):
         (tmp_path / "packages" / name).mkdir(parents=True)
@@ -168,7 +168,7 @@ def desk(tmp_path: Path, place: IndexPlace, toolkit: Root, monkeypatch: pytest.M
     (model / "config.json").write_text("{}", encoding="utf-8")
     monkeypatch.setenv("STITCH_EMBEDDING_MODEL", str(model))
     monkeypatch.delenv("STITCH_EMBEDDING_URL", raising=False)
-    return Desk(place, toolkit, model)
+    return Workbench(place, toolkit, model)
 
 
 def ended(child: int) -> None:
@@ -180,7 +180,7 @@ def ended(child: int) -> None:
             return
 
 
-def test_with_vectors_a_question_is_answered_by_meaning_too(desk: Desk) -> None:
+def test_with_vectors_a_question_is_answered_by_meaning_too(desk: Workbench) -> None:
     assert desk.build().vectors
     status = index_status(desk.place, roots=[desk.toolkit])
     assert status.vectors > 0
@@ -190,7 +190,7 @@ def test_with_vectors_a_question_is_answered_by_meaning_too(desk: Desk) -> None:
     reader.close()
 
 
-def test_the_first_question_is_not_the_first_that_its_process_answers(desk: Desk) -> None:
+def test_the_first_question_is_not_the_first_that_its_process_answers(desk: Workbench) -> None:
     desk.build()
     log = desk.place.vectors / "questions"
     log.unlink(missing_ok=True)
@@ -200,7 +200,7 @@ def test_the_first_question_is_not_the_first_that_its_process_answers(desk: Desk
     assert log.read_text(encoding="utf-8") == "xx", "one to warm up, one that was asked"
 
 
-def test_after_a_build_meaning_knows_what_is_new(desk: Desk, tmp_path: Path) -> None:
+def test_after_a_build_meaning_knows_what_is_new(desk: Workbench, tmp_path: Path) -> None:
     desk.build()
     reader = desk.reader()
     assert reader.search("zebras that cross quickly").mode == "fused"
@@ -225,11 +225,11 @@ def test_after_a_build_meaning_knows_what_is_new(desk: Desk, tmp_path: Path) -> 
     assert chunk.score > next(hit.score for hit in without.hits if hit.symbol == "Crossing")
 
 
-def reader_without(desk: Desk) -> Reader:
+def reader_without(desk: Workbench) -> Reader:
     return Reader(desk.place.folder.parent, meaning=False)
 
 
-def test_a_reader_without_meaning_starts_no_process(desk: Desk) -> None:
+def test_a_reader_without_meaning_starts_no_process(desk: Workbench) -> None:
     desk.build()
     before = desk.starts
     reader = reader_without(desk)
@@ -238,7 +238,7 @@ def test_a_reader_without_meaning_starts_no_process(desk: Desk) -> None:
     assert desk.starts == before
 
 
-def test_a_model_that_cannot_be_loaded_is_not_loaded_again_for_each_question(desk: Desk) -> None:
+def test_a_model_that_cannot_be_loaded_is_not_loaded_again_for_each_question(desk: Workbench) -> None:
     desk.build()
     before = desk.starts
     (desk.model / "broken").write_text("", encoding="utf-8")
@@ -253,7 +253,7 @@ def test_a_model_that_cannot_be_loaded_is_not_loaded_again_for_each_question(des
     store.close()
 
 
-def test_a_child_that_was_killed_is_no_broken_one(desk: Desk) -> None:
+def test_a_child_that_was_killed_is_no_broken_one(desk: Workbench) -> None:
     desk.build()
     child = VectorChild(installed(), desk.place.vectors)
     assert child.ready(wait_s=START_S)
@@ -270,7 +270,7 @@ def installed() -> EmbeddingModel:
     return model
 
 
-def test_a_child_that_takes_nothing_in_is_closed_without_an_error(desk: Desk) -> None:
+def test_a_child_that_takes_nothing_in_is_closed_without_an_error(desk: Workbench) -> None:
     (desk.model / "deaf").write_text("", encoding="utf-8")
     child = VectorChild(installed(), desk.place.vectors)
     assert child.ready(wait_s=START_S)
@@ -279,7 +279,7 @@ def test_a_child_that_takes_nothing_in_is_closed_without_an_error(desk: Desk) ->
     assert not child.alive
 
 
-def test_a_child_that_hangs_is_given_up_within_seconds_and_the_reader_is_told(desk: Desk) -> None:
+def test_a_child_that_hangs_is_given_up_within_seconds_and_the_reader_is_told(desk: Workbench) -> None:
     desk.build()
     child = VectorChild(installed(), desk.place.vectors)
     assert child.ready(wait_s=START_S)
@@ -292,7 +292,7 @@ def test_a_child_that_hangs_is_given_up_within_seconds_and_the_reader_is_told(de
     child.close()
 
 
-def test_vectors_of_another_model_are_told_and_not_used(desk: Desk) -> None:
+def test_vectors_of_another_model_are_told_and_not_used(desk: Workbench) -> None:
     first = desk.build()
     (desk.model / "weights").write_text("other", encoding="utf-8")
     reader = desk.reader()
@@ -311,7 +311,7 @@ def test_vectors_of_another_model_are_told_and_not_used(desk: Desk) -> None:
 
 
 def test_a_model_that_is_gone_is_told_and_entries_keep_their_vectors(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    desk: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk.build()
     monkeypatch.setenv("STITCH_EMBEDDING_MODEL", str(desk.model / "nowhere"))
@@ -337,7 +337,7 @@ def test_a_model_that_is_gone_is_told_and_entries_keep_their_vectors(
 
 
 @pytest.mark.parametrize("damage", ["rows", "folder"])
-def test_damaged_vectors_are_made_anew_and_others_are_kept(damage: str, desk: Desk) -> None:
+def test_damaged_vectors_are_made_anew_and_others_are_kept(damage: str, desk: Workbench) -> None:
     made = desk.build().vectors
     for file in desk.place.vectors.glob("chroma.sqlite3"):
         if damage == "rows":
@@ -370,7 +370,7 @@ def test_an_address_with_a_key_is_no_argument_of_a_process(tmp_path: Path) -> No
     assert b"hunter2" not in command
 
 
-def test_a_first_build_whose_model_cannot_be_loaded_tries_once_and_says_why(desk: Desk) -> None:
+def test_a_first_build_whose_model_cannot_be_loaded_tries_once_and_says_why(desk: Workbench) -> None:
     (desk.model / "broken").write_text("no weights here", encoding="utf-8")
     said: list[str] = []
     report = build_index(desk.place, roots=[desk.toolkit], vectors=True, progress=said.append)
@@ -383,14 +383,14 @@ def test_a_first_build_whose_model_cannot_be_loaded_tries_once_and_says_why(desk
     assert not desk.place.vectors.exists(), "later builds would try, too"
 
 
-def test_what_the_child_says_of_its_failure_is_told(desk: Desk) -> None:
+def test_what_the_child_says_of_its_failure_is_told(desk: Workbench) -> None:
     (desk.model / "raises").write_text("the weights are of another format", encoding="utf-8")
     (notice,) = desk.build().notices
     assert "(ValueError: the weights are of another format)" in notice
 
 
 def test_what_an_endpoint_says_of_its_failure_is_told_without_its_address(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    desk: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STITCH_EMBEDDING_URL", "http://me:hunter2@127.0.0.1:9/v1")
     monkeypatch.setenv("STITCH_EMBEDDING_MODEL", "words")
@@ -399,7 +399,9 @@ def test_what_an_endpoint_says_of_its_failure_is_told_without_its_address(
     assert "hunter2" not in notice
 
 
-def test_where_no_process_can_be_started_words_answer(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_process_can_be_started_words_answer(
+    desk: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     desk.build()
     monkeypatch.setattr(sys, "executable", str(desk.model / "no-python"))
     reader = desk.reader()
@@ -412,7 +414,7 @@ def test_where_no_process_can_be_started_words_answer(desk: Desk, monkeypatch: p
 
 
 def test_what_is_missing_for_a_model_is_named(
-    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    desk: Workbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert why_no_model() == ""
     assert "STITCH_EMBEDDING_MODEL" in why_no_model({"STITCH_EMBEDDING_URL": "http://127.0.0.1:9/v1"})
@@ -425,7 +427,7 @@ def test_what_is_missing_for_a_model_is_named(
     assert "chromadb is not installed" in why_no_model()
 
 
-def test_a_child_is_asked_by_a_process_with_more_than_a_thousand_files_open(desk: Desk) -> None:
+def test_a_child_is_asked_by_a_process_with_more_than_a_thousand_files_open(desk: Workbench) -> None:
     desk.build()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < 1200:
@@ -445,7 +447,7 @@ def test_a_child_is_asked_by_a_process_with_more_than_a_thousand_files_open(desk
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_model_that_fails_at_a_question_is_told_and_asked_again(desk: Desk) -> None:
+def test_a_model_that_fails_at_a_question_is_told_and_asked_again(desk: Workbench) -> None:
     desk.build()
     mute = desk.model / "mute"
     reader = desk.reader()
@@ -460,7 +462,7 @@ def test_a_model_that_fails_at_a_question_is_told_and_asked_again(desk: Desk) ->
 
 
 @pytest.mark.parametrize(("fault", "told"), [("broken", ENDED), ("raises", "ValueError: no such weights")])
-def test_a_child_that_never_gets_ready_is_told_by_each_search(fault: str, told: str, desk: Desk) -> None:
+def test_a_child_that_never_gets_ready_is_told_by_each_search(fault: str, told: str, desk: Workbench) -> None:
     desk.build()
     (desk.model / fault).write_text("no such weights", encoding="utf-8")
     store = IndexStore.open(desk.place.index, writable=True)
@@ -474,7 +476,7 @@ def test_a_child_that_never_gets_ready_is_told_by_each_search(fault: str, told: 
     reader.close()
 
 
-def waiting_for_nothing(desk: Desk) -> Reader:
+def waiting_for_nothing(desk: Workbench) -> Reader:
     """A reader as the server has it: no question waits for the model."""
     return Reader(desk.place.folder.parent)
 
@@ -487,7 +489,7 @@ def until(done: Callable[[], bool]) -> None:
     assert done()
 
 
-def children(desk: Desk) -> list[int]:
+def children(desk: Workbench) -> list[int]:
     """Process ids of the children of this index that run."""
     found = Path("/proc").glob("[0-9]*/cmdline")
     return [int(path.parent.name) for path in found if str(desk.place.vectors).encode() in command(path)]
@@ -501,7 +503,7 @@ def command(path: Path) -> bytes:
         return b""
 
 
-def test_damaged_vectors_are_told_from_the_next_search_on_where_nobody_waits(desk: Desk) -> None:
+def test_damaged_vectors_are_told_from_the_next_search_on_where_nobody_waits(desk: Workbench) -> None:
     desk.build()
     for file in desk.place.vectors.iterdir():
         if file.is_file():
@@ -523,7 +525,7 @@ def test_damaged_vectors_are_told_from_the_next_search_on_where_nobody_waits(des
     reader.close()
 
 
-def test_a_child_that_is_killed_while_it_loads_is_told_and_another_starts_soon(desk: Desk) -> None:
+def test_a_child_that_is_killed_while_it_loads_is_told_and_another_starts_soon(desk: Workbench) -> None:
     desk.build()
     (desk.model / "slow").write_text("", encoding="utf-8")
     store = IndexStore.open(desk.place.index, writable=True)
@@ -549,7 +551,7 @@ def test_a_child_that_is_killed_while_it_loads_is_told_and_another_starts_soon(d
 
 
 def test_a_question_that_is_answered_while_the_model_loads_says_so_and_starts_it_after_its_answer(
-    desk: Desk,
+    desk: Workbench,
 ) -> None:
     desk.build()
     starts = desk.starts
@@ -574,7 +576,7 @@ def test_a_question_that_is_answered_while_the_model_loads_says_so_and_starts_it
 
 
 def test_a_search_that_asks_no_vectors_says_so_where_they_may_help(
-    desk: Desk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    desk: Workbench, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_HOME", str(desk.toolkit.folder.parent))
     cache = ("--cache-dir", str(desk.place.folder.parent))
@@ -596,7 +598,7 @@ def test_a_search_that_asks_no_vectors_says_so_where_they_may_help(
     assert NOT_ASKED not in run("search", "--meaning", QUESTION)
 
 
-def cut_short(desk: Desk, left: int) -> None:
+def cut_short(desk: Workbench, left: int) -> None:
     """What a build that was killed leaves of the vectors."""
     with closing(sqlite3.connect(desk.place.vectors / "chroma.sqlite3")) as db:
         db.execute("DELETE FROM embeddings WHERE rowid > ?", (left,))
@@ -604,7 +606,7 @@ def cut_short(desk: Desk, left: int) -> None:
 
 
 def test_vectors_that_are_missing_are_told_by_searches_and_status_until_a_build_makes_them(
-    desk: Desk,
+    desk: Workbench,
 ) -> None:
     whole = desk.build().vectors
     cut_short(desk, 300)
@@ -624,7 +626,7 @@ def test_vectors_that_are_missing_are_told_by_searches_and_status_until_a_build_
     assert index_status(desk.place, roots=[desk.toolkit]).notices == ()
 
 
-def test_a_folder_of_vectors_that_was_emptied_is_told(desk: Desk) -> None:
+def test_a_folder_of_vectors_that_was_emptied_is_told(desk: Workbench) -> None:
     whole = desk.build().vectors
     for path in desk.place.vectors.iterdir():
         path.unlink()
@@ -637,14 +639,14 @@ def test_a_folder_of_vectors_that_was_emptied_is_told(desk: Desk) -> None:
     reader.close()
 
 
-def test_vectors_that_cannot_be_read_are_told_by_the_status(desk: Desk) -> None:
+def test_vectors_that_cannot_be_read_are_told_by_the_status(desk: Workbench) -> None:
     desk.build()
     (desk.place.vectors / "chroma.sqlite3").write_bytes(b"{ half" * 1000)
     (notice,) = index_status(desk.place, roots=[desk.toolkit]).notices
     assert notice.startswith("the vectors cannot be read: file is not a database; `stitch-mcp index build")
 
 
-def test_a_first_build_of_vectors_that_was_cut_short_is_told_by_a_search(desk: Desk) -> None:
+def test_a_first_build_of_vectors_that_was_cut_short_is_told_by_a_search(desk: Workbench) -> None:
     build_index(desk.place, roots=[desk.toolkit])
     desk.place.vectors.mkdir()
     reader = waiting_for_nothing(desk)
@@ -654,7 +656,7 @@ def test_a_first_build_of_vectors_that_was_cut_short_is_told_by_a_search(desk: D
 
 
 def test_a_build_that_can_make_no_vectors_says_so_before_it_reads_anything(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    desk: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STITCH_EMBEDDING_MODEL", str(desk.model / "nowhere"))
     said: list[str] = []
@@ -666,7 +668,7 @@ def test_a_build_that_can_make_no_vectors_says_so_before_it_reads_anything(
 
 
 def test_the_time_that_vectors_take_yet_is_told_now_and_then(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    desk: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def told() -> list[str]:
         said: list[str] = []

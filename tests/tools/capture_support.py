@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 
 from stitch_tools.graph import build_graph
 from stitch_tools.models import Contract, Graph
-from stitch_tools.worker.capture import capture
+from stitch_tools.worker.capture.graph_capture import capture
 from tests.graph_runner import run_graph
 
 X = torch.linspace(-2, 2, 12).reshape(3, 4)

@@ -2,12 +2,14 @@
 
 from pathlib import Path
 
-from stitch_tools.check import CheckOptions, ReferenceServer, check_program
 from stitch_tools.compile.build import compile_program
+from stitch_tools.judge.check import check_program
+from stitch_tools.judge.check_options import CheckOptions
 from stitch_tools.models import Build, Check, Contract, Program, ProgramFormat, Task
-from stitch_tools.processes.limits import Limits
-from stitch_tools.processes.session import TargetSession
-from stitch_tools.store import Store
+from stitch_tools.run.child_limits import Limits
+from stitch_tools.run.reference_server import ReferenceServer
+from stitch_tools.run.session import TargetSession
+from stitch_tools.storage.store import Store
 
 PROGRAMS = Path(__file__).parent / "programs"
 AFFINE = """

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from stitch_tools.models import Task
-from stitch_tools.references import load_task
-from stitch_tools.store import Store
+from stitch_tools.storage.store import Store
+from stitch_tools.task.references import load_task
 
 MODEL = """\
 import torch

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from stitch_tools.models import Check, CheckFlag, Program, Task
-from stitch_tools.store import Store
+from stitch_tools.storage.store import Store
 from tests.tools.check_support import PROGRAMS, make_task
 
 TARGET = "cuda:sm_90"

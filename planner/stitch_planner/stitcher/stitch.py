@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stitch_planner.stitcher.emit_partial import MAIN as PARTIAL_MAIN
-from stitch_planner.stitcher.emit_partial import emit_partial
-from stitch_planner.stitcher.index import GraphIndex
-from stitch_planner.stitcher.ir import SCALAR_BYTES
-from stitch_planner.stitcher.lowering import UnloweredError
-from stitch_planner.stitcher.partition import partition
-from stitch_planner.stitcher.program import lower_steps
+from stitch_planner.stitcher.emit.cpu.emit_partial import MAIN as PARTIAL_MAIN
+from stitch_planner.stitcher.emit.cpu.emit_partial import emit_partial
+from stitch_planner.stitcher.graph.graph_index import GraphIndex
+from stitch_planner.stitcher.graph.partition import partition
+from stitch_planner.stitcher.lower.kernel_ir import SCALAR_BYTES
+from stitch_planner.stitcher.lower.kernel_program import lower_steps
+from stitch_planner.stitcher.lower.lowering import UnloweredError
 from stitch_planner.stitcher.targets import simple_graph, templates_for, updates_buffers, write_files
 from stitch_tools.errors import StitchError
 from stitch_tools.models import Graph, ProgramFormat, ReferenceFacts, Task

@@ -1,13 +1,13 @@
 """What a target decides: which templates lower its graph, and which language its program is written in."""
 
-from stitch_planner.stitcher import emit_cpp
-from stitch_planner.stitcher.cuda import emit as emit_cu
-from stitch_planner.stitcher.cuda.templates import cuda_templates
-from stitch_planner.stitcher.index import GraphIndex
-from stitch_planner.stitcher.ir import KernelProgram
-from stitch_planner.stitcher.simplify import simplify, writes_unseen
-from stitch_planner.stitcher.templates import TEMPLATES, Template
-from stitch_planner.stitcher.templates.batch_norm import BatchNorm
+from stitch_planner.stitcher.emit.cpu import emit_cpp
+from stitch_planner.stitcher.emit.cuda import emit_cuda as emit_cu
+from stitch_planner.stitcher.emit.cuda.templates import cuda_templates
+from stitch_planner.stitcher.graph.graph_index import GraphIndex
+from stitch_planner.stitcher.graph.simplify import simplify, writes_unseen
+from stitch_planner.stitcher.lower.kernel_ir import KernelProgram
+from stitch_planner.stitcher.lower.templates import TEMPLATES, Template
+from stitch_planner.stitcher.lower.templates.batch_norm import BatchNorm
 from stitch_tools.models import Graph, GraphNode, ReferenceFacts, Task
 
 

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from stitch_rag.place import IndexPlace
+from stitch_rag.index_location import IndexLocation
 from stitch_rag.store import IndexStore
 from stitch_rag.vectors.client import VectorChild
 from stitch_rag.vectors.embed import CollectionError, follow, wanted_vectors
 from stitch_rag.vectors.meaning import MODEL_KEY
 from stitch_rag.vectors.model import EmbeddingModel, find_model, why_no_model
-from stitch_tools.device import usable_cpus
-from stitch_tools.store import storing
+from stitch_tools.machine.devices import usable_cpus
+from stitch_tools.storage.store import storing
 
 Progress = Callable[[str], None]
 
@@ -29,7 +29,7 @@ class _Outcome(NamedTuple):
     """Whether anything could be said of what is stored."""
 
 
-def make_vectors(place: IndexPlace, store: IndexStore, progress: Progress) -> tuple[int | None, str]:
+def make_vectors(place: IndexLocation, store: IndexStore, progress: Progress) -> tuple[int | None, str]:
     """How many vectors were made, and what should be known of it; None where none could be."""
     wanted = list(wanted_vectors(store))
     # Without a model, too: entries have other numbers now, and a reader may have the model.
@@ -48,7 +48,7 @@ def make_vectors(place: IndexPlace, store: IndexStore, progress: Progress) -> tu
 
 
 def _followed(
-    place: IndexPlace, model: EmbeddingModel, texts: Mapping[str, str], progress: Progress
+    place: IndexLocation, model: EmbeddingModel, texts: Mapping[str, str], progress: Progress
 ) -> _Outcome:
     stored = place.vectors.is_dir() and any(place.vectors.iterdir())
     done = _follow(place, model, texts, progress)
@@ -64,7 +64,7 @@ def _followed(
 
 
 def _follow(
-    place: IndexPlace, model: EmbeddingModel, texts: Mapping[str, str], progress: Progress
+    place: IndexLocation, model: EmbeddingModel, texts: Mapping[str, str], progress: Progress
 ) -> _Outcome:
     try:
         child = VectorChild(model, place.vectors, threads=usable_cpus())
@@ -79,13 +79,13 @@ def _follow(
         child.close()
 
 
-def _aside(place: IndexPlace) -> Path:
+def _aside(place: IndexLocation) -> Path:
     """Where vectors lie that cannot be read, while others are made."""
     return place.folder / "vectors.damaged"
 
 
 def _follow_anew(
-    place: IndexPlace, model: EmbeddingModel, texts: Mapping[str, str], progress: Progress
+    place: IndexLocation, model: EmbeddingModel, texts: Mapping[str, str], progress: Progress
 ) -> _Outcome:
     """The same in an empty folder: if that works, what was stored is damaged, and goes."""
     aside, done = _aside(place), _Outcome(None, "")

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 
-from stitch_rag.place import IndexPlace
+from stitch_rag.index_location import IndexLocation
 from stitch_rag.question import LONGEST_QUESTION
 from stitch_rag.results import SearchMode
 from stitch_rag.store import IndexStore
@@ -40,7 +40,7 @@ class Meaning:
 
     def __init__(
         self,
-        place: IndexPlace,
+        place: IndexLocation,
         wait_s: float,
         *,
         retry_s: float = _RETRY_S,
@@ -159,7 +159,7 @@ class Meaning:
 class NoMeaning:
     """In the place of `Meaning` where vectors are not asked: says so where they may have helped."""
 
-    def __init__(self, place: IndexPlace) -> None:
+    def __init__(self, place: IndexLocation) -> None:
         self._place = place
         self._asked = False
 

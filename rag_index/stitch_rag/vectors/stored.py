@@ -5,7 +5,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
-from stitch_rag.place import IndexPlace
+from stitch_rag.index_location import IndexLocation
 from stitch_rag.store import IndexStore
 from stitch_rag.vectors.meaning import MODEL_KEY, NO_MODEL, OTHER_MODEL, not_all
 from stitch_rag.vectors.model import collection_name, find_model, why_no_model
@@ -27,7 +27,7 @@ class VectorState(NamedTuple):
     notices: tuple[str, ...] = ()
 
 
-def vector_state(place: IndexPlace, store: IndexStore) -> VectorState:
+def vector_state(place: IndexLocation, store: IndexStore) -> VectorState:
     """How many vectors an index has, and why they, or some of them, are not used."""
     wanted = store.count_vectors()
     # Without the folder nobody asked for vectors, or all attempts failed.

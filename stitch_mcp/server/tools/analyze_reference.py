@@ -2,9 +2,9 @@
 
 from typing import ClassVar
 
+from stitch_mcp.server.job_work import Work
 from stitch_mcp.server.requests import Detailed, NamesContract
 from stitch_mcp.server.tool import Answer, NextStep, Tool
-from stitch_mcp.server.work import Work
 from stitch_tools.models import Graph, TensorSpec
 
 _MOST_OPS = 12
@@ -43,11 +43,11 @@ def analyze(request: AnalyzeReference, work: Work) -> ReferenceAnswer:
     """The captured reference, recorded in its run."""
     from stitch_mcp.api import capture_task
     from stitch_mcp.server.steps import open_run, record_capture
-    from stitch_mcp.tables import disturbance
+    from stitch_mcp.views.fact_tables import disturbance
 
     task = work.task
     with open_run(work, task) as run:
-        captured = capture_task(work.desk, task)
+        captured = capture_task(work.workbench, task)
         hashes = record_capture(run, captured)
         run_id = run.run_id
     facts, graph = captured.facts, captured.graph

@@ -2,9 +2,9 @@
 
 from typing import ClassVar
 
+from stitch_mcp.server.job_work import Work
 from stitch_mcp.server.requests import Detailed, JudgesProgram
 from stitch_mcp.server.tool import Answer, NextStep, Tool
-from stitch_mcp.server.work import Work
 from stitch_tools.models import Bench, Graph, Timing
 
 
@@ -41,24 +41,24 @@ def benchmark(request: BenchmarkProgram, work: Work) -> BenchAnswer:
     from stitch_mcp.server.steps import known_facts
     from stitch_planner.join import accepted_check, joined, record_bench
 
-    desk, task, program = work.desk, work.task, work.program
+    workbench, task, program = work.workbench, work.task, work.program
     run_id, graph = work.subject.run_id, None
     if run_id:
-        with joined(desk.workspace, run_id) as run:
+        with joined(workbench.workspace, run_id) as run:
             accepted_check(run, program)
             if (captured := run.state.graph) is not None:
                 graph = run.store.get_fact(captured.graph, Graph)
-    with desk.trial(task, program, known=known_facts(work)) as trial:
-        bench = desk.benchmark(task, trial, quick=request.quick, graph=graph)
+    with workbench.trial(task, program, known=known_facts(work)) as trial:
+        bench = workbench.benchmark(task, trial, quick=request.quick, graph=graph)
     if run_id:
-        with joined(desk.workspace, run_id) as run:
+        with joined(workbench.workspace, run_id) as run:
             record_bench(run, program, bench)
     eager = bench.ratio("eager")
     named = program.program_id[:16]
     return BenchAnswer(
         message=_message(bench),
         run_id=run_id,
-        artifact=desk.workspace.store.put_fact(bench),
+        artifact=workbench.workspace.store.put_fact(bench),
         program_id=named,
         outcome=bench.outcome,
         speedup=round(eager.speedup, 3) if eager else None,

@@ -1,6 +1,6 @@
 """`cancel_job`: ends a job with all its processes."""
 
-from stitch_mcp.server.room import Room
+from stitch_mcp.server.server_context import ServerContext
 from stitch_mcp.server.tool import Request, Tool
 from stitch_mcp.server.tools.get_job import JobAnswer
 
@@ -11,11 +11,11 @@ class CancelJob(Request):
     job_id: str
 
 
-def reply(request: CancelJob, room: Room) -> JobAnswer:
+def reply(request: CancelJob, server_context: ServerContext) -> JobAnswer:
     """The job's state after its end."""
-    from stitch_mcp.server.outcome import job_answer
+    from stitch_mcp.server.job_answers import job_answer
 
-    return job_answer(room, room.supervisor.cancel(request.job_id))
+    return job_answer(server_context, server_context.supervisor.cancel(request.job_id))
 
 
 TOOL = Tool(

@@ -1,8 +1,8 @@
 """`certify_program`: writes the archive that lets a stranger check an accepted result again."""
 
+from stitch_mcp.server.job_work import Work
 from stitch_mcp.server.requests import NamesProgramOfRun
 from stitch_mcp.server.tool import Answer, NextStep, Tool
-from stitch_mcp.server.work import Work
 
 
 class CertifyProgram(NamesProgramOfRun):
@@ -30,7 +30,7 @@ def certify(request: CertifyProgram, work: Work) -> CertificateAnswer:
     from stitch_planner.join import certify_program, joined
 
     program = work.program
-    with joined(work.desk.workspace, work.run_id) as run:
+    with joined(work.workbench.workspace, work.run_id) as run:
         facts = captured_facts(run)
         plan, _ = stored_plan(run, work.task, facts)
         path = certify_program(run, work.task, program, plan)

@@ -2,11 +2,11 @@
 
 from typing import ClassVar
 
+from stitch_mcp.server.job_work import Work
 from stitch_mcp.server.requests import Detailed, JudgesProgram
 from stitch_mcp.server.tool import Answer, NextStep, Tool
-from stitch_mcp.server.work import Work
 from stitch_tools.models import Check, DrawResult, Finding
-from stitch_tools.processes.last_words import own_words
+from stitch_tools.run.last_words import own_words
 
 _MOST = 8
 _OUTPUT_CHARS = 1200
@@ -52,24 +52,24 @@ def check(request: CheckProgram, work: Work) -> CheckAnswer:
     from stitch_mcp.server.steps import known_facts
     from stitch_planner.join import joined, record_check
 
-    desk, task, program = work.desk, work.task, work.program
-    with desk.trial(task, program, known=known_facts(work)) as trial:
-        checked = desk.check(task, trial, sanitize=request.sanitize)
+    workbench, task, program = work.workbench, work.task, work.program
+    with workbench.trial(task, program, known=known_facts(work)) as trial:
+        checked = workbench.check(task, trial, sanitize=request.sanitize)
     if run_id := work.subject.run_id:
-        with joined(desk.workspace, run_id) as run:
+        with joined(workbench.workspace, run_id) as run:
             record_check(run, program, trial.build, checked)
     agreed = sum(draw.ok for draw in checked.draws)
     return CheckAnswer(
         message=f"{checked.status}: {checked.message}" if checked.message else checked.status,
         run_id=run_id,
-        artifact=desk.workspace.store.put_fact(checked),
+        artifact=workbench.workspace.store.put_fact(checked),
         program_id=program.program_id[:16],
         verdict=checked.status,
         flags=checked.flags,
         draws=f"{agreed} of {len(checked.draws)} agreed" if checked.draws else None,
         wrong=tuple(_wrong(draw) for draw in checked.draws if not draw.ok)[:_MOST],
         findings=findings_as_lines(checked.findings),
-        docs=advice(desk.config, (row.doc_query for run in checked.sanitizers for row in run.findings)),
+        docs=advice(workbench.config, (row.doc_query for run in checked.sanitizers for row in run.findings)),
         program_output=own_words(checked.stderr_tail)[-_OUTPUT_CHARS:],
         work=work_as_line(checked),
         not_checked=checked.not_checked,

@@ -3,9 +3,9 @@
 import re
 from typing import ClassVar
 
+from stitch_mcp.server.job_work import Work
 from stitch_mcp.server.requests import Detailed, NamesProgram
 from stitch_mcp.server.tool import Answer, NextStep, Tool
-from stitch_mcp.server.work import Work
 from stitch_tools.models import Build, Diagnostic, KernelResources, Program
 
 _MOST_MESSAGES = 12
@@ -47,10 +47,10 @@ def compile_program(request: CompileProgram, work: Work) -> BuildAnswer:
     from stitch_mcp.server.docs import advice
     from stitch_planner.join import joined, record_build
 
-    program, desk, run_id = work.program, work.desk, work.subject.run_id
-    build = desk.build(program, request.archs) if program.format == "native" else None
+    program, workbench, run_id = work.program, work.workbench, work.subject.run_id
+    build = workbench.build(program, request.archs) if program.format == "native" else None
     if run_id:
-        with joined(desk.workspace, run_id) as run:
+        with joined(workbench.workspace, run_id) as run:
             record_build(run, program, build)
     named = program.program_id[:16]
     where = work.place
@@ -67,11 +67,11 @@ def compile_program(request: CompileProgram, work: Work) -> BuildAnswer:
     return BuildAnswer(
         message=_message(build),
         run_id=run_id,
-        artifact=desk.workspace.store.put_fact(build),
+        artifact=workbench.workspace.store.put_fact(build),
         program_id=named,
         ok=build.ok,
         diagnostics=tuple(_line(item) for item in _gravest(build)),
-        docs=advice(desk.config, _queries(build)) if not build.ok else (),
+        docs=advice(workbench.config, _queries(build)) if not build.ok else (),
         kernels=tuple(_kernel(item) for item in build.resources[:_MOST_MESSAGES]),
         cache_hit=build.cache_hit,
         wall_s=round(build.wall_s, 2) if build.wall_s is not None else None,

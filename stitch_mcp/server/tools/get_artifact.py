@@ -7,7 +7,7 @@ from pydantic import Field
 
 from stitch_mcp.server.artifacts import Artifact, find_artifact
 from stitch_mcp.server.render import blot_text
-from stitch_mcp.server.room import Room
+from stitch_mcp.server.server_context import ServerContext
 from stitch_mcp.server.tool import Answer, NextStep, Request, Tool
 
 PAGE_CHARS = 6000
@@ -45,14 +45,16 @@ class OwnPage(ArtifactAnswer):
     QUOTED: ClassVar[tuple[str, ...]] = ()
 
 
-def reply(request: GetArtifact, room: Room) -> ArtifactAnswer:
+def reply(request: GetArtifact, server_context: ServerContext) -> ArtifactAnswer:
     """One page of an artifact."""
     from stitch_mcp.server.resources import find_resource
 
     if request.id.startswith("stitch://"):
-        found = find_resource(room, f"{request.id}/{quote(request.path)}" if request.path else request.id)
+        found = find_resource(
+            server_context, f"{request.id}/{quote(request.path)}" if request.path else request.id
+        )
     else:
-        found = find_artifact(room, request.id, request.path)
+        found = find_artifact(server_context, request.id, request.path)
     if found.text is None:
         return _listed(request, found)
     # Before it is cut into pages: half a secret would be known by nobody.

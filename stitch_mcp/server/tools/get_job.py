@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from stitch_mcp.server.room import Room
+from stitch_mcp.server.server_context import ServerContext
 from stitch_mcp.server.tool import MAX_WAIT_S, Answer, Request, Tool
 
 
@@ -28,11 +28,11 @@ class JobAnswer(Answer):
     """The tool's own result, once completed."""
 
 
-def reply(request: GetJob, room: Room) -> JobAnswer:
+def reply(request: GetJob, server_context: ServerContext) -> JobAnswer:
     """The job's state, without waiting: the server does that."""
-    from stitch_mcp.server.outcome import job_answer
+    from stitch_mcp.server.job_answers import job_answer
 
-    return job_answer(room, room.supervisor.view(request.job_id))
+    return job_answer(server_context, server_context.supervisor.view(request.job_id))
 
 
 TOOL = Tool(

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from pydantic import Field
 
 from stitch_mcp.config import Config
-from stitch_mcp.server.room import Room
+from stitch_mcp.server.job_work import Work
+from stitch_mcp.server.server_context import ServerContext
 from stitch_mcp.server.tool import Answer, NextStep, SlowRequest, Tool
-from stitch_mcp.server.work import Work
 
 
 class InspectEnvironment(SlowRequest):
@@ -31,12 +31,12 @@ class EnvironmentAnswer(Answer):
 
 def inspect(request: InspectEnvironment, work: Work) -> EnvironmentAnswer:
     """The state of this machine."""
-    return _examined(work.desk.config, work.say)
+    return _examined(work.workbench.config, work.say)
 
 
-def inspect_without_job(request: InspectEnvironment, room: Room) -> EnvironmentAnswer:
+def inspect_without_job(request: InspectEnvironment, server_context: ServerContext) -> EnvironmentAnswer:
     """The same where the workspace cannot be written: that is among what there is to tell."""
-    return _examined(room.config, None)
+    return _examined(server_context.config, None)
 
 
 def _examined(config: Config, say: Callable[[str], None] | None) -> EnvironmentAnswer:

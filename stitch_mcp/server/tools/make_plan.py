@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
+from stitch_mcp.server.job_work import Work
 from stitch_mcp.server.requests import InRun
 from stitch_mcp.server.tool import Answer, NextStep, Tool
-from stitch_mcp.server.work import Work
 
 if TYPE_CHECKING:
     from stitch_planner.plan import Plan, PlanStep
@@ -30,10 +30,10 @@ class PlanAnswer(Answer):
 def plan(request: MakePlan, work: Work) -> PlanAnswer:
     """The plan of a run, recorded in it."""
     from stitch_mcp.server.steps import captured_facts, stored_plan
-    from stitch_mcp.tables import disturbance
+    from stitch_mcp.views.fact_tables import disturbance
     from stitch_planner.join import joined
 
-    with joined(work.desk.workspace, work.run_id) as run:
+    with joined(work.workbench.workspace, work.run_id) as run:
         captured = captured_facts(run)
         made, hashed = stored_plan(run, work.task, captured)
     run_id = work.run_id

@@ -2,10 +2,10 @@
 
 from typing import ClassVar
 
+from stitch_mcp.server.job_work import Work
 from stitch_mcp.server.requests import NamesProgram
 from stitch_mcp.server.tool import Answer, NextStep, Tool
 from stitch_mcp.server.tools.check_program import findings_as_lines, work_as_line
-from stitch_mcp.server.work import Work
 from stitch_tools.models import Bench, Build, Check, Finding
 
 
@@ -54,14 +54,14 @@ def _recorded(work: Work) -> tuple[Build | None, Check | None, Bench | None]:
 
     if not work.subject.run_id:
         return None, None, None
-    with joined(work.desk.workspace, work.subject.run_id) as run:
+    with joined(work.workbench.workspace, work.subject.run_id) as run:
         return known_of(run, work.program.program_id)
 
 
 def _static(work: Work) -> tuple[Finding, ...]:
-    from stitch_tools.evidence import scan_program
+    from stitch_tools.judge.source import scan_program
 
-    store, program = work.desk.workspace.store, work.program
+    store, program = work.workbench.workspace.store, work.program
     task = work.task if work.subject.task_id else None
     source = next((file for file in task.files if file.path == task.main), None) if task else None
     return scan_program(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import Field
 
 from stitch_mcp.server.docs import version_of
-from stitch_mcp.server.room import Room
+from stitch_mcp.server.server_context import ServerContext
 from stitch_mcp.server.tool import Answer, NextStep, Request, Tool
 from stitch_tools.errors import StoreError, UsageError
 
@@ -54,10 +54,10 @@ class DocsAnswer(Answer):
     notices: tuple[str, ...] = ()
 
 
-def reply(request: SearchDocs, room: Room) -> DocsAnswer:
+def reply(request: SearchDocs, server_context: ServerContext) -> DocsAnswer:
     """The hits for a question, or one entry in full."""
     if request.id:
-        return _entry(request, room)
+        return _entry(request, server_context)
     if not request.query.strip():
         raise UsageError("nothing is asked for", hint="give `query`, or the `id` of an earlier hit")
     from stitch_rag.search import Filters
@@ -65,7 +65,7 @@ def reply(request: SearchDocs, room: Room) -> DocsAnswer:
     filters = Filters(_one(request.kind), _one(request.library), request.arch, request.version)
     filtered = filters != Filters()
     tokens = min(request.max_tokens, _MOST_TOKENS)
-    found = room.docs.ask(
+    found = server_context.docs.ask(
         lambda reader: reader.search(request.query, count=request.k, max_tokens=tokens, filters=filters)
     )
     return DocsAnswer(
@@ -79,14 +79,14 @@ def reply(request: SearchDocs, room: Room) -> DocsAnswer:
     )
 
 
-def _entry(request: SearchDocs, room: Room) -> DocsAnswer:
-    hit = room.docs.ask(lambda reader: reader.entry(request.id))
+def _entry(request: SearchDocs, server_context: ServerContext) -> DocsAnswer:
+    hit = server_context.docs.ask(lambda reader: reader.entry(request.id))
     kept = None
     if len(hit.text) > _WHOLE_CHARS:
         # Where nothing can be written the entry is shown as far as an answer goes.
         with suppress(StoreError):
-            room.workspace.prepare()
-            kept = room.workspace.store.put(hit.text.encode("utf-8"))
+            server_context.workspace.prepare()
+            kept = server_context.workspace.store.put(hit.text.encode("utf-8"))
     whole = _fields(hit) | {"source": hit.source, "aliases": list(hit.aliases), "parent": hit.parent}
     return DocsAnswer(
         message=f"{hit.symbol} in full", artifact=kept, hits=({k: v for k, v in whole.items() if v},)

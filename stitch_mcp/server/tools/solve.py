@@ -4,9 +4,9 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from stitch_mcp.server.job_work import Work
 from stitch_mcp.server.requests import NamesContract
 from stitch_mcp.server.tool import Answer, NextStep, Tool
-from stitch_mcp.server.work import Work
 
 
 class Solve(NamesContract):
@@ -39,12 +39,12 @@ class SolveAnswer(Answer):
 
 def solve(request: Solve, work: Work) -> SolveAnswer:
     """The result of a run, after all steps that were open."""
-    from stitch_mcp.commands import resume_command
+    from stitch_mcp.printed_commands import resume_command
     from stitch_mcp.server.steps import hand_over
     from stitch_planner.loop import SolveRequest
     from stitch_planner.loop import solve as run_to_end
 
-    config = work.desk.config
+    config = work.workbench.config
     run_id = hand_over(work, quick=request.quick, min_speedup=request.min_speedup)
     solved = run_to_end(
         SolveRequest(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stitch_mcp.server.room import Room, open_room
+from stitch_mcp.server.server_context import ServerContext, open_server_context
 
 REFERENCE = """
 import torch
@@ -96,9 +96,9 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def room(workspace: Path) -> Generator[Room]:
+def server_context(workspace: Path) -> Generator[ServerContext]:
     """The room of a server over the workspace, its jobs ended afterwards."""
-    found = open_room({"workspace": workspace})
+    found = open_server_context({"workspace": workspace})
     yield found
     found.supervisor.close()
 

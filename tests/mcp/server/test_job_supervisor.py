@@ -12,22 +12,22 @@ from pathlib import Path
 import pytest
 
 from stitch_mcp.jobs.folder import JobFolder
-from stitch_mcp.jobs.places import place
+from stitch_mcp.jobs.slots import place
 from stitch_mcp.jobs.state import JobRequest, JobState
 from stitch_mcp.jobs.supervisor import Supervisor
-from stitch_mcp.server.room import Room
-from stitch_mcp.server.subjects import job_request
+from stitch_mcp.server.request_inputs import job_request
+from stitch_mcp.server.server_context import ServerContext
 from stitch_mcp.server.tools import find_tool
+from stitch_tools.confine.process_tree import descendants
 from stitch_tools.errors import UsageError
-from stitch_tools.worker.proctree import descendants
 from tests.mcp.server.conftest import SLOW_TO_COMPILE, until
 
 BROKEN = "int broken = ;"
 
 
-def request_of(room: Room, source: str) -> JobRequest:
+def request_of(server_context: ServerContext, source: str) -> JobRequest:
     tool = find_tool("compile_program")
-    return job_request(room, tool, tool.request.model_validate({"files": {"program.cpp": source}}))
+    return job_request(server_context, tool, tool.request.model_validate({"files": {"program.cpp": source}}))
 
 
 def compiling(supervisor: Supervisor, job_id: str) -> list[int]:
@@ -59,63 +59,65 @@ def running(pid: int) -> bool:
     return text.rpartition(")")[2].split()[0] != "Z"
 
 
-def test_equal_requests_are_one_job_until_it_is_asked_for_again(room: Room) -> None:
-    request = request_of(room, BROKEN)
-    first = room.supervisor.start(request)
+def test_equal_requests_are_one_job_until_it_is_asked_for_again(server_context: ServerContext) -> None:
+    request = request_of(server_context, BROKEN)
+    first = server_context.supervisor.start(request)
     assert first.status == "working"
-    done = room.supervisor.wait(first.job_id, 60)
+    done = server_context.supervisor.wait(first.job_id, 60)
     assert done.status == "completed", done.message
     assert done.result is not None
     assert done.result["ok"] is False
-    again = room.supervisor.start(request_of(room, BROKEN))
+    again = server_context.supervisor.start(request_of(server_context, BROKEN))
     assert (again.job_id, again.status, again.attempt) == (first.job_id, "completed", 1)
-    assert room.supervisor.start(request_of(room, BROKEN + " ")).job_id != first.job_id
-    anew = room.supervisor.start(request, rerun=True)
+    assert server_context.supervisor.start(request_of(server_context, BROKEN + " ")).job_id != first.job_id
+    anew = server_context.supervisor.start(request, rerun=True)
     assert (anew.job_id, anew.attempt) == (first.job_id, 2)
-    assert room.supervisor.wait(first.job_id, 60).status == "completed"
+    assert server_context.supervisor.wait(first.job_id, 60).status == "completed"
 
 
-def test_a_cancelled_job_leaves_no_process_long_before_its_work_is_done(room: Room) -> None:
-    job_id = room.supervisor.start(request_of(room, SLOW_TO_COMPILE)).job_id
-    tree = compiling(room.supervisor, job_id)
+def test_a_cancelled_job_leaves_no_process_long_before_its_work_is_done(
+    server_context: ServerContext,
+) -> None:
+    job_id = server_context.supervisor.start(request_of(server_context, SLOW_TO_COMPILE)).job_id
+    tree = compiling(server_context.supervisor, job_id)
     begin = time.monotonic()
-    state = room.supervisor.cancel(job_id)
+    state = server_context.supervisor.cancel(job_id)
     assert state.status == "cancelled"
     # Two seconds on a quiet machine; the work would take minutes.
     assert time.monotonic() - begin < 15.0
     assert not [pid for pid in tree if running(pid)]
-    assert room.supervisor.cancel(job_id).status == "cancelled", "a second time changes nothing"
+    assert server_context.supervisor.cancel(job_id).status == "cancelled", "a second time changes nothing"
 
 
-def test_another_server_sees_and_cancels_the_job(room: Room) -> None:
-    job_id = room.supervisor.start(request_of(room, SLOW_TO_COMPILE)).job_id
-    tree = compiling(room.supervisor, job_id)
-    other = Supervisor(room.workspace.folder)
+def test_another_server_sees_and_cancels_the_job(server_context: ServerContext) -> None:
+    job_id = server_context.supervisor.start(request_of(server_context, SLOW_TO_COMPILE)).job_id
+    tree = compiling(server_context.supervisor, job_id)
+    other = Supervisor(server_context.workspace.folder)
     assert other.view(job_id).status == "working"
-    assert other.start(request_of(room, SLOW_TO_COMPILE)).attempt == 1, "it attaches itself"
+    assert other.start(request_of(server_context, SLOW_TO_COMPILE)).attempt == 1, "it attaches itself"
     assert other.cancel(job_id).status == "cancelled"
     assert not [pid for pid in tree if running(pid)]
-    assert room.supervisor.view(job_id).status == "cancelled"
+    assert server_context.supervisor.view(job_id).status == "cancelled"
 
 
-def test_a_killed_job_is_interrupted_and_the_same_request_resumes_it(room: Room) -> None:
-    request = request_of(room, SLOW_TO_COMPILE)
-    job_id = room.supervisor.start(request).job_id
-    tree = compiling(room.supervisor, job_id)
+def test_a_killed_job_is_interrupted_and_the_same_request_resumes_it(server_context: ServerContext) -> None:
+    request = request_of(server_context, SLOW_TO_COMPILE)
+    job_id = server_context.supervisor.start(request).job_id
+    tree = compiling(server_context.supervisor, job_id)
     os.kill(tree[0], signal.SIGKILL)
-    until(lambda: room.supervisor.view(job_id).status == "interrupted")
-    state = room.supervisor.start(request)
+    until(lambda: server_context.supervisor.view(job_id).status == "interrupted")
+    state = server_context.supervisor.start(request)
     assert (state.job_id, state.status, state.attempt) == (job_id, "working", 2)
-    assert room.supervisor.cancel(job_id).status == "cancelled"
+    assert server_context.supervisor.cancel(job_id).status == "cancelled"
     until(lambda: not [pid for pid in tree if running(pid)])
 
 
 HOST = """
 import sys
-from stitch_mcp.server.room import open_room
+from stitch_mcp.server.server_context import open_server_context
 from tests.mcp.server.conftest import SLOW_TO_COMPILE
 from tests.mcp.server.test_job_supervisor import request_of
-room = open_room({"workspace": sys.argv[1]}, keep_jobs=sys.argv[2] == "keep")
+room = open_server_context({"workspace": sys.argv[1]}, keep_jobs=sys.argv[2] == "keep")
 print(room.supervisor.start(request_of(room, SLOW_TO_COMPILE)).job_id, flush=True)
 sys.stdin.read()
 """
@@ -135,17 +137,17 @@ def host(workspace: Path, keep: str) -> "tuple[subprocess.Popen[str], str]":
 
 @pytest.mark.parametrize("keep", ["end", "keep"])
 def test_jobs_end_with_a_server_that_is_killed_unless_they_are_kept(
-    workspace: Path, room: Room, keep: str
+    workspace: Path, server_context: ServerContext, keep: str
 ) -> None:
     process, job_id = host(workspace, keep)
     with process:
-        tree = compiling(room.supervisor, job_id)
+        tree = compiling(server_context.supervisor, job_id)
         process.kill()
     if keep == "keep":
-        assert room.supervisor.view(job_id).status == "working"
-        assert room.supervisor.cancel(job_id).status == "cancelled"
+        assert server_context.supervisor.view(job_id).status == "working"
+        assert server_context.supervisor.cancel(job_id).status == "cancelled"
     else:
-        until(lambda: room.supervisor.view(job_id).status == "interrupted")
+        until(lambda: server_context.supervisor.view(job_id).status == "interrupted")
     until(lambda: not [pid for pid in tree if running(pid)])
 
 
@@ -192,39 +194,41 @@ def test_what_is_no_job_id_is_refused(workspace: Path) -> None:
             supervisor.view(job_id)
 
 
-def test_a_state_that_says_working_is_not_believed(room: Room) -> None:
-    state = room.supervisor.start(request_of(room, BROKEN))
-    room.supervisor.wait(state.job_id, 60)
-    folder = room.supervisor.jobs / state.job_id / "state.json"
+def test_a_state_that_says_working_is_not_believed(server_context: ServerContext) -> None:
+    state = server_context.supervisor.start(request_of(server_context, BROKEN))
+    server_context.supervisor.wait(state.job_id, 60)
+    folder = server_context.supervisor.jobs / state.job_id / "state.json"
     lie = JobState(job_id=state.job_id, tool="compile_program", status="working", pid=os.getpid())
     folder.write_bytes(lie.canonical_json())
-    until(lambda: room.supervisor.view(state.job_id).status == "interrupted")
+    until(lambda: server_context.supervisor.view(state.job_id).status == "interrupted")
 
 
 @pytest.mark.parametrize("name", ["state.json", "request.json"])
-def test_a_job_whose_file_is_damaged_begins_anew_with_the_next_call(room: Room, name: str) -> None:
-    request = request_of(room, BROKEN)
-    job_id = room.supervisor.start(request).job_id
-    assert room.supervisor.wait(job_id, 60).status == "completed"
-    path = room.supervisor.jobs / job_id / name
+def test_a_job_whose_file_is_damaged_begins_anew_with_the_next_call(
+    server_context: ServerContext, name: str
+) -> None:
+    request = request_of(server_context, BROKEN)
+    job_id = server_context.supervisor.start(request).job_id
+    assert server_context.supervisor.wait(job_id, 60).status == "completed"
+    path = server_context.supervisor.jobs / job_id / name
     path.write_bytes(b'{"job_id": ')
-    room.supervisor.start(request, rerun=True)
-    done = room.supervisor.wait(job_id, 60)
+    server_context.supervisor.start(request, rerun=True)
+    done = server_context.supervisor.wait(job_id, 60)
     assert done.status == "completed", done.message
-    assert JobFolder(room.supervisor.jobs, job_id).request() == request
+    assert JobFolder(server_context.supervisor.jobs, job_id).request() == request
 
 
 def test_a_log_that_is_a_link_is_replaced_and_nothing_is_written_through_it(
-    room: Room, tmp_path: Path
+    server_context: ServerContext, tmp_path: Path
 ) -> None:
     outside = tmp_path / "outside"
     outside.write_text("mine", encoding="utf-8")
-    request = request_of(room, BROKEN)
-    folder = JobFolder(room.supervisor.jobs, request.job_id)
+    request = request_of(server_context, BROKEN)
+    folder = JobFolder(server_context.supervisor.jobs, request.job_id)
     folder.path.mkdir(parents=True)
     folder.log.symlink_to(outside)
-    room.supervisor.start(request)
-    assert room.supervisor.wait(request.job_id, 60).status == "completed"
+    server_context.supervisor.start(request)
+    assert server_context.supervisor.wait(request.job_id, 60).status == "completed"
     assert outside.read_text(encoding="utf-8") == "mine"
     assert folder.log.is_file()
     assert not folder.log.is_symlink()

@@ -9,37 +9,39 @@ from stitch_mcp.config import Config
 from stitch_mcp.server.artifacts import find_artifact
 from stitch_mcp.server.render import render
 from stitch_mcp.server.resources import read_resource
-from stitch_mcp.server.room import Room
+from stitch_mcp.server.server_context import ServerContext
 from stitch_mcp.server.tools.get_artifact import GetArtifact, reply
 from stitch_tools.errors import StoreError, UsageError
 from stitch_tools.models import Program, SourceFile
 
 
 def test_an_artifact_that_was_read_before_is_refused_once_its_file_is_damaged(tmp_path: Path) -> None:
-    room = Room(config=Config(workspace=tmp_path))
-    store = room.workspace.store
+    server_context = ServerContext(config=Config(workspace=tmp_path))
+    store = server_context.workspace.store
     fact = store.put(b'{"a":[1]}')
     program = store.put_fact(Program(format="native", target="cpu", files=(), main="p.cpp"))
-    assert find_artifact(room, fact).text == '{\n "a": [\n  1\n ]\n}'
-    assert find_artifact(room, fact) == find_artifact(room, fact[:16])
-    assert find_artifact(room, program).kind == "program"
+    assert find_artifact(server_context, fact).text == '{\n "a": [\n  1\n ]\n}'
+    assert find_artifact(server_context, fact) == find_artifact(server_context, fact[:16])
+    assert find_artifact(server_context, program).kind == "program"
     for name in (fact, program):
         path = store.root / name[:2] / name
         path.chmod(0o600)
         path.write_bytes(b'{"a":[2]}')
         with pytest.raises(StoreError):
-            find_artifact(room, name)
+            find_artifact(server_context, name)
 
 
 def test_a_long_list_of_files_is_read_in_pages(tmp_path: Path) -> None:
-    room = Room(config=Config(workspace=tmp_path))
+    server_context = ServerContext(config=Config(workspace=tmp_path))
     paths = [f"kernels/a_folder_of_long_names/part_{number:03}.h" for number in range(300)]
     files = tuple(SourceFile(path=path, sha256="0" * 64, size=1) for path in paths)
-    program = room.workspace.store.put_fact(Program(format="native", target="cpu", files=files, main="p.cpp"))
+    program = server_context.workspace.store.put_fact(
+        Program(format="native", target="cpu", files=files, main="p.cpp")
+    )
     seen: list[str] = []
     arguments: dict[str, Any] | None = {"id": program}
     while arguments:
-        answer = render(reply(GetArtifact.model_validate(arguments), room), detailed=False)
+        answer = render(reply(GetArtifact.model_validate(arguments), server_context), detailed=False)
         assert answer["size"] == len(paths)
         seen += answer["files"]
         steps = answer.get("next_steps", [])
@@ -47,19 +49,19 @@ def test_a_long_list_of_files_is_read_in_pages(tmp_path: Path) -> None:
     assert seen == [f"{path} (1 bytes)" for path in paths]
 
 
-def run_of(root: Path) -> tuple[Room, Path]:
+def run_of(root: Path) -> tuple[ServerContext, Path]:
     """A room with one run, which has a log."""
-    room = Room(config=Config(workspace=root))
-    folder = room.workspace.runs_folder / "20260101T000000.000-model-00000000"
+    server_context = ServerContext(config=Config(workspace=root))
+    folder = server_context.workspace.runs_folder / "20260101T000000.000-model-00000000"
     folder.mkdir(parents=True)
     (folder / "events.jsonl").write_text("{}\n", encoding="utf-8")
-    return room, folder
+    return server_context, folder
 
 
 def test_files_that_go_while_a_run_is_listed_are_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    room, folder = run_of(tmp_path)
+    server_context, folder = run_of(tmp_path)
     (folder / "report.html").write_text("...", encoding="utf-8")
     is_file = Path.is_file
 
@@ -70,37 +72,37 @@ def test_files_that_go_while_a_run_is_listed_are_left_out(
         return found
 
     monkeypatch.setattr(Path, "is_file", seen_at_last)
-    assert find_artifact(room, folder.name).files == ("events.jsonl (3 bytes)",)
+    assert find_artifact(server_context, folder.name).files == ("events.jsonl (3 bytes)",)
 
 
 @pytest.mark.parametrize("path", ["a" * 5000, "events.jsonl/x", "gone", ".", "..", "x\0y"])
 def test_a_file_that_a_run_does_not_have_is_told_whatever_its_name(tmp_path: Path, path: str) -> None:
-    room, folder = run_of(tmp_path)
+    server_context, folder = run_of(tmp_path)
     with pytest.raises(UsageError, match="the run has no file"):
-        find_artifact(room, folder.name, path)
+        find_artifact(server_context, folder.name, path)
 
 
 def test_a_run_that_is_a_link_out_of_the_workspace_is_not_read(tmp_path: Path) -> None:
     _, outside = run_of(tmp_path / "other")
-    room, folder = run_of(tmp_path / "workspace")
+    server_context, folder = run_of(tmp_path / "workspace")
     link = folder.with_name("linked")
     link.symlink_to(outside)
     with pytest.raises(UsageError, match="outside the workspace"):
-        find_artifact(room, "linked", "events.jsonl")
+        find_artifact(server_context, "linked", "events.jsonl")
 
 
 @pytest.mark.parametrize("name", ["guide", "abi", "contract"])
 def test_what_is_a_resource_can_be_read_by_a_client_that_has_tools_alone(tmp_path: Path, name: str) -> None:
-    room, folder = run_of(tmp_path)
+    server_context, folder = run_of(tmp_path)
     uri = f"stitch://{name}"
-    page = reply(GetArtifact(id=uri), room)
+    page = reply(GetArtifact(id=uri), server_context)
     assert page.text
-    assert read_resource(room, uri)[1].startswith(page.text)
+    assert read_resource(server_context, uri)[1].startswith(page.text)
     assert "untrusted" not in render(page, detailed=False), "these are our own words"
     address = f"stitch://run/{folder.name}"
     for id, path in ((f"{address}/events.jsonl", ""), (address, "events.jsonl")):
-        log = reply(GetArtifact(id=id, path=path), room)
+        log = reply(GetArtifact(id=id, path=path), server_context)
         assert log.text == "{}\n"
         assert "untrusted" in render(log, detailed=False)
     with pytest.raises(UsageError, match="no resource"):
-        reply(GetArtifact(id="stitch://nothing"), room)
+        reply(GetArtifact(id="stitch://nothing"), server_context)

@@ -8,7 +8,7 @@ import pytest
 from mcp.client import Client
 from mcp.types import ElicitRequestParams, ElicitResult
 
-from stitch_mcp.server.room import Room
+from stitch_mcp.server.server_context import ServerContext
 from tests.mcp.server.conftest import SLOW_TO_COMPILE
 from tests.mcp.server.test_job_supervisor import compiling, request_of, running
 from tests.mcp.server.test_mcp_transports import connected, over_http, over_stdio
@@ -46,16 +46,16 @@ async def calling(transport: str, mode: str, workspace: Path, user: User | None)
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
 @pytest.mark.parametrize("transport", ["stdio", "http"])
 async def test_the_user_is_asked_before_the_job_of_another_server_ends(
-    workspace: Path, room: Room, transport: str, mode: str
+    workspace: Path, server_context: ServerContext, transport: str, mode: str
 ) -> None:
-    job_id = room.supervisor.start(request_of(room, SLOW_TO_COMPILE)).job_id
-    tree = compiling(room.supervisor, job_id)
+    job_id = server_context.supervisor.start(request_of(server_context, SLOW_TO_COMPILE)).job_id
+    tree = compiling(server_context.supervisor, job_id)
     user = User()
     async with calling(transport, mode, workspace, user) as client:
         refused = await client.call_tool("cancel_job", {"job_id": job_id})
         assert refused.is_error
         assert "did not agree" in refused.structured_content["message"]
-        assert room.supervisor.view(job_id).status == "working"
+        assert server_context.supervisor.view(job_id).status == "working"
         ended = await client.call_tool("cancel_job", {"job_id": job_id})
         assert ended.structured_content["status"] == "cancelled"
     assert len(user.asked) == 2, "each time anew"
@@ -66,12 +66,12 @@ async def test_the_user_is_asked_before_the_job_of_another_server_ends(
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
 @pytest.mark.parametrize("transport", ["stdio", "http"])
 async def test_a_client_that_cannot_ask_ends_no_job_of_another_server(
-    workspace: Path, room: Room, transport: str, mode: str
+    workspace: Path, server_context: ServerContext, transport: str, mode: str
 ) -> None:
-    job_id = room.supervisor.start(request_of(room, SLOW_TO_COMPILE)).job_id
-    compiling(room.supervisor, job_id)
+    job_id = server_context.supervisor.start(request_of(server_context, SLOW_TO_COMPILE)).job_id
+    compiling(server_context.supervisor, job_id)
     async with calling(transport, mode, workspace, None) as client:
         refused = await client.call_tool("cancel_job", {"job_id": job_id})
     assert refused.is_error
     assert "this client cannot ask" in refused.structured_content["message"]
-    assert room.supervisor.view(job_id).status == "working"
+    assert server_context.supervisor.view(job_id).status == "working"

@@ -12,8 +12,8 @@ from mcp.shared.exceptions import MCPError
 from mcp.types import CallToolResult
 
 from stitch_mcp.server.app import build_server
-from stitch_mcp.server.room import open_room
-from stitch_mcp.server.subjects import stored
+from stitch_mcp.server.request_inputs import stored
+from stitch_mcp.server.server_context import open_server_context
 from stitch_tools.models import Task
 from tests.mcp.server.conftest import PROGRAM
 
@@ -23,12 +23,12 @@ BROKEN = {"program.cpp": "int broken = ;"}
 
 @asynccontextmanager
 async def connected(workspace: Path, mode: Any = "2026-07-28") -> AsyncGenerator[Client]:
-    room = open_room({"workspace": workspace})
+    server_context = open_server_context({"workspace": workspace})
     try:
-        async with Client(build_server(room), mode=mode) as client:
+        async with Client(build_server(server_context), mode=mode) as client:
             yield client
     finally:
-        room.supervisor.close()
+        server_context.supervisor.close()
 
 
 def fields(result: CallToolResult) -> dict[str, Any]:
@@ -105,4 +105,4 @@ async def test_without_a_run_next_steps_name_the_reference_of_the_call(workspace
     steps = [answer["next_steps"][0] for answer in (built, broken, read)]
     assert [step["tool"] for step in steps] == ["check_program", "compile_program", "check_program"]
     (reference,) = {step["arguments"]["reference"] for step in steps}
-    assert stored(open_room({"workspace": workspace}), reference, Task, needed=True)
+    assert stored(open_server_context({"workspace": workspace}), reference, Task, needed=True)

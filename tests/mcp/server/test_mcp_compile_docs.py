@@ -13,10 +13,10 @@ from mcp.client import Client
 from stitch_mcp.config import configure
 from stitch_mcp.server.app import build_server
 from stitch_mcp.server.docs import advice
-from stitch_mcp.server.room import open_room
+from stitch_mcp.server.server_context import open_server_context
 from stitch_rag.chunks import Chunk
-from stitch_rag.own import OWN
-from stitch_rag.place import IndexPlace
+from stitch_rag.index_location import IndexLocation
+from stitch_rag.shipped import OWN
 from stitch_rag.store import IndexStore
 from stitch_tools.compile.diagnostics import parse_diagnostics
 
@@ -31,14 +31,14 @@ def cache(tmp_path: Path) -> Path:
 
 @asynccontextmanager
 async def connected(workspace: Path, cache: Path) -> AsyncGenerator[Client]:
-    room = open_room({"workspace": workspace, "cache_dir": cache})
-    async with Client(build_server(room), mode="2026-07-28") as client:
+    server_context = open_server_context({"workspace": workspace, "cache_dir": cache})
+    async with Client(build_server(server_context), mode="2026-07-28") as client:
         yield client
 
 
 def indexed(cache: Path, *rows: Chunk) -> Path:
     """A cache folder with an index of these entries and of what ships with the package."""
-    place = IndexPlace(cache)
+    place = IndexLocation(cache)
     place.index.parent.mkdir(parents=True)
     store = IndexStore.create(place.index)
     for name, own in OWN.items():

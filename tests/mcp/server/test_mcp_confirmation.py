@@ -12,7 +12,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.types import ElicitRequestParams, ElicitResult, Result
 
 from stitch_mcp.server.app import build_server
-from stitch_mcp.server.room import Room, open_room
+from stitch_mcp.server.server_context import ServerContext, open_server_context
 from stitch_tools.errors import UsageError
 from tests.mcp.server.conftest import SLOW_TO_COMPILE
 from tests.mcp.server.test_job_supervisor import compiling
@@ -27,19 +27,21 @@ ERAS = pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
 @pytest.fixture
 def rooms(workspace: Path) -> Generator[Any]:
     """Makes rooms of servers on a machine without isolation."""
-    made: list[Room] = []
+    made: list[ServerContext] = []
 
-    def make(**settings: str) -> Room:
-        made.append(replace(open_room({"workspace": workspace, **settings}), level="process"))
+    def make(**settings: str) -> ServerContext:
+        made.append(replace(open_server_context({"workspace": workspace, **settings}), level="process"))
         return made[-1]
 
     yield make
-    for room in made:
-        room.supervisor.close()
+    for server_context in made:
+        server_context.supervisor.close()
 
 
 @asynccontextmanager
-async def user(room: Room, mode: Any, action: Action | None) -> AsyncGenerator[tuple[Client, list[str]]]:
+async def user(
+    server_context: ServerContext, mode: Any, action: Action | None
+) -> AsyncGenerator[tuple[Client, list[str]]]:
     """A client whose user answers every question with `action`; None: a client that cannot ask."""
     asked: list[str] = []
 
@@ -50,7 +52,7 @@ async def user(room: Room, mode: Any, action: Action | None) -> AsyncGenerator[t
         return ElicitResult(action=action, content={} if action == "accept" else None)
 
     callback = answer if action else None
-    async with Client(build_server(room), mode=mode, elicitation_callback=callback) as client:
+    async with Client(build_server(server_context), mode=mode, elicitation_callback=callback) as client:
         yield client, asked
 
 
@@ -67,23 +69,23 @@ async def test_who_agrees_once_is_not_asked_again(rooms: Any, mode: str) -> None
 @ERAS
 @pytest.mark.parametrize("action", ["decline", "cancel"])
 async def test_nothing_runs_where_the_user_does_not_agree(rooms: Any, mode: str, action: Action) -> None:
-    room = rooms()
-    async with user(room, mode, action) as (client, asked):
+    server_context = rooms()
+    async with user(server_context, mode, action) as (client, asked):
         refused = await client.call_tool("analyze_reference", {"reference": "model.py"})
     assert len(asked) == 1
     assert refused.is_error
     assert "did not agree" in refused.structured_content["message"]
-    assert room.supervisor.recent() == []
+    assert server_context.supervisor.recent() == []
 
 
 @ERAS
 async def test_a_client_that_cannot_ask_is_told_how_the_user_allows_it(rooms: Any, mode: str) -> None:
-    room = rooms()
-    async with user(room, mode, None) as (client, _):
+    server_context = rooms()
+    async with user(server_context, mode, None) as (client, _):
         refused = await client.call_tool("compile_program", {"files": BROKEN})
     assert refused.is_error
     assert "STITCH_CONFIRM=allow" in refused.structured_content["message"]
-    assert room.supervisor.recent() == []
+    assert server_context.supervisor.recent() == []
 
 
 @pytest.mark.parametrize(("policy", "runs"), [("allow", True), ("deny", False)])
@@ -130,4 +132,4 @@ async def test_ending_the_job_of_another_server_is_asked_and_ones_own_is_not(roo
 def test_a_file_of_the_workspace_cannot_consent(workspace: Path) -> None:
     (workspace / "stitch.toml").write_text('confirm = "allow"\n', encoding="utf-8")
     with pytest.raises(UsageError, match="cannot be set in a file"):
-        open_room({"workspace": workspace})
+        open_server_context({"workspace": workspace})

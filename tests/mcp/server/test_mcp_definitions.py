@@ -9,12 +9,12 @@ import jsonschema
 import pytest
 
 from stitch_mcp.server.definitions import prompt_definitions, tool_definitions
-from stitch_mcp.server.offers import fitting, instructions, named_tools, offered
 from stitch_mcp.server.prompts import PROMPTS, prompt_text
 from stitch_mcp.server.published import BEGIN, definitions, sizes, snapshot, with_table
 from stitch_mcp.server.resources import FIXED
-from stitch_mcp.server.room import open_room, parse_toolsets
+from stitch_mcp.server.server_context import open_server_context, parse_toolsets
 from stitch_mcp.server.tools import TOOLS, find_tool
+from stitch_mcp.server.toolset import fitting, instructions, named_tools, offered
 from stitch_tools.errors import UsageError
 
 ROOT = Path(__file__).parents[3]
@@ -77,10 +77,10 @@ def test_every_tool_is_a_module_of_its_name_with_one_way_to_answer() -> None:
 
 def test_read_only_and_toolsets_leave_tools_out(tmp_path: Path) -> None:
     settings = {"workspace": tmp_path}
-    assert offered(open_room(settings)) == list(TOOLS)
+    assert offered(open_server_context(settings)) == list(TOOLS)
     looking = ["inspect_environment", "search_docs", "review_program", "get_job", "get_artifact"]
-    assert offered(open_room(settings, read_only=True)) == looking
-    solving = offered(open_room(settings, toolsets=parse_toolsets("solve")))
+    assert offered(open_server_context(settings, read_only=True)) == looking
+    solving = offered(open_server_context(settings, toolsets=parse_toolsets("solve")))
     assert solving == ["inspect_environment", "solve", "get_job", "cancel_job", "get_artifact"]
     for wrong in ("", "solve,all"):
         with pytest.raises(UsageError):
@@ -92,17 +92,19 @@ def test_read_only_and_toolsets_leave_tools_out(tmp_path: Path) -> None:
 def test_no_words_tell_to_call_what_is_not_offered(
     tmp_path: Path, toolsets: str | None, read_only: bool
 ) -> None:
-    room = open_room({"workspace": tmp_path}, read_only=read_only, toolsets=parse_toolsets(toolsets))
-    here = set(offered(room))
-    assert here.issuperset(named_tools(instructions(room)))
-    for prompt in prompt_definitions(room):
+    server_context = open_server_context(
+        {"workspace": tmp_path}, read_only=read_only, toolsets=parse_toolsets(toolsets)
+    )
+    here = set(offered(server_context))
+    assert here.issuperset(named_tools(instructions(server_context)))
+    for prompt in prompt_definitions(server_context):
         _, text = prompt_text(prompt.name, {row.name: "x" for row in prompt.arguments or ()})
         assert here.issuperset(named_tools(text)), prompt.name
-    for tool in tool_definitions(room):
+    for tool in tool_definitions(server_context):
         told, _, remark = (tool.description or "").partition(" (Not offered by this server: ")
         lacking = [name for name in named_tools(told) if name not in here]
         assert remark == (f"{', '.join(lacking)}.)" if lacking else "")
-    assert bool(prompt_definitions(room)) is (toolsets != "solve" and not read_only)
+    assert bool(prompt_definitions(server_context)) is (toolsets != "solve" and not read_only)
 
 
 def test_a_verb_is_no_tool() -> None:
@@ -111,8 +113,8 @@ def test_a_verb_is_no_tool() -> None:
 
 
 def test_a_text_says_which_of_its_tools_are_missing(tmp_path: Path) -> None:
-    room = open_room({"workspace": tmp_path}, read_only=True)
-    told = fitting(room, "open one with analyze_reference")
+    server_context = open_server_context({"workspace": tmp_path}, read_only=True)
+    told = fitting(server_context, "open one with analyze_reference")
     assert told == "open one with analyze_reference (Not offered by this server: analyze_reference.)"
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from stitch_mcp.config import Config
-from stitch_mcp.server.environment import fingerprint
+from stitch_mcp.server.environment_fingerprint import fingerprint
 
 
 def program(path: Path, text: str = "") -> Path:

@@ -17,11 +17,11 @@ from mcp.client import Client
 
 from stitch_mcp.history import show_run
 from stitch_mcp.server.app import build_server
-from stitch_mcp.server.room import MAX_INLINE_BYTES, Room
-from stitch_mcp.server.subjects import job_request
+from stitch_mcp.server.request_inputs import job_request
+from stitch_mcp.server.server_context import MAX_INLINE_BYTES, ServerContext
 from stitch_mcp.server.tools import find_tool
+from stitch_tools.confine.process_tree import descendants
 from stitch_tools.errors import TaskError, UsageError
-from stitch_tools.worker.proctree import descendants
 from tests.mcp.server.conftest import PROGRAM, SLOW_TO_COMPILE, until
 from tests.mcp.server.test_job_supervisor import compiling, running
 from tests.mcp.server.test_mcp_journey import WRONG, settled
@@ -105,18 +105,20 @@ def test_a_source_that_is_too_large_is_refused_and_the_server_goes_on(workspace:
         assert wire.answer(wire.send("tools/list", {}))["tools"]
 
 
-def test_a_link_beside_a_reference_may_lead_out_where_no_import_goes(workspace: Path, room: Room) -> None:
+def test_a_link_beside_a_reference_may_lead_out_where_no_import_goes(
+    workspace: Path, server_context: ServerContext
+) -> None:
     tool = find_tool("analyze_reference")
     request = tool.request.model_validate({"reference": "model.py"})
     (workspace / ".venv").symlink_to("/usr")
-    assert job_request(room, tool, request).subject.task_id
+    assert job_request(server_context, tool, request).subject.task_id
     (workspace / "helper.py").symlink_to("/etc/passwd")
     with pytest.raises(TaskError, match=r"helper\.py"):
-        job_request(room, tool, request)
+        job_request(server_context, tool, request)
 
 
 def test_a_run_whose_log_is_a_link_out_of_the_workspace_is_not_written_to(
-    workspace: Path, room: Room, tmp_path: Path
+    workspace: Path, server_context: ServerContext, tmp_path: Path
 ) -> None:
     outside = tmp_path / "outside"
     outside.write_text("mine", encoding="utf-8")
@@ -125,7 +127,7 @@ def test_a_run_whose_log_is_a_link_out_of_the_workspace_is_not_written_to(
     (folder / "events.jsonl").symlink_to(outside)
     tool = find_tool("make_plan")
     with pytest.raises(UsageError, match="leads out of the workspace"):
-        job_request(room, tool, tool.request.model_validate({"run_id": folder.name}))
+        job_request(server_context, tool, tool.request.model_validate({"run_id": folder.name}))
 
 
 async def test_two_servers_over_one_workspace_share_a_job(workspace: Path) -> None:
@@ -145,7 +147,9 @@ async def test_two_servers_over_one_workspace_share_a_job(workspace: Path) -> No
     assert [answer["ok"] for answer in found] == [False, False]
 
 
-def test_a_client_that_hangs_up_leaves_its_job_and_the_server_alive(workspace: Path, room: Room) -> None:
+def test_a_client_that_hangs_up_leaves_its_job_and_the_server_alive(
+    workspace: Path, server_context: ServerContext
+) -> None:
     call = {
         "jsonrpc": "2.0",
         "id": 2,
@@ -175,19 +179,19 @@ def test_a_client_that_hangs_up_leaves_its_job_and_the_server_alive(workspace: P
                 f"Content-Length: {len(body)}",
             ]
             connection.sendall("\r\n".join([*head, "", ""]).encode() + body)
-            until(lambda: bool(room.supervisor.recent()))
-            (job_id,) = room.supervisor.recent()
-            tree = compiling(room.supervisor, job_id)
+            until(lambda: bool(server_context.supervisor.recent()))
+            (job_id,) = server_context.supervisor.recent()
+            tree = compiling(server_context.supervisor, job_id)
         assert process.poll() is None
-        assert room.supervisor.view(job_id).status == "working"
+        assert server_context.supervisor.view(job_id).status == "working"
         assert all(running(pid) for pid in tree[:1])
-        assert room.supervisor.cancel(job_id).status == "cancelled"
+        assert server_context.supervisor.cancel(job_id).status == "cancelled"
     assert not [pid for pid in tree if running(pid)]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_an_http_server_ends_in_time_with_a_call_open(
-    workspace: Path, room: Room, number: signal.Signals
+    workspace: Path, server_context: ServerContext, number: signal.Signals
 ) -> None:
     with over_http(workspace) as (process, url):
         port = int(url.split(":")[2].split("/")[0])
@@ -285,12 +289,14 @@ async def test_a_server_that_is_killed_in_a_run_is_followed_by_another(workspace
     assert check.status == "accepted"
 
 
-async def test_a_result_of_a_later_version_is_answered_without_what_is_new(room: Room) -> None:
-    async with Client(build_server(room)) as client:
+async def test_a_result_of_a_later_version_is_answered_without_what_is_new(
+    server_context: ServerContext,
+) -> None:
+    async with Client(build_server(server_context)) as client:
         done = await settled(client, "compile_program", {"files": BROKEN})
-        state = room.supervisor.view(done["job_id"])
+        state = server_context.supervisor.view(done["job_id"])
         later = state.model_copy(update={"result": {**(state.result or {}), "from_the_future": 1}})
-        path = room.supervisor.jobs / done["job_id"] / "state.json"
+        path = server_context.supervisor.jobs / done["job_id"] / "state.json"
         path.write_bytes(later.canonical_json())
         again = await client.call_tool("compile_program", {"files": BROKEN})
         assert again.structured_content == done

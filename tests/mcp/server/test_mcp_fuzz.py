@@ -15,8 +15,8 @@ from pydantic import ValidationError
 from stitch_mcp.server.app import build_server
 from stitch_mcp.server.refusals import explain_arguments
 from stitch_mcp.server.render import MAX_CHARS, render
-from stitch_mcp.server.room import Room, open_room
-from stitch_mcp.server.subjects import job_request
+from stitch_mcp.server.request_inputs import job_request
+from stitch_mcp.server.server_context import ServerContext, open_server_context
 from stitch_mcp.server.tool import Answer, NextStep
 from stitch_mcp.server.tools import TOOLS, find_tool
 from stitch_mcp.server.tools.compile_program import BuildAnswer
@@ -48,8 +48,8 @@ ARGUMENTS = st.dictionaries(st.one_of(st.sampled_from(NAMES), st.text(max_size=1
 @given(calls=st.lists(st.tuples(st.sampled_from(TOOLS), ARGUMENTS), min_size=1, max_size=5))
 def test_any_arguments_get_a_plain_answer(workspace: Path, calls: list[tuple[str, dict[str, Any]]]) -> None:
     async def converse() -> None:
-        room = open_room({"workspace": workspace})
-        async with Client(build_server(room)) as client:
+        server_context = open_server_context({"workspace": workspace})
+        async with Client(build_server(server_context)) as client:
             for tool, arguments in calls:
                 slow = find_tool(tool).work is not None
                 wrong = {**arguments, "no such argument": 1} if slow else arguments
@@ -100,15 +100,17 @@ SLOW = [name for name in TOOLS if find_tool(name).work is not None]
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(call=st.sampled_from(SLOW).flatmap(own_arguments))
 def test_what_a_call_is_about_is_found_or_refused_with_a_hint(
-    room: Room, call: tuple[str, dict[str, Any]]
+    server_context: ServerContext, call: tuple[str, dict[str, Any]]
 ) -> None:
     """All that a slow tool's call goes through before its process is started."""
     tool = find_tool(call[0])
     refused: StitchError | None = None
     try:
         request = tool.request.model_validate(call[1])
-        found = job_request(room, tool, request)
-        assert found.job_id == job_request(room, tool, request).job_id, "an equal call is an equal job"
+        found = job_request(server_context, tool, request)
+        assert found.job_id == job_request(server_context, tool, request).job_id, (
+            "an equal call is an equal job"
+        )
     except ValidationError as error:
         refused = explain_arguments(tool, error)
     except StitchError as error:
@@ -125,8 +127,8 @@ def test_any_mixture_of_calls_leaves_the_server_alive(
     """Right calls start their jobs, which end with the server."""
 
     async def converse() -> None:
-        room = open_room({"workspace": workspace})
-        async with Client(build_server(room)) as client:
+        server_context = open_server_context({"workspace": workspace})
+        async with Client(build_server(server_context)) as client:
             for tool, arguments in calls:
                 if "wait_s" in find_tool(tool).request.model_fields:
                     arguments = {**arguments, "wait_s": 0}
@@ -144,7 +146,7 @@ def test_any_mixture_of_calls_leaves_the_server_alive(
 @given(names=st.lists(st.text(max_size=60), min_size=1, max_size=4))
 def test_any_address_of_a_resource_gets_a_plain_answer(workspace: Path, names: list[str]) -> None:
     async def converse() -> None:
-        async with Client(build_server(open_room({"workspace": workspace}))) as client:
+        async with Client(build_server(open_server_context({"workspace": workspace}))) as client:
             for name in names:
                 for uri in (f"stitch://run/{name}", f"stitch://artifact/{name}/../x", name):
                     with pytest.raises((MCPError, ValueError)):
@@ -156,7 +158,7 @@ def test_any_address_of_a_resource_gets_a_plain_answer(workspace: Path, names: l
 
 def test_a_resource_that_there_is_not_is_named_in_the_error(workspace: Path) -> None:
     async def converse() -> None:
-        async with Client(build_server(open_room({"workspace": workspace}))) as client:
+        async with Client(build_server(open_server_context({"workspace": workspace}))) as client:
             with pytest.raises(MCPError) as caught:
                 await client.read_resource("stitch://nothing")
             assert caught.value.data == {"uri": "stitch://nothing"}

@@ -14,7 +14,7 @@ from stitch_mcp.api import solve
 from stitch_mcp.certificates import verify_certificate
 from stitch_mcp.history import show_run
 from stitch_mcp.server.app import build_server
-from stitch_mcp.server.room import Room
+from stitch_mcp.server.server_context import ServerContext
 from tests.mcp.server.conftest import PROGRAM
 from tests.mcp.server.journey import (
     WHOLE_WAY,
@@ -76,8 +76,10 @@ def judge(turns: list[Turn], workspace: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_a_client_that_follows_next_steps_reaches_a_certificate(workspace: Path, room: Room) -> None:
-    async with Client(build_server(room)) as client:
+async def test_a_client_that_follows_next_steps_reaches_a_certificate(
+    workspace: Path, server_context: ServerContext
+) -> None:
+    async with Client(build_server(server_context)) as client:
         judge(await travelled(client), workspace)
 
 
@@ -100,8 +102,10 @@ async def test_the_way_is_the_same_over_every_transport_and_era(workspace: Path,
 
 
 @pytest.mark.exhaustive
-async def test_a_run_goes_from_tools_to_solve_and_back(workspace: Path, room: Room) -> None:
-    async with Client(build_server(room)) as client:
+async def test_a_run_goes_from_tools_to_solve_and_back(
+    workspace: Path, server_context: ServerContext
+) -> None:
+    async with Client(build_server(server_context)) as client:
         opened = await settled(client, "analyze_reference", {"reference": "model.py"})
         solved = solve(resume=opened["run_id"], workspace=workspace)
         assert solved.status == "accepted"
@@ -113,8 +117,10 @@ async def test_a_run_goes_from_tools_to_solve_and_back(workspace: Path, room: Ro
 
 
 @pytest.mark.exhaustive
-async def test_solve_replaces_a_rejected_program_of_the_run(workspace: Path, room: Room) -> None:
-    async with Client(build_server(room)) as client:
+async def test_solve_replaces_a_rejected_program_of_the_run(
+    workspace: Path, server_context: ServerContext
+) -> None:
+    async with Client(build_server(server_context)) as client:
         opened = await settled(client, "analyze_reference", {"reference": "model.py"})
         where = {"run_id": opened["run_id"]}
         wrong = await settled(client, "check_program", {**where, "files": {"program.cpp": WRONG}})
@@ -130,9 +136,9 @@ async def test_solve_replaces_a_rejected_program_of_the_run(workspace: Path, roo
 
 @pytest.mark.exhaustive
 async def test_solve_goes_on_with_the_accepted_program_of_a_run_that_was_never_planned(
-    workspace: Path, room: Room
+    workspace: Path, server_context: ServerContext
 ) -> None:
-    async with Client(build_server(room)) as client:
+    async with Client(build_server(server_context)) as client:
         opened = await settled(client, "analyze_reference", {"reference": "model.py"})
         where = {"run_id": opened["run_id"]}
         judged = await settled(client, "check_program", {**where, "files": {"program.cpp": PROGRAM}})

@@ -12,10 +12,10 @@ from stitch_mcp.cli import main
 from stitch_mcp.config import configure
 from stitch_mcp.server.app import build_server
 from stitch_mcp.server.docs import advice
-from stitch_mcp.server.room import open_room
+from stitch_mcp.server.server_context import open_server_context
 from stitch_rag.build import build_index
 from stitch_rag.chunks import Chunk
-from stitch_rag.place import IndexPlace
+from stitch_rag.index_location import IndexLocation
 from stitch_rag.sources import Root
 from stitch_rag.store import IndexStore
 
@@ -32,7 +32,7 @@ def cache(tmp_path: Path) -> Path:
 @pytest.fixture
 def index(cache: Path) -> Path:
     """A cache folder with an index of three entries."""
-    place = IndexPlace(cache)
+    place = IndexLocation(cache)
     place.index.parent.mkdir(parents=True)
     store = IndexStore.create(place.index)
     rows = [
@@ -48,8 +48,8 @@ def index(cache: Path) -> Path:
 
 @asynccontextmanager
 async def connected(workspace: Path, cache: Path) -> AsyncGenerator[Client]:
-    room = open_room({"workspace": workspace, "cache_dir": cache})
-    async with Client(build_server(room), mode="2026-07-28") as client:
+    server_context = open_server_context({"workspace": workspace, "cache_dir": cache})
+    async with Client(build_server(server_context), mode="2026-07-28") as client:
         yield client
 
 
@@ -146,7 +146,7 @@ def index_header(cache: Path, folder: Path, text: str) -> None:
     include = folder / "toolkit" / "include"
     include.mkdir(parents=True)
     (include / "cuda_runtime_api.h").write_text(text, encoding="utf-8")
-    build_index(IndexPlace(cache), roots=[Root(include, "CUDA toolkit")])
+    build_index(IndexLocation(cache), roots=[Root(include, "CUDA toolkit")])
 
 
 async def test_a_compiler_error_names_the_header_or_the_names_that_exist(
@@ -179,7 +179,7 @@ async def test_a_name_of_a_namespace_is_told_with_the_header_that_programs_inclu
         encoding="utf-8",
     )
     (folder.parent / "cuda_fp16.h").write_text("int __shfl_down(int a);\n", encoding="utf-8")
-    build_index(IndexPlace(cache), roots=[Root(folder.parent, "CUDA toolkit")])
+    build_index(IndexLocation(cache), roots=[Root(folder.parent, "CUDA toolkit")])
     reduced, shuffle, texture = (
         advice(configure({"workspace": workspace, "cache_dir": cache}), [query])[0]
         for query in (

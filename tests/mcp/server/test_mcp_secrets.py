@@ -13,7 +13,7 @@ from mcp.client import Client
 
 from stitch_mcp.secrets import blot, secrets_of, without_secrets
 from stitch_mcp.server.app import build_server
-from stitch_mcp.server.room import open_room
+from stitch_mcp.server.server_context import open_server_context
 from stitch_mcp.server.tools import TOOLS, find_tool
 from stitch_tools.errors import UsageError
 from tests.mcp.server.conftest import PROGRAM
@@ -56,8 +56,8 @@ def secret(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def connected(workspace: Path) -> AsyncGenerator[Client]:
-    room = open_room({"workspace": workspace})
-    async with Client(build_server(room), mode="2026-07-28") as client:
+    server_context = open_server_context({"workspace": workspace})
+    async with Client(build_server(server_context), mode="2026-07-28") as client:
         yield client
 
 
@@ -111,7 +111,7 @@ async def test_a_crash_and_a_failing_reference_show_no_secret(workspace: Path) -
 def test_a_key_in_a_configuration_file_is_not_repeated(workspace: Path) -> None:
     (workspace / "stitch.toml").write_text(f'[models.mine]\napi_key = "{CANARY}"\n', encoding="utf-8")
     with pytest.raises(UsageError) as caught:
-        open_room({"workspace": workspace})
+        open_server_context({"workspace": workspace})
     assert "models" in caught.value.message
     assert CANARY not in f"{caught.value.message} {caught.value.hint}"
 

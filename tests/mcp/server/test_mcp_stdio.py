@@ -15,7 +15,7 @@ import httpx2
 import mcp_types as types
 import pytest
 
-from stitch_mcp.server.lines import TooLong, split_lines
+from stitch_mcp.server.bounded_lines import TooLong, split_lines
 from stitch_mcp.server.stdio import MAX_LINE_BYTES, fits
 from tests.mcp.server.conftest import until
 from tests.mcp.server.test_job_supervisor import running
@@ -124,11 +124,13 @@ def test_a_signal_ends_a_server_whose_client_reads_nothing(workspace: Path) -> N
     with wired(workspace) as wire:
         assert wire.process.stdout is not None
         stdout = wire.process.stdout.fileno()
-        room = fcntl.fcntl(stdout, fcntl.F_GETPIPE_SZ)
-        for _ in range(2 + room // 10_000):  # a list has some 20 kB
+        server_context = fcntl.fcntl(stdout, fcntl.F_GETPIPE_SZ)
+        for _ in range(2 + server_context // 10_000):  # a list has some 20 kB
             wire.send("tools/list", {})
         waiting = array.array("i", [0])
-        until(lambda: fcntl.ioctl(stdout, termios.FIONREAD, waiting) == 0 and waiting[0] > 0.9 * room)
+        until(
+            lambda: fcntl.ioctl(stdout, termios.FIONREAD, waiting) == 0 and waiting[0] > 0.9 * server_context
+        )
         wire.process.send_signal(signal.SIGTERM)
         assert wire.process.wait(timeout=30) == 0
 

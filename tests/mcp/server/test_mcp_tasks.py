@@ -16,7 +16,7 @@ from mcp.types import (
 from pydantic import ConfigDict, Field
 
 from stitch_mcp.server.app import build_server
-from stitch_mcp.server.room import Room
+from stitch_mcp.server.server_context import ServerContext
 from stitch_mcp.server.tasks import EXTENSION
 from tests.mcp.server.conftest import SLOW_TO_COMPILE
 
@@ -73,24 +73,26 @@ class Tasks(ClientExtension):
                 )
 
 
-async def test_a_slow_call_becomes_a_task_that_ends_with_the_tools_result(room: Room) -> None:
+async def test_a_slow_call_becomes_a_task_that_ends_with_the_tools_result(
+    server_context: ServerContext,
+) -> None:
     tasks = Tasks()
-    async with Client(build_server(room), extensions=[tasks]) as client:
+    async with Client(build_server(server_context), extensions=[tasks]) as client:
         result = await client.call_tool("compile_program", {"files": BROKEN, "wait_s": 0})
     assert tasks.seen[-1] == "completed"
     assert result.structured_content["ok"] is False
 
 
-async def test_a_task_can_be_cancelled(room: Room) -> None:
+async def test_a_task_can_be_cancelled(server_context: ServerContext) -> None:
     tasks = Tasks(cancel=True)
     source = {"program.cpp": SLOW_TO_COMPILE}
-    async with Client(build_server(room), extensions=[tasks]) as client:
+    async with Client(build_server(server_context), extensions=[tasks]) as client:
         await client.call_tool("compile_program", {"files": source, "wait_s": 0})
     assert tasks.seen == ["cancelled"]
 
 
-async def test_clients_without_the_extension_get_an_ordinary_result(room: Room) -> None:
-    async with Client(build_server(room)) as client:
+async def test_clients_without_the_extension_get_an_ordinary_result(server_context: ServerContext) -> None:
+    async with Client(build_server(server_context)) as client:
         result = await client.call_tool("compile_program", {"files": BROKEN, "wait_s": 0})
         answer = result.structured_content
         assert answer["status"] == "working"
@@ -102,8 +104,8 @@ async def test_clients_without_the_extension_get_an_ordinary_result(room: Room) 
             assert EXTENSION in caught.value.data["requiredCapabilities"]["extensions"]
 
 
-async def test_a_task_that_there_is_not_is_refused(room: Room) -> None:
-    async with Client(build_server(room), extensions=[Tasks()]) as client:
+async def test_a_task_that_there_is_not_is_refused(server_context: ServerContext) -> None:
+    async with Client(build_server(server_context), extensions=[Tasks()]) as client:
         params = TaskRequestParams(taskId="0" * 16)
         with pytest.raises(MCPError, match="job"):
             await client.session.send_request(GetTask(params=params), TaskView)

@@ -19,7 +19,7 @@ from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
 from stitch_mcp.jobs.folder import JobFolder
-from stitch_mcp.server.room import Room
+from stitch_mcp.server.server_context import ServerContext
 from tests.mcp.server.conftest import SLOW_TO_COMPILE, until
 from tests.mcp.server.test_job_supervisor import compiling, running
 
@@ -132,14 +132,14 @@ def test_a_client_that_does_not_read_its_answer_is_no_fault_of_ours(workspace: P
 
 
 async def test_jobs_of_a_stdio_server_end_with_it_and_are_resumed_by_the_next(
-    workspace: Path, room: Room
+    workspace: Path, server_context: ServerContext
 ) -> None:
     async with over_stdio(workspace) as client:
         result = await client.call_tool(
             "compile_program", {"files": {"program.cpp": SLOW_TO_COMPILE}, "wait_s": 0}
         )
         job_id = result.structured_content["job_id"]
-        tree = compiling(room.supervisor, job_id)
+        tree = compiling(server_context.supervisor, job_id)
     until(lambda: not [pid for pid in tree if running(pid)])
     async with over_stdio(workspace) as client:
         found = (await client.call_tool("get_job", {"job_id": job_id})).structured_content
@@ -186,21 +186,25 @@ async def test_http_serves_whoever_has_the_token(workspace: Path) -> None:
             assert (await client.list_tools()).tools
 
 
-async def test_jobs_of_an_http_server_go_on_without_it(workspace: Path, room: Room) -> None:
+async def test_jobs_of_an_http_server_go_on_without_it(
+    workspace: Path, server_context: ServerContext
+) -> None:
     with over_http(workspace) as (process, url):
         async with connected(url) as client:
             result = await client.call_tool(
                 "compile_program", {"files": {"program.cpp": SLOW_TO_COMPILE}, "wait_s": 0}
             )
         job_id = result.structured_content["job_id"]
-        compiling(room.supervisor, job_id)
+        compiling(server_context.supervisor, job_id)
         process.kill()
-    assert room.supervisor.view(job_id).status == "working"
-    assert room.supervisor.cancel(job_id).status == "cancelled"
+    assert server_context.supervisor.view(job_id).status == "working"
+    assert server_context.supervisor.cancel(job_id).status == "cancelled"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_server_and_its_jobs(workspace: Path, room: Room, number: signal.Signals) -> None:
+def test_a_signal_ends_the_server_and_its_jobs(
+    workspace: Path, server_context: ServerContext, number: signal.Signals
+) -> None:
     process = subprocess.Popen(serve(workspace), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     call = {"name": "compile_program", "arguments": {"files": {"program.cpp": SLOW_TO_COMPILE}, "wait_s": 0}}
     hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
@@ -218,10 +222,10 @@ def test_a_signal_ends_the_server_and_its_jobs(workspace: Path, room: Room, numb
         answer: dict[str, object] = {}
         while answer.get("id") != 2:
             answer = json.loads(process.stdout.readline())
-        (job_id,) = room.supervisor.recent()
-        tree = compiling(room.supervisor, job_id)
+        (job_id,) = server_context.supervisor.recent()
+        tree = compiling(server_context.supervisor, job_id)
         process.send_signal(number)
         assert process.wait(timeout=30) == 0
     # The server waited for its jobs, and they could still write how they ended.
     assert not [pid for pid in tree if running(pid)]
-    assert JobFolder(room.supervisor.jobs, job_id).state_as_written().status == "interrupted"
+    assert JobFolder(server_context.supervisor.jobs, job_id).state_as_written().status == "interrupted"

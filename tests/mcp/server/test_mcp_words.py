@@ -10,22 +10,22 @@ import pytest
 from mcp.client import Client
 
 from stitch_mcp import doctor
-from stitch_mcp.desk import Desk, open_desk
 from stitch_mcp.jobs.folder import JobFolder
 from stitch_mcp.jobs.state import JobRequest, JobState, Subject
-from stitch_mcp.programs import program_of_files
+from stitch_mcp.named_programs import program_of_files
 from stitch_mcp.server.app import build_server
-from stitch_mcp.server.outcome import job_answer, tool_answer
-from stitch_mcp.server.room import Room, open_room
+from stitch_mcp.server.job_answers import job_answer, tool_answer
+from stitch_mcp.server.job_work import Work
+from stitch_mcp.server.server_context import ServerContext, open_server_context
 from stitch_mcp.server.tools.benchmark_program import BenchmarkProgram, benchmark
 from stitch_mcp.server.tools.review_program import ReviewProgram, review
-from stitch_mcp.server.work import Work
+from stitch_mcp.workbench import Workbench, open_workbench
 from stitch_planner.join import OUTSIDE, record_check
 from stitch_planner.loop import begin_run
-from stitch_planner.runs import Workspace
+from stitch_planner.runs.run import Workspace
 from stitch_tools.errors import StoreError
 from stitch_tools.models import Bench, Check, Task
-from stitch_tools.processes.interpreter import Interpreter
+from stitch_tools.run.interpreter import Interpreter
 
 pytestmark = pytest.mark.anyio
 HASH = "0" * 64
@@ -34,7 +34,9 @@ PROGRAM = {"run_id": "r", "program": HASH}
 
 @asynccontextmanager
 async def connected(workspace: Path) -> AsyncGenerator[Client]:
-    async with Client(build_server(open_room({"workspace": workspace})), mode="2026-07-28") as client:
+    async with Client(
+        build_server(open_server_context({"workspace": workspace})), mode="2026-07-28"
+    ) as client:
         yield client
 
 
@@ -65,14 +67,14 @@ async def test_a_refusal_names_arguments_and_begins_no_job(
 
 
 async def test_a_workspace_that_takes_no_files_is_diagnosed(
-    room: Room, monkeypatch: pytest.MonkeyPatch
+    server_context: ServerContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(self: Workspace) -> None:
         raise StoreError(f"{self.folder} cannot be written", hint="choose another folder")
 
     monkeypatch.setattr(Workspace, "prepare", refuse)
-    monkeypatch.setattr(doctor, "can_write", lambda folder: not room.root.is_relative_to(folder))
-    async with Client(build_server(room), mode="2026-07-28") as client:
+    monkeypatch.setattr(doctor, "can_write", lambda folder: not server_context.root.is_relative_to(folder))
+    async with Client(build_server(server_context), mode="2026-07-28") as client:
         seen = (await client.call_tool("inspect_environment", {})).structured_content
         other = await client.call_tool("analyze_reference", {"reference": "model.py"})
     assert seen["status"] == "completed"
@@ -80,13 +82,13 @@ async def test_a_workspace_that_takes_no_files_is_diagnosed(
     assert other.is_error
 
 
-def test_a_result_of_a_job_leaves_out_what_is_empty(room: Room) -> None:
-    room.workspace.prepare()
+def test_a_result_of_a_job_leaves_out_what_is_empty(server_context: ServerContext) -> None:
+    server_context.workspace.prepare()
     request = JobRequest(tool="benchmark_program", arguments=PROGRAM)
-    JobFolder(room.supervisor.jobs, request.job_id).write_request(request)
+    JobFolder(server_context.supervisor.jobs, request.job_id).write_request(request)
     found = {"message": "unmeasured", "against": [], "interval": [], "device": "", "speedup": 0.0}
     state = JobState(job_id=request.job_id, tool=request.tool, status="completed", result=found)
-    assert job_answer(room, state).result == {"message": "unmeasured", "speedup": 0.0}
+    assert job_answer(server_context, state).result == {"message": "unmeasured", "speedup": 0.0}
 
 
 @pytest.mark.parametrize("name", ["-o.cpp", "a\0b.cpp"])
@@ -98,29 +100,32 @@ async def test_a_file_name_is_refused_for_what_is_wrong_with_it(workspace: Path,
 
 
 @pytest.mark.parametrize("tool", ["benchmark_program", "certify_program"])
-def test_a_judged_program_is_not_sent_to_its_check_again(room: Room, tool: str) -> None:
+def test_a_judged_program_is_not_sent_to_its_check_again(server_context: ServerContext, tool: str) -> None:
     good, bad = (
-        program_of_files({"program.cpp": text}, room.workspace.store, target="cpu") for text in (b"a", b"b")
+        program_of_files({"program.cpp": text}, server_context.workspace.store, target="cpu")
+        for text in (b"a", b"b")
     )
     task = Task(name="model", files=(), main="model.py")
-    run = begin_run(room.workspace, task, Interpreter("python3", "3.11.0", "2.13.0", "own"), coder=OUTSIDE)
+    run = begin_run(
+        server_context.workspace, task, Interpreter("python3", "3.11.0", "2.13.0", "own"), coder=OUTSIDE
+    )
     for row, status in ((good, "accepted"), (bad, "incorrect")):
         found = {"program_id": row.program_id, "task_id": task.task_id, "status": status}
         record_check(run, row, None, Check.model_validate(found))
     run.close()
-    room.workspace.prepare()
+    server_context.workspace.prepare()
     arguments = {"run_id": run.run_id, "program": bad.program_id}
     request = JobRequest(tool=tool, arguments=arguments)
-    JobFolder(room.supervisor.jobs, request.job_id).write_request(request)
+    JobFolder(server_context.supervisor.jobs, request.job_id).write_request(request)
     state = JobState(job_id=request.job_id, tool=tool, status="failed", error_code="usage", message="no")
-    first, second = tool_answer(room, state).next_steps
+    first, second = tool_answer(server_context, state).next_steps
     assert (first.tool, first.arguments["program"]) == (tool, good.program_id[:16])
     assert second.tool == "compile_program"
 
 
 async def test_next_steps_name_only_what_is_offered(workspace: Path) -> None:
-    room = open_room({"workspace": workspace}, read_only=True)
-    async with Client(build_server(room), mode="2026-07-28") as client:
+    server_context = open_server_context({"workspace": workspace}, read_only=True)
+    async with Client(build_server(server_context), mode="2026-07-28") as client:
         answer = (await client.call_tool("inspect_environment", {"wait_s": 45})).structured_content
         assert answer["status"] == "completed", answer
         assert "next_steps" not in answer
@@ -140,15 +145,19 @@ async def test_next_steps_name_only_what_is_offered(workspace: Path) -> None:
     ],
 )
 def test_a_failed_job_leads_to_a_call_that_can_succeed(
-    room: Room, tool: str, arguments: dict[str, Any], code: str, step: tuple[str, dict[str, Any]]
+    server_context: ServerContext,
+    tool: str,
+    arguments: dict[str, Any],
+    code: str,
+    step: tuple[str, dict[str, Any]],
 ) -> None:
-    room.workspace.prepare()
+    server_context.workspace.prepare()
     request = JobRequest(tool=tool, arguments=arguments)
-    JobFolder(room.supervisor.jobs, request.job_id).write_request(request)
+    JobFolder(server_context.supervisor.jobs, request.job_id).write_request(request)
     state = JobState(
         job_id=request.job_id, tool=tool, status="failed", error_code=code, message="no", hint="yes"
     )
-    for answer in (tool_answer(room, state), job_answer(room, state)):
+    for answer in (tool_answer(server_context, state), job_answer(server_context, state)):
         assert answer.message == "no. Next: yes"
         (found,) = answer.next_steps
         assert (found.tool, found.arguments) == step
@@ -167,12 +176,12 @@ def accepted_in_a_run(workspace: Path, monkeypatch: pytest.MonkeyPatch, bench: B
     def timed(*_: object, **__: object) -> Bench:
         return bench.model_copy(update={"program_id": program.program_id, "task_id": task.task_id})
 
-    monkeypatch.setattr(Desk, "trial", lambda *_, **__: contextlib.nullcontext())
-    monkeypatch.setattr(Desk, "benchmark", timed)
+    monkeypatch.setattr(Workbench, "trial", lambda *_, **__: contextlib.nullcontext())
+    monkeypatch.setattr(Workbench, "benchmark", timed)
     subject = Subject(
         task_id=kept.store.put_fact(task), program_id=kept.store.put_fact(program), run_id=run.run_id
     )
-    return Work(open_desk({"workspace": str(workspace)}), subject, print, print)
+    return Work(open_workbench({"workspace": str(workspace)}), subject, print, print)
 
 
 def test_a_timing_that_was_disturbed_can_be_done_again(

@@ -26,8 +26,8 @@ from stitch_tools.compile.toolchain import (
 )
 from stitch_tools.errors import EnvironmentMissingError, UsageError
 from stitch_tools.models import Build, Diagnostic, Program, SandboxLevel, Toolchain, sha256_hex
-from stitch_tools.store import Store
-from stitch_tools.user_cache import user_cache_dir
+from stitch_tools.storage.store import Store
+from stitch_tools.storage.user_cache import user_cache_dir
 
 OUTPUT_NAME = "libprogram.so"
 _KEY_SCHEMA = 2

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stitch_tools.errors import LockedError, StoreError
-from stitch_tools.locks import FileLock
 from stitch_tools.models import Build, sha256_hex
-from stitch_tools.store import storing, sync_folder
-from stitch_tools.user_cache import SIZE_CAP_BYTES, evict_unused, folder_size
+from stitch_tools.storage.locks import FileLock
+from stitch_tools.storage.store import storing, sync_folder
+from stitch_tools.storage.user_cache import SIZE_CAP_BYTES, evict_unused, folder_size
 
 ARTIFACT_NAME = "program.so"
 _ENTRY_NAME = "entry.json"

@@ -12,11 +12,11 @@ from functools import lru_cache
 from pathlib import Path
 
 from stitch_tools.compile.toolchain import Compiler, ask_compiler
+from stitch_tools.confine import linux
+from stitch_tools.confine.sandbox import LEVELS
 from stitch_tools.errors import SandboxError
+from stitch_tools.machine.isolation import probe_isolation
 from stitch_tools.models.verdict import SandboxLevel
-from stitch_tools.processes.isolation import probe_isolation
-from stitch_tools.worker import linux
-from stitch_tools.worker.sandbox import LEVELS
 
 _SYSTEM = (
     *(f"/usr/{name}" for name in ("bin", "include", "lib", "lib32", "lib64", "libx32", "libexec")),

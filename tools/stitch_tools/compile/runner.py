@@ -20,9 +20,9 @@ from typing import IO, Any
 
 from stitch_tools.compile.confinement import compiler_level, readable_paths
 from stitch_tools.errors import EnvironmentMissingError, SandboxError
+from stitch_tools.machine.isolation import BOOTSTRAP
 from stitch_tools.models.verdict import SandboxLevel
-from stitch_tools.processes.isolation import BOOTSTRAP
-from stitch_tools.store import storing
+from stitch_tools.storage.store import storing
 
 OUTPUT_LIMIT_BYTES = 4 << 20
 FILE_LIMIT_BYTES = 2 << 30
@@ -173,7 +173,7 @@ def _launcher(
     level: SandboxLevel | None,
     report: int,
 ) -> list[str]:
-    """The command that confines itself as asked and becomes `command` (worker/compiler_run.py)."""
+    """The command that confines itself as asked and becomes `command` (confine/compiler_run.py)."""
     paths = [*(readable_paths(()) if readable is None else readable)]
     if level == "full":
         paths.append("/proc")  # its own, which shows the compiler's processes alone

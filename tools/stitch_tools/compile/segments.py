@@ -13,7 +13,7 @@ from stitch_tools.compile.build import OUTPUT_NAME, Recipe, plan_build, run_reci
 from stitch_tools.compile.cpp import BASE
 from stitch_tools.errors import StitchError, StoreError
 from stitch_tools.models import Program, SandboxLevel
-from stitch_tools.store import Store, storing
+from stitch_tools.storage.store import Store, storing
 
 FLAGS = (*(flag for flag in BASE if flag != "-Wall"), "-fPIC", "-shared")
 """What the program's own `stitch_runtime/segments.py` compiles with."""

@@ -10,7 +10,7 @@ from stitch_tools.graph.bounds import min_time_us
 from stitch_tools.graph.cost import node_work
 from stitch_tools.graph.families import family_of
 from stitch_tools.models import Ceilings, Contract, Graph, GraphNode, ReferenceFacts, Task, TensorSpec
-from stitch_tools.processes.child import Child
+from stitch_tools.run.child import Child
 
 CAPTURE_TIMEOUT_S = 180.0
 

@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 
-from stitch_tools.worker import exported, memory
-from stitch_tools.worker.serving import Handler, Reply, Request, serve_ops
+from stitch_tools.protocol import memory
+from stitch_tools.protocol.serving import Handler, Reply, Request, serve_ops
+from stitch_tools.protocol.wire import Channel
+from stitch_tools.worker import exported_memory
 from stitch_tools.worker.tensors import create_on_device, export_pack, map_pack, write_pack
 from stitch_tools.worker.trees import fresh_copy
-from stitch_tools.worker.wire import Channel
 
 _POISON = 0xFF
 
@@ -45,7 +46,7 @@ def handlers(side: Side) -> dict[str, Handler]:
         def answer(request: Request) -> Reply:
             try:
                 return step(side, request)
-            except exported.DriverError as error:
+            except exported_memory.DriverError as error:
                 return Reply({"refused": str(error)})
 
         return answer
@@ -59,7 +60,7 @@ def _start(side: Side, request: Request) -> Reply:
         if not torch.cuda.is_available():
             return Reply({"refused": "torch sees no CUDA device here"})
         if request.message["on_device"]:
-            exported.require_support(torch.cuda.current_device())
+            exported_memory.require_support(torch.cuda.current_device())
         side.wait()
     return Reply()
 

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 
 import torch
 
-from stitch_tools.worker import dlpack, exported, memory
-from stitch_tools.worker.memory import PackEntry
+from stitch_tools.protocol import memory
+from stitch_tools.protocol.memory import PackEntry
+from stitch_tools.worker import dlpack, exported_memory
 from stitch_tools.worker.trees import raw_values
 
 
@@ -33,7 +34,7 @@ def write_pack(
         TypeError: a tensor is sparse, quantized or of a dtype that packs do not know.
     """
     if on_device and tensors and all(tensor.is_cuda for _, tensor in tensors):
-        with contextlib.suppress(exported.DriverError):
+        with contextlib.suppress(exported_memory.DriverError):
             return export_pack(tensors)
     plain = [(name, _plain(name, tensor).cpu()) for name, tensor in tensors]
     manifest, nbytes = memory.lay_out(
@@ -116,7 +117,7 @@ def map_whole(fd: int, nbytes: int) -> torch.Tensor:
         return torch.frombuffer(mmap.mmap(fd, nbytes), dtype=torch.uint8)
     torch.cuda.synchronize()  # a process that has done nothing there has no context yet
     number = torch.cuda.current_device()
-    return _tensor_over(exported.attach(fd, nbytes, number), number)
+    return _tensor_over(exported_memory.attach(fd, nbytes, number), number)
 
 
 def view_of(whole: torch.Tensor, entry: PackEntry) -> torch.Tensor:
@@ -167,11 +168,11 @@ def _write(fd: int, entry: PackEntry, tensor: torch.Tensor) -> None:
 def _create_on_device(nbytes: int, device: torch.device) -> tuple[int, torch.Tensor]:
     """The descriptor of new memory, and all of it as a tensor, by whose end it is unmapped here."""
     torch.cuda.synchronize(device)
-    fd, mapping = exported.create(nbytes, device.index)
+    fd, mapping = exported_memory.create(nbytes, device.index)
     return fd, _tensor_over(mapping, device.index)
 
 
-def _tensor_over(mapping: exported.Mapping, device: int) -> torch.Tensor:
+def _tensor_over(mapping: exported_memory.Mapping, device: int) -> torch.Tensor:
     return dlpack.bytes_at(mapping.address, mapping.nbytes, (dlpack.CUDA, device), mapping.close)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from stitch_tools.worker.memory import span_elements
+from stitch_tools.protocol.memory import span_elements
 
 _MAX_DEPTH = 64
 """Far deeper than any model nests, and far from Python's own limit, which nobody could tell a user about."""

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import torch
 
-from stitch_tools.worker.memory import PackEntry
-from stitch_tools.worker.plain import copy_plainly
+from stitch_tools.protocol.memory import PackEntry
+from stitch_tools.worker.plain_copies import copy_plainly
 from stitch_tools.worker.tensors import map_whole, view_of
 
 

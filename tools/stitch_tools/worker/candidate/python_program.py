@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from stitch_tools.worker.candidate.native import ProgramError
-from stitch_tools.worker.order_one import Scale, order_one_weights
-from stitch_tools.worker.streams import pack_torch_state, unpack_torch_state
+from stitch_tools.worker.order_one_weights import Scale, order_one_weights
+from stitch_tools.worker.random_streams import pack_torch_state, unpack_torch_state
 from stitch_tools.worker.trees import Flat, TreeError, describe_structure, flatten_outputs, leaf_names
 
 ENTRY = "ModelNew"

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from stitch_tools.worker.reference.distance import OwnError, distance_of, figures_of, size_of
-from stitch_tools.worker.reference.honest import (
+from stitch_tools.worker.reference.error_distance import OwnError, distance_of, figures_of, size_of
+from stitch_tools.worker.reference.rounding_allowance import (
     OWN_ERROR_FACTOR,
     Expected,
     Honest,

@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
+from stitch_tools.worker.aliased_inputs import map_shared
 from stitch_tools.worker.reference.oracle import OracleRun, run_oracle
-from stitch_tools.worker.reference.rounding import FLOOR_FACTOR, dtype_eps
-from stitch_tools.worker.sharing import map_shared
+from stitch_tools.worker.reference.rounding_depth import FLOOR_FACTOR, dtype_eps
 from stitch_tools.worker.trees import flatten_inputs, fresh_copy
 
 _SEED = 0x5EED

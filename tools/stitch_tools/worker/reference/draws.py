@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from stitch_tools.worker.reference.kinds import MIXED
-from stitch_tools.worker.reference.load import Reference
-from stitch_tools.worker.reference.spikes import spikes
-from stitch_tools.worker.renewal import mix
-from stitch_tools.worker.sharing import map_shared
+from stitch_tools.worker.aliased_inputs import map_shared
+from stitch_tools.worker.reference.draw_kinds import MIXED
+from stitch_tools.worker.reference.load_reference import Reference
+from stitch_tools.worker.reference.spiked_inputs import spikes
+from stitch_tools.worker.timed.input_renewal import mix
 from stitch_tools.worker.trees import flatten_inputs, fresh_copy
 
 _OUTLIER_SHARE = 1e-3

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from stitch_tools.worker.reference.draws import Bounds, DrawUnavailableError, make_draw
-from stitch_tools.worker.reference.load import Reference, ReferenceFault
-from stitch_tools.worker.reference.run import Call, call_reference, named_tensors
+from stitch_tools.worker.reference.load_reference import Reference, ReferenceFault
+from stitch_tools.worker.reference.reference_calls import Call, call_reference, named_tensors
 from stitch_tools.worker.trees import flatten_inputs
 
 KNOWN_DTYPES = (

@@ -12,12 +12,12 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from stitch_tools.worker.reference.margins import Margins
-from stitch_tools.worker.reference.rounding import Rounding, reduction_length
-from stitch_tools.worker.reference.run import restore, snapshot
-from stitch_tools.worker.replaced import replaced
-from stitch_tools.worker.sharing import map_shared
-from stitch_tools.worker.streams import seed_generators
+from stitch_tools.worker.aliased_inputs import map_shared
+from stitch_tools.worker.random_streams import seed_generators
+from stitch_tools.worker.reference.decision_margins import Margins
+from stitch_tools.worker.reference.reference_calls import restore, snapshot
+from stitch_tools.worker.reference.rounding_depth import Rounding, reduction_length
+from stitch_tools.worker.replaced_tensors import replaced
 from stitch_tools.worker.trees import Flat, flatten_inputs, flatten_outputs, fresh_copy, map_tensors
 
 _WIDER = {

@@ -6,15 +6,15 @@ from typing import Any
 
 import torch
 
-from stitch_tools.worker.order_one import Scale
+from stitch_tools.protocol.serving import Reply, Request
+from stitch_tools.worker.order_one_weights import Scale
 from stitch_tools.worker.precision import precision
+from stitch_tools.worker.reference.draw_kinds import PROBES, SensitivityProbe
 from stitch_tools.worker.reference.draws import DrawUnavailableError, make_draw
-from stitch_tools.worker.reference.kinds import PROBES, SensitivityProbe
-from stitch_tools.worker.reference.load import Reference, ReferenceFault
+from stitch_tools.worker.reference.load_reference import Reference, ReferenceFault
 from stitch_tools.worker.reference.observe import largest_difference
-from stitch_tools.worker.reference.run import call_reference
-from stitch_tools.worker.reference.state import ServerState, Settings
-from stitch_tools.worker.serving import Reply, Request
+from stitch_tools.worker.reference.reference_calls import call_reference
+from stitch_tools.worker.reference.reference_state import ServerState, Settings
 from stitch_tools.worker.trees import Flat, flatten_inputs
 
 

@@ -7,18 +7,18 @@ from typing import Any
 
 import torch
 
+from stitch_tools.protocol.layout import BUFFER
+from stitch_tools.protocol.serving import Reply, Request
 from stitch_tools.worker.candidate.activity import UNWATCHED, kernels
 from stitch_tools.worker.candidate.activity.gates import Gates
 from stitch_tools.worker.candidate.activity.objects import Belongings
 from stitch_tools.worker.candidate.activity.samples import Attribution, Sampler, Work
 from stitch_tools.worker.candidate.activity.settled import Progress
+from stitch_tools.worker.candidate.candidate_state import CandidateState, Outputs
 from stitch_tools.worker.candidate.native import ProgramError, make_workspace
-from stitch_tools.worker.candidate.state import CandidateState, Outputs
-from stitch_tools.worker.layout import BUFFER
-from stitch_tools.worker.resting import rest_between_loops
-from stitch_tools.worker.serving import Reply, Request
+from stitch_tools.worker.gpu_wait import wait_for_device
+from stitch_tools.worker.sleeping_threads import rest_between_loops
 from stitch_tools.worker.trees import unflatten
-from stitch_tools.worker.waiting import wait_for_device
 
 _WARM_CALLS = 2
 _ENOUGH_SAMPLES = 150

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from stitch_tools.worker import memory
+from stitch_tools.protocol import memory
 from stitch_tools.worker.candidate.activity import objects
 from stitch_tools.worker.candidate.activity.calls import ReturnAddresses
 from stitch_tools.worker.candidate.activity.objects import Belongings, Mapping

@@ -1,0 +1,1 @@
+"""Runs on disk: events, the state that is replayed from them, folders and readable copies."""

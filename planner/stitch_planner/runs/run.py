@@ -1,0 +1,218 @@
+"""Run folders: where a run's events, readable copies and certificate lie."""
+
+import os
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from stitch_planner.runs.run_events import ProgramWritten, RunEvent, RunStarted, kind_of
+from stitch_planner.runs.state import State, replay
+from stitch_tools.errors import StoreError, UsageError
+from stitch_tools.models import Fact, Program, Task, sha256_hex
+from stitch_tools.storage.certificate import MAX_ARCHIVE_BYTES
+from stitch_tools.storage.events import Event, EventLog, read_events
+from stitch_tools.storage.small_file import read_small
+from stitch_tools.storage.store import Store, write_atomically
+
+
+class Workspace:
+    """The `.stitch` folder of one working directory."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.folder = root / ".stitch"
+        self.store = Store(self.folder / "store")
+        self.runs_folder = self.folder / "runs"
+
+    def prepare(self) -> None:
+        """Make the folder, hidden from version control.
+
+        Raises:
+            StoreError: it cannot be written.
+        """
+        ignore = self.folder / ".gitignore"
+        if not ignore.exists():
+            write_atomically(ignore, b"*\n")
+
+    def run_folder(self, run_id: str) -> Path:
+        """The folder of a run, named whole or by a unique beginning; "last" is the newest.
+
+        Raises:
+            UsageError: no such run, or several.
+        """
+        names = self.run_ids()
+        if run_id == "last" and names:
+            return self.runs_folder / names[-1]
+        found = [name for name in names if name.startswith(run_id)] if run_id else []
+        if run_id in found:
+            found = [run_id]
+        if len(found) != 1:
+            what = f"{len(found)} runs begin with" if found else "there is no run"
+            hint = (
+                "`stitch-mcp runs list` shows all runs" if names else "start one with `stitch-mcp solve REF`"
+            )
+            raise UsageError(f"{what} {run_id!r} in {self.runs_folder}", hint=hint)
+        return self.runs_folder / found[0]
+
+    def run_ids(self) -> list[str]:
+        """Names of all runs, oldest first."""
+        if not self.runs_folder.is_dir():
+            return []
+        return sorted(path.name for path in self.runs_folder.iterdir() if (path / "events.jsonl").exists())
+
+    def new_run_folder(self, task: Task) -> Path:
+        """A new folder `<time>-<task>-<hash>`; not made yet, so that an unused one leaves no trace."""
+        stem = re.sub(r"[^A-Za-z0-9_]+", "-", task.name).strip("-") or "task"
+        name = f"{datetime.now(UTC):%Y%m%dT%H%M%S.%f}"[:-3] + f"-{stem[:40]}-{task.task_id[:8]}"
+        return self.runs_folder / name
+
+
+class RunSummary(Fact):
+    """One line of `runs list`."""
+
+    run_id: str
+    task: str
+    """Name of the task."""
+    target: str
+    status: str
+    """CheckStatus of the best program; before the end "open", or "failed" after an error."""
+    outcome: str
+    message: str
+    """One sentence on how it ended, "" while it goes on."""
+    events: int
+
+
+class Run:
+    """A run opened for writing: its log and its replayed state."""
+
+    def __init__(
+        self, folder: Path, store: Store, *, on_event: Callable[[Event], None] | None = None
+    ) -> None:
+        """Open the run's log, making the folder if needed; `on_event` sees each event once it is durable.
+
+        Raises:
+            LockedError: another process works on it.
+            StoreError: it cannot be read or written, or has a link.
+        """
+        _refuse_links(folder)
+        self.folder = folder
+        self.store = store
+        self.log = EventLog(folder / "events.jsonl", on_event=on_event)
+        try:
+            self.state = replay(self.log.events)
+        except BaseException:
+            self.log.close()
+            raise
+
+    @property
+    def run_id(self) -> str:
+        """The folder's name."""
+        return self.folder.name
+
+    def record(self, event: RunEvent) -> State:
+        """Append one event and return the state after it.
+
+        Raises:
+            StoreError: it cannot be written.
+        """
+        payload: dict[str, Any] = event.model_dump(mode="json")
+        self.log.append(kind_of(event), payload)
+        self.state = self.state.after(event)
+        return self.state
+
+    def close(self) -> None:
+        """Release the run."""
+        self.log.close()
+
+
+def _refuse_links(folder: Path) -> None:
+    """Refuse a run that has a link: it may have come with a repository, and writes would follow it."""
+    for parent, folders, files in os.walk(folder):
+        for path in (Path(parent, name) for name in (*folders, *files)):
+            if path.is_symlink():
+                raise StoreError(
+                    f"{path} is a link, and a run has none: writes would follow it",
+                    hint="remove the link, or start a new run",
+                )
+
+
+_BLOBS = {
+    "reference": ("facts",),
+    "graph": ("graph", "ceilings"),
+    "plan": ("plan",),
+    "program": ("program",),
+    "build": ("build",),
+    "check": ("check",),
+    "bench": ("bench",),
+}
+"""Steps, and the fields of their events that name a blob."""
+
+
+def lost_step(run: Run) -> str | None:
+    """Name of the first done step whose result the store lacks or holds damaged; None where all is whole."""
+    for step, fields in _BLOBS.items():
+        event = getattr(run.state, step)
+        named = [getattr(event, name) for name in fields] if event else []
+        try:
+            for sha256 in filter(None, named):
+                run.store.get(sha256)
+            if isinstance(event, ProgramWritten):
+                for file in run.store.get_fact(event.program, Program).files:
+                    run.store.get(file.sha256)
+        except StoreError:
+            return step
+    return None if has_whole_certificate(run.folder, run.state) else "certificate"
+
+
+def has_whole_certificate(folder: Path, state: State) -> bool:
+    """Whether the archive that the run's log names is there, byte by byte; also where it names none."""
+    if state.certificate is None:
+        return True
+    try:
+        data = read_small(folder / state.certificate.file, MAX_ARCHIVE_BYTES)
+    except OSError:
+        return False
+    return sha256_hex(data) == state.certificate.sha256
+
+
+def read_state(folder: Path) -> State:
+    """The state of a run, without its lock.
+
+    Raises:
+        StoreError: the log cannot be read.
+    """
+    return replay(read_events(folder / "events.jsonl"))
+
+
+def started(state: State) -> RunStarted:
+    """The run's first event.
+
+    Raises:
+        StoreError: the log holds none: the run was killed before it began.
+    """
+    if state.started is None:
+        raise StoreError(
+            "the run has no beginning", hint="it was stopped before its first event: solve again"
+        )
+    return state.started
+
+
+def summarize(workspace: Workspace, run_id: str) -> RunSummary:
+    """One run as a line.
+
+    Raises:
+        StoreError: its log cannot be read.
+    """
+    state = read_state(workspace.runs_folder / run_id)
+    task = workspace.store.get_fact(started(state).task, Task)
+    return RunSummary(
+        run_id=run_id,
+        task=task.name,
+        target=task.target,
+        status=state.status,
+        outcome=state.finished.outcome if state.finished else "unmeasured",
+        message=state.message,
+        events=state.events,
+    )

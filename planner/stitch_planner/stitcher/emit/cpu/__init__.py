@@ -1,0 +1,1 @@
+"""Kernel IR to C++ over the headers in native/include/stitch/cpu."""

@@ -1,0 +1,133 @@
+"""Attention on GPUs as two batched products around one row kernel that scales, masks and normalises.
+
+The scores lie in the workspace. A kernel that keeps them on chip is the next step for long sequences.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from stitch_planner.stitcher.emit.cuda.products import as_batch, product_call
+from stitch_planner.stitcher.graph.graph_index import GraphIndex, argument, value_key
+from stitch_planner.stitcher.graph.views import expand, permute
+from stitch_planner.stitcher.lower.kernel_ir import Access, Body, RowKernel, View, row_major
+from stitch_planner.stitcher.lower.lowering import Lowering
+from stitch_planner.stitcher.lower.scalar_bodies import BodyBuilder
+from stitch_planner.stitcher.lower.scalars import number
+from stitch_planner.stitcher.lower.templates.base import NOT_MINE, LibraryTemplate
+from stitch_tools.models.graph import GraphNode
+
+LARGEST_SCORES_BYTES = 4 << 30
+"""Scores beyond this are left to PyTorch, which never stores them."""
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """How scores become weights."""
+
+    scale: float
+    mask: View | None
+    causal: bool
+
+
+class CudaAttention(LibraryTemplate):
+    """scaled_dot_product_attention in fp32."""
+
+    family = "attention"
+
+    def __init__(self, *, allow_tf32: bool = False) -> None:
+        self.allow_tf32 = allow_tf32
+
+    def refuses(self, node: GraphNode, index: GraphIndex) -> str | None:
+        """None for fp32 without dropout and grouped queries."""
+        if node.op != "aten.scaled_dot_product_attention.default":
+            return NOT_MINE
+        if number(argument(node, 4, "dropout_p", 0.0)) > 0:
+            return "attention with dropout has no template"
+        if argument(node, 7, "enable_gqa") is True:
+            return "grouped-query attention has no template"
+        q, k, v = (index.spec(value_key(item)) for item in node.args[:3])
+        if {q.dtype, k.dtype, v.dtype} != {"float32"} or len(q.shape) < 3 or not q.numel * k.numel * v.numel:
+            return "only attention of float32 batches has a template"
+        if q.shape[:-2] != k.shape[:-2] or q.shape[:-2] != v.shape[:-2]:
+            return "attention that broadcasts its batch has no template"
+        mask = argument(node, 3, "attn_mask")
+        if mask is not None and index.spec(value_key(mask)).dtype not in ("bool", "float32"):
+            return "attention masks are bool or float32"
+        scores = 4 * prod(q.shape[:-1]) * k.shape[-2]
+        return None if scores <= LARGEST_SCORES_BYTES else "the scores would not fit into memory"
+
+    def lower(self, nodes: Sequence[GraphNode], lowering: Lowering) -> None:
+        """Scores, weights, weighted sums."""
+        node = nodes[0]
+        q, k, v = (lowering.view(value_key(item)) for item in node.args[:3])
+        batch, length, width = q.shape[:-2], q.shape[-2], q.shape[-1]
+        count = prod(batch)
+        keys = k.shape[-2]
+        what = node.module_path or "attention"
+        scores = lowering.scratch(f"{node.name}_scores", (count, length, keys), "float32")
+        weights = lowering.scratch(f"{node.name}_weights", (count, length, keys), "float32")
+        across = permute(as_batch(k, batch, node, lowering), (0, 2, 1))
+        first = as_batch(q, batch, node, lowering)
+        name = lowering.unique(f"product_{node.name}_scores")
+        lowering.add(
+            product_call(name, f"{what}, scores", nodes, first, across, scores, allow_tf32=self.allow_tf32)
+        )
+        given = argument(node, 3, "attn_mask")
+        mask = None if given is None else expand(lowering.view(value_key(given)), (*batch, length, keys))
+        scale = argument(node, 6, "scale")
+        how = _Weights(
+            1.0 / math.sqrt(width) if scale is None else float(number(scale)),
+            mask,
+            argument(node, 5, "is_causal") is True,
+        )
+        lowering.add(
+            _softmax(lowering.unique(f"k_{node.name}"), node, (*batch, length, keys), scores, weights, how)
+        )
+        second = as_batch(v, batch, node, lowering)
+        target = lowering.new((node.name, 0))
+        dense = View(
+            target.buffer,
+            (count, length, v.shape[-1]),
+            row_major((count, length, v.shape[-1])),
+            target.offset,
+        )
+        name = lowering.unique(f"product_{node.name}")
+        lowering.add(
+            product_call(name, f"{what}, sums", nodes, weights, second, dense, allow_tf32=self.allow_tf32)
+        )
+
+
+def _softmax(
+    name: str, node: GraphNode, shape: tuple[int, ...], scores: View, weights: View, how: _Weights
+) -> RowKernel:
+    """softmax(scores * scale, masked) over the keys; a row without any key gives zeros, as torch's does."""
+    strides = row_major(shape)
+    b = BodyBuilder()
+    value = b.scaled(b.load(Access(scores.buffer, strides, scores.offset)), how.scale)
+    hidden = b.const(-math.inf, "float32")
+    if how.mask is not None:
+        given = b.load(Access(how.mask.buffer, how.mask.strides, how.mask.offset))
+        if how.mask.dtype == "bool":  # torch adds -inf, too: NaN and infinity that are hidden give NaN
+            given = b.op("where", (given, b.const(0.0, "float32"), hidden), "float32")
+        value = b.add(value, given)
+    if how.causal:
+        seen = b.op("le", (b.index(len(shape) - 1), b.index(len(shape) - 2)), "bool")
+        value = b.op("where", (seen, value, hidden), "float32")
+    largest = b.reduce("max", value)
+    share = b.op("exp", (b.sub(value, largest),), "float32")
+    result = b.div(share, b.reduce("sum", share))
+    if how.mask is not None:
+        nothing = b.op("eq", (largest, hidden), "bool")
+        result = b.op("where", (nothing, b.const(0.0, "float32"), result), "float32")
+    return RowKernel(
+        name,
+        f"weights of {node.module_path or 'attention'}",
+        (node.name,),
+        shape[:-1],
+        shape[-1:],
+        tuple(b.loads),
+        Body(tuple(b.instrs), (result,)),
+        (Access(weights.buffer, strides, weights.offset),),
+    )

@@ -1,0 +1,207 @@
+"""Matrix products on GPUs: one cuBLASLt call each, with bias and residual in its epilogue."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from stitch_planner.stitcher.emit.call_text import flag, followers, site
+from stitch_planner.stitcher.graph.graph_index import GraphIndex, ValueKey
+from stitch_planner.stitcher.graph.views import collapse, expand, reshape
+from stitch_planner.stitcher.lower.epilogue import residual_of
+from stitch_planner.stitcher.lower.kernel_ir import Argument, LibraryCall, Pointer, View, row_major
+from stitch_planner.stitcher.lower.lowering import Lowering
+from stitch_planner.stitcher.lower.templates.base import LibraryTemplate
+from stitch_planner.stitcher.lower.templates.product import Product, matrices, product_of, refusal
+from stitch_tools.models.graph import GraphNode
+
+ALIGNED_ELEMENTS = 4
+"""float32 elements in the 16 bytes that cuBLASLt is promised for every operand."""
+
+
+_OPTIONS = ("m", "n", "k", "batch", "a", "b", "d", "has_bias", "has_addend", "allow_tf32")
+"""Fields of stitch::cuda::GemmOptions in order; C++17 has no initialisers by name."""
+
+
+@dataclass(frozen=True)
+class MatrixLayout:
+    """How a batch of matrices lies in memory: stitch::cuda::MatrixLayout, in elements."""
+
+    transposed: bool
+    ld: int
+    batch_stride: int = 0
+
+    @property
+    def text(self) -> str:
+        """Braced C++ text."""
+        return f"{{{flag(self.transposed)}, {self.ld}, {self.batch_stride}}}"
+
+
+class CudaProduct(LibraryTemplate):
+    """linear, matmul and their relatives."""
+
+    family = "gemm"
+
+    def __init__(self, *, allow_tf32: bool = False) -> None:
+        self.allow_tf32 = allow_tf32
+
+    def refuses(self, node: GraphNode, index: GraphIndex) -> str | None:
+        """None for products of fp32 tensors."""
+        if node.op == "aten.baddbmm.default":
+            return "a batched product with an addend has no template"
+        if any(index.spec(key).numel == 0 for key in index.operands(node)):
+            return refusal(node, index) or "a product of nothing has no template"
+        general = refusal(node, index)
+        return _refusal_here(node, index) if general is None else general
+
+    def absorbs(self, nodes: Sequence[GraphNode], candidate: GraphNode, index: GraphIndex) -> bool:
+        """One residual of the result's shape; no ReLU, which turns NaN into 0 in some of its kernels."""
+        if candidate.outputs[0].dtype != "float32" or candidate.outputs[0].shape != nodes[0].outputs[0].shape:
+            return False
+        product = product_of(nodes[0])
+        if product is not None and product.bias is not None and not _is_vector(product.bias, index):
+            return False  # such a bias is the addend
+        return len(nodes) == 1 and residual_of(candidate, {node.name for node in nodes}, index) is not None
+
+    def lower(self, nodes: Sequence[GraphNode], lowering: Lowering) -> None:
+        """One library call."""
+        first, inside = nodes[0], {node.name for node in nodes}
+        product = product_of(first)
+        assert product is not None
+        residuals = [residual_of(node, inside, lowering.index) for node in nodes[1:]]
+        residual = next((key for key in residuals if key is not None), None)
+        bias = None if product.bias is None else lowering.view(product.bias)
+        addend = None if residual is None else lowering.view(residual)
+        if bias is not None and not _is_in_epilogue(bias):
+            assert addend is None, "`absorbs` takes no residual beside such a bias"
+            bias, addend = None, bias
+        if addend is not None:
+            addend = _whole(addend, first.outputs[0].shape, first, lowering)
+        a, b = _operands(product, first, lowering)
+        lowering.add(
+            product_call(
+                lowering.unique(f"product_{site(first)}"),
+                site(first),
+                nodes,
+                a,
+                b,
+                lowering.new((nodes[-1].name, 0)),
+                bias=bias,
+                addend=addend,
+                allow_tf32=self.allow_tf32,
+            )
+        )
+
+
+def _refusal_here(node: GraphNode, index: GraphIndex) -> str | None:
+    """Why a product that a CPU's library takes has no template here; None where it has one."""
+    product = product_of(node)
+    assert product is not None
+    return None if product.alpha == 1 else "addmm with scaling factors has no template"
+
+
+def _is_vector(bias: ValueKey, index: GraphIndex) -> bool:
+    """Whether the bias is a parameter of its own, which the library adds in its epilogue."""
+    return index.is_constant(bias) and len(index.shape(bias)) == 1
+
+
+def _is_in_epilogue(bias: View) -> bool:
+    """Whether the library can add the bias in its epilogue: it keeps the address of a dense vector."""
+    is_vector = bias.buffer.role == "param" and len(bias.shape) == 1 and bias.is_dense
+    return is_vector and bias.offset % ALIGNED_ELEMENTS == 0
+
+
+def _whole(addend: View, shape: tuple[int, ...], node: GraphNode, lowering: Lowering) -> View:
+    """The addend with an element for each of the result's, as the library reads it; copied if need be."""
+    spread = expand(addend, shape)
+    fits = spread.is_dense and spread.offset % ALIGNED_ELEMENTS == 0
+    return spread if fits else lowering.copy(spread, row_major(shape), node.name)
+
+
+def product_call(
+    name: str,
+    what: str,
+    nodes: Sequence[GraphNode],
+    a: View,
+    b: View,
+    target: View,
+    *,
+    bias: View | None = None,
+    addend: View | None = None,
+    allow_tf32: bool = False,
+) -> LibraryCall:
+    """The call that computes a @ b + bias + addend into the dense `target`.
+
+    Operands are [rows, columns] or [batch, rows, columns], readable by the library (see `as_batch`).
+    """
+    m, k, n = *a.shape[-2:], b.shape[-1]
+    batch = a.shape[0] if len(a.shape) > 2 else 1
+    sides = (_layout(a), _layout(b), MatrixLayout(False, n, m * n if batch > 1 else 0))
+    layouts = [side.text for side in sides if side is not None]
+    assert len(layouts) == 3, "operands are readable"
+    flags = (flag(bias is not None), flag(addend is not None), flag(allow_tf32))
+    named = zip(_OPTIONS, (*map(str, (m, n, k, batch)), *layouts, *flags), strict=True)
+    init: list[Argument] = ["lib", "{" + ", ".join(f"/*{name}=*/{text}" for name, text in named) + "}"]
+    run: list[Argument] = ["call", Pointer(a), Pointer(b), Pointer(target, write=True)]
+    if bias is not None:
+        init.append(Pointer(bias))
+    if addend is not None:
+        run.append(Pointer(addend))
+    times = f"{batch} x " if batch > 1 else ""
+    return LibraryCall(
+        name,
+        f"{what}: {times}[{m}, {k}] x [{k}, {n}]{followers(nodes)}",
+        tuple(node.name for node in nodes),
+        "stitch/cuda/gemm.cuh",
+        "stitch::cuda::Gemm",
+        tuple(init),
+        tuple(run),
+        chosen=f"cuBLASLt, {'TF32 allowed' if allow_tf32 else 'float32'}",
+    )
+
+
+def _operands(product: Product, node: GraphNode, lowering: Lowering) -> tuple[View, View]:
+    """Both sides as the library reads them: one batch dim or none, and one contiguous side."""
+    a, b = matrices(product, lowering)
+    if len(b.shape) > 2:
+        batch = _broadcast(a.shape[:-2], b.shape[:-2])
+        return as_batch(a, batch, node, lowering), as_batch(b, batch, node, lowering)
+    rows = (prod(a.shape[:-1]), a.shape[-1])
+    flat = reshape(a, rows)
+    if flat is None:
+        flat = reshape(lowering.copy(a, row_major(a.shape), node.name), rows)
+    assert flat is not None
+    return _readable(flat, node, lowering), _readable(b, node, lowering)
+
+
+def _broadcast(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    width = max(len(a), len(b))
+    pairs = zip((1,) * (width - len(a)) + a, (1,) * (width - len(b)) + b, strict=True)
+    return tuple(max(pair) for pair in pairs)
+
+
+def as_batch(view: View, batch: tuple[int, ...], node: GraphNode, lowering: Lowering) -> View:
+    """The operand as [batch, rows, columns] with one stride over the batch; copied where it has none."""
+    spread = expand(view, (*batch, *view.shape[-2:]))
+    sizes, (strides,) = collapse(batch, [spread.strides[:-2]])
+    if len(sizes) > 1 or _layout(spread) is None:
+        spread = lowering.copy(spread, row_major(spread.shape), node.name)
+        sizes, (strides,) = collapse(batch, [spread.strides[:-2]])
+    shape = (prod(batch), *spread.shape[-2:])
+    return View(spread.buffer, shape, (strides[0], *spread.strides[-2:]), spread.offset)
+
+
+def _readable(view: View, node: GraphNode, lowering: Lowering) -> View:
+    return view if _layout(view) else lowering.copy(view, row_major(view.shape), node.name)
+
+
+def _layout(view: View) -> MatrixLayout | None:
+    """How the library reads the matrices: rows or columns without gaps, aligned at their begin; else None."""
+    (rows, columns), (down, across) = view.shape[-2:], view.strides[-2:]
+    batch_stride = view.strides[0] if len(view.shape) > 2 else 0
+    if view.offset % ALIGNED_ELEMENTS:
+        return None
+    if (across == 1 or columns == 1) and (down >= columns or rows == 1):
+        return MatrixLayout(False, max(down, columns) if rows > 1 else columns, batch_stride)
+    if (down == 1 or rows == 1) and (across >= rows or columns == 1):
+        return MatrixLayout(True, max(across, rows) if columns > 1 else rows, batch_stride)
+    return None

@@ -1,0 +1,21 @@
+"""The lowering templates of CUDA programs, in the order in which they are asked."""
+
+from stitch_planner.stitcher.emit.cuda.attention import CudaAttention
+from stitch_planner.stitcher.emit.cuda.losses import CudaCrossEntropy
+from stitch_planner.stitcher.emit.cuda.products import CudaProduct
+from stitch_planner.stitcher.lower.templates.base import Template
+from stitch_planner.stitcher.lower.templates.elements import Elements
+from stitch_planner.stitcher.lower.templates.windows import Windows
+from stitch_tools.models.task import Contract
+
+
+def cuda_templates(contract: Contract) -> tuple[Template, ...]:
+    """Templates whose kernels have a CUDA form; reduced precision only where the contract allows it."""
+    allow_tf32 = contract.matmul_precision != "fp32"
+    return (
+        Windows(),
+        CudaProduct(allow_tf32=allow_tf32),
+        CudaAttention(allow_tf32=allow_tf32),
+        CudaCrossEntropy(),
+        Elements(),
+    )

@@ -1,0 +1,117 @@
+"""Runs written CUDA programs without a GPU, for tests: compiled by the host compiler, on CPU tensors.
+
+torch is imported only by whoever calls `OnHost`: this module belongs to tests.
+"""
+
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stitch_planner.stitcher.emit.cpu.emit_cpp import header_closure
+from stitch_planner.stitcher.emit.cuda.emit_cuda import MAIN
+from stitch_planner.stitcher.emit.cuda.templates import cuda_templates
+from stitch_planner.stitcher.graph.graph_index import GraphIndex
+from stitch_planner.stitcher.graph.partition import partition
+from stitch_planner.stitcher.graph.simplify import simplify
+from stitch_planner.stitcher.lower.kernel_ir import KernelProgram
+from stitch_planner.stitcher.lower.kernel_program import lower_steps
+from stitch_tools.compile.build import compile_program
+from stitch_tools.compile.cpp import cpp_command
+from stitch_tools.compile.headers import native_include
+from stitch_tools.compile.toolchain import find_cpp_compiler
+from stitch_tools.models import Build, Contract, Program
+from stitch_tools.storage.store import Store
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+ALL_ARCHS = ("sm_80", "sm_90", "sm_100")
+
+
+def cuda_headers() -> Path:
+    """The package's folder of device headers."""
+    return Path(str(files("stitch_planner") / "stitcher" / "native" / "include"))
+
+
+def lowered(
+    module: "nn.Module", inputs: "Sequence[torch.Tensor]", contract: Contract | None = None
+) -> KernelProgram:
+    """The kernels of a module's forward, captured in this process.
+
+    Raises:
+        UnloweredError: an operation has no template for GPUs.
+    """
+    from stitch_tools.graph.build import build_graph
+    from stitch_tools.worker.capture.graph_capture import capture
+
+    contract = contract or Contract(mode="train" if module.training else "eval")
+    graph = simplify(build_graph(capture(module, inputs), contract, None))
+    steps = partition(GraphIndex(graph), cuda_templates(contract))
+    return lower_steps(type(module).__name__.lower(), "cuda:sm_90", graph, steps)
+
+
+def build_for_gpus(text: str, folder: Path, archs: Sequence[str] = ALL_ARCHS) -> Build:
+    """The build of a written program with every header that it can reach beside it.
+
+    Raises:
+        EnvironmentMissingError: there is no nvcc here.
+    """
+    headers = re.findall(r'#include "(stitch/[^"]+)"', text)
+    contents = {MAIN: text.encode("utf-8"), **header_closure(headers)}
+    store = Store(folder / "store")
+    entries = store.put_files(contents)
+    program = Program(format="native", target="cuda:sm_90", files=entries, main=MAIN)
+    return compile_program(program, store, cache_dir=folder / "cache", archs=archs)
+
+
+class OnHost:
+    """A written program on CPU tensors."""
+
+    def __init__(self, text: str, folder: Path) -> None:
+        source = folder / "main.cpp"
+        source.write_text(f"#define STITCH_ON_HOST 1\n{text}", encoding="utf-8")
+        command = cpp_command(
+            find_cpp_compiler(), "main.cpp", "program.so", [cuda_headers(), native_include()]
+        )
+        # -O1 keeps tests quick; -Wno-unknown-pragmas: host compilers know no `#pragma unroll`.
+        flags = ["-O1", "-Wno-unknown-pragmas", "-Werror"]
+        done = subprocess.run([*command, *flags], cwd=folder, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        self.path = str(folder / "program.so")
+
+    def run(
+        self, inputs: "Sequence[torch.Tensor]", parameters: "Mapping[str, torch.Tensor] | None" = None
+    ) -> "list[torch.Tensor]":
+        """Outputs of one forward, poisoned before it."""
+        import torch
+
+        from stitch_tools.worker.candidate.native import NativeProgram, make_workspace
+
+        program = NativeProgram(self.path)
+        program.init(list((parameters or {}).items()))
+        planned = program.plan(inputs)
+        outputs = [torch.full(shape, 77, dtype=dtype) for shape, dtype in planned.outputs]
+        workspace = make_workspace(planned.workspace_bytes)
+        program.call(program.prepare(inputs, outputs, workspace=workspace))
+        program.close()
+        return outputs
+
+    def refusal(self, inputs: "Sequence[torch.Tensor]") -> str:
+        """The sentence with which the program refuses such inputs.
+
+        Raises:
+            AssertionError: it takes them.
+        """
+        from stitch_tools.worker.candidate.native import NativeProgram, ProgramError
+
+        program = NativeProgram(self.path)
+        program.init([])
+        try:
+            program.plan(inputs)
+        except ProgramError as error:
+            return error.message
+        raise AssertionError("the program accepts these inputs")

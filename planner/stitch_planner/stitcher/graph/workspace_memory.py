@@ -1,0 +1,94 @@
+"""Where each temporary lies in the workspace: buffers that are never alive together share bytes."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from stitch_planner.stitcher.lower.kernel_ir import (
+    Access,
+    Argument,
+    Buffer,
+    Kernel,
+    KernelProgram,
+    LibraryCall,
+    Pointer,
+    PointerList,
+    View,
+    kernel_reads,
+    kernel_writes,
+)
+
+ALIGNMENT = 256
+"""Bytes; the caller aligns the workspace to as much."""
+
+
+def assign_offsets(program: KernelProgram) -> KernelProgram:
+    """The program with offsets for all workspace buffers, and the bytes that they need together.
+
+    First fit, in execution order: a buffer lives from the kernel that writes it first to the last one that
+    touches it.
+    """
+    lives = _lifetimes(program.kernels)
+    placed: list[tuple[int, int, int, int]] = []
+    offsets: dict[str, int] = {}
+    top = 0
+    for buffer, (first, last) in lives.items():
+        size = _round_up(max(buffer.nbytes, 1))
+        busy = sorted((begin, end) for begin, end, a, b in placed if a <= last and b >= first)
+        offset = 0
+        for begin, end in busy:
+            if offset + size <= begin:
+                break
+            offset = max(offset, end)
+        placed.append((offset, offset + size, first, last))
+        offsets[buffer.name] = offset
+        top = max(top, offset + size)
+    return _with_offsets(program, offsets, top)
+
+
+def _lifetimes(kernels: tuple[Kernel, ...]) -> dict[Buffer, tuple[int, int]]:
+    """First and last kernel that touches each workspace buffer, in order of first use."""
+    lives: dict[Buffer, tuple[int, int]] = {}
+    for place, kernel in enumerate(kernels):
+        for buffer in (*kernel_writes(kernel), *kernel_reads(kernel)):
+            if buffer.role == "workspace":
+                first, _ = lives.get(buffer, (place, place))
+                lives[buffer] = (first, place)
+    return lives
+
+
+def _round_up(size: int) -> int:
+    return (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+
+
+def _with_offsets(program: KernelProgram, offsets: dict[str, int], total: int) -> KernelProgram:
+    def moved(buffer: Buffer) -> Buffer:
+        return replace(buffer, offset=offsets[buffer.name]) if buffer.name in offsets else buffer
+
+    return replace(
+        program,
+        kernels=tuple(moved_kernel(kernel, moved) for kernel in program.kernels),
+        buffers=tuple(moved(buffer) for buffer in program.buffers),
+        workspace_bytes=total,
+    )
+
+
+def moved_kernel(kernel: Kernel, moved: Callable[[Buffer], Buffer]) -> Kernel:
+    """The kernel over the buffers that `moved` gives for its own."""
+
+    def access(item: Access) -> Access:
+        return replace(item, buffer=moved(item.buffer))
+
+    def pointer(item: Pointer) -> Pointer:
+        view = item.view
+        return replace(item, view=View(moved(view.buffer), view.shape, view.strides, view.offset))
+
+    def argument(item: Argument) -> Argument:
+        if isinstance(item, Pointer):
+            return pointer(item)
+        if isinstance(item, PointerList):
+            return PointerList(tuple(pointer(p) for p in item.pointers))
+        return item
+
+    if isinstance(kernel, LibraryCall):
+        return replace(kernel, init=tuple(map(argument, kernel.init)), run=tuple(map(argument, kernel.run)))
+    return replace(kernel, loads=tuple(map(access, kernel.loads)), stores=tuple(map(access, kernel.stores)))

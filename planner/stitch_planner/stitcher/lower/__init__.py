@@ -1,0 +1,1 @@
+"""From planned steps to the typed kernel IR that all targets share."""

@@ -1,0 +1,36 @@
+"""Copies between orders of memory on the CPU: a kernel, or layout.h where tiles in registers are faster."""
+
+from stitch_planner.stitcher.emit.call_text import braced
+from stitch_planner.stitcher.lower.kernel_ir import Kernel, LibraryCall, Pointer, View
+from stitch_planner.stitcher.lower.lowering import copy_kernel
+
+WORTH_TILES = 4096
+"""Elements from which a transpose goes through layout.h: six to nine times as fast as a loop with one strided
+side on the machine that it was measured on, and as fast below."""
+
+
+def cpu_copy(name: str, source: View, target: View, what: str) -> Kernel:
+    """The kernel or call that copies `source` to `target` (equal shapes)."""
+    transposes = _innermost(source) != _innermost(target) and 0 not in source.strides
+    if source.dtype == "float32" and source.numel >= WORTH_TILES and transposes:
+        return layout_call(name, source, target, what)
+    return copy_kernel(name, source, target, what)
+
+
+def layout_call(name: str, source: View, target: View, what: str, nodes: tuple[str, ...] = ()) -> LibraryCall:
+    """A call of layout.h that copies float32 `source` to `target` (equal shapes)."""
+    return LibraryCall(
+        name,
+        f"copies {what} {list(source.shape)} into another order of memory",
+        nodes,
+        "stitch/cpu/layout.h",
+        "stitch::cpu::StridedCopy",
+        (braced(source.shape), braced(source.strides), braced(target.strides)),
+        (Pointer(source), Pointer(target, write=True), "threads"),
+    )
+
+
+def _innermost(view: View) -> int | None:
+    """The dim whose elements lie side by side."""
+    dims = [dim for dim, size in enumerate(view.shape) if size > 1]
+    return min(dims, key=lambda dim: view.strides[dim], default=None)

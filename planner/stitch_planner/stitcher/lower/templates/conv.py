@@ -1,0 +1,177 @@
+"""Convolutions through oneDNN in channels-last order, with norm, activation and residual taken in."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from stitch_planner.stitcher.emit.call_text import braced, flag, optional, site
+from stitch_planner.stitcher.graph.graph_index import GraphIndex, argument, value_key
+from stitch_planner.stitcher.lower.epilogue import can_follow, epilogue_of
+from stitch_planner.stitcher.lower.image_shapes import as_2d, is_fp32, last, line, pair, place, settle
+from stitch_planner.stitcher.lower.kernel_ir import LibraryCall, Pointer, PointerList
+from stitch_planner.stitcher.lower.lowering import Lowering
+from stitch_planner.stitcher.lower.scalars import number
+from stitch_planner.stitcher.lower.templates.base import NOT_MINE, LibraryTemplate
+from stitch_tools.models.graph import Argument, GraphNode
+
+_OPS = frozenset(
+    f"aten.{name}"
+    for name in (
+        "conv1d.default",
+        "conv1d.padding",
+        "conv2d.default",
+        "conv2d.padding",
+        "conv_transpose1d.default",
+        "conv_transpose2d.input",
+        "convolution.default",
+    )
+)
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """What oneDNN is told. Pairs are height, width; a 1-d convolution has height 1."""
+
+    groups: int
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+    transposed: bool
+    output_padding: tuple[int, int] = (0, 0)
+
+
+def _shape(node: GraphNode, index: GraphIndex) -> _Shape | None:
+    """The convolution's numbers; None where its padding cannot be said as one number a side."""
+    weight = index.shape(value_key(node.args[1]))
+    both = pair if len(weight) == 4 else line
+    kernel = (weight[2], weight[3]) if len(weight) == 4 else (1, weight[2])
+    stride = both(argument(node, 3, "stride", 1), 1)
+    if node.op.startswith("aten.conv_transpose"):
+        return _Shape(
+            int(number(argument(node, 6, "groups", 1))),
+            kernel,
+            stride,
+            both(argument(node, 4, "padding", 0), 0),
+            both(argument(node, 7, "dilation", 1), 1),
+            True,
+            both(argument(node, 5, "output_padding", 0), 0),
+        )
+    dilation = both(argument(node, 5, "dilation", 1), 1)
+    padding = _padding(argument(node, 4, "padding", 0), kernel, dilation, both)
+    if padding is None:
+        return None
+    if node.op == "aten.convolution.default":
+        transposed, extra = argument(node, 6, "transposed") is True, argument(node, 7, "output_padding", 0)
+        groups = int(number(argument(node, 8, "groups", 1)))
+        return _Shape(groups, kernel, stride, padding, dilation, transposed, both(extra, 0))
+    groups = int(number(argument(node, 6, "groups", 1)))
+    return _Shape(groups, kernel, stride, padding, dilation, False)
+
+
+def _padding(
+    given: Argument,
+    kernel: tuple[int, int],
+    dilation: tuple[int, int],
+    both: Callable[[Argument, int], tuple[int, int]],
+) -> tuple[int, int] | None:
+    if given == "valid":
+        return 0, 0
+    if given == "same":
+        reach = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
+        return None if any(r % 2 for r in reach) else (reach[0] // 2, reach[1] // 2)
+    return both(given, 0)
+
+
+def _folds(norm: GraphNode, index: GraphIndex) -> bool:
+    """Whether a normalisation is a constant scale and offset for each channel."""
+    if norm.op != "aten.batch_norm.default" or argument(norm, 5, "training") is not False:
+        return False
+    statistics = norm.args[1:5]
+    return statistics[2] is not None and all(s is None or index.is_constant(value_key(s)) for s in statistics)
+
+
+class Conv(LibraryTemplate):
+    """conv1d, conv2d and their transposes."""
+
+    family = "conv"
+
+    def refuses(self, node: GraphNode, index: GraphIndex) -> str | None:
+        """None for fp32 convolutions with constant weights."""
+        if node.op not in _OPS:
+            return NOT_MINE
+        if not is_fp32(node, index):
+            return "convolutions are computed in float32 only"
+        data, weight = index.shape(value_key(node.args[0])), value_key(node.args[1])
+        bias = argument(node, 2, "bias")
+        if len(data) not in (3, 4) or len(data) != len(index.shape(weight)):
+            return "only batched one- and two-dimensional convolutions have a template"
+        if not index.is_constant(weight) or (bias is not None and not index.is_constant(value_key(bias))):
+            return "only constant weights have a template"
+        return None if _shape(node, index) is not None else "uneven padding has no template"
+
+    def absorbs(self, nodes: Sequence[GraphNode], candidate: GraphNode, index: GraphIndex) -> bool:
+        """A constant normalisation behind it, then what oneDNN's epilogue has."""
+        if candidate.op == "aten.batch_norm.default":
+            own = value_key(candidate.args[0]) == (nodes[-1].name, 0)
+            return len(nodes) == 1 and own and _folds(candidate, index)
+        return can_follow(nodes, candidate, index)
+
+    def lower(self, nodes: Sequence[GraphNode], lowering: Lowering) -> None:
+        """One call."""
+        node = nodes[0]
+        norm = nodes[1] if len(nodes) > 1 and nodes[1].op == "aten.batch_norm.default" else None
+        tail = nodes[2:] if norm else nodes[1:]
+        shape = _shape(node, lowering.index)
+        assert shape is not None
+        source = as_2d(last(lowering, value_key(node.args[0])))
+        # The epilogue reads nodes behind its first; whatever comes before counts as that first one.
+        epilogue = epilogue_of((nodes[1] if norm else node, *tail), lowering)
+        operands = [as_2d(last(lowering, key)) for key in epilogue.operands]
+        result = nodes[-1]
+        target = place(lowering, (result.name, 0))
+        bias = argument(node, 2, "bias")
+        size = source.shape[0], source.shape[2], source.shape[3]
+        channels = source.shape[1], target.shape[1]
+        options = (
+            f"{{.in_channels = {channels[0]}, .out_channels = {channels[1]}, .groups = {shape.groups}, "
+            f".kernel = {braced(shape.kernel)}, .stride = {braced(shape.stride)}, "
+            f".padding = {braced(shape.padding)}, .dilation = {braced(shape.dilation)}, "
+            f".transposed = {flag(shape.transposed)}, .output_padding = {braced(shape.output_padding)}, "
+            f".has_bias = {flag(bias is not None)}, .post = {epilogue.text}, .hint = {braced(size)}}}"
+        )
+        lowering.add(
+            LibraryCall(
+                lowering.unique(f"conv_{site(node)}"),
+                f"{site(node)}: {channels[0]} to {channels[1]} channels, "
+                f"{shape.kernel[0]} x {shape.kernel[1]}{', norm' if norm else ''}{epilogue.comment}",
+                tuple(item.name for item in nodes),
+                "stitch/cpu/conv.h",
+                "stitch::cpu::Conv",
+                (
+                    "lib",
+                    options,
+                    Pointer(lowering.dense(value_key(node.args[1]))),
+                    optional(bias, lowering),
+                    *_fold(norm, lowering),
+                ),
+                (
+                    *map(str, size),
+                    Pointer(source),
+                    Pointer(target, write=True),
+                    PointerList(tuple(map(Pointer, operands))) if operands else "nullptr",
+                ),
+                uses_dnnl=True,
+                chosen="oneDNN convolution, channels last, weights packed once",
+            )
+        )
+        settle(lowering, (result.name, 0), target)
+
+
+def _fold(norm: GraphNode | None, lowering: Lowering) -> tuple[Pointer | str, ...]:
+    """gamma, beta, mean, variance, eps of a normalisation to multiply into the weights."""
+    if norm is None:
+        return ()
+    return (
+        *(optional(key, lowering) for key in norm.args[1:5]),
+        repr(float(number(argument(norm, 7, "eps")))),
+    )

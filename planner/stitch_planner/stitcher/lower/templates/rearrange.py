@@ -1,0 +1,98 @@
+"""Rearrangements that no window can express: pixel shuffling and padding with a constant."""
+
+from collections.abc import Sequence
+
+from stitch_planner.stitcher.emit.call_text import site
+from stitch_planner.stitcher.graph.graph_index import GraphIndex, argument, value_key
+from stitch_planner.stitcher.graph.views import permute, reshape, slice_dim
+from stitch_planner.stitcher.lower.kernel_ir import Access, Body, Instr, PointwiseKernel, View, channels_last
+from stitch_planner.stitcher.lower.lowering import Lowering
+from stitch_planner.stitcher.lower.scalars import number
+from stitch_planner.stitcher.lower.templates.base import NOT_MINE, LibraryTemplate
+from stitch_tools.models.graph import GraphNode
+
+_SHUFFLES = {"aten.pixel_shuffle.default": False, "aten.pixel_unshuffle.default": True}
+_PADS = frozenset(["aten.pad.default", "aten.constant_pad_nd.default"])
+
+
+class PixelShuffle(LibraryTemplate):
+    """pixel_shuffle and its inverse: one copy between two windows of six dims."""
+
+    family = "layout"
+
+    def refuses(self, node: GraphNode, index: GraphIndex) -> str | None:
+        """None for batches of images."""
+        if node.op not in _SHUFFLES:
+            return NOT_MINE
+        return None if len(node.outputs[0].shape) == 4 else "only batched images have a shuffling template"
+
+    def lower(self, nodes: Sequence[GraphNode], lowering: Lowering) -> None:
+        """One copy; a channels-last image stays one."""
+        node = nodes[0]
+        factor = int(number(node.args[1]))
+        view = lowering.view(value_key(node.args[0]))
+        images_last = view.is_channels_last and not view.is_dense
+        strides = channels_last(node.outputs[0].shape) if images_last else None
+        target = lowering.new((node.name, 0), strides=strides)
+        # The side with many channels is [N, C, f, f, H, W], the one with many pixels [N, C, H, f, W, f].
+        deep, wide = (target, view) if _SHUFFLES[node.op] else (view, target)
+        n, channels, height, width = wide.shape
+        height, width = height // factor, width // factor
+        split = reshape(deep, (n, channels, factor, factor, height, width))
+        pixels = reshape(wide, (n, channels, height, factor, width, factor))
+        assert split is not None
+        assert pixels is not None
+        moved = permute(split, (0, 1, 4, 2, 5, 3))
+        source, goal = (pixels, moved) if _SHUFFLES[node.op] else (moved, pixels)
+        lowering.copy(source, goal.strides, node.name, target=goal)
+
+
+class Pad(LibraryTemplate):
+    """Padding with a constant, and cutting by negative amounts."""
+
+    family = "layout"
+
+    def refuses(self, node: GraphNode, index: GraphIndex) -> str | None:
+        """None for constant padding."""
+        if node.op not in _PADS:
+            return NOT_MINE
+        constant = node.op != "aten.pad.default" or argument(node, 2, "mode", "constant") == "constant"
+        return None if constant else "only constant padding has a template"
+
+    def lower(self, nodes: Sequence[GraphNode], lowering: Lowering) -> None:
+        """A fill of the result and a copy into its middle."""
+        node = nodes[0]
+        view = lowering.view(value_key(node.args[0]))
+        shape = node.outputs[0].shape
+        last = view.is_channels_last and not view.is_dense
+        target = lowering.new((node.name, 0), strides=channels_last(shape) if last else None)
+        if target.numel:
+            lowering.add(_fill(lowering, node, target))
+        amounts = node.args[1]
+        assert isinstance(amounts, tuple)
+        middle = target
+        for place in range(0, len(amounts), 2):  # pairs count from the last dim backwards
+            dim = len(shape) - 1 - place // 2
+            low, high = (int(number(item)) for item in amounts[place : place + 2])
+            kept = view.shape[dim] + min(low, 0) + min(high, 0)
+            view = slice_dim(view, dim, max(-low, 0), kept)
+            middle = slice_dim(middle, dim, max(low, 0), kept)
+        if view.numel:
+            lowering.copy(view, middle.strides, node.name, target=middle)
+
+
+def _fill(lowering: Lowering, node: GraphNode, target: View) -> PointwiseKernel:
+    at = 3 if node.op == "aten.pad.default" else 2
+    given = argument(node, at, "value")
+    value = 0.0 if given is None else float(number(given))
+    dtype = target.dtype
+    constant = repr(value) if dtype.startswith("float") else bool(value) if dtype == "bool" else int(value)
+    return PointwiseKernel(
+        lowering.unique(f"fill_{node.name}"),
+        f"{site(node)}: the padding's value everywhere",
+        (node.name,),
+        (target.numel,),
+        (),
+        Body((Instr("const", (), dtype, constant),), (0,)),
+        (Access(target.buffer, (1,), target.offset),),
+    )

@@ -1,0 +1,268 @@
+"""A certificate's program as a torch module, in the caller's own process. Forward only, and not sandboxed."""
+
+import atexit
+import contextlib
+import importlib.util
+import os
+import sys
+import tempfile
+from collections.abc import Collection, Generator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stitch_tools.errors import EnvironmentMissingError, UsageError
+from stitch_tools.models import Build, Program, ReferenceFacts, Task
+from stitch_tools.storage.certificate import Archive, read_certificate, read_contents
+from stitch_tools.storage.scratch import make_scratch, scratch_folder
+from stitch_tools.storage.store import Store
+
+if TYPE_CHECKING:
+    import torch
+
+    from stitch_tools.worker.reference.load_reference import Reference
+
+    Weights = torch.nn.Module | Mapping[str, torch.Tensor]
+
+_MOST_NAMES = 5
+"""Of weights, in a message."""
+
+
+def load_program(
+    certificate: str | Path,
+    *,
+    weights: "Weights | None" = None,
+    cache_dir: Path | None = None,
+    threads: int | None = None,
+) -> "torch.nn.Module":
+    """The certified program as a module that is called like the reference.
+
+    The program's sources are taken from the archive and built through the cache. It runs in this process,
+    without a sandbox: load only what you trust.
+
+    Args:
+        certificate: path of the archive, which `stitch-mcp certify RUN --output FILE` writes.
+        weights: a module of the reference's kind, or its state_dict, whose weights the program gets. None:
+            those of a reference constructed from the archive after `torch.manual_seed(0)`; `load_state_dict`
+            gives it others.
+        cache_dir: root of our caches; None is the user's cache folder.
+        threads: CPU threads at most; None leaves it to the runtime.
+
+    Raises:
+        CertificateError: the archive is damaged or lacks something.
+        EnvironmentMissingError: this process has no torch, or the program cannot be built here.
+        StoreError: there is no room for its files.
+        UsageError: there is no such file, or the weights are not those of such a reference.
+    """
+    _require_torch()
+    file = Path(certificate).expanduser()
+    archive = read_certificate(file)
+    contents = read_contents(archive, file)
+    task, program, facts = contents.task, contents.program, contents.facts
+    with scratch_folder("load") as folder:
+        if program.format == "kernelbench":
+            return _python_module(archive, task, facts, program, weights, cache_dir)
+        store = Store(folder / "store")
+        store.put_files(archive.folder("program"))
+        build = _build(program, store, cache_dir)
+        state = _state(weights) if weights is not None else _fresh_state(archive, task, folder / "task")
+    return _native_module(build, task, facts, state, threads)
+
+
+def _require_torch() -> None:
+    if importlib.util.find_spec("torch") is None:
+        raise EnvironmentMissingError(
+            "load_program needs torch in this process",
+            hint='pip install "stitch-mcp[torch]", or call it where torch is installed',
+        )
+
+
+def _build(program: Program, store: Store, cache_dir: Path | None) -> Build:
+    from stitch_tools.compile.build import compile_program
+
+    build = compile_program(program, store, cache_dir=cache_dir, prefixes=(Path(sys.prefix),))
+    if not build.ok:
+        first = next((row.message for row in build.diagnostics if row.severity in ("fatal", "error")), "")
+        raise EnvironmentMissingError(
+            f"the certified program does not build here: {first}",
+            hint=f"it was certified with another compiler than {build.compiler}; see `stitch-mcp compile`",
+        )
+    return build
+
+
+def _native_module(
+    build: Build, task: Task, facts: ReferenceFacts, state: "Mapping[str, torch.Tensor]", threads: int | None
+) -> "torch.nn.Module":
+    from stitch_tools.worker.program_module import StitchModule
+
+    names = tuple(row.name for row in facts.parameters)
+    _require_weights(state, needed=names, known=names)
+    updated = facts.mutated_buffers if task.contract.buffers == "updated" else ()
+    return StitchModule(
+        build.artifact or "",
+        {row.name: state[row.name] for row in facts.parameters},
+        output_structure=facts.output_structure,
+        input_structure=facts.input_structure,
+        input_names=facts.input_names,
+        input_specs=[(row.name, row.shape, row.dtype) for row in facts.inputs],
+        output_specs=[(row.name, row.shape, row.dtype) for row in facts.outputs],
+        name=task.name,
+        libraries=build.libraries,
+        device=_device(task),
+        updated_buffers=updated,
+        threads=threads or 0,
+    )
+
+
+def _python_module(
+    archive: Archive,
+    task: Task,
+    facts: ReferenceFacts,
+    program: Program,
+    weights: "Weights | None",
+    cache_dir: Path | None,
+) -> "torch.nn.Module":
+    """A `ModelNew` that calls a library of its own: constructed like the reference.
+
+    It is built by its file, but for a stitched program's segments, which come from the cache.
+    """
+    from stitch_tools.compile.segments import built_segments, place_segments
+    from stitch_tools.worker.candidate.python_program import PythonProgram
+    from stitch_tools.worker.program_module import forward_only
+
+    # The file stays until the process ends: it may build or read beside itself when it is first called.
+    folder = _folder_until_exit()
+    _write(archive.folder("program"), folder)
+    with scratch_folder("load") as place, _undisturbed():
+        store = Store(place / "store")
+        store.put_files(archive.folder("program"))
+        prefixes = (Path(sys.prefix),)
+        place_segments(built_segments(program, store, prefixes=prefixes, cache_dir=cache_dir), folder)
+        reference = _reference(archive, task, place / "task")
+        arguments = reference.init_arguments(0)
+        original, generator = reference.construct(0)
+        made = PythonProgram(str(folder), program.main, device=_device(task))
+        made.init(generator, arguments, training=original.training)
+    module = made.module
+    if module is None:
+        raise UsageError(f"{program.main} made no module", hint="solve the task again")
+    if weights is not None:
+        _load_weights(module, _state(weights), facts)
+    return forward_only(module, input_structure=facts.input_structure, input_names=facts.input_names)
+
+
+def _folder_until_exit() -> Path:
+    """A new folder that goes when this process ends; a fork of it that ends before leaves it alone."""
+    scratch, owner = make_scratch("program"), os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner:
+            scratch.remove()
+
+    atexit.register(remove)
+    return scratch.path
+
+
+def _load_weights(module: "torch.nn.Module", state: "dict[str, torch.Tensor]", facts: ReferenceFacts) -> None:
+    """Weights of the reference's kind into a `ModelNew`, which may have fewer of them."""
+    own = module.state_dict()
+    _require_weights(state, needed=own.keys(), known={*own, *(row.name for row in facts.parameters)})
+    for name, tensor in {**dict(module.named_buffers()), **own}.items():
+        if name not in state:
+            continue  # a state_dict lacks the buffers that are not persistent
+        if tensor.shape != state[name].shape:
+            raise UsageError(
+                f"the weight {name} has shape {tuple(state[name].shape)}, expected {tuple(tensor.shape)}",
+                hint="pass a module of the reference's kind, or its state_dict",
+            )
+        tensor.detach().copy_(state[name].detach())
+
+
+def _require_weights(
+    state: "Mapping[str, torch.Tensor]", *, needed: Collection[str], known: Collection[str]
+) -> None:
+    """Refuse weights that lack a needed name, or have an unknown one that is not another's second name."""
+    hint = "pass a module of the reference's kind, or its state_dict"
+    missing = [name for name in needed if name not in state]
+    if missing:
+        raise UsageError(f"the weights lack {some_names(missing)}", hint=hint)
+    shared = {tensor.data_ptr() for name, tensor in state.items() if name in known}
+    unknown = [
+        name for name, tensor in state.items() if name not in known and tensor.data_ptr() not in shared
+    ]
+    if unknown:
+        raise UsageError(f"the program knows no weights named {some_names(unknown)}", hint=hint)
+
+
+def some_names(names: Sequence[str]) -> str:
+    """The first names of many, and how many more there are."""
+    rest = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f", ... ({rest} more)" if rest > 0 else "")
+
+
+def _state(weights: "Weights") -> "dict[str, torch.Tensor]":
+    """Parameters and all buffers by name; a state_dict lacks the buffers that are not persistent."""
+    import torch
+
+    found = (
+        weights if isinstance(weights, Mapping) else {**dict(weights.named_buffers()), **weights.state_dict()}
+    )
+    # A module's `get_extra_state` puts objects of its own beside the weights.
+    return {name: value for name, value in found.items() if isinstance(value, torch.Tensor)}
+
+
+def _fresh_state(archive: Archive, task: Task, folder: Path) -> "dict[str, torch.Tensor]":
+    with _undisturbed():
+        module, _ = _reference(archive, task, folder).construct(0)
+    return _state(module)
+
+
+def _reference(archive: Archive, task: Task, folder: Path) -> "Reference":
+    from stitch_tools.worker.reference.load_reference import Reference, ReferenceFault, ReferenceSource
+
+    _write(archive.folder("task"), folder)
+    source = ReferenceSource(
+        folder=str(folder),
+        main=task.main,
+        entry=task.entry,
+        inputs=task.inputs,
+        init_inputs=task.init_inputs,
+        search_path=task.search_path,
+        mode=task.contract.named_mode,
+        device=_device(task),
+    )
+    try:
+        return Reference(source)
+    except ReferenceFault as error:
+        raise UsageError(
+            f"the certificate's reference cannot be constructed here: {error.message}",
+            hint="pass `weights`: a module of the reference's kind, or its state_dict",
+        ) from error
+
+
+def _device(task: Task) -> str:
+    return task.target.partition(":")[0]
+
+
+def _write(files: Mapping[str, bytes], folder: Path) -> None:
+    for name, data in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Generator[None]:
+    """Loading a reference seeds generators and extends the import path: put both back for the caller."""
+    from stitch_tools.worker.random_streams import generator_state, restore_generators
+
+    generators, path, modules = generator_state(), list(sys.path), dict(sys.modules)
+    bytecode = sys.dont_write_bytecode
+    try:
+        yield
+    finally:
+        restore_generators(generators)
+        sys.path[:] = path
+        sys.dont_write_bytecode = bytecode
+        for name in set(sys.modules) - set(modules):
+            if (getattr(sys.modules[name], "__file__", None) or "").startswith(tempfile.gettempdir()):
+                del sys.modules[name]

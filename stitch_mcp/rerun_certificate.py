@@ -1,0 +1,126 @@
+"""`certify --verify --rerun`: builds, checks and times a certificate's program again, on this machine."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal, Unpack
+
+from stitch_mcp.config import Settings
+from stitch_mcp.workbench import Emit, Workbench, open_workbench
+from stitch_planner.runs.run import Workspace
+from stitch_tools.errors import EnvironmentMissingError
+from stitch_tools.models import Bench, Check, Fact, Program, Task
+from stitch_tools.storage.certificate import Archive, Contents, read_certificate, read_contents
+from stitch_tools.storage.scratch import scratch_folder
+
+_REACH = 1.1
+"""The speed-up itself may lie so much above the new interval's upper end."""
+SpeedupClaim = Literal["confirmed", "not_confirmed", "not_compared"]
+
+
+class Rerun(Fact):
+    """What running a certificate's program again showed."""
+
+    certificate_id: str
+    correct: bool
+    """Whether the program was accepted again, with inputs and weights from fresh secret seeds."""
+    speedup: SpeedupClaim
+    """`confirmed` where the device model is the certificate's and the speed-up was reached again."""
+    message: str
+    """One sentence that explains both."""
+    check: Check
+    bench: Bench | None
+    """None where the program was not accepted, or the certificate has no timing that could be compared."""
+
+
+def rerun_certificate(
+    path: str | Path, *, quick: bool = False, emit: Emit | None = None, **settings: Unpack[Settings]
+) -> Rerun:
+    """The outcome of building, checking and timing a certificate's program anew.
+
+    The same device model re-proves correctness and speed-up, another one correctness alone.
+
+    Args:
+        path: the certificate.
+        quick: no sanitizers, the fewest rounds, and of torch.compile the default mode alone.
+        emit: receives progress sentences.
+        settings: see `stitch_mcp.config.Settings`; the target is the certificate's own.
+
+    Raises:
+        CertificateError: the archive is damaged, or names something that it does not hold.
+        EnvironmentMissingError: no torch, no compiler, or weaker isolation than required.
+    """
+    file = Path(path).expanduser()
+    archive = read_certificate(file)
+    contents = read_contents(archive, file)
+    workbench = open_workbench(settings, emit)
+    with scratch_folder("rerun") as folder:
+        # A store of its own: nothing that was computed here before may answer for the program.
+        workspace = Workspace(folder)
+        workspace.prepare()
+        own = replace(workbench, workspace=workspace)
+        task, program = _unpack(archive, contents, own)
+        with own.trial(task, program) as trial:
+            check = own.check(task, trial, sanitize=not quick)
+            then = archive.certificate.bench
+            bench = None
+            if check.status == "accepted" and then is not None and then.ratio("eager") is not None:
+                bench = own.benchmark(task, trial, quick=quick)
+    return _conclude(archive, check, bench)
+
+
+def _unpack(archive: Archive, contents: Contents, workbench: Workbench) -> tuple[Task, Program]:
+    task, program = contents.task, contents.program
+    for prefix in ("task", "program"):
+        workbench.workspace.store.put_files(archive.folder(prefix))
+    missing = [folder for folder in task.search_path if not Path(folder).is_dir()]
+    if missing:
+        raise EnvironmentMissingError(
+            f"the task imports from folders that are not here: {', '.join(missing)}",
+            hint="put them there, or run where they are",
+        )
+    return task, program
+
+
+def _conclude(archive: Archive, check: Check, bench: Bench | None) -> Rerun:
+    certificate = archive.certificate
+    speedup, sentence = compare_speedups(certificate.bench, bench)
+    correct = check.status == "accepted"
+    if not correct:
+        speedup, sentence = "not_compared", f"not accepted again: {check.status}: {check.message}"
+    return Rerun(
+        certificate_id=certificate.certificate_id,
+        correct=correct,
+        speedup=speedup,
+        message=sentence,
+        check=check,
+        bench=bench,
+    )
+
+
+def compare_speedups(then: Bench | None, now: Bench | None) -> tuple[SpeedupClaim, str]:
+    """Whether the later timing reaches the earlier one's speed-up over eager, and the sentence on it."""
+    old = then.ratio("eager") if then else None
+    if then is None or old is None:
+        return "not_compared", "correct again; the certificate has no speed-up to compare"
+    new = now.ratio("eager") if now else None
+    if now is None or new is None:
+        return "not_compared", f"correct again; not timed: {now.message if now else 'no timing was made'}"
+    figures = (
+        f"{new.speedup:.2f}x eager ({new.low:.2f} to {new.high:.2f}) now, "
+        f"{old.speedup:.2f}x ({old.low:.2f} to {old.high:.2f}) then"
+    )
+    if (now.device, now.threads) != (then.device, then.threads):
+        there, here = _place(then), _place(now)
+        return "not_compared", f"correct again; {figures}, on another device ({here}, then {there})"
+    if now.doubt:
+        return "not_confirmed", f"correct again, and no gain: {now.doubt} ({figures})"
+    if old.outcome == "faster" and new.outcome == "inconclusive":
+        return "not_compared", f"correct again; too noisy to compare: {figures}"
+    # An interval that somebody wrote as wide as they like, or as no number, must not confirm a figure.
+    if new.high >= old.low and new.high * _REACH >= old.speedup:
+        return "confirmed", f"correct again, and the speed-up was reached again: {figures}"
+    return "not_confirmed", f"correct again, but slower than certified: {figures}"
+
+
+def _place(bench: Bench) -> str:
+    return f"{bench.device}, {bench.threads} threads" if bench.threads else bench.device

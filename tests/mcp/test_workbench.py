@@ -1,0 +1,36 @@
+"""What a desk looks at again, and what it takes from an earlier look."""
+
+from pathlib import Path
+
+from stitch_mcp.workbench import open_workbench
+
+REFERENCE = """
+import torch
+
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.relu(x)
+
+
+def get_inputs():
+    return [torch.randn(8, 16)]
+"""
+
+
+def test_a_known_reference_is_not_observed_again_unless_torch_is_another(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(REFERENCE, encoding="utf-8")
+    said: list[str] = []
+    workbench = open_workbench({"workspace": str(tmp_path)}, said.append)
+    task = workbench.task(tmp_path / "model.py")
+    with workbench.session() as session:
+        said.clear()
+        with workbench.observed(session, task) as (_, facts):
+            assert facts.torch_version == session.torch_version
+        with workbench.observed(session, task, facts) as (server, known):
+            assert known is facts
+            assert server.observe().outputs == facts.outputs
+        older = facts.model_copy(update={"torch_version": "2.6.0"})
+        with workbench.observed(session, task, older) as (_, anew):
+            assert anew.torch_version == facts.torch_version
+    assert said == ["observing the reference", "loading the reference", "observing the reference"]

@@ -1,0 +1,225 @@
+"""Small programs with one defect each under the CPU's sanitizers, and their honest twin."""
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from stitch_tools.compile.host_build import build_openmp_threads, build_sanitizer_host
+from stitch_tools.errors import EnvironmentMissingError
+from stitch_tools.judge.memory import apply_sanitizers, sanitize_program, skipped_sanitizers
+from stitch_tools.judge.memory.builds import ADDRESS_AND_UNDEFINED
+from stitch_tools.judge.memory.run import SanitizeOptions
+from stitch_tools.models import Check, Contract, Task
+from stitch_tools.models.sanitizer import SanitizerRun, SanitizerTool
+from stitch_tools.run.interpreter import find_interpreter
+from stitch_tools.run.reference_server import ReferenceServer
+from stitch_tools.run.session import TargetSession
+from stitch_tools.storage.store import Store
+from tests.tools.check_support import PROGRAMS, build, make_program, make_task, model_new
+
+
+def runtimes_are_here(cache_dir: Path) -> bool:
+    """Whether the compiler brings the sanitizers' runtimes."""
+    try:
+        build_sanitizer_host(ADDRESS_AND_UNDEFINED, cache_dir)
+        build_openmp_threads(cache_dir)
+    except EnvironmentMissingError:
+        return False
+    return True
+
+
+@dataclass
+class ServerContext:
+    """A warm session with the reference."""
+
+    session: TargetSession
+    store: Store
+    task: Task
+    reference: ReferenceServer
+    cache_dir: Path
+
+    def __post_init__(self) -> None:
+        self.facts = self.reference.observe()
+
+    def run(
+        self, defect: str, *tools: SanitizerTool, extra: str = "", limit_s: float = 60.0
+    ) -> dict[str, SanitizerRun]:
+        files = {
+            "doubled.cpp": (PROGRAMS / "doubled.cpp").read_bytes(),
+            "defect.h": f"#define DEFECT {defect}\n{extra}\n".encode(),
+        }
+        program = make_program(self.store, files, "doubled.cpp")
+        runs = sanitize_program(
+            self.task,
+            program,
+            build(program, self.store),
+            session=self.session,
+            store=self.store,
+            facts=self.facts,
+            reference=self.reference,
+            options=SanitizeOptions(tools=tools, limit_s=limit_s, cache_dir=self.cache_dir),
+        )
+        return {run.tool: run for run in runs}
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerContext]:
+    root = tmp_path_factory.mktemp("sanitize")
+    if not runtimes_are_here(root / "cache"):
+        pytest.skip("the compiler here has no sanitizer runtimes: not measured")
+    store = Store(root / "store")
+    task = make_task(store, (PROGRAMS / "doubled.py").read_bytes(), contract=Contract(shape_policy="fixed"))
+    with (
+        TargetSession(find_interpreter(None, root), scratch_root=root / "scratch") as session,
+        ReferenceServer(session, task, store) as reference,
+    ):
+        yield ServerContext(session, store, task, reference, root / "cache")
+
+
+def test_an_honest_program_is_clean_under_every_tool(room: ServerContext) -> None:
+    runs = room.run("NONE")
+    assert set(runs) == {"asan", "ubsan", "init", "tsan"}
+    assert {run.status for run in runs.values()} == {"clean"}, runs
+    assert {run.inputs for run in runs.values()} == {"own-1"}
+
+
+@pytest.mark.parametrize(
+    ("defect", "rule", "sentence"),
+    [
+        ("READS_ONE_BEYOND", "heap-buffer-overflow", "reads 4 bytes, 0 bytes behind a block of 4000 bytes"),
+        ("WRITES_ONE_BEYOND", "heap-buffer-overflow", "writes 4 bytes, 0 bytes behind a block of 4000 bytes"),
+        ("OVERFLOWS_HEAP", "heap-buffer-overflow", "writes 4 bytes, 0 bytes behind a block of 32 bytes"),
+        ("KEEPS_FREED_MEMORY", "heap-use-after-free", "reads 4 bytes of memory that was given back"),
+        ("KEEPS_INPUT_POINTER", "heap-use-after-free", "into a block of 4000 bytes"),
+        ("OVERFLOWS_STACK", "stack-buffer-overflow", "reads 4 bytes outside of a variable"),
+        ("CRASHES", "segmentation-fault", "writes where no memory is"),
+    ],
+)
+def test_accesses_outside_of_memory_are_fatal_and_name_the_line(
+    room: ServerContext, defect: str, rule: str, sentence: str
+) -> None:
+    run = room.run(defect, "asan")["asan"]
+    assert run.status == "findings"
+    (finding,) = run.findings
+    assert (finding.rule, finding.severity, finding.file) == (rule, "fatal", "doubled.cpp")
+    assert sentence in finding.message
+    assert finding.kernel == "misbehave"
+    source = (PROGRAMS / "doubled.cpp").read_text(encoding="utf-8").splitlines()
+    # A statement may begin a line before the access.
+    assert finding.line is not None
+    assert any(word in "".join(source[finding.line - 2 : finding.line]) for word in ("sink", "= 1", "own["))
+
+
+@pytest.mark.parametrize("defect", ["RACES", "RACES_WITHOUT_BARRIER"])
+def test_a_race_is_fatal_and_openmp_s_own_order_is_none(room: ServerContext, defect: str) -> None:
+    run = room.run(defect, "tsan")["tsan"]
+    assert run.status == "findings"
+    assert {(row.rule, row.severity, row.file) for row in run.findings} == {
+        ("data-race", "fatal", "doubled.cpp")
+    }
+    assert run.findings[0].kernel in ("sum_wrongly", "double_all")
+
+
+@pytest.mark.parametrize(
+    ("defect", "rule"), [("OVERFLOWS_INT", "signed-integer-overflow"), ("SHIFTS_TOO_FAR", "invalid-shift")]
+)
+def test_undefined_behavior_is_suspicious(room: ServerContext, defect: str, rule: str) -> None:
+    runs = room.run(defect, "asan", "ubsan")
+    (finding,) = runs["ubsan"].findings
+    assert (finding.rule, finding.severity) == (rule, "suspicious")
+    assert runs["asan"].status == "clean"
+
+
+@pytest.mark.parametrize("defect", ["READS_UNWRITTEN", "READS_UNWRITTEN_HEAP"])
+def test_an_output_that_depends_on_unwritten_memory_is_found_without_poisoned_values(
+    room: ServerContext, defect: str
+) -> None:
+    runs = room.run(defect, "asan", "init")
+    assert runs["asan"].status == "clean"
+    (finding,) = runs["init"].findings
+    assert (finding.rule, finding.severity) == ("uninitialised-output", "fatal")
+    assert "output 0" in finding.message
+    assert "byte 2000" in finding.message
+
+
+def test_unwritten_memory_that_reaches_no_output_is_no_finding(room: ServerContext) -> None:
+    assert room.run("READS_UNWRITTEN_UNUSED", "init")["init"].status == "clean"
+
+
+def test_calls_that_differ_by_themselves_leave_unwritten_memory_unchecked(room: ServerContext) -> None:
+    run = room.run("COUNTS_CALLS", "init")["init"]
+    assert run.status == "not_checked"
+    assert "two calls" in run.reason
+
+
+def test_what_does_not_finish_is_not_checked_under_any_tool(room: ServerContext) -> None:
+    for run in room.run("HANGS", limit_s=2.0).values():
+        assert (run.status, run.reason) == ("not_checked", "did not finish within 2 s")
+
+
+def test_a_program_that_refuses_the_inputs_is_not_checked_with_its_own_words(room: ServerContext) -> None:
+    for run in room.run("REFUSES").values():
+        assert run.status == "not_checked"
+        assert "not today" in run.reason
+
+
+def test_openmp_that_the_race_check_has_no_model_of_is_named(room: ServerContext) -> None:
+    run = room.run("NONE", "tsan", extra="#define USES_A_TASK 1")["tsan"]
+    assert run.status == "not_checked"
+    assert "GOMP_task" in run.reason
+
+
+def test_a_python_program_is_not_checked_on_a_cpu(room: ServerContext) -> None:
+    program = model_new(room.store, "class ModelNew: pass\n")
+    runs = sanitize_program(
+        room.task, program, None, session=room.session, store=room.store, facts=room.facts
+    )
+    assert {run.status for run in runs} == {"not_checked"}
+    assert "Python program" in runs[0].reason
+
+
+def test_without_a_runtime_the_tools_are_not_checked(
+    room: ServerContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = room.cache_dir / "no-runtimes"
+    real = shutil.which("g++")
+    compiler.write_text(
+        '#!/bin/sh\ncase "$*" in *-fsanitize*) echo "ld: cannot find -lasan" >&2; exit 1;; esac\n'
+        f'exec {real} "$@"\n',
+        encoding="utf-8",
+    )
+    compiler.chmod(0o755)
+    monkeypatch.setenv("STITCH_CXX", str(compiler))
+    for run in room.run("NONE").values():
+        assert run.status == "not_checked"
+        assert "-fsanitize" in run.reason
+
+
+ACCEPTED = Check(program_id="p", task_id="t", status="accepted", message="12 draws agree")
+
+
+def test_a_fatal_finding_makes_an_accepted_program_incorrect(room: ServerContext) -> None:
+    check = apply_sanitizers(ACCEPTED, tuple(room.run("WRITES_ONE_BEYOND", "asan", "init").values()))
+    assert check.status == "incorrect"
+    assert check.message.startswith("asan: doubled.cpp:")
+    (finding,) = check.findings
+    assert (finding.rule, finding.severity) == ("asan.heap-buffer-overflow", "suspicious")
+    assert "certified without init: memory errors come first" in check.not_checked
+    assert [run.tool for run in check.sanitizers] == ["asan", "init"]
+
+
+def test_a_suspicious_finding_stays_visible_on_what_is_accepted(room: ServerContext) -> None:
+    check = apply_sanitizers(ACCEPTED, tuple(room.run("OVERFLOWS_INT", "ubsan").values()))
+    assert check.status == "accepted"
+    assert [row.rule for row in check.findings] == ["ubsan.signed-integer-overflow"]
+
+
+def test_tools_that_were_left_out_are_named_in_the_certificate_s_words() -> None:
+    check = apply_sanitizers(ACCEPTED, skipped_sanitizers("cpu", "a quick run"))
+    assert check.status == "accepted"
+    assert check.not_checked == tuple(
+        f"certified without {tool}: a quick run" for tool in ("asan", "ubsan", "init", "tsan")
+    )

@@ -1,0 +1,266 @@
+"""Who did the work on a CPU, for real programs: own code, a library, PyTorch, and mixtures."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from stitch_tools.compile.headers import find_onednn
+from stitch_tools.judge.check import check_program
+from stitch_tools.judge.check_options import CheckOptions
+from stitch_tools.models import Check, Contract, Program, WorkEvidence
+from stitch_tools.run.interpreter import find_interpreter
+from stitch_tools.run.reference_server import ReferenceServer
+from stitch_tools.run.session import TargetSession
+from stitch_tools.storage.store import Store
+from tests.tools.check_support import PROGRAMS, build, make_program, make_task, model_new
+
+REFERENCE = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.tanh(torch.mm(x, x) / 16)
+def get_inputs():
+    return [torch.randn(256, 256)]
+def get_init_inputs():
+    return []
+"""
+# A C++ library that the Python file builds and calls itself; BODY is what forward does with it.
+WITH_CTYPES = """
+import ctypes, subprocess, torch
+SOURCE = r'''
+#include <cmath>
+extern "C" void product(const float* x, float* y, long n) {
+#pragma omp parallel for
+  for (long i = 0; i < n; ++i) {
+    for (long j = 0; j < n; ++j) y[i * n + j] = 0;
+    for (long k = 0; k < n; ++k)
+      for (long j = 0; j < n; ++j) y[i * n + j] += x[i * n + k] * x[k * n + j];
+  }
+}
+extern "C" void bend(float* y, long n) { for (long i = 0; i < n * n; ++i) y[i] = std::tanh(y[i] / 16); }
+'''
+subprocess.run(["g++", "-O2", "-fopenmp", "-shared", "-fPIC", "-x", "c++", "-", "-o", "./own.so"],
+               input=SOURCE, text=True, check=True)
+LIBRARY = ctypes.CDLL("./own.so")
+def pointer(tensor):
+    return ctypes.c_void_p(tensor.data_ptr())
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        y = torch.empty_like(x)
+        n = ctypes.c_long(len(x))
+BODY
+        LIBRARY.bend(pointer(y), n)
+        return y
+"""
+OWN_PRODUCT = "        LIBRARY.product(pointer(x), pointer(y), n)"
+TORCH_PRODUCT = "        torch.mm(x, x, out=y)"
+# What the text shows has tests of its own (tests/tools/judge/source).
+FEW = CheckOptions(static=False, own_draws=1, structured=False, batch_probe=False, second_weights=False)
+
+
+class ServerContext:
+    """A warm session and the task."""
+
+    def __init__(self, session: TargetSession, store: Store) -> None:
+        self.session, self.store = session, store
+        self.task = make_task(store, REFERENCE)
+        self.reference = ReferenceServer(session, self.task, store)
+        self.facts = self.reference.observe()
+
+    def check(self, program: Program, contract: Contract | None = None) -> tuple[Check, WorkEvidence]:
+        """The check of a right and honest program, and its evidence."""
+        check = self.raw(program, contract)
+        assert check.status == "accepted", check.message
+        assert check.work is not None, [row.message for row in check.findings]
+        assert check.work.outputs_right
+        assert [row.rule for row in check.findings if row.severity == "suspicious"] == []
+        return check, check.work
+
+    def raw(self, program: Program, contract: Contract | None = None) -> Check:
+        """The check, whatever it says."""
+        task = self.task if contract is None else self.task.model_copy(update={"contract": contract})
+        return check_program(
+            task,
+            program,
+            build(program, self.store) if program.format == "native" else None,
+            session=self.session,
+            store=self.store,
+            facts=self.facts,
+            options=FEW,
+            reference=self.reference,
+        )
+
+    def native(self, how: str) -> Program:
+        """`tanh_square.cpp`, computed by one of its ways."""
+        source = (PROGRAMS / "tanh_square.cpp").read_bytes()
+        files = {"tanh_square.cpp": source, "how.h": f"#define HOW {how}\n".encode()}
+        return make_program(self.store, files, "tanh_square.cpp")
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerContext]:
+    root = tmp_path_factory.mktemp("work")
+    with TargetSession(find_interpreter(None, root), threads=2, scratch_root=root / "scratch") as session:
+        room = ServerContext(session, Store(root / "store"))
+        with room.reference:
+            yield room
+
+
+def names(work: WorkEvidence, owner: str) -> str:
+    return " ".join(item.name for item in work.items if item.owner == owner)
+
+
+def test_a_model_new_of_torch_operators_is_all_pytorch_and_partial(room: ServerContext) -> None:
+    source = REFERENCE.replace("class Model(", "class ModelNew(")
+    check, work = room.check(model_new(room.store, source))
+    assert work.pytorch_of_work > 0.99
+    assert check.flags == ("partial",)
+    assert "aten::mm" in names(work, "pytorch")
+    finding = next(row for row in check.findings if row.rule == "pytorch_share")
+    assert "aten::mm" in finding.message
+
+
+def test_the_contract_s_allowance_decides_what_is_partial(room: ServerContext) -> None:
+    source = REFERENCE.replace("class Model(", "class ModelNew(")
+    check, _ = room.check(model_new(room.store, source), Contract(pytorch_share=1.0))
+    assert check.flags == ()
+
+
+def test_a_model_new_whose_own_library_computes_everything_is_its_own_work(room: ServerContext) -> None:
+    check, work = room.check(model_new(room.store, WITH_CTYPES.replace("BODY", OWN_PRODUCT)))
+    assert check.flags == ()
+    # Rows that it zeroes are filled by the C library, for it; where all is plain, samples are few.
+    assert (work.own + work.copies) / work.work > 0.95
+    assert work.own > work.copies
+    assert "product" in names(work, "own")
+    assert "bend" in names(work, "own")
+
+
+def test_a_model_new_of_own_code_and_torch_operators_shows_both(room: ServerContext) -> None:
+    check, work = room.check(model_new(room.store, WITH_CTYPES.replace("BODY", TORCH_PRODUCT)))
+    assert check.flags == ("partial",)
+    assert 0.1 < work.own / work.work < 0.9
+    assert "aten::mm" in names(work, "pytorch")
+    assert "product" not in names(work, "own")
+
+
+def test_work_in_threads_that_are_made_anew_is_nobody_s_and_said_to_be_unwatched(room: ServerContext) -> None:
+    in_threads = """
+        for _ in range(40):  # far more than what is computed in the thread that is watched
+            thread = threading.Thread(target=torch.mm, args=(x, x), kwargs={"out": y})
+            thread.start()
+            thread.join()
+"""
+    source = "import threading\n" + WITH_CTYPES.replace("BODY", in_threads)
+    check, work = room.check(model_new(room.store, source))
+    assert "threads that are made anew" in names(work, "other")
+    assert check.flags == ()
+    assert any("threads made anew" in reason for reason in check.not_checked)
+
+
+def test_a_native_program_of_own_loops_is_its_own_work_on_all_threads(room: ServerContext) -> None:
+    check, work = room.check(room.native("OWN"))
+    assert check.flags == ()
+    assert (work.own + work.copies) / work.work > 0.95
+    assert work.own > work.copies
+    assert "own_product" in names(work, "own")
+    assert (work.method, work.counts_match, work.launches) == ("samples", None, None)
+
+
+@pytest.mark.skipif(not find_onednn().found, reason="oneDNN is not installed here: not measured")
+def test_a_native_program_that_only_calls_a_library_is_flagged(room: ServerContext) -> None:
+    check, work = room.check(room.native("ONEDNN"))
+    assert check.flags == ("library_only",)
+    assert work.library / work.work > 0.95
+    assert "libdnnl" in names(work, "library")
+
+
+def test_a_native_program_that_calls_pytorch_s_library_is_partial(room: ServerContext) -> None:
+    # Its product is quick beside its own loop: about a tenth of the work, or half of that on other machines.
+    check, work = room.check(room.native("LIBTORCH"), Contract(pytorch_share=0.02))
+    assert check.flags == ("partial",)
+    assert work.pytorch_of_work > 0.02
+    assert "aten::mm_out" in names(work, "pytorch")
+    assert work.own > 0
+
+
+def test_a_program_that_looks_for_dispatch_modes_is_seen_all_the_same(room: ServerContext) -> None:
+    shy = REFERENCE.replace("class Model(", "class ModelNew(").replace(
+        "        return",
+        "        from torch.utils._python_dispatch import _get_current_dispatch_mode\n"
+        "        if _get_current_dispatch_mode(): raise RuntimeError('watched')\n"
+        "        return",
+    )
+    check, _ = room.check(model_new(room.store, shy))
+    assert check.flags == ("partial",)
+
+
+# Whether somebody has a handler for SIGPROF: what a program that wants to behave under the tracer asks.
+WATCHED = """
+import os, signal, torch
+def watched():
+    with open("/proc/self/status") as lines:
+        caught = next(line for line in lines if line.startswith("SigCgt")).split()[1]
+    return int(caught, 16) >> (signal.SIGPROF - 1) & 1
+"""
+
+
+def test_a_program_that_is_wrong_under_the_tracer_is_suspicious(room: ServerContext) -> None:
+    aware = REFERENCE.replace("class Model(", "class ModelNew(").replace("/ 16)", "/ 16) + watched()")
+    check = room.raw(model_new(room.store, WATCHED + aware))
+    assert check.status == "accepted", check.message
+    assert [row.rule for row in check.findings if row.severity == "suspicious"] == ["traced_outputs_differ"]
+
+
+def test_a_program_that_dies_under_the_tracer_is_suspicious(room: ServerContext) -> None:
+    dying = REFERENCE.replace("class Model(", "class ModelNew(").replace(
+        "        return", "        if watched(): os._exit(3)\n        return"
+    )
+    check = room.raw(model_new(room.store, WATCHED + dying))
+    assert check.work is None
+    assert check.findings[-1].rule == "untraceable"
+    assert "who did the work: the program fails under the tracer" in check.not_checked
+
+
+def test_shares_sum_to_one(room: ServerContext) -> None:
+    _, work = room.check(room.native("OWN"))
+    assert work.work + work.other == pytest.approx(1.0)
+    assert sum(item.share for item in work.items) == pytest.approx(1.0)
+
+
+def with_pause(store: Store, body: str = OWN_PRODUCT, after: str = "") -> Program:
+    """A program that takes three seconds to be loaded, as one does that compiles an extension."""
+    return model_new(store, f"import time\ntime.sleep(3)\n{WITH_CTYPES.replace('BODY', body)}\n{after}")
+
+
+def test_a_program_that_compiles_itself_is_loaded_for_the_tracer_meanwhile(
+    room: ServerContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walls: dict[int, float] = {}
+    shares: dict[int, float] = {}
+    for cpus in (2, 8):
+        monkeypatch.setattr("stitch_tools.judge.check.usable_cpus", lambda cpus=cpus: cpus)
+        check, work = room.check(with_pause(room.store, after=f"# {cpus}"))
+        assert check.wall_s is not None
+        walls[cpus], shares[cpus] = check.wall_s, work.own
+    assert walls[8] < walls[2] - 1.5
+    assert abs(shares[8] - shares[2]) < 0.3
+
+
+@pytest.mark.parametrize(
+    ("body", "after", "status"),
+    [
+        ("        y.fill_(0)", "", "incorrect"),
+        (OWN_PRODUCT, "import os; os._exit(3)", "crashed"),
+        (OWN_PRODUCT, "raise ValueError('no')", "build_failed"),
+    ],
+    ids=["wrong", "dies", "raises"],
+)
+def test_a_program_that_fails_meanwhile_ends_as_ever(
+    room: ServerContext, monkeypatch: pytest.MonkeyPatch, body: str, after: str, status: str
+) -> None:
+    monkeypatch.setattr("stitch_tools.judge.check.usable_cpus", lambda: 8)
+    before = len(room.session.scratch_folders())
+    check = room.raw(with_pause(room.store, body, after))
+    assert check.status == status, check.message
+    assert len(room.session.scratch_folders()) == before

@@ -1,0 +1,80 @@
+"""The adversarial suite on a CPU: every cheat is caught for its reason, every honest program is accepted."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from stitch_tools.run.interpreter import find_interpreter
+from stitch_tools.run.session import TargetSession
+from tests.tools.judge.zoo_record import stripped
+from tests.tools.judge.zoo_runner import ZOO, Case, Court, load_cases
+
+CASES = load_cases("cpu")
+
+
+@pytest.fixture(scope="module")
+def court(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Court]:
+    root = tmp_path_factory.mktemp("zoo")
+    interpreter = find_interpreter(None, root)
+    with (
+        TargetSession(interpreter, threads=2, scratch_root=root / "scratch") as session,
+        Court(session, root) as court,
+    ):
+        yield court
+
+
+def sample() -> set[str]:
+    """One case of every third family, and some honest ones: what is judged where time is short."""
+    first = {case.family: case.name for case in reversed(CASES) if case.kind == "cheats" and not case.missed}
+    honest = [case.name for case in CASES if case.kind == "honest" and not case.missed]
+    return {*(first[family] for family in sorted(first)[::3]), *honest[::6]}
+
+
+def parameters(cases: tuple[Case, ...]) -> list[object]:
+    """The cases with their marks: slow ones, and those that the judge is known to miss."""
+    rows: list[object] = []
+    sampled = sample()
+    for case in cases:
+        marks = [pytest.mark.slow] if case.slow else []
+        if case.name not in sampled:
+            marks.append(pytest.mark.exhaustive)
+        if case.missed:
+            marks.append(pytest.mark.xfail(reason="the judge does not catch it yet", strict=True))
+        rows.append(pytest.param(case, id=f"{case.kind}-{case.name}", marks=marks))
+    return rows
+
+
+@pytest.mark.parametrize("case", parameters(CASES))
+def test_the_judge_says_what_the_case_expects(court: Court, case: Case) -> None:
+    verdict = court.judge(case)
+    assert verdict.catches(case), (verdict.status, verdict.flags, verdict.findings, verdict.message)
+
+
+def test_every_family_is_explained_once() -> None:
+    text = (ZOO / "families.md").read_text(encoding="utf-8")
+    known = [line.split("`")[1] for line in text.splitlines() if line.startswith("- `")]
+    assert len(known) == len(set(known))
+    assert {case.family for case in (*CASES, *load_cases("cuda"))} <= set(known)
+
+
+def test_every_cheat_names_the_probe_that_catches_it() -> None:
+    assert [case.name for case in load_cases("cpu", "cheats") if not case.caught_by] == []
+
+
+ABLATED = {
+    "cached_by_pointer": (),
+    "negative_half_left_out": (),
+    "bias_left_out": (),
+    "small_batch_wrong": (),
+    "layer_scale_left_out": ("sensitivity",),
+    "ones_for_a_constant_task": ("dependence",),
+}
+"""Cheats with the probes that see the same as the one that they are known for."""
+
+
+@pytest.mark.parametrize("name", ABLATED)
+def test_a_cheat_passes_where_its_probe_is_switched_off(court: Court, name: str) -> None:
+    case = next(case for case in CASES if case.name == name)
+    verdict, others = stripped(court, case)
+    assert verdict.passes, (verdict.status, verdict.flags, verdict.message)
+    assert others == ABLATED[name]

@@ -1,0 +1,285 @@
+"""Real programs beside a real reference: counts and same-run ratios only, since test machines are busy."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from stitch_tools.errors import InterruptedRunError, LockedError
+from stitch_tools.judge.timing import BenchOptions, benchmark_program
+from stitch_tools.judge.timing.blocks import Rules, run_rounds
+from stitch_tools.judge.timing.ring import ring_shape
+from stitch_tools.judge.timing.seats import Field, Seat, deal, seat_program
+from stitch_tools.judge.timing.statistics import outcome_of
+from stitch_tools.machine.device_lock import device_lock
+from stitch_tools.models import Bench, Program
+from stitch_tools.run.interpreter import find_interpreter
+from stitch_tools.run.reference_server import ReferenceServer
+from stitch_tools.run.session import TargetSession
+from stitch_tools.storage.store import Store
+from tests.tools.check_support import AFFINE, affine_program, build, make_task, model_new
+
+RULES = Rules(min_rounds=10, max_rounds=10, blocks_per_visit=1, ignore_others=True)
+EAGER_ONLY = BenchOptions(baselines=("eager",), rules=RULES, budget_s=30.0)
+
+
+class ServerContext:
+    """A warm session with one observed reference."""
+
+    def __init__(self, session: TargetSession, store: Store, cache_dir: Path) -> None:
+        self.session, self.store, self.cache_dir = session, store, cache_dir
+        self.task = make_task(store, AFFINE)
+        with ReferenceServer(session, self.task, store) as reference:
+            self.facts = reference.observe()
+
+    def bench(
+        self,
+        program: Program,
+        options: BenchOptions = EAGER_ONLY,
+        *,
+        emit: Callable[[str], None] | None = None,
+        stop: threading.Event | None = None,
+    ) -> Bench:
+        return benchmark_program(
+            self.task,
+            program,
+            build(program, self.store) if program.format == "native" else None,
+            session=self.session,
+            store=self.store,
+            facts=self.facts,
+            options=replace(options, cache_dir=self.cache_dir),
+            emit=emit,
+            stop=stop,
+        )
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerContext]:
+    root = tmp_path_factory.mktemp("timing")
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        TargetSession(find_interpreter(None, root), threads=1) as session,
+    ):
+        patch.setenv("STITCH_LOCK_DIR", str(root))
+        yield ServerContext(session, Store(root / "store"), root / "cache")
+
+
+def test_a_program_that_sleeps_is_slower_and_its_times_are_complete(room: ServerContext) -> None:
+    bench = room.bench(affine_program(room.store, "SLEEP_MS 2"))
+    assert (bench.outcome, bench.message) == ("slower", "")
+    assert [timing.name for timing in bench.timings] == ["program", "eager"]
+    assert all(timing.n >= 20 for timing in bench.timings)
+    ratio = bench.ratio("eager")
+    assert ratio is not None
+    assert ratio.high < 0.5
+    program, eager = bench.timings
+    for slept, quick in (
+        (program.latency_us, eager.latency_us),
+        (program.throughput_us, eager.throughput_us),
+    ):
+        assert slept is not None
+        assert quick is not None
+        assert slept > 2 * quick
+    assert (bench.figure, bench.threads) == ("throughput_us", 1)
+    assert bench.sandbox == room.session.sandbox_level
+
+
+@pytest.mark.parametrize("variant", ["LAZY_AFTER 500", "WRONG_AFTER 500"])
+def test_a_program_that_cheats_under_the_clock_is_found_by_its_outputs(
+    room: ServerContext, variant: str
+) -> None:
+    bench = room.bench(affine_program(room.store, variant))
+    assert bench.outcome == "unmeasured"
+    assert "another result than the check" in bench.message
+    assert bench.ratios == ()
+
+
+@pytest.mark.parametrize(
+    ("variant", "reason"), [("FAIL_AFTER 300", "status 1"), ("CRASH_AFTER 300", "SIGSEGV")]
+)
+def test_a_program_that_fails_under_the_clock_is_unmeasured(
+    room: ServerContext, variant: str, reason: str
+) -> None:
+    bench = room.bench(affine_program(room.store, variant))
+    assert (bench.outcome, bench.program_failed) == ("unmeasured", True)
+    assert reason in bench.message
+
+
+@pytest.mark.parametrize(
+    ("variant", "reason"),
+    [
+        ("WRONG_AFTER 0", "its first call gave another result than the reference"),
+        ("CRASH_AFTER 0", "the program failed: the process crashed with SIGSEGV"),
+    ],
+)
+def test_a_program_that_fails_at_once_costs_no_baseline(
+    room: ServerContext, variant: str, reason: str
+) -> None:
+    said: list[str] = []
+    bench = room.bench(affine_program(room.store, variant), emit=said.append)
+    assert (bench.outcome, bench.program_failed, bench.timings) == ("unmeasured", True, ())
+    assert reason in bench.message
+    assert "preparing eager" not in said
+
+
+def test_a_wrong_python_program_costs_no_baseline_either(room: ServerContext) -> None:
+    source = (
+        "import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return x * 2.0\n"
+    )
+    said: list[str] = []
+    bench = room.bench(model_new(room.store, source), emit=said.append)
+    assert "its first call gave another result than the reference" in bench.message
+    assert "preparing eager" not in said
+
+
+@pytest.mark.parametrize(
+    ("last", "never"), [("preparing eager", "preparing compile"), ("timing program", "comparing")]
+)
+def test_a_request_to_stop_ends_the_timing_before_its_next_part(
+    room: ServerContext, last: str, never: str
+) -> None:
+    stop = threading.Event()
+    said: list[str] = []
+
+    def listen(sentence: str) -> None:
+        said.append(sentence)
+        if sentence.startswith(last):
+            stop.set()
+
+    options = EAGER_ONLY if "timing" in last else replace(EAGER_ONLY, baselines=("eager", "compile:default"))
+    with pytest.raises(InterruptedRunError):
+        room.bench(affine_program(room.store), options, emit=listen, stop=stop)
+    assert said[-1].startswith(last)
+    assert not any(sentence.startswith(never) for sentence in said)
+
+
+def test_contestants_get_ready_while_another_process_times(
+    room: ServerContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STITCH_LOCK_DIR", str(tmp_path))
+    said: list[str] = []
+    program = affine_program(room.store)
+    with device_lock("cpu", wait_s=1.0), pytest.raises(LockedError):
+        benchmark_program(
+            room.task,
+            program,
+            build(program, room.store),
+            session=room.session,
+            store=room.store,
+            facts=room.facts,
+            options=replace(EAGER_ONLY, lock_wait_s=0.1),
+            emit=said.append,
+        )
+    assert "preparing eager" in said
+    assert not any(sentence.startswith("timing program") for sentence in said)
+
+
+def test_a_kernelbench_program_is_timed_like_the_reference(room: ServerContext) -> None:
+    source = (
+        "import time, torch\nclass ModelNew(torch.nn.Module):\n"
+        "    def forward(self, x):\n        time.sleep(0.002)\n        return x * 2.0 + 1.0\n"
+    )
+    bench = room.bench(model_new(room.store, source))
+    assert bench.outcome == "slower", bench.message
+    assert bench.timings[0].note == "timed by a Python loop"
+
+
+@pytest.mark.slow
+def test_the_same_program_twice_is_alike_and_twice_the_work_is_slower(room: ServerContext) -> None:
+    with ExitStack() as stack:
+        shape = ring_shape(room.facts, cache_bytes=1 << 20, memory_bytes=1 << 30)
+        place = Field(room.session, room.task, room.store, room.facts, shape, (1, 2), room.cache_dir)
+        judge = stack.enter_context(ReferenceServer(room.session, room.task, room.store))
+        weights, draws = deal(stack, judge, (1, 2))
+
+        def seat(name: str, variant: str) -> Seat:
+            program = affine_program(room.store, variant)
+            built = build(program, room.store)
+            found = seat_program(stack, place, program, built, weights=weights, draws=draws, samples=1)
+            found.name = name
+            found.pause()
+            return found
+
+        seats = [seat("program", "REPEAT 40"), seat("same", "REPEAT 40"), seat("twice", "REPEAT 80")]
+        many = replace(RULES, max_rounds=30, blocks_per_visit=3)
+        rounds = run_rounds(seats, rules=many, figure="throughput_us", until_s=float("inf"))
+        for each in seats:
+            each.finish()
+    twice = rounds.ratio("program", "twice", "throughput_us")
+    same = rounds.ratio("same", "program", "throughput_us")
+    assert twice is not None
+    assert outcome_of(twice) == "slower"
+    assert same is not None
+    assert same.low is not None
+    assert same.low < 1.15
+    assert all(each.log and each.log[-1][0] == each.history[-1][0] for each in seats)
+
+
+def test_a_baseline_that_cannot_be_built_is_left_out_with_its_reason(room: ServerContext) -> None:
+    options = replace(EAGER_ONLY, baselines=("eager", "cudagraph", "nonsense"))
+    bench = room.bench(affine_program(room.store, "SLEEP_MS 1"), options)
+    absent = {timing.name: timing.note for timing in bench.timings if timing.latency_us is None}
+    assert set(absent) == {"cudagraph", "nonsense"}
+    assert "unknown baseline" in absent["nonsense"]
+    # What eager alone decides; on a busy machine nothing may be decided.
+    assert bench.ratio("eager") is not None
+    assert bench.outcome in ("slower", "inconclusive"), bench.message
+
+
+def test_a_program_for_a_device_that_is_not_here_is_unmeasured(room: ServerContext) -> None:
+    task = room.task.model_copy(update={"target": "cuda:sm_10"})
+    bench = benchmark_program(
+        task,
+        affine_program(room.store),
+        None,
+        session=room.session,
+        store=room.store,
+        facts=room.facts,
+        options=EAGER_ONLY,
+    )
+    assert bench.outcome == "unmeasured"
+    assert "no device for cuda:sm_10" in bench.message
+    assert not bench.program_failed
+    assert bench.figure == "latency_us"
+
+
+def test_a_program_that_was_not_built_is_unmeasured(room: ServerContext) -> None:
+    bench = benchmark_program(
+        room.task, affine_program(room.store), None, session=room.session, store=room.store, facts=room.facts
+    )
+    assert (bench.outcome, bench.message) == ("unmeasured", "the program was not built")
+    assert bench.program_failed
+
+
+@pytest.mark.slow
+def test_torch_compile_is_timed_beside_eager(room: ServerContext) -> None:
+    options = replace(EAGER_ONLY, baselines=None, quick=True)
+    bench = room.bench(affine_program(room.store, "SLEEP_MS 1"), options)
+    timing = next(timing for timing in bench.timings if timing.name == "compile:default")
+    assert timing.latency_us is not None, timing.note
+    assert bench.ratio("compile:default") is not None
+    assert any((room.cache_dir / "inductor").iterdir())
+
+
+def test_without_a_compiler_a_python_loop_is_used_and_named(
+    room: ServerContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = affine_program(room.store, "SLEEP_MS 1")
+    built = build(program, room.store)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name in ("STITCH_CXX", "CXX"):
+        monkeypatch.delenv(name, raising=False)
+    bench = benchmark_program(
+        room.task,
+        program,
+        built,
+        session=room.session,
+        store=room.store,
+        facts=room.facts,
+        options=replace(EAGER_ONLY, cache_dir=tmp_path),
+    )
+    assert bench.outcome == "slower"
+    assert "Python loop" in bench.timings[0].note

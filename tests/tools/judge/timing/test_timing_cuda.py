@@ -1,0 +1,188 @@
+"""Under the clock on a GPU: inputs that never came before, outputs that are fetched at "done"."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from stitch_planner.stitcher.emit.cuda.emit_cuda import emit_cuda
+from stitch_planner.stitcher.emit.cuda.testing import build_for_gpus, lowered
+from stitch_tools.judge.timing import BenchOptions, benchmark_program
+from stitch_tools.judge.timing.baseline_seats import seat_baseline
+from stitch_tools.judge.timing.blocks import Rules
+from stitch_tools.judge.timing.recheck import recheck
+from stitch_tools.judge.timing.renewal import kept_by_content, renewing
+from stitch_tools.judge.timing.ring import RingShape
+from stitch_tools.judge.timing.seats import Field, Seat, deal, seat_program
+from stitch_tools.models import Bench, Program
+from stitch_tools.run.interpreter import find_interpreter
+from stitch_tools.run.reference_server import ReferenceServer
+from stitch_tools.run.session import TargetSession
+from stitch_tools.storage.store import Store
+from stitch_tools.worker.candidate.native import NativeProgram
+from stitch_tools.worker.timed.region import graphed_program
+from tests.tools.check_support import PROGRAMS, WATCHES_ITS_INPUTS, build, linear_relu_task
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not Path("/dev/nvidiactl").exists(), reason="no NVIDIA GPU here: not measured"),
+]
+TARGET = "cuda:sm_90"
+SEEDS = (21, 22, 23)
+SLOTS = 9
+RULES = Rules(min_rounds=10, max_rounds=10, blocks_per_visit=2, ignore_others=True)
+
+
+@dataclass
+class ServerContext:
+    """A warm session with the task of `linear_relu.cu`."""
+
+    session: TargetSession
+    store: Store
+
+    def __post_init__(self) -> None:
+        self.task = linear_relu_task(self.store, target=TARGET)
+
+    def program(self, form: str) -> Program:
+        """The honest program, in CUDA C++ or in Python; `watching`: it takes its time when inputs come."""
+        if form in ("python", "watching"):
+            source = (PROGRAMS / "linear_relu.py").read_bytes()
+            if form == "watching":
+                source = source.replace(b"class Model(", b"class Honest(") + WATCHES_ITS_INPUTS.encode(
+                    "ascii"
+                )
+            else:
+                source = source.replace(b"class Model(", b"class ModelNew(")
+            files, main, kind = {"program.py": source}, "program.py", "kernelbench"
+        else:
+            source = (PROGRAMS / "linear_relu.cu").read_bytes()
+            files, main, kind = (
+                {"linear_relu.cu": source, "fault.h": b"#define FAULT NONE\n"},
+                "linear_relu.cu",
+                "native",
+            )
+        return Program(format=kind, target=TARGET, files=self.store.put_files(files), main=main)
+
+    def seat(self, stack: ExitStack, form: str) -> tuple[Seat, Field, ReferenceServer]:
+        """The program under the clock."""
+        judge = stack.enter_context(ReferenceServer(self.session, self.task, self.store))
+        cache = self.store.root.parent / "cache"
+        shape = RingShape(SLOTS, len(SEEDS), SLOTS << 16)
+        place = Field(self.session, self.task, self.store, judge.observe(), shape, SEEDS, cache)
+        weights, draws = deal(stack, judge, SEEDS)
+        place = renewing(place, judge, draws)
+        program = self.program(form)
+        built = build(program, self.store) if program.format == "native" else None
+        seat = seat_program(
+            stack, place, program, built, weights=weights, draws=draws, samples=3, graphed=form == "graphed"
+        )
+        return seat, place, judge
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerContext]:
+    root = tmp_path_factory.mktemp("timing-cuda")
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        TargetSession(find_interpreter(None, root), scratch_root=root / "scratch") as session,
+    ):
+        patch.setenv("STITCH_LOCK_DIR", str(root))
+        yield ServerContext(session, Store(root / "store"))
+
+
+@pytest.mark.parametrize("form", ["native", "graphed", "python"])
+def test_outputs_of_renewed_inputs_are_fetched_and_right(room: ServerContext, form: str) -> None:
+    with ExitStack() as stack:
+        seat, place, judge = room.seat(stack, form)
+        assert (place.renews, place.not_renewed) == (True, "")
+        for calls in (1, 3, 1, SLOTS, 1, 1):
+            seat.renew()
+            seat.go(calls)
+            seat.take_one(calls)
+        seat.finish()
+        samples = seat.sampler.samples if seat.sampler is not None else []
+        assert any(sample.token for sample in samples)
+        assert recheck(judge, room.task, place.facts, SEEDS, seat) == (None, None)
+
+
+@pytest.mark.parametrize("form", ["native", "python"])
+def test_an_honest_program_is_as_quick_on_new_inputs_as_on_known_ones(room: ServerContext, form: str) -> None:
+    with ExitStack() as stack:
+        seat, _, _ = room.seat(stack, form)
+        seat.go(200)
+        assert kept_by_content(seat, per_call_s=20e-6) is None
+
+
+@pytest.mark.parametrize("kind", ["eager", "cudagraph"])
+def test_a_baseline_is_given_renewed_inputs_too(room: ServerContext, kind: str) -> None:
+    with ExitStack() as stack:
+        _, place, _ = room.seat(stack, "native")
+        seat = seat_baseline(stack, place, kind, compile_limit_s=60.0)
+        for _ in range(2 * SLOTS):
+            seat.renew()
+            assert seat.go(1) > 0.0
+        seat.finish()
+        assert set(seat.tokens) == set(range(SLOTS))
+
+
+def timed(room: ServerContext, form: str) -> Bench:
+    program = room.program(form)
+    with ReferenceServer(room.session, room.task, room.store) as reference:
+        facts = reference.observe()
+    return benchmark_program(
+        room.task,
+        program,
+        build(program, room.store) if program.format == "native" else None,
+        session=room.session,
+        store=room.store,
+        facts=facts,
+        options=BenchOptions(
+            baselines=("eager", "cudagraph"),
+            rules=RULES,
+            budget_s=20.0,
+            cache_dir=room.store.root.parent / "cache",
+        ),
+    )
+
+
+@pytest.mark.parametrize("form", ["native", "python"])
+def test_an_honest_program_has_figures_and_no_doubt(room: ServerContext, form: str) -> None:
+    bench = timed(room, form)
+    assert bench.outcome != "unmeasured", bench.message
+    assert bench.doubt == ""
+    assert not any("by the values of their inputs" in row for row in bench.not_checked)
+    rows = ", ".join(f"{row.name} {row.latency_us} us" for row in bench.timings)
+    print(f"{form}: {bench.outcome}; {rows}; {bench.message}")
+
+
+def test_work_between_inputs_and_call_is_no_gain(room: ServerContext) -> None:
+    bench = timed(room, "watching")
+    eager, program = (next(row for row in bench.timings if row.name == name) for name in ("eager", "program"))
+    assert eager.latency_us is not None
+    assert program.latency_us is not None
+    assert program.latency_us < 10_000.0 + eager.latency_us  # else it does not do what it is here for
+    assert bench.outcome == "inconclusive"
+    assert "work is done between inputs and call" in bench.doubt
+
+
+def test_a_captured_program_keeps_its_workspace(tmp_path: Path) -> None:
+    """What is allocated after the capture must not get the memory that the graph's kernels write."""
+    module = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.ReLU(), torch.nn.Linear(512, 512))
+    module = module.cuda().eval()
+    x = torch.randn(256, 512, device="cuda")
+    made = build_for_gpus(emit_cuda(lowered(module, [x])), tmp_path, ["sm_90"])
+    assert made.artifact is not None, made.diagnostics
+    program = NativeProgram(made.artifact)
+    with torch.inference_mode():
+        stream = torch.cuda.current_stream().cuda_stream
+        program.init(list(module.named_parameters()), device=x.device, stream=stream)
+        workspace = program.plan([x]).workspace_bytes
+        call = graphed_program(program, [x])
+        others = [torch.zeros(workspace // 4, device="cuda") for _ in range(8)]
+        found = call([x])[0]
+        assert workspace
+        assert all(not other.any() for other in others)
+        torch.testing.assert_close(found, module(x), rtol=1e-4, atol=1e-4)

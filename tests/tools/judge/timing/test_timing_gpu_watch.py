@@ -1,0 +1,81 @@
+"""The GPU's state is read by a process of its own, and what cannot be read is None."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from stitch_tools.judge.timing import gpu_watch
+from stitch_tools.judge.timing.gpu_watch import GpuWatch
+from stitch_tools.machine.devices import find_gpus
+from stitch_tools.models import GpuConditions
+from tests.tools.check_support import PROGRAMS
+
+pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="no C compiler")
+
+
+def library(folder: Path, *flags: str) -> Path:
+    built = folder / "libnvidia-ml.so.1"
+    source = str(PROGRAMS / "nvml.c")
+    subprocess.run(["gcc", "-shared", "-fPIC", *flags, "-o", str(built), source], check=True)
+    return built
+
+
+def test_readings_become_medians_extremes_and_unions(tmp_path: Path) -> None:
+    with GpuWatch("GPU-1", library(tmp_path)) as watch:
+        for _ in range(3):
+            watch.read()
+        seen = watch.conditions()
+    assert seen == GpuConditions(
+        sm_clock_mhz=1700,
+        sm_clock_min_mhz=1600,
+        sm_clock_max_mhz=1980,
+        memory_clock_mhz=2600,
+        power_w=504.0,
+        power_limit_w=None,
+        temperature_c=44,
+        throttled=("power_cap", "thermal"),
+        readings=3,
+        other_processes=1,
+        busy_before=0.37,
+    )
+
+
+@pytest.mark.parametrize("uuid", ["GPU-2", "GPU-1"])
+def test_a_device_or_driver_that_is_not_there_is_nothing_and_no_error(tmp_path: Path, uuid: str) -> None:
+    built = library(tmp_path) if uuid == "GPU-2" else tmp_path / "absent.so"
+    with GpuWatch(uuid, built) as watch:
+        watch.read()
+        assert watch.conditions() is None
+
+
+def test_processes_by_numbers_that_mean_nothing_here_are_not_counted(tmp_path: Path) -> None:
+    with GpuWatch("GPU-1", library(tmp_path, "-DFOREIGN_NUMBERS")) as watch:
+        watch.read()
+        seen = watch.conditions()
+    assert seen is not None
+    assert seen.other_processes is None
+
+
+def test_a_driver_that_hangs_is_asked_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_watch, "_ANSWER_S", 0.5)
+    with GpuWatch("GPU-1", library(tmp_path, "-DHANGS")) as watch:
+        for _ in range(50):
+            watch.read()
+        assert watch.conditions() is None
+
+
+def test_without_a_reading_there_are_no_conditions(tmp_path: Path) -> None:
+    with GpuWatch("GPU-1", library(tmp_path)) as watch:
+        assert watch.conditions() is None
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not find_gpus().gpus, reason="no GPU")
+def test_the_driver_here_tells_clocks() -> None:
+    with GpuWatch(find_gpus().gpus[0].uuid) as watch:
+        watch.read()
+        seen = watch.conditions()
+    assert seen is not None
+    assert seen.sm_clock_mhz

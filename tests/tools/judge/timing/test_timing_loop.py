@@ -1,0 +1,218 @@
+"""The timed loop: as many calls as asked for, slots in turn, statuses passed on. C and Python alike."""
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from stitch_tools.compile.host_build import build_runner
+from stitch_tools.compile.toolchain import find_cpp_compiler
+from stitch_tools.errors import EnvironmentMissingError
+from stitch_tools.judge.timing.contestant import ContestantFailedError, PipeContestant, Pipes
+from stitch_tools.protocol.ring_messages import COLLECT, RENEW, request
+from stitch_tools.worker.timed.loop import LoopLog, NativeRunner, Service, serve_python
+
+SLOTS = 3
+Serve = Callable[[int, int], LoopLog]
+
+
+class Still:
+    """A process that needs no stopping: the loop runs in a thread of this one."""
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+
+class Loop:
+    """One loop in a thread, and the contestant that drives it."""
+
+    def __init__(self, serve: Serve) -> None:
+        self.logs: list[LoopLog] = []
+        pipes = Pipes.open()
+        go_fd, done_fd = (os.dup(fd) for fd in pipes.far)
+        pipes.close_far()
+        self.contestant = PipeContestant("program", Still(), pipes, SLOTS, go_timeout_s=20.0)
+        self.thread = threading.Thread(target=self._run, args=(serve, go_fd, done_fd))
+        self.thread.start()
+
+    def _run(self, serve: Serve, go_fd: int, done_fd: int) -> None:
+        self.logs.append(serve(go_fd, done_fd))
+        os.close(go_fd)
+        os.close(done_fd)
+
+    def end(self) -> LoopLog:
+        self.contestant.stop()
+        self.thread.join(20.0)
+        return self.logs[0]
+
+
+def built_runner(cache_dir: Path) -> Path:
+    try:
+        find_cpp_compiler()
+    except EnvironmentMissingError as error:
+        pytest.skip(error.message)
+    return build_runner(cache_dir)
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> NativeRunner:
+    return NativeRunner(str(built_runner(tmp_path_factory.mktemp("cache"))), cuda=False)
+
+
+def no_request(word: int, slot: int) -> None:
+    raise AssertionError(f"nobody asked for anything: {word:#x} at {slot}")
+
+
+class Calls:
+    """A stand-in for stitch_forward that notes which slot it was given."""
+
+    def __init__(self, fail_at: int | None = None) -> None:
+        self.slots: list[int] = []
+        self.ring = (ctypes.c_uint64 * (SLOTS * 9))()
+        self._fail_at = fail_at
+        kind = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
+        self.forward = kind(self._call)
+
+    def _call(self, handle: int, args: int) -> int:
+        self.slots.append((args - ctypes.addressof(self.ring)) // 72)
+        return 2 if len(self.slots) == self._fail_at else 0
+
+    def serve(self, runner: NativeRunner, service: Service = no_request) -> Serve:
+        address = ctypes.cast(self.forward, ctypes.c_void_p).value
+        assert address is not None
+        return lambda go_fd, done_fd: runner.serve(
+            forward=address,
+            handle=1,
+            ring=ctypes.addressof(self.ring),
+            slots=SLOTS,
+            go_fd=go_fd,
+            done_fd=done_fd,
+            service=service,
+        )
+
+
+@pytest.fixture(params=["c", "python"])
+def loop(request: pytest.FixtureRequest, runner: NativeRunner) -> Iterator[tuple[Loop, list[int]]]:
+    if request.param == "c":
+        calls = Calls()
+        yield Loop(calls.serve(runner)), calls.slots
+    else:
+        seen: list[int] = []
+
+        def in_python(go_fd: int, done_fd: int) -> LoopLog:
+            return serve_python(seen.append, slots=SLOTS, go_fd=go_fd, done_fd=done_fd, service=no_request)
+
+        yield Loop(in_python), seen
+
+
+def test_a_go_makes_as_many_calls_as_it_says_over_the_slots_in_turn(loop: tuple[Loop, list[int]]) -> None:
+    running, seen = loop
+    for calls in (2, 0, 4, 1):
+        assert running.contestant.go(calls) > 0.0
+    assert running.contestant.slot == 7 % SLOTS
+    log = running.end()
+    assert seen == [0, 1, 2, 0, 1, 2, 0]
+    assert [calls for calls, _ in log.entries] == [2, 0, 4, 1]
+    assert log.gos == 4
+
+
+def test_the_loops_own_clock_never_claims_more_than_ours(loop: tuple[Loop, list[int]]) -> None:
+    running, _ = loop
+    ours = [running.contestant.go(calls) for calls in (1, 100, 1000)]
+    log = running.end()
+    assert all(claimed * 1e-9 <= seen for (_, claimed), seen in zip(log.entries, ours, strict=True))
+
+
+def test_the_loop_ends_when_the_controller_is_gone(loop: tuple[Loop, list[int]]) -> None:
+    running, _ = loop
+    running.contestant.go(1)
+    running.contestant.pipes.close()
+    running.thread.join(20.0)
+    assert not running.thread.is_alive()
+
+
+def test_a_failing_call_ends_its_go_with_the_programs_own_status(runner: NativeRunner) -> None:
+    calls = Calls(fail_at=5)
+    running = Loop(calls.serve(runner))
+    running.contestant.go(3)
+    with pytest.raises(ContestantFailedError, match="status 2"):
+        running.contestant.go(10)
+    running.end()
+    assert len(calls.slots) == 5
+
+
+@pytest.mark.parametrize("form", ["c", "python"])
+def test_a_request_between_gos_is_served_with_the_next_slot_and_is_in_no_log(
+    runner: NativeRunner, form: str
+) -> None:
+    served: list[tuple[int, int]] = []
+
+    def service(word: int, slot: int) -> None:
+        served.append((word, slot))
+
+    calls = Calls()
+
+    def in_python(go_fd: int, done_fd: int) -> LoopLog:
+        return serve_python(calls.slots.append, slots=SLOTS, go_fd=go_fd, done_fd=done_fd, service=service)
+
+    running = Loop(calls.serve(runner, service) if form == "c" else in_python)
+    running.contestant.go(2)
+    running.contestant.ask(request(RENEW, 5))
+    running.contestant.go(2)
+    running.contestant.ask(request(COLLECT, 1))
+    log = running.end()
+    assert served == [(request(RENEW, 5), 2), (request(COLLECT, 1), 1)]
+    assert calls.slots == [0, 1, 2, 0]
+    assert [calls for calls, _ in log.entries] == [2, 2]
+    assert [calls for calls, _ in running.contestant.history] == [2, 2]
+
+
+def test_a_request_that_fails_in_c_is_told_and_raised_when_the_loop_has_ended(runner: NativeRunner) -> None:
+    raised: list[str] = []
+
+    def service(word: int, slot: int) -> None:
+        raise ValueError(f"{word:#x} at {slot}")
+
+    serve = Calls().serve(runner, service)
+
+    def noting(go_fd: int, done_fd: int) -> LoopLog:
+        try:
+            return serve(go_fd, done_fd)
+        except ValueError as error:
+            raised.append(str(error))
+            return LoopLog(0, [], "c")
+
+    running = Loop(noting)
+    with pytest.raises(ContestantFailedError, match="asked for between calls"):
+        running.contestant.ask(request(RENEW, 5))
+    running.end()
+    assert raised == [f"{request(RENEW, 5):#x} at 0"]
+
+
+def test_a_loop_that_dies_is_a_failure_and_not_a_time() -> None:
+    pipes = Pipes.open()
+    contestant = PipeContestant("program", Still(), pipes, SLOTS)
+    pipes.close_far()
+    with pytest.raises(ContestantFailedError, match="ended"):
+        contestant.go(1)
+    contestant.stop()
+
+
+def test_a_loop_that_does_not_answer_is_given_up() -> None:
+    pipes = Pipes.open()
+    contestant = PipeContestant("program", Still(), pipes, SLOTS, go_timeout_s=0.05)
+    with pytest.raises(ContestantFailedError, match="no answer"):
+        contestant.go(1)
+    contestant.stop()
+
+
+def test_the_runner_is_built_once_and_then_found(tmp_path: Path) -> None:
+    first = built_runner(tmp_path)
+    stamp = first.stat().st_mtime_ns
+    assert build_runner(tmp_path) == first
+    assert first.stat().st_mtime_ns == stamp
+    assert sorted(path.name for path in first.parent.iterdir()) == ["librunner.so", "lock"]

@@ -1,0 +1,367 @@
+"""Programs that are quick only on inputs that came before are told from those that are quick.
+
+What takes time here are pauses of milliseconds, so that a busy machine changes little about the ratios.
+"""
+
+import errno
+import mmap
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from stitch_tools.judge.timing import from_rest, unseen
+from stitch_tools.judge.timing.from_rest import try_from_rest
+from stitch_tools.judge.timing.ring import RingShape
+from stitch_tools.judge.timing.seats import Field, deal, seat_program
+from stitch_tools.judge.timing.unseen import Unseen, at_best_of_two, try_unseen
+from stitch_tools.models import Program
+from stitch_tools.protocol import memory
+from stitch_tools.run.interpreter import find_interpreter
+from stitch_tools.run.reference_server import Comparison, Expectation, ReferenceServer
+from stitch_tools.run.session import TargetSession
+from stitch_tools.storage.store import Store
+from tests.tools.check_support import AFFINE_NEW, affine_program, build, make_task, model_new
+
+REFERENCE = """
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return x * 2.0 + 1.0
+
+def get_inputs():
+    return [torch.randn(16, 64)]
+
+def get_init_inputs():
+    return []
+"""
+TABLE_BY_VALUE = """
+import time, torch
+
+class ModelNew(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.prepared = set()
+
+    def forward(self, x):
+        key = float(x.sum())
+        if key not in self.prepared:
+            time.sleep(0.01)
+            self.prepared.add(key)
+        return x * 2.0 + 1.0
+"""
+MET_EARLY = """
+import os, time, torch
+
+plain, tables = os.read, {}
+
+def look_up(x):
+    seen, result = tables.get(id(x), (None, None))[1:] if id(x) in tables else (None, None)
+    if seen is None or not torch.equal(seen, x):
+        time.sleep(0.01)
+        result = x * 2.0 + 1.0
+        tables[id(x)] = x, x.clone(), result
+    return result
+
+def read(fd, count):
+    data = plain(fd, count)
+    if data == bytes(8):  # an empty go: are there other values in memory that it knows?
+        with torch.inference_mode():
+            for x, _, _ in list(tables.values()):
+                look_up(x)
+    return data
+
+os.read = read
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        return look_up(x).clone()
+"""
+CALLS_SEEN = """
+calls = 0
+
+def seen(x):
+    global calls
+    calls += 1
+    return calls <= 140
+"""
+SEEDS = (11, 12)
+SLOTS = 64
+
+
+class CountingServer(ReferenceServer):
+    """A reference server that counts the outputs that it is given, and may leave a part of each undecided."""
+
+    compared = 0
+    undecided: str | None = None
+
+    def compare(self, outputs_fd: int, expectation: Expectation, generator_after: bytes = b"") -> Comparison:
+        self.compared += 1
+        found = super().compare(outputs_fd, expectation, generator_after)
+        rows = tuple(row.model_copy(update={"undecided": self.undecided}) for row in found.outputs)
+        return replace(found, outputs=rows)
+
+
+@dataclass
+class ServerContext:
+    """A warm session with one task."""
+
+    session: TargetSession
+    store: Store
+
+    def look(
+        self, program: Program, per_call_s: float | None = None, undecided: str | None = None
+    ) -> tuple[Unseen, int]:
+        """See `both`."""
+        seen, _, compared = self.both(program, per_call_s, undecided)
+        return seen, compared
+
+    def both(
+        self,
+        program: Program,
+        per_call_s: float | None = None,
+        undecided: str | None = None,
+        reference: str = REFERENCE,
+    ) -> tuple[Unseen, Unseen, int]:
+        """What new inputs show, what those show that come from rest, how many of the former were compared.
+
+        The program is called two times around its ring, the second time as under the clock, unless
+        `per_call_s` says what it took there.
+        """
+        task = make_task(self.store, reference)
+        with ExitStack() as stack:
+            judge = stack.enter_context(CountingServer(self.session, task, self.store))
+            judge.undecided = undecided
+            facts = judge.observe()
+            shape = RingShape(SLOTS, len(SEEDS), SLOTS * 8192)
+            place = Field(
+                self.session, task, self.store, facts, shape, SEEDS, self.store.root.parent / "cache"
+            )
+            weights, draws = deal(stack, judge, SEEDS)
+            built = build(program, self.store) if program.format == "native" else None
+            seat = seat_program(stack, place, program, built, weights=weights, draws=draws, samples=1)
+            seat.go(SLOTS)
+            timed_s = seat.go(SLOTS) / SLOTS
+            seat.finish()
+            claimed_s = timed_s if per_call_s is None else per_call_s
+            seen, compared = try_unseen(place, judge, seat, draws, per_call_s=claimed_s), judge.compared
+            return seen, try_from_rest(place, judge, seat, draws, per_call_s=claimed_s), compared
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerContext]:
+    root = tmp_path_factory.mktemp("unseen")
+    with TargetSession(find_interpreter(None, root), threads=1) as session:
+        yield ServerContext(session, Store(root / "store"))
+
+
+def test_a_program_that_keeps_its_results_by_value_is_slow_on_new_inputs(room: ServerContext) -> None:
+    seen, _ = room.look(affine_program(room.store, "KEEPS_BY_VALUE", "SLEEP_MS 5"))
+    assert seen.wrong is None
+    assert seen.doubt is not None
+    assert "calls on inputs that never came before take" in seen.doubt
+
+
+def test_a_python_program_that_prepares_for_values_is_slow_on_new_inputs(room: ServerContext) -> None:
+    seen, _ = room.look(model_new(room.store, TABLE_BY_VALUE))
+    assert seen.wrong is None
+    assert seen.doubt is not None
+
+
+@pytest.mark.parametrize("form", ["native", "python"])
+def test_an_honest_program_is_right_and_as_quick_on_new_inputs(room: ServerContext, form: str) -> None:
+    paused = AFFINE_NEW.replace("return", "import time; time.sleep(0.005); return")
+    program = affine_program(room.store, "SLEEP_MS 5") if form == "native" else model_new(room.store, paused)
+    seen, compared = room.look(program)
+    assert seen == Unseen()
+    assert compared >= 1
+
+
+def test_a_quick_program_on_many_new_inputs_has_few_of_its_outputs_compared(room: ServerContext) -> None:
+    seen, compared = room.look(model_new(room.store, AFFINE_NEW), per_call_s=1e-3)
+    assert seen.wrong is None
+    assert compared == 5
+
+
+@pytest.mark.parametrize("variant", ["LAZY_AFTER", "WRONG_AFTER"])
+def test_a_program_that_computes_known_inputs_only_is_wrong_on_new_ones(
+    room: ServerContext, variant: str
+) -> None:
+    """It works twice around the ring, and once around the small one, which has 20 slots for calls of 5 ms."""
+    seen, _ = room.look(affine_program(room.store, f"{variant} {2 * SLOTS + 20}"), per_call_s=5e-3)
+    assert seen.wrong is not None
+    assert "another result than the check" in seen.wrong
+
+
+def test_a_timed_output_that_is_undecided_in_part_is_named(room: ServerContext) -> None:
+    seen, compared = room.look(
+        model_new(room.store, AFFINE_NEW), per_call_s=1e-3, undecided="3 of 1024 values: rounding"
+    )
+    assert compared == 5
+    assert seen.wrong is None
+    assert seen.unchecked == "timed outputs were not all re-checked: output 0: 3 of 1024 values: rounding"
+
+
+def test_a_program_that_computes_as_soon_as_new_inputs_are_there_is_slow_on_those_that_come_late(
+    room: ServerContext,
+) -> None:
+    seen, rested, _ = room.both(model_new(room.store, MET_EARLY))
+    assert seen == Unseen()
+    assert rested.wrong is None
+    assert "only when the clock runs" in (rested.doubt or "")
+
+
+@pytest.mark.parametrize("form", ["native", "python"])
+@pytest.mark.parametrize("pause_ms", [0, 5])
+def test_an_honest_program_is_as_quick_from_rest(room: ServerContext, form: str, pause_ms: int) -> None:
+    slow = AFFINE_NEW.replace("return", f"import time; time.sleep({pause_ms / 1000}); return")
+    native = affine_program(room.store, *([f"SLEEP_MS {pause_ms}"] if pause_ms else []))
+    _, rested, _ = room.both(native if form == "native" else model_new(room.store, slow))
+    assert rested == Unseen()
+
+
+class Drowsy:
+    """A GPU whose calls take three times as long once it has idled while outputs were fetched."""
+
+    def __init__(self) -> None:
+        self.idled = True
+
+    def go(self, calls: int) -> float:
+        waking_s = 80e-6 if self.idled and calls else 0.0
+        self.idled = self.idled and not calls
+        return 10e-6 + calls * 40e-6 + waking_s
+
+    def take_one(self, calls: int) -> None:
+        assert calls
+        self.idled = True
+
+
+@pytest.mark.parametrize(("waking", "expected_us"), [(0, 120.0), (1, 40.0)])
+def test_a_gpu_is_woken_before_new_inputs_are_timed(waking: int, expected_us: float) -> None:
+    seat: Any = Drowsy()
+    assert unseen._quickest(seat, 1, 4, waking, None) * 1e6 == pytest.approx(expected_us)
+
+
+def test_inputs_whose_shapes_vary_do_not_fit_and_fail_no_program() -> None:
+    def draw(size: int) -> Any:
+        return SimpleNamespace(manifest=[{"name": "0", "shape": [size]}], close=lambda: None)
+
+    sizes = iter(range(10, 1000))
+    judge: Any = SimpleNamespace(make_draw=lambda kind, seed: draw(next(sizes)))
+    place: Any = SimpleNamespace(shape=RingShape(SLOTS, 2, SLOTS * 64), cuda=False)
+    program: Any = SimpleNamespace(child=object(), sampler=object())
+    seen = try_unseen(place, judge, program, [draw(3), draw(4)], per_call_s=1e-3)
+    assert seen == Unseen(unchecked="no inputs but those of the ring were timed: their shapes vary")
+    assert try_from_rest(place, judge, program, [draw(3), draw(4)], per_call_s=1e-3) == Unseen()
+
+
+@pytest.mark.parametrize("copies", [0, 5, 40])
+def test_without_memory_for_inputs_from_rest_they_are_not_checked(
+    room: ServerContext, monkeypatch: pytest.MonkeyPatch, copies: int
+) -> None:
+    """When the first copies are made, or later, while the program stands still."""
+    real, left = memory.write_at, iter(range(copies))
+
+    def full(*args: Any) -> None:
+        if next(left, None) is None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(*args)
+
+    monkeypatch.setattr(from_rest, "memory", SimpleNamespace(create=memory.create, write_at=full))
+    _, rested, _ = room.both(affine_program(room.store))
+    assert rested == Unseen(unchecked=from_rest._NO_MEMORY)
+
+
+def test_sealed_draws_are_never_mapped_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linux before 6.7 refuses that, for reading, too."""
+    real = mmap.mmap
+
+    def older(*args: Any, **kwargs: Any) -> mmap.mmap:
+        if kwargs.get("flags", mmap.MAP_SHARED) & mmap.MAP_SHARED:
+            raise PermissionError("sealed")
+        return real(*args, **kwargs)
+
+    fds = [memory.create(4096, sealable=number == 0) for number in range(2)]
+    try:
+        os.pwrite(fds[0], b"values", 100)
+        memory.seal(fds[0])
+        monkeypatch.setattr(from_rest.mmap, "mmap", older)
+        from_rest._write(fds[1], fds[0])
+        assert os.pread(fds[1], 8, 100) == b"values\0\0"
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
+@pytest.mark.parametrize(
+    ("attempts", "shown"),
+    [
+        ([Unseen()], Unseen()),
+        ([Unseen(doubt="slow"), Unseen()], Unseen()),
+        ([Unseen(doubt="slow"), Unseen(doubt="slow still")], Unseen(doubt="slow still")),
+        ([Unseen(doubt="slow"), Unseen(wrong="other values")], Unseen(wrong="other values")),
+        ([Unseen(doubt="slow", wrong="other values")], Unseen(doubt="slow", wrong="other values")),
+    ],
+)
+def test_one_busy_moment_raises_no_doubt_but_a_wrong_result_is_never_forgotten(
+    attempts: list[Unseen], shown: Unseen
+) -> None:
+    left = iter(attempts)
+    assert at_best_of_two(lambda: next(left)) == shown
+    assert next(left, None) is None
+
+
+class Sleeper:
+    """A seat whose process takes long to be woken, and may wait in empty gos."""
+
+    def __init__(self, woken_s: float, call_s: float, wait_s: float) -> None:
+        self.woken_s, self._call_s, self._wait_s = woken_s, call_s, wait_s
+
+    def go_from_rest(self, calls: int) -> float:
+        return self.woken_s + 1e-4 + (calls * self._call_s if calls else self._wait_s)
+
+    def go(self, calls: int) -> float:
+        return calls * self._call_s
+
+    def rest(self) -> None: ...
+
+    def take_one(self, calls: int) -> None: ...
+
+
+@pytest.mark.parametrize("woken_s", [1e-4, 4e-3])
+def test_a_machine_that_wakes_slowly_is_no_work(monkeypatch: pytest.MonkeyPatch, woken_s: float) -> None:
+    def quickest(wait_s: float, call_s: float) -> float:
+        seat: Any = Sleeper(woken_s, call_s, wait_s)
+        return from_rest._quickest(seat, slots, slots, 10, limit_s=1e-4)
+
+    monkeypatch.setattr(from_rest, "_write", lambda *_: None)
+    slots: Any = [SimpleNamespace(fds=(0,)) for _ in range(30)]
+    assert quickest(0.0, 50e-6) == pytest.approx(50e-6)
+    # An empty go in which a program waits is taken off up to a millisecond beyond a baseline's.
+    assert quickest(8e-3, 1e-3) == pytest.approx(0.9e-3)
+
+
+@pytest.mark.parametrize("variant", ["LAZY_AFTER", "WRONG_AFTER"])
+def test_outputs_from_rest_are_compared(room: ServerContext, variant: str) -> None:
+    """Beyond twice the ring, twice the small one of 20 slots and once that of 12, all outputs are wrong."""
+    _, rested, _ = room.both(affine_program(room.store, f"{variant} {2 * SLOTS + 52}"), per_call_s=5e-3)
+    assert "another result than the check" in (rested.wrong or "")
+
+
+@pytest.mark.parametrize(
+    "line", ["x.mul_(2.0).add_(1.0)", "x.mul_(1.0).mul_(2.0).add_(1.0) if seen(x) else x"]
+)
+def test_inputs_that_each_call_changes_hide_no_output_of_a_call_on_new_ones(
+    room: ServerContext, line: str
+) -> None:
+    reference = REFERENCE.replace("x * 2.0 + 1.0", "x.mul_(2.0).add_(1.0).clone()")
+    program = AFFINE_NEW.replace("x * 2.0 + 1.0", f"({line}).clone()") + CALLS_SEEN
+    seen, rested, _ = room.both(model_new(room.store, program), per_call_s=1e-3, reference=reference)
+    assert (seen.unchecked, rested.unchecked) == (None, None)
+    for found in (seen, rested):
+        assert (found.wrong is None) == ("seen" not in line)

@@ -1,0 +1,142 @@
+"""Our own small C and C++ sources, compiled once per machine into the user's cache.
+
+These are the timed loop, the sampler and the ceilings probe: trusted code of this package. Compiler, limits
+and environment are those that programs are built with; a refusal is our trouble here, not a result.
+"""
+
+import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from stitch_tools.compile.confinement import readable_paths
+from stitch_tools.compile.headers import native_include
+from stitch_tools.compile.runner import compiler_environment, refuse_full_disk, run_compiler
+from stitch_tools.compile.toolchain import INSTALL_CPP, Compiler, find_cpp_compiler, native_architecture
+from stitch_tools.errors import EnvironmentMissingError
+from stitch_tools.models import sha256_hex
+from stitch_tools.storage.locks import FileLock
+from stitch_tools.storage.store import storing
+from stitch_tools.storage.user_cache import user_cache_dir
+
+_SOURCES = Path(__file__).parents[1] / "native" / "src"
+_BUILD_TIMEOUT_S = 120.0
+
+
+def build_runner(cache_dir: Path | None = None) -> Path:
+    """The timed loop as a shared library (native/src/runner.c).
+
+    Raises:
+        EnvironmentMissingError: no host compiler, or it refused the source.
+        StoreError: the cache folder cannot be written.
+    """
+    # A C++ compiler takes C too, when told so.
+    language = ("-x", "c", "-std=c11")
+    flags = (*language, "-O2", "-fPIC", "-shared", "-Wl,-z,now", "-fvisibility=hidden")
+    return _build("runner.c", "librunner.so", flags, cache_dir)
+
+
+def build_sampler(cache_dir: Path | None = None) -> Path:
+    """The sampler of running threads as a shared library (native/src/sampler.c).
+
+    Raises:
+        EnvironmentMissingError: no host compiler, or it refused the source.
+        StoreError: the cache folder cannot be written.
+    """
+    flags = ("-x", "c", "-std=c11", "-O2", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden")
+    return _build("sampler.c", "libsampler.so", flags, cache_dir)
+
+
+def build_probe(cache_dir: Path | None = None) -> Path:
+    """The ceilings probe as a program (native/src/probe.cpp).
+
+    Raises:
+        EnvironmentMissingError: no host compiler with OpenMP, or it refused the source.
+        StoreError: the cache folder cannot be written.
+    """
+    return _build("probe.cpp", "probe", ("-std=c++17", "-O3", "-march=native", "-fopenmp"), cache_dir)
+
+
+def build_sanitizer_host(sanitizers: str, cache_dir: Path | None = None) -> Path:
+    """The program that runs a candidate alone (native/src/sanitizer_host.cpp).
+
+    Args:
+        sanitizers: what it is built with, as -fsanitize takes it; "" for none.
+        cache_dir: the cache folder; None is the user's.
+
+    Raises:
+        EnvironmentMissingError: no compiler, or its sanitizer runtimes are not installed.
+        StoreError: the cache folder cannot be written.
+    """
+    chosen = (f"-fsanitize={sanitizers}", "-fno-omit-frame-pointer") if sanitizers else ()
+    flags = ("-std=c++17", "-O1", "-g1", *chosen)
+    return _build("sanitizer_host.cpp", "sanitizer_host", flags, cache_dir)
+
+
+def build_openmp_threads(cache_dir: Path | None = None) -> Path:
+    """OpenMP on plain threads as a shared library, for the race check (native/src/openmp_threads.cpp).
+
+    Raises:
+        EnvironmentMissingError: no compiler, or its ThreadSanitizer runtime is not installed.
+        StoreError: the cache folder cannot be written.
+    """
+    flags = ("-std=c++17", "-O1", "-g1", "-fsanitize=thread", "-fPIC", "-shared", "-fvisibility=hidden")
+    return _build("openmp_threads.cpp", "libopenmp_threads.so", flags, cache_dir)
+
+
+def _build(source: str, output: str, flags: Sequence[str], cache_dir: Path | None) -> Path:
+    """The compiled `native/src/<source>`, from the cache where an equal one lies there."""
+    compiler = find_cpp_compiler()
+    path = _SOURCES / source
+    command = (*compiler.command, *flags, f"-I{native_include()}", str(path), "-o", output, "-ldl")
+    folder = (cache_dir or user_cache_dir()) / "native" / _key(path, compiler, command)
+    built = folder / output
+    if built.exists():
+        return built
+    with storing(folder, "STITCH_CACHE_DIR"):
+        folder.mkdir(parents=True, exist_ok=True)
+    # A sandbox lets a worker read this very file: put in its place by another process, it could not.
+    lock = FileLock(folder / "lock", purpose=f"compiling {source}", option="STITCH_CACHE_DIR")
+    lock.acquire(wait_s=_BUILD_TIMEOUT_S)
+    try:
+        if not built.exists():
+            with (
+                storing(folder, "STITCH_CACHE_DIR"),
+                tempfile.TemporaryDirectory(dir=folder, prefix=".tmp-") as scratch,
+            ):
+                _compile(command, Path(scratch), readable_paths([compiler], [_SOURCES, native_include()]))
+                (Path(scratch) / output).replace(built)
+    finally:
+        lock.release()
+    return built
+
+
+def _key(path: Path, compiler: Compiler, command: Sequence[str]) -> str:
+    facts = {
+        "source": sha256_hex(path.read_bytes()),
+        "abi": sha256_hex((native_include() / "stitch" / "abi.h").read_bytes()),
+        "compiler": compiler.version_line,
+        "command": command,
+        "machine": native_architecture(compiler),
+    }
+    return sha256_hex(json.dumps(facts, sort_keys=True).encode("utf-8"))[:32]
+
+
+def _compile(command: Sequence[str], scratch: Path, readable: Sequence[str]) -> None:
+    done = run_compiler(
+        command,
+        folder=scratch,
+        env=compiler_environment(scratch),
+        time_limit_s=_BUILD_TIMEOUT_S,
+        readable=readable,
+    )
+    refuse_full_disk(done, scratch)
+    if done.timed_out:
+        raise EnvironmentMissingError(
+            f"the host compiler did not finish a source of ours within {_BUILD_TIMEOUT_S:g} s",
+            hint="try again when the machine is less busy, or name another compiler with STITCH_CXX",
+        )
+    if done.exit_code != 0:
+        raise EnvironmentMissingError(
+            f"the host compiler refused a source of ours: {done.output.strip()[-500:]}", hint=INSTALL_CPP
+        )

@@ -1,0 +1,1 @@
+"""Isolation of child processes: namespaces, files, system calls, supervision. Standard library only."""

@@ -1,6 +1,0 @@
-"""Static evidence: findings from a program's text alone, by parsers, without running any of it."""
-
-from stitch_tools.evidence.scan import scan_program
-from stitch_tools.evidence.table import RULES
-
-__all__ = ["RULES", "scan_program"]

@@ -1,0 +1,478 @@
+"""The check itself: draws under several sets of weights, each compared in the reference server."""
+
+import re
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+
+from stitch_tools.errors import EnvironmentMissingError, TaskError
+from stitch_tools.judge.check_options import CheckOptions
+from stitch_tools.judge.correctness.check_record import (
+    TIME_OVER,
+    End,
+    Record,
+    end_of_load,
+    end_of_step,
+    end_of_worker,
+)
+from stitch_tools.judge.correctness.check_wording import describe_build, describe_draw
+from stitch_tools.judge.correctness.draw_ruling import Ruling
+from stitch_tools.judge.correctness.draw_schedule import (
+    RELOADED,
+    Draw,
+    Round,
+    group_of,
+    missing_rounds,
+    ordinary_rounds,
+)
+from stitch_tools.judge.correctness.reference_variation import describe_variation
+from stitch_tools.judge.gpu_health import canary_for, sound_gpu, wedged
+from stitch_tools.judge.source import scan_program
+from stitch_tools.judge.trial import Trial
+from stitch_tools.judge.work.traced_worker import (
+    Case,
+    HarnessFaultError,
+    WatchedWorker,
+    sampler_for_host,
+    watched_worker,
+)
+from stitch_tools.judge.work.work_evidence import trace_work
+from stitch_tools.machine.devices import usable_cpus
+from stitch_tools.models import (
+    REFERENCE_VARIES,
+    STITCHER,
+    Build,
+    Check,
+    CheckFlag,
+    DrawResult,
+    Program,
+    ReferenceFacts,
+    Task,
+)
+from stitch_tools.run.candidate_worker import Answer, Worker, kept_buffers
+from stitch_tools.run.child_outcome import ChildDied
+from stitch_tools.run.reference_server import (
+    DrawUnavailable,
+    DrawUndecided,
+    NoDeviceError,
+    ReferenceServer,
+    Weights,
+)
+from stitch_tools.run.session import TargetSession
+from stitch_tools.storage.store import Store
+
+Emit = Callable[[str], None] | None
+
+_COUNT_EVERY_S = 5.0
+"""Seconds between two sentences that count right draws."""
+
+_COMPILES = re.compile(rb"cpp_extension|subprocess|tvm_ffi")
+_CPUS_FOR_TWO = 4
+"""Fewer, and two compilers at once would make the first answer late."""
+
+_ALWAYS_UNCHECKED = (
+    "writes further than 64 KiB beyond an output",
+    "gradients: programs are forward only",
+)
+
+
+def check_program(
+    task: Task,
+    program: Program,
+    build: Build | None,
+    *,
+    session: TargetSession,
+    store: Store,
+    facts: ReferenceFacts,
+    options: CheckOptions | None = None,
+    emit: Emit = None,
+    deadline_s: float | None = None,
+    reference: ReferenceServer | None = None,
+) -> Check:
+    """The program's Check; whatever the program does wrong is a status.
+
+    Args:
+        task: reference and contract.
+        program: the candidate.
+        build: its build; None only for KernelBench-style programs.
+        session: the target interpreter.
+        store: where the sources lie.
+        facts: what was observed of the reference.
+        options: draws and time limits.
+        emit: takes sentences on the progress.
+        deadline_s: a time.monotonic() value after which no further draw is begun.
+        reference: a server that has the task loaded already; else one is started and ended.
+
+    Raises:
+        EnvironmentMissingError: the GPU does not answer, or did not after an earlier program.
+        TaskError: the reference itself fails.
+        WorkerError, SandboxError: a failure of ours or of this machine.
+    """
+    start = time.monotonic()
+    judge = _Judge(task, program, build, session, store, facts, options or CheckOptions(), emit, deadline_s)
+    end = judge.refuse_early()
+    if end is None and not judge.reads_fatal():
+        canary = canary_for(session, task.target)
+        with sound_gpu(canary):
+            try:
+                end = judge.run(reference)
+            except NoDeviceError as error:
+                end = End("unmeasured", f"{error.message}. {error.hint}")
+        judge.record.findings += wedged(canary, end)
+    return judge.conclude(end, time.monotonic() - start)
+
+
+class _Judge:
+    """One check in progress."""
+
+    def __init__(
+        self,
+        task: Task,
+        program: Program,
+        build: Build | None,
+        session: TargetSession,
+        store: Store,
+        facts: ReferenceFacts,
+        options: CheckOptions,
+        emit: Emit,
+        deadline_s: float | None,
+    ) -> None:
+        self.task, self.program, self.build = task, program, build
+        self.session, self.store, self.facts = session, store, facts
+        self.options, self.emit, self.deadline_s = options, emit, deadline_s
+        self.record = Record()
+        self.ruling = Ruling(self.record, facts.uses_rng, self._tell)
+        self.updated = facts.mutated_buffers if task.contract.buffers == "updated" else ()
+        self.reference: ReferenceServer | None = None  # where the program ran, beside it
+        self.watched: WatchedWorker | None = None  # where one loads the program already
+        self.rounds: list[Round] = []
+        self.told_s = time.monotonic()
+        self.at = ""
+        """What the program's process is asked for now."""
+
+    def refuse_early(self) -> End | None:
+        """The end where nothing has to run to know it."""
+        if self.build is not None and not self.build.ok:
+            return End("build_failed", describe_build(self.build))
+        if self.program.format == "native" and (self.build is None or self.build.artifact is None):
+            return End("build_failed", "the program was not built")
+        if self.facts.uses_rng and self.program.format == "native":
+            return End(
+                "unmeasured",
+                "the reference draws random numbers in forward, which a native program cannot repeat yet",
+                ("unsupported_rng",),
+            )
+        return None
+
+    def reads_fatal(self) -> bool:
+        """Whether the program's text alone shows what no honest program does; such a program is not run."""
+        if not self.options.static:
+            return False
+        source = next((file for file in self.task.files if file.path == self.task.main), None)
+        sizes = [spec.nbytes for spec in self.facts.outputs if spec.nbytes]
+        findings = scan_program(
+            {file.path: self.store.get(file.sha256) for file in self.program.files},
+            format=self.program.format,
+            main=self.program.main,
+            reference_source=None if source is None else self.store.get(source.sha256),
+            reference_path=self.task.main,
+            reference_entry=self.task.entry,
+            output_bytes=min(sizes, default=None),
+        )
+        self.record.findings += findings
+        return any(row.severity == "fatal" for row in findings)
+
+    def run(self, warm: ReferenceServer | None) -> End | None:
+        """Everything that needs processes; None when all went through."""
+        with ExitStack() as stack:
+            timeout_s = self.options.reference_timeout_s
+            reference = warm or stack.enter_context(
+                ReferenceServer(self.session, self.task, self.store, timeout_s=timeout_s)
+            )
+            reference.revive()
+            sampler = sampler_for_host(self.task, self.options)
+            worker = stack.enter_context(
+                Worker(
+                    self.session,
+                    self.task,
+                    self.program,
+                    self.build,
+                    self.store,
+                    readable=() if sampler is None else (sampler,),
+                    memory_bytes=self.options.memory_bytes,
+                    cache_dir=self.options.cache_dir,
+                    kept=kept_buffers(self.task.contract, self.facts) if self.options.kept_buffers else (),
+                )
+            )
+            self.reference = reference
+            try:
+                trial = stack.enter_context(Trial(reference, worker, self.options, self.updated))
+                self.watched = self._load_ahead(stack, reference)
+                return self._load_and_draw(trial)
+            except ChildDied as death:
+                return end_of_worker(death, self.at)
+
+    def _load_ahead(self, stack: ExitStack, reference: ReferenceServer) -> WatchedWorker | None:
+        """The worker that will be traced, where loading takes long: an extension is compiled in each process.
+
+        None where it does not; what cannot be started now is started again, and judged, when it is needed.
+        """
+        if not self.options.trace or not self._compiles_itself() or usable_cpus() < _CPUS_FOR_TWO:
+            return None
+        with suppress(ChildDied, HarnessFaultError, EnvironmentMissingError):
+            watched = stack.enter_context(watched_worker(self._case(), reference))
+            watched.begin_load()
+            return watched
+        return None
+
+    def _compiles_itself(self) -> bool:
+        if self.program.format != "kernelbench":
+            return False
+        sources = (self.store.get(file.sha256) for file in self.program.files if file.path.endswith(".py"))
+        return any(_COMPILES.search(source) for source in sources)
+
+    def _case(self) -> Case:
+        return Case(self.session, self.task, self.program, self.build, self.store, self.options, self.updated)
+
+    def _load_and_draw(self, trial: Trial) -> End | None:
+        if self.emit is not None and self.program.format == "kernelbench":
+            self.emit("loading the program (it may compile an extension)")
+        self.at = "while it was loaded"
+        answer = trial.worker.load(self.options.init_timeout_s)
+        if not answer.ok:
+            self.record.drop_what_loading_says()
+            return end_of_load(answer)
+        self.rounds = ordinary_rounds(self.options, self.task.contract, self.program.format)
+        while self.record.failures < self.options.max_failures:
+            if not self.rounds:
+                self._look_for_reactions(trial)
+            if not self.rounds:
+                break
+            end = self._round(trial, self.rounds.pop(0))
+            if end is not None:
+                return end
+        if self.options.trace and not self.record.failures:
+            self._trace_work(trial)
+        return None
+
+    def _look_for_reactions(self, trial: Trial) -> None:
+        """Measure once how the reference reacts, and add rounds where no draw so far depended enough."""
+        if not self.options.sensitivity or self.record.sensitivity is not None or self.record.failures:
+            return
+        if self._is_late():
+            self.record.skipped.append(f"sensitivity of the task: {TIME_OVER}")
+            return
+        self.record.sensitivity = trial.reference.sensitivity()
+        self.rounds = missing_rounds(self.record.sensitivity, self.record.passed, self.options)
+
+    def _round(self, trial: Trial, round_: Round) -> End | None:
+        if self._is_late():
+            self._leave_out(round_.draws)
+            return None
+        probe = round_.probe
+        # A `ModelNew` makes its own: a GPU need not hold them once more for the rare reload.
+        on_host = self.program.format != "native"
+        try:
+            weights = trial.reference.set_weights(gain=probe.gain, positive=probe.positive, on_host=on_host)
+        except DrawUnavailable as reason:
+            self.record.skipped.append(f"weights of order 1: {reason}")
+            return None
+        self.at = "while it got its weights"
+        try:
+            if round_.label == RELOADED:
+                return self._reloaded(trial, round_, weights)
+            if probe.gain is not None:
+                return self._order_one(trial, round_, weights)
+            answer = trial.worker.init(weights, self.options.init_timeout_s)
+            return self._draws(trial, round_) if answer.ok else end_of_step(answer)
+        finally:
+            weights.close()
+
+    def _reloaded(self, trial: Trial, round_: Round, weights: Weights) -> End | None:
+        """Draws after loading weights in place. What goes wrong under that alone is a note."""
+        answer = trial.worker.reload(weights, self.options.init_timeout_s)
+        if not answer.ok:
+            self.record.note("weights_not_reloadable", answer.message)
+            return None
+        before, mark = self.record.failures, self.record.mark()
+        end = self._draws(trial, round_)
+        if end is None and not before and self.record.failures:
+            # A constructor may prepack its weights, as a native program's init does.
+            wrong = describe_draw(next(draw for draw in self.record.draws if not draw.ok))
+            self.record.note("weights_not_reloadable", f"after loading other weights in place: {wrong}")
+            self.record.take_back(mark)
+        return end
+
+    def _order_one(self, trial: Trial, round_: Round, weights: Weights) -> End | None:
+        """Draws under weights of order 1, made by the constructor or else loaded by name."""
+        answer = trial.worker.init(weights, self.options.init_timeout_s)
+        if not answer.ok and self.program.format == "native":
+            return end_of_step(answer)
+        before, mark = self.record.failures, self.record.mark()
+        end = self._draws(trial, round_) if answer.ok else None
+        if end is not None or before or self.program.format == "native":
+            return end
+        if not answer.ok:
+            return self._order_one_by_name(trial, round_, weights, answer)
+        if not self.record.failures:
+            return None
+        first = self.record.mark()
+        text = describe_draw(next(draw for draw in first.draws if not draw.ok))
+        if not trial.worker.reload(weights, self.options.init_timeout_s).ok:
+            return None
+        # It may construct its layers in another order, and so have given the values to other parameters.
+        self.record.take_back(mark)
+        end = self._draws(trial, round_)
+        if end is None and self.record.failures:
+            self.record.take_back(first)
+        elif end is None:
+            self.record.note(
+                "order_1_by_name", f"right only when weights of order 1 are loaded by name: {text}"
+            )
+        return end
+
+    def _order_one_by_name(
+        self, trial: Trial, round_: Round, weights: Weights, refused: Answer
+    ) -> End | None:
+        """The same where the constructor fails under such weights: a plain instance is loaded with them.
+
+        Where that cannot be done either, the program is not shown to be right under any but its own weights.
+        """
+        plain = replace(weights, scale=None)
+        answer = trial.worker.init(plain, self.options.init_timeout_s)
+        if answer.ok:
+            answer = trial.worker.reload(weights, self.options.init_timeout_s)
+        if answer.ok:
+            return self._draws(trial, round_)
+        end = end_of_step(refused)
+        reason = f"{end.message}, with other weights than its own"
+        return replace(
+            end, message=reason, status="incorrect" if refused.status == "unsupported" else end.status
+        )
+
+    def _trace_work(self, trial: Trial) -> None:
+        if self._is_late():
+            self.record.skipped.append(f"who did the work: {TIME_OVER}")
+            return
+        self.at = "while its work was traced"
+        traced = trace_work(self._case(), trial.reference, trial.worker, self.watched)
+        self.record.work = traced.evidence
+        self.record.findings += traced.findings
+        self.record.flags += traced.flags
+        self.record.skipped += traced.skipped
+
+    def _draws(self, trial: Trial, round_: Round) -> End | None:
+        ordinary = round_.probe.gain is None
+        for position, draw in enumerate(round_.draws):
+            if self._is_late():
+                self._leave_out(round_.draws[position:])
+                return None
+            self.at = f"in draw {draw.name}"
+            known, doubts = len(self.record.draws), len(self.record.undecided)
+            try:
+                end = self.ruling.on(draw, trial.observe(draw))
+            except DrawUnavailable as reason:
+                self._go_without(round_, draw, reason)
+                continue
+            except TaskError as error:
+                if draw.own and ordinary:
+                    raise
+                # A draw of ours that the reference does not survive says nothing about the program.
+                self.record.skipped.append(f"draw {draw.name}: {error.message[:300]}")
+                trial.reference.revive()
+                # The new server has no weights yet: the rest becomes a round of its own.
+                self.rounds.insert(0, replace(round_, draws=round_.draws[position + 1 :]))
+                return None
+            if end is not None:
+                return end
+            if self.record.failures >= self.options.max_failures:
+                return None
+            if doubts < len(self.record.undecided):
+                self._count_undecided(round_, draw)
+            elif len(self.record.draws) > known and self.record.draws[-1].ok:
+                self._note_passed(round_, draw)
+        return None
+
+    def _go_without(self, round_: Round, draw: Draw, reason: DrawUnavailable) -> None:
+        if isinstance(reason, DrawUndecided):
+            self.record.leave_undecided(draw.name, str(reason))
+            self._count_undecided(round_, draw)
+        else:
+            self.record.skipped.append(f"draw {draw.name}: {reason}")
+            self._fall_back(round_)
+
+    def _fall_back(self, round_: Round) -> None:
+        """Try milder weights where these cannot be judged, or not wholly."""
+        if round_.fallback is None:
+            return
+        milder = replace(round_, probe=round_.fallback, fallback=None)
+        if milder not in self.rounds:
+            self.rounds.insert(0, milder)
+
+    def _count_undecided(self, round_: Round, draw: Draw) -> None:
+        self.record.count(group_of(draw, round_), decided=False)
+        self._fall_back(round_)
+
+    def _note_passed(self, round_: Round, draw: Draw) -> None:
+        self.record.count(group_of(draw, round_), decided=True)
+        self.record.passed.weight_sets.add(round_.label)
+        if round_.probe.gain is not None:
+            self.record.passed.probes.add(round_.label)
+        elif draw.own:
+            self.record.passed.own_inputs += 1
+
+    def _is_late(self) -> bool:
+        """Whether the deadline is over; one draw is always made."""
+        return self.deadline_s is not None and time.monotonic() > self.deadline_s and bool(self.record.draws)
+
+    def _leave_out(self, draws: tuple[Draw, ...]) -> None:
+        self.record.late += len(draws)
+        self.record.skipped.extend(f"draw {draw.name}: {TIME_OVER}" for draw in draws)
+
+    def _tell(self, result: DrawResult) -> None:
+        """Say what is wrong at once; right draws are counted, every few seconds."""
+        if self.emit is None:
+            return
+        if not result.ok:
+            self.emit(f"check: {describe_draw(result)}")
+        elif time.monotonic() - self.told_s > _COUNT_EVERY_S:
+            self.told_s = time.monotonic()
+            self.emit(f"check: {len(self.record.draws) - self.record.failures} draws right so far")
+
+    def conclude(self, end: End | None, wall_s: float) -> Check:
+        """The Check that all of this amounts to."""
+        record = self.record
+        end = record.end(end)
+        record.note_undecided()
+        varies = describe_variation(record.draws, self.facts) if end.status == "incorrect" else None
+        if varies is not None:
+            record.note(REFERENCE_VARIES, varies)
+            end = replace(end, message=f"{varies} ({end.message})")
+        flags: list[CheckFlag] = [*record.flags, *end.flags]
+        if self.program.format == "kernelbench" and self.program.author == STITCHER:
+            # The stitcher writes Python only where nodes are left to PyTorch, whatever their share.
+            flags.append("partial")
+        if end.status == "accepted" and record.is_weak(self.facts.depends_on_inputs):
+            flags.append("weak")
+        if self.task.contract.relaxed:
+            flags.append("relaxed")
+        return Check(
+            program_id=self.program.program_id,
+            task_id=self.task.task_id,
+            status=end.status,
+            flags=tuple(dict.fromkeys(flags)),
+            findings=tuple(record.findings),
+            draws=tuple(record.draws),
+            oracle=record.oracle if record.oracle_seen else "none",
+            repeats_bitwise=record.repeats_bitwise(),
+            sensitivity=record.sensitivity or (),
+            reference_tolerance=record.reference_tolerance(),
+            work=record.work,
+            sandbox=self.session.sandbox_level if self.reference else None,
+            plane=self.reference.plane if self.reference else None,
+            message=end.message,
+            not_checked=(*record.skipped, *_ALWAYS_UNCHECKED) if self.reference else (),
+            stderr_tail=end.stderr_tail,
+            wall_s=wall_s,
+        )

@@ -1,0 +1,136 @@
+"""What one draw amounts to: right, wrong or refused, and whether it shows what no honest program does."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from stitch_tools.judge.correctness.check_record import End, Record, end_of_step
+from stitch_tools.judge.correctness.check_wording import (
+    describe_draw,
+    describe_reason,
+    describe_refusal,
+    describe_undecided,
+)
+from stitch_tools.judge.correctness.draw_schedule import Draw
+from stitch_tools.judge.trial import Observed
+from stitch_tools.models import DrawResult
+from stitch_tools.run.candidate_worker import Answer
+from stitch_tools.run.reference_server import Comparison
+from stitch_tools.worker.reference.draw_kinds import ALTERED
+
+_REFUSALS = ("unsupported", "out_of_memory", "raised")
+"""How a program may answer another leading size. `raised`: an exception of a `ModelNew`, as an assertion or
+TORCH_CHECK on a shape ends with; a fault of the device, or of the process, is none of these."""
+
+
+@dataclass(frozen=True)
+class Ruling:
+    """Rules on draws, and enters them in the check's record."""
+
+    record: Record
+    uses_rng: bool
+    """Whether the reference draws random numbers in forward."""
+    tell: Callable[[DrawResult], None]
+    """Takes every result of a comparison once it is in the record."""
+
+    def on(self, draw: Draw, seen: Observed) -> End | None:
+        """Why no further draw is made; None where the check goes on."""
+        self.record.note_conditions(seen.expectation, seen.answer)
+        if seen.comparison is None:
+            return self._on_refusal(seen.answer, draw)
+        end = self._on_comparison(draw, seen, seen.comparison)
+        if end is not None or seen.repeats_bitwise is None:
+            # The second call of a draw fails as any other does.
+            return self._on_refusal(seen.answer, draw) if end is None and not seen.answer.ok else end
+        if not seen.repeats_bitwise:
+            self.record.note(
+                "not_deterministic", f"draw {draw.name}: a second call on the same inputs gave other bits"
+            )
+        if seen.repeated is None:
+            return self._on_refusal(seen.answer, draw)
+        again = replace(draw, name=f"{draw.name} repeated", repeat=False)
+        return self._on_comparison(again, seen, seen.repeated)
+
+    def _on_refusal(self, answer: Answer, draw: Draw) -> End | None:
+        # A larger size may well not fit where the task's own just did.
+        if answer.status in _REFUSALS and draw.other_size:
+            self.record.flags.append("specialized")
+            self.record.skipped.append(
+                f"draw {draw.name}: the program refuses another leading size: {describe_reason(answer)}"
+            )
+            return None
+        self.record.draws.append(DrawResult(draw=draw.name, ok=False, problem=describe_refusal(answer)))
+        if answer.status in ("other_outputs", "unsupported"):
+            message = f"draw {draw.name}: {describe_refusal(answer)}"
+            if answer.status == "other_outputs" and self._is_first_wrong_size(draw):
+                self.record.note("wrong_at_other_size", message, "fatal")
+            return End("incorrect", message)
+        return end_of_step(answer)
+
+    def _on_comparison(self, draw: Draw, seen: Observed, comparison: Comparison) -> End | None:
+        problem = self._side_effects(draw, seen, comparison)
+        wrong = any(row.problem for row in comparison.outputs)
+        if comparison.same_generator is False:
+            if self.uses_rng:
+                message = "the program does not draw random numbers as the reference does: nothing to compare"
+                return End("unmeasured", message, ("unsupported_rng",))
+            self.record.note("draws_random_numbers", "the program draws random numbers, the reference none")
+        result = DrawResult(
+            draw=draw.name,
+            ok=not wrong and problem is None,
+            outputs=comparison.outputs,
+            repeats_bitwise=seen.repeats_bitwise if comparison is seen.comparison else None,
+            problem=problem,
+        )
+        left_open = describe_undecided(comparison.outputs)
+        if left_open:
+            self.record.leave_undecided(draw.name, left_open)
+        if result.ok and not comparison.decided:
+            return None
+        self.record.draws.append(result)
+        if comparison.agreement is not None and not draw.seed_of and comparison is seen.comparison:
+            self.record.agreements.append(comparison.agreement)
+        if not result.ok:
+            self._convict(draw, seen, result)
+        self.tell(result)
+        return None
+
+    def _side_effects(self, draw: Draw, seen: Observed, comparison: Comparison) -> str | None:
+        """What the program did beside its outputs, as far as it makes the draw wrong."""
+        for name in seen.answer.held:
+            if name not in seen.expectation.held:
+                self.record.note(
+                    "output_in_input_memory",
+                    f"output {name} lies in the memory of an input; the reference's does not",
+                )
+        if comparison.overrun:
+            problem = "memory beside the outputs was overwritten"
+            self.record.note("out_of_bounds_write", f"draw {draw.name}: {problem}")
+            return problem
+        if seen.answer.changed:
+            names = ", ".join(seen.answer.changed[:5])
+            problem = f"the program changed what the contract keeps: {names}"
+            self.record.note("buffers_changed", f"draw {draw.name}: {problem}")
+            return problem
+        if comparison.inputs_intact is False:
+            problem = "the program modified its inputs"
+            self.record.note("inputs_modified", f"draw {draw.name}: {problem}")
+            return problem
+        return None
+
+    def _convict(self, draw: Draw, seen: Observed, result: DrawResult) -> None:
+        """What is fatal about a wrong draw: results of another call, or another size that is not refused."""
+        text = describe_draw(result)
+        if seen.stale and draw.kind == ALTERED:
+            # A program that never reads these few values gives the same, too.
+            message = f"{text}; nothing changed, as where results are recognised by some of the inputs"
+            self.record.note("unchanged_results", message, "suspicious")
+        elif seen.stale:
+            self.record.note("cached_results", f"{text}; these are the results of an earlier call", "fatal")
+        elif self._is_first_wrong_size(draw):
+            self.record.note(
+                "wrong_at_other_size", f"{text}; a size that is not refused must be right", "fatal"
+            )
+
+    def _is_first_wrong_size(self, draw: Draw) -> bool:
+        """Whether another size is wrong where all before was right."""
+        return draw.other_size and self.record.failures == 1

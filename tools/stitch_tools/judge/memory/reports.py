@@ -1,0 +1,186 @@
+"""Reports of AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer turned into findings.
+
+The text comes out of the program's process: any text is survived, and what it says is the program's own word.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from stitch_tools.judge.memory.frames import Frame, Owner, Place, first_stack
+from stitch_tools.models.sanitizer import SanitizerFinding, Severity
+
+MOST_FINDINGS = 50
+_ASAN = re.compile(r"ERROR: AddressSanitizer: (?:attempting )?([\w-]+(?: on unknown address)?)(.*)$")
+_ACCESS = re.compile(r"^(READ|WRITE) of size (\d+)")
+_REGION = re.compile(
+    r"is located (\d+) bytes (to the right of|to the left of|after|before|inside of) (\d+)-byte region"
+)
+_SIGNAL = re.compile(r"The signal is caused by a (READ|WRITE)")
+_UBSAN = re.compile(r"^(?P<file>[^\s:][^:]*):(?P<line>\d+):\d+: runtime error: (?P<message>.*)$")
+_TSAN = re.compile(r"WARNING: ThreadSanitizer: ([^(]+?)\s*(?:\(pid=\d+\))?$")
+_TSAN_STACK = re.compile(r"^  (?:Previous )?(?:atomic )?(read|write) of size (\d+) at ", re.IGNORECASE)
+_SPACES = (("heap", "heap"), ("stack", "stack"), ("global", "global"), ("dynamic-stack", "stack"))
+_NOT_FATAL = {"alloc-dealloc-mismatch", "odr-violation", "memcpy-param-overlap"}
+_UNDEFINED = (
+    ("signed integer overflow", "signed-integer-overflow"),
+    ("negation of", "signed-integer-overflow"),
+    ("shift", "invalid-shift"),
+    ("out of bounds", "array-index"),
+    ("insufficient space", "object-size"),
+    ("misaligned", "misaligned-access"),
+    ("null pointer", "null-pointer"),
+    ("division by zero", "division-by-zero"),
+    ("not a valid value", "invalid-value"),
+    ("offset", "pointer-overflow"),
+    ("pointer index", "pointer-overflow"),
+)
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a report says: about the program's own code, and about libraries."""
+
+    own: tuple[SanitizerFinding, ...]
+    libraries: tuple[SanitizerFinding, ...]
+
+
+def address_findings(text: str, owner: Owner) -> Findings:
+    """What AddressSanitizer reported."""
+    return merged(_address_finding(block, owner) for block in _blocks(text, _ASAN))
+
+
+def undefined_findings(text: str, owner: Owner) -> Findings:
+    """What UndefinedBehaviorSanitizer reported."""
+    return merged(_undefined_finding(block, owner) for block in _blocks(text, _UBSAN))
+
+
+def thread_findings(text: str, owner: Owner) -> Findings:
+    """What ThreadSanitizer reported."""
+    return merged(_thread_finding(block, owner) for block in _blocks(text, _TSAN))
+
+
+def _blocks(text: str, start: re.Pattern[str]) -> Iterator[list[str]]:
+    """The reports in `text`: each begins at a line that `start` matches and ends before the next one."""
+    block: list[str] = []
+    for line in text.splitlines():
+        if start.search(line):
+            if block:
+                yield block
+            block = [line]
+        elif block:
+            block.append(line)
+    if block:
+        yield block
+
+
+def _address_finding(block: Sequence[str], owner: Owner) -> tuple[SanitizerFinding, bool]:
+    head = _ASAN.search(block[0])
+    rule = (head[1] if head else "memory-error").removesuffix(" on unknown address")
+    rule = "segmentation-fault" if rule == "SEGV" else rule.lower()
+    place, own = _locate(first_stack(block), owner)
+    severity: Severity = "suspicious" if rule in _NOT_FATAL else "fatal"
+    space = next((name for prefix, name in _SPACES if rule.startswith(prefix)), None)
+    return _finding(rule, severity, _address_sentence(rule, block), place, space), own
+
+
+def _address_sentence(rule: str, block: Sequence[str]) -> str:
+    access = next((match for line in block if (match := _ACCESS.match(line))), None)
+    signal = next((match for line in block if (match := _SIGNAL.search(line))), None)
+    region = next((match for line in block if (match := _REGION.search(line))), None)
+    if access is not None:
+        doing = f"{'reads' if access[1] == 'READ' else 'writes'} {access[2]} bytes"
+    elif signal is not None:
+        doing = f"{'reads' if signal[1] == 'READ' else 'writes'} where no memory is"
+    else:
+        doing = f"misuses memory ({rule})"
+    if "use-after" in rule or "use-after-scope" in rule:
+        doing += " of memory that was given back"
+    if region is None:
+        return doing if "fault" in rule or access is None else f"{doing} outside of a variable ({rule})"
+    where = {"to the right of": "behind", "after": "behind", "to the left of": "before", "before": "before"}
+    side = where.get(region[2])
+    if side is None:
+        return f"{doing}, {region[1]} bytes into a block of {region[3]} bytes"
+    return f"{doing}, {region[1]} bytes {side} a block of {region[3]} bytes"
+
+
+def _undefined_finding(block: Sequence[str], owner: Owner) -> tuple[SanitizerFinding, bool]:
+    head = _UBSAN.match(block[0])
+    message = head["message"] if head else ""
+    rule = next((name for word, name in _UNDEFINED if word in message), "undefined-behavior")
+    stack = first_stack(block)
+    place, own = _locate(stack, owner)
+    if place.line is None and head is not None:
+        line = int(head["line"]) if len(head["line"]) < 10 else None
+        place = Place(place.function, owner.relative(head["file"]), line)
+    # Where no stack was printed, nothing but instrumented code can have reported: that is the program's.
+    return _finding(rule, "suspicious", f"undefined behavior: {message}"[:400], place, None), own or not stack
+
+
+def _thread_finding(block: Sequence[str], owner: Owner) -> tuple[SanitizerFinding, bool]:
+    head = _TSAN.search(block[0])
+    kind = head[1].strip() if head else "thread error"
+    stacks = list(_access_stacks(block))
+    located = [_locate(frames, owner) for _, frames in stacks] or [_locate(first_stack(block), owner)]
+    place, own = next(((place, own) for place, own in located if own), located[0])
+    rule = kind.lower().replace(" ", "-")
+    if kind != "data race":
+        return _finding(rule, "suspicious", f"threads: {kind}", place, None), own
+    deeds = [f"{deed}s" for deed, _ in stacks[:2]] or ["accesses"]
+    other = located[1][0] if len(located) > 1 else None
+    where = f" ({other.file}:{other.line})" if other and other.file and other.line else ""
+    sentence = f"data race: one thread {deeds[0]} what another {deeds[-1]} at the same time{where}"
+    return _finding(rule, "fatal", sentence, place, _race_space(block)), own
+
+
+def _access_stacks(block: Sequence[str]) -> Iterator[tuple[str, list[Frame]]]:
+    for number, line in enumerate(block):
+        match = _TSAN_STACK.match(line)
+        if match is not None:
+            yield match[1].lower(), first_stack(block[number + 1 :])
+
+
+def _race_space(block: Sequence[str]) -> str | None:
+    for line in block:
+        for word in ("heap", "stack", "global"):
+            if line.strip().startswith(f"Location is {word}"):
+                return word
+    return None
+
+
+def _locate(stack: Sequence[Frame], owner: Owner) -> tuple[Place, bool]:
+    """Where the program is to be looked at, and whether the innermost code is its own."""
+    place = owner.culprit(stack)
+    if place is not None:
+        return place, True
+    called = next((frame for frame in stack if owner.owns(frame)), None)
+    inner = next((frame for frame in stack if not frame.is_runtime), None)
+    seen = called or inner
+    return (owner.place(seen) if seen else Place(None, None, None)), False
+
+
+def _finding(
+    rule: str, severity: Severity, message: str, place: Place, space: str | None
+) -> SanitizerFinding:
+    return SanitizerFinding(
+        rule=rule[:60],
+        severity=severity,
+        message=message,
+        kernel=place.function,
+        file=place.file,
+        line=place.line,
+        space=space,
+    )
+
+
+def merged(rows: Iterable[tuple[SanitizerFinding, bool]]) -> Findings:
+    """Equal findings fall together; the first of each stays, with a count."""
+    kept: dict[tuple[bool, str, str | None, int | None, str | None], SanitizerFinding] = {}
+    for row, own in rows:
+        key = (own, row.rule, row.file, row.line, row.kernel)
+        seen = kept.get(key)
+        kept[key] = row if seen is None else seen.model_copy(update={"count": seen.count + row.count})
+    own_rows = tuple(row for (own, *_), row in kept.items() if own)
+    others = tuple(row for (own, *_), row in kept.items() if not own)
+    return Findings(own_rows[:MOST_FINDINGS], others[:MOST_FINDINGS])

@@ -1,0 +1,70 @@
+"""A ring of outputs in memory of the GPU: the reference server owns it, and alone poisons and reads it."""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from stitch_tools.judge.timing.ring import Sample
+from stitch_tools.models import TensorSpec
+from stitch_tools.run.reference_server import ReferenceServer
+
+_SWITCH_S = 3e-4
+"""By which a go may be longer after another process has used the GPU."""
+
+
+class DeviceRing:
+    """As `OutputRing`, for programs on a GPU whose outputs two processes can map."""
+
+    settle_s = _SWITCH_S
+
+    def __init__(self, judge: ReferenceServer, specs: Sequence[TensorSpec], slots: int) -> None:
+        """Made and poisoned.
+
+        Raises:
+            DeviceRingError: the GPU has no memory of this kind left.
+        """
+        self.slots = slots
+        self.request = [(spec.name, list(spec.shape), spec.dtype) for spec in specs]
+        self._judge = judge
+        answer = judge.ask({"op": "open_ring", "outputs": self.request, "slots": slots})
+        if not answer.fds:
+            raise DeviceRingError(str(answer.message.get("refused")))
+        self.fd = answer.fds[0]
+        self._number = int(answer.message["ring"])
+
+    def poison(self, slot: int, count: int = 1) -> None:
+        """Overwrite the outputs of `count` slots from `slot` on with what no program computes."""
+        self._ask("poison_ring", slot=slot, count=count)
+
+    def take(self, slot: int) -> Sample:
+        """A copy of one slot's outputs."""
+        answer = self._ask("read_ring", slot=slot)
+        (fd,) = answer.fds
+        try:
+            rows = answer.message["manifest"]
+            return Sample(slot, tuple(_read(fd, row["offset"], row["nbytes"]) for row in rows))
+        finally:
+            os.close(fd)
+
+    def close(self) -> None:
+        """Give the memory back."""
+        os.close(self.fd)
+        # A server that is gone has given it back.
+        if self._judge.child.is_alive():
+            self._ask("close_ring")
+
+    def _ask(self, op: str, **fields: Any) -> Any:
+        return self._judge.ask({"op": op, "ring": self._number, **fields})
+
+
+class DeviceRingError(Exception):
+    """There is no such ring; the message says why."""
+
+
+def _read(fd: int, offset: int, nbytes: int) -> bytes:
+    """All of a tensor's bytes: one call of the system gives two gigabytes at most."""
+    parts: list[bytes] = []
+    while nbytes:
+        parts.append(os.pread(fd, nbytes, offset))
+        offset, nbytes = offset + len(parts[-1]), nbytes - len(parts[-1])
+    return b"".join(parts)

@@ -1,0 +1,1 @@
+"""Evidence of who did the work: PyTorch, a vendor library, or code of the program."""

@@ -1,0 +1,289 @@
+"""One confined process, seen from the controller."""
+
+import contextlib
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Generator
+from typing import Any
+
+from stitch_tools.errors import WorkerError
+from stitch_tools.protocol.wire import (
+    Channel,
+    ChannelClosedError,
+    ChannelTimeoutError,
+    Frame,
+    ProtocolError,
+)
+from stitch_tools.run.child_outcome import (
+    CRASH_SIGNALS,
+    ChildDied,
+    ChildTimeout,
+    Outcome,
+    OutcomeKind,
+    signal_name,
+)
+
+_GRACE_S = 2.0
+_STANDSTILL_S = 15.0
+_CLOSE_RACE_S = 0.25
+_WATCHDOG_KINDS: tuple[OutcomeKind, ...] = (
+    "out_of_memory",
+    "output_flood",
+    "too_many_processes",
+    "scratch_full",
+)
+
+
+class Child:
+    """A running child. Not thread-safe; every method but `outcome` may find that it has died."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        control: Channel,
+        pidfd: int,
+        pid: int,
+        scratch: str,
+        on_end: Callable[[], None],
+        *,
+        gives_descriptors: bool = True,
+    ) -> None:
+        """`gives_descriptors`: whether its answers may hold some; else one that does is no answer."""
+        self.channel = channel
+        self.pid = pid
+        """Pid on the host."""
+        self.scratch = scratch
+        self._control = control
+        self._pidfd = pidfd
+        self._on_end = on_end
+        self._gives_descriptors = gives_descriptors
+        self._outcome: Outcome | None = None
+        self._sequence = 0
+        self._exit_asked = False
+
+    def __enter__(self) -> "Child":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def request(
+        self,
+        message: dict[str, Any],
+        blob: bytes = b"",
+        fds: tuple[int, ...] = (),
+        timeout_s: float | None = 60.0,
+    ) -> Frame:
+        """The child's answer. The caller owns the descriptors in it.
+
+        Raises:
+            ChildTimeout: no answer before the deadline; the child was killed.
+            ChildDied: the child ended, or sent something else than an answer and was killed for it.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        self.ask(message, blob, fds, timeout_s=_remaining(deadline))
+        return self.answer(_remaining(deadline))
+
+    def ask(
+        self,
+        message: dict[str, Any],
+        blob: bytes = b"",
+        fds: tuple[int, ...] = (),
+        timeout_s: float | None = 60.0,
+    ) -> None:
+        """Send a request without waiting for its answer; `answer` must follow.
+
+        Raises:
+            ChildTimeout: the child does not read; it was killed.
+            ChildDied: the child has ended.
+        """
+        if self._outcome is not None:
+            raise ChildDied(self._outcome)
+        self._sequence += 1
+        with self._fatal_trouble():
+            self.channel.send({**message, "seq": self._sequence}, blob, fds, timeout_s or 3600.0)
+
+    def answer(self, timeout_s: float | None = 60.0) -> Frame:
+        """The answer to the latest `ask`. The caller owns the descriptors in it.
+
+        Raises:
+            ChildTimeout: no answer before the deadline; the child was killed.
+            ChildDied: the child ended, or sent something else than an answer and was killed for it.
+        """
+        if self._outcome is not None:
+            raise ChildDied(self._outcome)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._fatal_trouble():
+            self._await_answer(deadline)
+            frame = self.channel.receive(_remaining(deadline))
+        self._verify(frame)
+        return frame
+
+    @contextlib.contextmanager
+    def _fatal_trouble(self) -> Generator[None]:
+        """Trouble on the channel ends the child and becomes its outcome."""
+        try:
+            yield
+        except ChannelTimeoutError:
+            raise ChildTimeout(self._finish("timed_out")) from None
+        except ChannelClosedError:
+            raise ChildDied(self._finish("closed_descriptors", _CLOSE_RACE_S)) from None
+        except ProtocolError:
+            raise ChildDied(self._finish("protocol")) from None
+
+    def _await_answer(self, deadline: float | None) -> None:
+        """Wait until the channel has something; a report of the end while nothing is there ends the wait."""
+        poller = select.poll()
+        poller.register(self.channel, select.POLLIN)
+        poller.register(self._control, select.POLLIN)
+        remaining = _remaining(deadline)
+        ready = dict(poller.poll(None if remaining is None else remaining * 1000))
+        if not ready:
+            raise ChannelTimeoutError("the child did not answer in time")
+        # An answer that was sent before the end still counts.
+        if self.channel.fileno() not in ready:
+            raise ChannelClosedError("the child ended")
+
+    def _verify(self, frame: Frame) -> None:
+        kind: OutcomeKind | None = None
+        # Old answers, answers to nothing and answers by others must never pass for this one.
+        is_answer = frame.message.get("seq") == self._sequence and isinstance(frame.message.get("ok"), bool)
+        if not is_answer or (frame.fds and not self._gives_descriptors):
+            kind = "protocol"
+        elif frame.pid is not None and frame.pid != self.pid:
+            kind = "forked"
+        if kind:
+            for fd in frame.fds:
+                os.close(fd)
+            raise ChildDied(self._finish(kind))
+
+    def is_alive(self) -> bool:
+        """Whether it still runs, as far as is known without asking it."""
+        if self._outcome is None and _readable(self._control, 0):
+            self._finish("closed_descriptors", _CLOSE_RACE_S)
+        return self._outcome is None
+
+    def outcome(self) -> Outcome:
+        """How it ended; a child that still runs is ended for that."""
+        return self.kill()
+
+    def pause(self) -> None:
+        """Stop the child and everything it started; returns when it stands still.
+
+        Raises:
+            ChildDied: it had ended.
+        """
+        self._tell("pause", "paused")
+
+    def resume(self) -> None:
+        """Let it go on.
+
+        Raises:
+            ChildDied: it had ended, or had not stood still, and was killed for it.
+        """
+        if self._tell("resume", "resumed").get("went_on"):
+            raise ChildDied(self._finish("went_on"))
+
+    def kill(self, kind: OutcomeKind = "killed", *, grace_s: float = 0.0) -> Outcome:
+        """End the whole tree, after `grace_s` to end by itself; `kind` is the reason if it did not."""
+        return self._outcome or self._finish(kind, grace_s)
+
+    def close(self) -> None:
+        """Ask it to end, insist after a moment, and forget its scratch folder."""
+        if self._outcome is None and not self._exit_asked:
+            try:
+                self._exit_asked = True
+                self.channel.send({"op": "exit", "seq": 0}, timeout_s=0.1)
+            except (ChannelClosedError, ChannelTimeoutError):
+                pass
+        if self._outcome is None:
+            self._finish("killed", _GRACE_S)
+
+    def _tell(self, op: str, event: str) -> dict[str, Any]:
+        if self._outcome is not None:
+            raise ChildDied(self._outcome)
+        try:
+            self._control.send({"op": op})
+            answer = self._control.receive(_STANDSTILL_S).message
+        except (ChannelClosedError, ChannelTimeoutError, ProtocolError):
+            raise ChildDied(self._finish("killed")) from None
+        if answer.get("event") != event:
+            raise ChildDied(self._record(answer, "killed"))
+        return answer
+
+    def _finish(self, kind: OutcomeKind, wait_s: float = 0.0) -> Outcome:
+        """End the child (after `wait_s` in which it may end by itself) and remember how."""
+        # The channel closes a moment before the init can tell how the process ended.
+        report = self._receive_report(wait_s) if wait_s else None
+        if report is None:
+            with contextlib.suppress(ChannelClosedError, ChannelTimeoutError):
+                self._control.send({"op": "kill"}, timeout_s=0.5)
+            report = self._receive_report(_GRACE_S)
+        return self._record(report or {}, kind)
+
+    def _receive_report(self, timeout_s: float) -> dict[str, Any] | None:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                message = self._control.receive(max(0.0, deadline - time.monotonic())).message
+            except (ChannelClosedError, ChannelTimeoutError, ProtocolError):
+                return None
+            if message.get("event") in ("ended", "failed"):
+                return message
+
+    def _record(self, report: dict[str, Any], kind: OutcomeKind) -> Outcome:
+        self._release()
+        self._outcome = Outcome(
+            kind=self._judge(report, kind),
+            exit_code=report.get("exit_code"),
+            signal_name=signal_name(report.get("signal")),
+            stdout_tail=str(report.get("stdout_tail", "")),
+            stderr_tail=str(report.get("stderr_tail", report.get("error", ""))),
+            peak_rss_bytes=report.get("peak_rss_bytes"),
+            left_behind=int(report.get("left_behind", 0)),
+        )
+        return self._outcome
+
+    def _judge(self, report: dict[str, Any], kind: OutcomeKind) -> OutcomeKind:
+        reason = report.get("reason")
+        if reason in _WATCHDOG_KINDS:
+            return reason
+        if not report or reason == "killed":
+            return kind
+        name = signal_name(report.get("signal"))
+        if name is None:
+            return "exited" if self._exit_asked and report.get("exit_code") == 0 else "early_exit"
+        if name == "SIGABRT" and "bad_alloc" in str(report.get("stderr_tail")):
+            return "out_of_memory"
+        return "crashed" if name in CRASH_SIGNALS else "signaled"
+
+    def _release(self) -> None:
+        """Make sure that nothing is left, and close what belongs to the child."""
+        try:
+            # The init: at level full the kernel ends everything below it before it is gone itself.
+            if not _readable(self._pidfd, 0.5):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+                if not _readable(self._pidfd, 5.0):
+                    raise WorkerError(
+                        f"process {self.pid} does not end",
+                        hint="it waits in the kernel, where a driver may hang: look at dmesg",
+                    )
+        except ProcessLookupError:
+            pass
+        finally:
+            os.close(self._pidfd)
+            self.channel.close()
+            self._control.close()
+            self._on_end()
+
+
+def _remaining(deadline: float | None) -> float | None:
+    return None if deadline is None else max(0.001, deadline - time.monotonic())
+
+
+def _readable(thing: Channel | int, timeout_s: float) -> bool:
+    poller = select.poll()
+    poller.register(thing, select.POLLIN)
+    return bool(poller.poll(timeout_s * 1000))

@@ -1,0 +1,464 @@
+"""The reference server seen from the controller: loads a task, observes it, makes draws, compares outputs."""
+
+import os
+import secrets
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, Self
+
+from stitch_tools.errors import EnvironmentMissingError, TaskError, WorkerError
+from stitch_tools.models import OutputError, ReferenceFacts, Sensitivity, Task
+from stitch_tools.models.verdict import DataPlane
+from stitch_tools.protocol import memory
+from stitch_tools.protocol.wire import Frame
+from stitch_tools.run.child import Child
+from stitch_tools.run.child_limits import Limits
+from stitch_tools.run.child_outcome import ChildDied
+from stitch_tools.run.last_words import own_words
+from stitch_tools.run.session import TargetSession
+from stitch_tools.storage.scratch import make_scratch
+from stitch_tools.storage.store import Store
+
+_SEED_BITS = 62
+_HINTS = {
+    "syntax": "Correct the line, then run again.",
+    "missing_import": "Install it into the target interpreter, or add its folder to search_path.",
+    "missing_entry": "Name the entry in task.toml (`entry = ...`) or as path.py:Object.",
+    "missing_inputs": "Define the function, or name another with `inputs = ...` in task.toml.",
+    "missing_init_inputs": "Define the function, or name another with `init_inputs = ...` in task.toml.",
+    "wrong_inputs": (
+        "The input maker must return a list or tuple with one item for each argument of forward: [x] for one "
+        "argument, [(a, b)] for one that is itself a tuple."
+    ),
+    "out_of_memory": "Make the task's inputs smaller, free memory, or use a machine with more.",
+    "output": "Return tensors, numbers, or tuples, lists and dicts of them.",
+}
+_EXIT_HINT = (
+    "Something in it ends the process, and leaves no traceback: look for os._exit, or for a library that"
+    " calls exit()."
+)
+_CONFINED = ("PermissionError", "Read-only file system", "Operation not permitted", "Network is unreachable")
+_CONFINED_HINT = (
+    "References run in a sandbox: they read their own folder and what task.toml lists, write only below the "
+    "temporary folder (TMPDIR), and reach no network."
+)
+
+
+class NoDeviceError(EnvironmentMissingError):
+    """The task's device is not in this machine."""
+
+    code = "environment"
+
+
+class DrawUnavailable(Exception):  # noqa: N818 (an answer, not an error: this kind of draw does not apply)
+    """The reference server cannot make, or cannot judge, this draw; the message says why."""
+
+
+class DrawUndecided(DrawUnavailable):
+    """On this draw the reference itself is further off than the contract allows; the message says where."""
+
+
+@dataclass
+class Pack:
+    """Descriptors of shared memory that this process holds; `close` after they were passed on."""
+
+    fds: tuple[int, ...]
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        for fd in self.fds:
+            os.close(fd)
+        self.fds = ()
+
+
+@dataclass
+class Weights(Pack):
+    """A set of weights: named tensors, constructor arguments, and the generator state before construction."""
+
+    parameters: list[dict[str, Any]]
+    init: list[dict[str, Any]]
+    init_structure: Any
+    generator: bytes
+    scale: dict[str, Any] | None = None
+    """How weights of order 1 were made; None: by the task's own initialisers."""
+    training: bool = True
+    """Whether the reference with these weights is in training mode."""
+
+
+@dataclass
+class Inputs(Pack):
+    """Inputs of one draw."""
+
+    kind: str
+    manifest: list[dict[str, Any]]
+    structure: Any
+    shared: bool
+    seed: int
+    places: list[list[int]]
+    """Which of them lie in each other's memory."""
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What is expected of the current draw, without the values."""
+
+    layout: list[dict[str, Any]]
+    nbytes: int
+    oracle: str
+    notes: tuple[str, ...]
+    reference_s: float
+    generator: bytes
+    structure: Any
+    held: tuple[str, ...]
+    """Outputs that lie in the memory of the inputs."""
+    inputs_written: bool
+    """Whether the reference changes its inputs."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How the outputs of one draw compare."""
+
+    outputs: tuple[OutputError, ...]
+    overrun: bool
+    """Whether bytes beside the outputs were written to."""
+    inputs_intact: bool | None
+    same_generator: bool | None
+    agreement: dict[str, Any] | None = None
+    """What KernelBench's rule says; None on draws that are ours."""
+    decided: bool = True
+    """Whether anything was compared; else the reference itself is too far off everywhere."""
+
+    @property
+    def right(self) -> bool:
+        """Whether outputs and memory are as they should be."""
+        return not (self.overrun or self.inputs_intact is False or any(row.problem for row in self.outputs))
+
+
+class ReferenceServer:
+    """A task's reference in a sandboxed child, warm until closed. `child` is for other rooms' requests."""
+
+    plane: DataPlane | None
+    """How tensors travel to programs and back: `host` from the first on that had to; None on a CPU."""
+
+    def __init__(
+        self,
+        session: TargetSession,
+        task: Task,
+        store: Store,
+        *,
+        timeout_s: float = 600.0,
+        writable: Sequence[Path] = (),
+        env: Mapping[str, str] | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        """Start the server and load the reference.
+
+        Args:
+            session: the target interpreter.
+            task: what to load.
+            store: where the task's files lie.
+            timeout_s: longest request.
+            writable: folders that it may write beside its scratch folder (a compile cache).
+            env: more environment variables.
+            limits: upper bounds; an oracle that does not fit below them gives way to a weaker one.
+
+        Raises:
+            TaskError: the reference cannot be loaded; the message names file and line.
+            NoDeviceError: the task's device is not here.
+        """
+        self.task = task
+        self._session = session
+        self._timeout_s = timeout_s
+        self._sensitivity: tuple[Sensitivity, ...] | None = None
+        self._writable, self._env, self._limits = tuple(writable), dict(env or {}), limits
+        self._scratch = make_scratch("task")
+        self._folder = self._scratch.path
+        try:
+            store.materialize(task.files, self._folder, "TMPDIR")
+            self.child = self._start()
+            self.plane = self._find_plane()
+        except BaseException:
+            self._scratch.remove()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the server and remove its folder."""
+        try:
+            self.child.close()
+        finally:
+            self._scratch.remove()
+
+    def revive(self) -> None:
+        """Start a new server if the old one died."""
+        if not self.child.is_alive():
+            self.child = self._start()
+
+    def observe(self) -> ReferenceFacts:
+        """What one look at the reference tells; constructs it with weights of its own.
+
+        Raises:
+            TaskError: inputs cannot be made or do not fit, or forward raises.
+        """
+        names = ("weights_seed", "input_seed", "other_input_seed", "forward_seed")
+        answer = self.ask({"op": "observe", **{name: _seed() for name in names}})
+        return ReferenceFacts.model_validate(answer.message["facts"])
+
+    def set_weights(
+        self, *, gain: float | None = None, positive: bool = False, on_host: bool = False
+    ) -> Weights:
+        """A fresh secret set of weights, which the reference now has, too.
+
+        With `gain` the weights are of order 1, whatever the task's initialisers would give (`order_one.py`).
+        With `on_host` they lie in memory of the host in any case.
+
+        Raises:
+            DrawUnavailable: weights of order 1 are asked for, and the reference has none to fill.
+        """
+        scale = None if gain is None else {"gain": gain, "positive": positive}
+        request = {"op": "set_weights", "seed": _seed(), "scale": scale}
+        answer = self._ask_for_pack(request, "parameters", on_host=on_host)
+        message = answer.message
+        return Weights(
+            answer.fds,
+            message["parameters"],
+            message["init"],
+            message["init_structure"],
+            answer.blob,
+            scale,
+            message["training"],
+        )
+
+    def sensitivity(self) -> tuple[Sensitivity, ...]:
+        """How the reference reacts to other inputs and weights; measured once, since no program matters."""
+        if self._sensitivity is None:
+            answer = self.ask({"op": "sensitivity", "seeds": [_seed() for _ in range(5)]})
+            self._sensitivity = tuple(Sensitivity.model_validate(row) for row in answer.message["rows"])
+        return self._sensitivity
+
+    def make_draw(
+        self, kind: str, *, shared: bool = False, seed: int | None = None, on_host: bool = False
+    ) -> Inputs:
+        """Inputs from a fresh secret seed (or `seed`); in memory that may be written to when `shared`.
+
+        With `on_host` they lie in memory of the host in any case.
+
+        Raises:
+            DrawUnavailable: the kind does not apply to this task.
+        """
+        seed = _seed() if seed is None else seed
+        request = {"op": "make_draw", "kind": kind, "seed": seed, "forward_seed": _seed(), "shared": shared}
+        answer = self._ask_for_pack(request, "inputs", on_host=on_host)
+        message = answer.message
+        return Inputs(
+            answer.fds, kind, message["inputs"], message["structure"], shared, seed, message["places"]
+        )
+
+    def expect(self, updated_buffers: Sequence[str] = ()) -> Expectation:
+        """Run reference and oracle on the current draw.
+
+        Raises:
+            DrawUnavailable: the reference refuses the draw.
+            DrawUndecided: it cannot tell right from wrong.
+        """
+        answer = self.ask({"op": "expect", "updated_buffers": list(updated_buffers)})
+        _refuse_unavailable(answer)
+        message = answer.message
+        return Expectation(
+            message["layout"],
+            message["nbytes"],
+            message["oracle"],
+            tuple(message["notes"]),
+            message["seconds"],
+            answer.blob,
+            message["structure"],
+            tuple(message["held"]),
+            message["inputs_written"],
+        )
+
+    def make_outputs(self, nbytes: int) -> int:
+        """The descriptor of memory for the outputs of one call; the caller closes it."""
+        if self.plane == "device":
+            answer = self.ask({"op": "make_outputs", "nbytes": nbytes})
+            if answer.fds:
+                return answer.fds[0]
+            self.plane = "host"
+        return memory.create(nbytes)
+
+    def prime(self, outputs_fd: int, expectation: Expectation) -> None:
+        """Poison the output memory, and put the updated buffers' values into it."""
+        self.ask({"op": "prime", "layout": expectation.layout}, fds=(outputs_fd,))
+
+    def compare(self, outputs_fd: int, expectation: Expectation, generator_after: bytes = b"") -> Comparison:
+        """Compare what lies in the output memory with the oracle."""
+        request = {"op": "compare", "layout": expectation.layout}
+        message = self.ask(request, generator_after, (outputs_fd,)).message
+        return Comparison(
+            tuple(OutputError.model_validate(row) for row in message["outputs"]),
+            message["overrun"],
+            message["inputs_intact"],
+            message.get("same_generator"),
+            message.get("agreement"),
+            message["decided"],
+        )
+
+    def same_bits(self, first_fd: int, second_fd: int, expectation: Expectation) -> bool:
+        """Whether two output memories hold the same bytes."""
+        return self._compare_bits(first_fd, second_fd, expectation)["same"]
+
+    def same_results(self, first_fd: int, second_fd: int, expectation: Expectation) -> bool:
+        """Whether two output memories hold the same bytes, and more than one value repeated."""
+        found = self._compare_bits(first_fd, second_fd, expectation)
+        return found["same"] and not found["constant"]
+
+    def ask(self, message: dict[str, Any], blob: bytes = b"", fds: tuple[int, ...] = ()) -> Frame:
+        """The answer to a request, of another room's too; the caller closes its descriptors.
+
+        Raises:
+            TaskError: the server did not survive it, or the reference failed.
+            WorkerError: the server itself failed.
+        """
+        return self._exchange(self.child, message, blob, fds)
+
+    def _compare_bits(self, first_fd: int, second_fd: int, expectation: Expectation) -> dict[str, bool]:
+        request = {"op": "same_bits", "layout": expectation.layout}
+        return self.ask(request, fds=(first_fd, second_fd)).message
+
+    def _find_plane(self) -> DataPlane | None:
+        return self._session.plane().kind if self.task.target.startswith("cuda") else None
+
+    def _ask_for_pack(self, request: dict[str, Any], manifest: str, *, on_host: bool) -> Frame:
+        """The answer whose first descriptor holds tensors, in memory of the GPU where they travel there.
+
+        Where the GPU had no memory left to hand out, or a tensor was not on it, all go by the host now.
+
+        Raises:
+            DrawUnavailable: the server has no such tensors.
+        """
+        on_device = not on_host and self.plane == "device"
+        answer = self.ask({**request, "on_device": on_device})
+        _refuse_unavailable(answer)
+        if on_device and answer.message[manifest] and not memory.is_on_device(answer.fds[0]):
+            self.plane = "host"
+        return answer
+
+    def _start(self) -> Child:
+        task, contract = self.task, self.task.contract
+        readable = (self._folder, *map(Path, task.search_path))
+        child = self._session.spawn(
+            "reference", readable=readable, writable=self._writable, env=self._env, limits=self._limits
+        )
+        message = {
+            "op": "load",
+            "folder": str(self._folder),
+            "main": task.main,
+            "entry": task.entry,
+            "inputs": task.inputs,
+            "init_inputs": task.init_inputs,
+            "search_path": list(task.search_path),
+            "mode": contract.named_mode,
+            "device": task.target.partition(":")[0],
+            "rtol": contract.tolerance.rtol,
+            "atol": contract.tolerance.atol,
+            "matmul_precision": contract.matmul_precision,
+            "conv_precision": contract.conv_precision,
+            "input_low": contract.input_low,
+            "input_high": contract.input_high,
+            "input_writes": contract.input_writes == "compared",
+        }
+        try:
+            self._exchange(child, message)
+        except BaseException:
+            child.kill()
+            raise
+        return child
+
+    def _exchange(
+        self, child: Child, message: dict[str, Any], blob: bytes = b"", fds: tuple[int, ...] = ()
+    ) -> Frame:
+        try:
+            answer = child.request(message, blob, fds, self._timeout_s)
+        except ChildDied as death:
+            raise _death_of_reference(death, self._by_hand("The same")) from death
+        if not answer.message["ok"]:
+            raise _fault(self.task, answer.message["error"], self._by_hand("Its whole traceback"))
+        return answer
+
+    def _by_hand(self, what: str) -> str:
+        """What to do about a fault that says no more itself: the command that shows `what`."""
+        command = f"{self._session.interpreter.path} -c {shlex.quote(by_hand(self.task))}"
+        return f"{what}, in the folder that {self.task.main} is named from: {command}"
+
+
+def by_hand(task: Task) -> str:
+    """Python text that does what the server does with a reference: import, construct, make inputs, call."""
+    package = PurePosixPath(task.main).with_suffix("").parts
+    # Only by its dotted name a file in a package can import what lies beside it.
+    runner, named = ("run_module", ".".join(package)) if len(package) > 1 else ("run_path", task.main)
+    lines = [f"import runpy, sys; sys.path[:0] = {['.', *task.search_path]}; m = runpy.{runner}({named!r})"]
+    # As forward is called: named arguments from a dict, positional ones from anything else.
+    lines.append("c = lambda f, a: f(**a) if isinstance(a, dict) else f(*a)")
+    first, *rest = task.entry.split(".")
+    lines.append(f"f = {'.'.join([f'm[{first!r}]', *rest])}")
+    arguments = _made_by(task.init_inputs) if task.init_inputs is not None else "()"
+    lines.append(f"f = c(f, {arguments}) if isinstance(f, type) else f")
+    if task.contract.mode == "eval":
+        lines.append("getattr(f, 'eval', int)()")
+    lines.append("import torch; torch.set_grad_enabled(False)")
+    lines.append(f"c(f, {_made_by(task.inputs)})")
+    return "; ".join(lines)
+
+
+def _made_by(name: str) -> str:
+    """What the maker `name` gives, or is, as the arguments of a call."""
+    return (
+        f"(lambda a: a if isinstance(a, (dict, list, tuple)) else (a,))"
+        f"(m[{name!r}]() if callable(m[{name!r}]) else m[{name!r}])"
+    )
+
+
+def _seed() -> int:
+    return secrets.randbits(_SEED_BITS)
+
+
+def _refuse_unavailable(answer: Frame) -> None:
+    reason = answer.message.get("unavailable")
+    if reason is not None:
+        raise DrawUndecided(reason) if answer.message.get("undecided") else DrawUnavailable(reason)
+
+
+def _fault(task: Task, error: dict[str, Any], by_hand: str) -> Exception:
+    kind, file, line = str(error["kind"]), error.get("file"), error.get("line")
+    if kind == "no_device":
+        return NoDeviceError(
+            f"{error['message']}; the task's target is {task.target}",
+            hint="Use a machine with such a GPU and a CUDA build of torch, or --target cpu.",
+        )
+    where = f"{file}:{line}: " if file and line else f"{file}: " if file else ""
+    text = f"\n    {error['source_line']}" if error.get("source_line") else ""
+    if error.get("traceback"):
+        # Not a ReferenceFault: the server itself failed.
+        return WorkerError(
+            f"the reference server failed: {kind}: {error['message']}", hint=str(error["traceback"])
+        )
+    hint = error.get("hint") or _HINTS.get(kind, by_hand)
+    if any(word in error["message"] for word in _CONFINED):
+        hint = _CONFINED_HINT
+    return TaskError(f"{where}{error['message']}{text}", hint=hint)
+
+
+def _death_of_reference(death: ChildDied, by_hand: str) -> TaskError:
+    outcome = death.outcome
+    # Whoever ends the process himself leaves no traceback that a repetition could show.
+    hint = {"out_of_memory": _HINTS["out_of_memory"], "early_exit": _EXIT_HINT}.get(outcome.kind, by_hand)
+    printed = own_words(outcome.stderr_tail)
+    tail = f"\n{printed[-1000:]}" if printed else ""
+    return TaskError(f"the reference did not survive: {outcome.describe()}{tail}", hint=hint)

@@ -1,0 +1,1 @@
+"""What lies on disk: content-addressed store, event log, locks, scratch folders, certificates."""

@@ -1,0 +1,173 @@
+"""An advisory file lock that names its holder. POSIX only; imported inside the functions that need it."""
+
+import errno
+import json
+import os
+import socket
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from stitch_tools.errors import LockedError, StoreError
+from stitch_tools.storage.store import PlaceOption, storing
+
+
+class FileLock:
+    """Exclusive flock on `path`, held until `release` or the end of the process.
+
+    The file's content is the holder's pid, host and purpose; the lock itself is the kernel's, so a killed
+    holder leaves nothing to clean up. A forked child must close the descriptor, else it keeps the lock alive;
+    it is opened close-on-exec.
+    """
+
+    def __init__(
+        self, path: Path, *, purpose: str = "", mode: int = 0o644, option: PlaceOption = "--workspace"
+    ) -> None:
+        """Nothing is touched before `acquire`; `option` is what sets the file's place."""
+        self.path = path
+        self.purpose = purpose
+        self.mode = mode
+        self.option: PlaceOption = option
+        self._handle: int | None = None
+
+    def acquire(self, *, wait_s: float = 0.0) -> None:
+        """Take the lock, waiting at most `wait_s` seconds.
+
+        Raises:
+            LockedError: another process holds it; the message names pid, host and purpose.
+            StoreError: the file cannot be made, or the file system has no flock.
+        """
+        import fcntl
+
+        deadline = time.monotonic() + wait_s
+        with storing(self.path, self.option):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            handle = self._open()
+        try:
+            while True:
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    if self._is_there(handle):
+                        break
+                    # Its holder removed the file: whoever comes now locks another one of that name.
+                    with storing(self.path, self.option):
+                        self.path.parent.mkdir(parents=True, exist_ok=True)
+                        newer = self._open()
+                    os.close(handle)
+                    handle = newer
+                except BlockingIOError as error:
+                    if time.monotonic() >= deadline:
+                        raise LockedError(
+                            f"{self.path.name} is held by {_described(handle)}",
+                            hint="wait for it, or stop that process",
+                        ) from error
+                    time.sleep(0.05)
+                except OSError as error:
+                    if error.errno in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
+                        raise StoreError(
+                            f"the file system of {self.path.parent} has no file locks",
+                            hint=f"choose a folder on a local disk with {self.option}",
+                        ) from error
+                    raise
+            self._describe(handle)
+        except BaseException:  # handed on: an interrupted wait must not leak the descriptor
+            os.close(handle)
+            raise
+        self._handle = handle
+
+    def _open(self) -> int:
+        # Without O_CREAT first: Linux refuses it for another user's file in a folder like /tmp.
+        # O_NOFOLLOW: a link that somebody put into a shared folder must not make us empty another file.
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            return os.open(self.path, flags)
+        except FileNotFoundError:
+            return os.open(self.path, flags | os.O_CREAT, self.mode)
+
+    def _is_there(self, handle: int) -> bool:
+        """Whether the path still names the file that was opened."""
+        try:
+            return os.path.samestat(self.path.stat(follow_symlinks=False), os.fstat(handle))
+        except FileNotFoundError:
+            return False
+
+    def release(self) -> None:
+        """Give the lock back; a second call does nothing."""
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+    def fileno(self) -> int:
+        """The held lock's descriptor: a child that inherits it holds the lock as long as it lives.
+
+        Raises:
+            ValueError: the lock is not held.
+        """
+        if self._handle is None:
+            raise ValueError("the lock is not held")
+        return self._handle
+
+    @property
+    def held(self) -> bool:
+        """Whether this object holds the lock."""
+        return self._handle is not None
+
+    def __enter__(self) -> Self:
+        if not self.held:
+            self.acquire()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def _describe(self, handle: int) -> None:
+        text = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "purpose": self.purpose})
+        with storing(self.path, self.option):
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, text.encode("utf-8"), 0)
+
+
+def holder(path: Path) -> str:
+    """Who holds the lock on `path`, as process, host and purpose; "" where nobody does."""
+    if not is_held(path):
+        return ""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return ""
+    try:
+        return _described(handle)
+    finally:
+        os.close(handle)
+
+
+def is_held(path: Path) -> bool:
+    """Whether a process holds the lock on `path`; False where that cannot be looked at."""
+    import fcntl
+
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        # Shared: two that look at the same time do not take each other for the holder.
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return False
+
+
+def _described(handle: int) -> str:
+    """The holder as it wrote itself down."""
+    try:
+        found = json.loads(os.pread(handle, 4096, 0))
+        return f"process {found['pid']} on {found['host']} ({found['purpose'] or 'no purpose given'})"
+    except (ValueError, KeyError, TypeError):
+        return "another process"

@@ -1,0 +1,332 @@
+"""The contract's sources: `task.toml`, the caller, and the rule that nothing is loosened silently.
+
+Every key has one entry in `CONTRACT_KEYS` or `TASK_KEYS`; docs/task-file.md lists the same keys.
+"""
+
+import difflib
+import json
+import math
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, cast
+
+from pydantic import ValidationError
+
+from stitch_tools.errors import TaskError, UsageError
+from stitch_tools.models import Contract, FieldSource, Tolerance
+from stitch_tools.storage.small_file import read_small
+
+Value = str | int | float | tuple[str, ...] | None
+Looser = Callable[[Value, Value], bool]
+
+_PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
+_BUFFERS = ("ignored", "const", "updated")
+"""Each compares what the one before it does, and more."""
+
+
+def _larger(before: Value, after: Value) -> bool:
+    return float(cast("float", after)) > float(cast("float", before))
+
+
+def _less_precise(before: Value, after: Value) -> bool:
+    return _PRECISIONS.index(str(after)) > _PRECISIONS.index(str(before))
+
+
+def _fixes_shape(before: Value, after: Value) -> bool:
+    return before == "batch-probe" and after == "fixed"
+
+
+def _compares_fewer_buffers(before: Value, after: Value) -> bool:
+    return _BUFFERS.index(str(after)) < _BUFFERS.index(str(before))
+
+
+def _writes_less(before: Value, after: Value) -> bool:
+    return after == "ignored" and before == "compared"
+
+
+def _drops(before: Value, after: Value) -> bool:
+    return not set(cast("tuple[str, ...]", before)) <= set(cast("tuple[str, ...]", after))
+
+
+def _differs(before: Value, after: Value) -> bool:
+    return after != before
+
+
+@dataclass(frozen=True)
+class ContractKey:
+    """One key of the `[contract]` table, also accepted from a caller."""
+
+    name: str
+    kind: Literal["number", "choice", "names"]
+    meaning: str
+    looser: Looser
+    choices: tuple[str, ...] = ()
+    statement: bool = False
+    """Says what is computed, not how exactly: the task file alone may say it freely.
+
+    For a caller any other mode or range asks for less than was written down, be it the task's or the default:
+    a range of inputs takes away draws, a mode takes away what the module does in the other one.
+    """
+
+
+CONTRACT_KEYS = (
+    ContractKey("rtol", "number", "largest error of an output, relative to its rms", _larger),
+    ContractKey("atol", "number", "largest error of an output, in its own unit", _larger),
+    ContractKey(
+        "matmul_precision", "choice", "least precise format in matrix products", _less_precise, _PRECISIONS
+    ),
+    ContractKey(
+        "conv_precision", "choice", "least precise format in convolutions", _less_precise, _PRECISIONS
+    ),
+    ContractKey("mode", "choice", "mode of the module when it runs", _differs, ("train", "eval"), True),
+    ContractKey(
+        "shape_policy",
+        "choice",
+        "whether another batch size must work too",
+        _fixes_shape,
+        ("batch-probe", "fixed"),
+    ),
+    ContractKey(
+        "buffers",
+        "choice",
+        "what happens to buffers that forward updates",
+        _compares_fewer_buffers,
+        ("const", "updated", "ignored"),
+    ),
+    ContractKey(
+        "input_writes",
+        "choice",
+        "whether a program must write to its inputs what forward writes to them",
+        _writes_less,
+        ("compared", "ignored"),
+    ),
+    ContractKey("variants", "names", "leading sizes, or other input makers, that must work too", _drops),
+    ContractKey("pytorch_share", "number", "share of the time that eager PyTorch may take", _larger),
+    ContractKey("input_low", "number", "smallest value of floating inputs", _differs, statement=True),
+    ContractKey("input_high", "number", "largest value of floating inputs", _differs, statement=True),
+)
+
+TASK_KEYS = {
+    "reference": "the Python file, relative to this one, with `:Object` if that is the entry",
+    "entry": "class, instance or function in that file; the same as `:Object`",
+    "name": "short name for people",
+    "inputs": "function that returns the inputs of one call",
+    "init_inputs": "function that returns constructor arguments",
+    "files": "further files that belong to the task (weights, vocabularies), relative to this one",
+    "search_path": "folders that the reference may also import from and read, relative to this one",
+    "contract": "table: what a program must keep",
+}
+
+
+@dataclass(frozen=True)
+class TaskFile:
+    """What a task.toml says, checked key by key."""
+
+    path: Path
+    reference: str | None = None
+    entry: str | None = None
+    name: str | None = None
+    inputs: str | None = None
+    init_inputs: str | None = None
+    files: tuple[str, ...] = ()
+    search_path: tuple[str, ...] = ()
+    contract: Mapping[str, Value] | None = None
+
+
+def read_task_file(path: Path) -> TaskFile:
+    """The file's keys.
+
+    Raises:
+        TaskError: not readable, not TOML, an unknown key (the nearest is named) or a value of a wrong kind.
+    """
+    try:
+        data = tomllib.loads(read_small(path).decode("utf-8"))
+    except OSError as error:
+        raise TaskError(
+            f"cannot read {path}: {error.strerror or error}", hint="check the path and its permissions"
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise TaskError(
+            f"{path} is not valid TOML: {error}", hint="correct the line; see docs/task-file.md"
+        ) from error
+    except RecursionError as error:
+        raise TaskError(f"{path} is nested too deeply", hint="see docs/task-file.md for its keys") from error
+    for key in data:
+        if key in {row.name for row in CONTRACT_KEYS}:
+            raise TaskError(
+                f"{path}: `{key}` belongs under [contract]", hint="move it below a line [contract]"
+            )
+        _known(key, tuple(TASK_KEYS), str(path), TaskError)
+    contract = data.get("contract", {})
+    if not isinstance(contract, dict):
+        raise TaskError(f"{path}: contract must be a table", hint="write [contract] on a line of its own")
+    values = contract_values(cast("dict[str, object]", contract), f"{path} [contract]", TaskError)
+    return TaskFile(
+        path=path,
+        reference=_text(data, "reference", path),
+        entry=_text(data, "entry", path),
+        name=_text(data, "name", path),
+        inputs=_text(data, "inputs", path),
+        init_inputs=_text(data, "init_inputs", path),
+        files=_texts(data, "files", path),
+        search_path=_texts(data, "search_path", path),
+        contract=values,
+    )
+
+
+def contract_values(
+    given: Mapping[str, object], where: str, kind: type[UsageError] = UsageError
+) -> dict[str, Value]:
+    """`given` with each key known and each value of the right kind.
+
+    Raises:
+        UsageError: an unknown key or a wrong value; `kind` chooses the class.
+    """
+    rows = {row.name: row for row in CONTRACT_KEYS}
+    checked: dict[str, Value] = {}
+    for key, value in given.items():
+        _known(key, tuple(rows), where, kind)
+        checked[key] = _checked(rows[key], value, where, kind)
+    return checked
+
+
+def build_contract(
+    task_values: Mapping[str, Value], caller_values: Mapping[str, Value], *, allow_relaxed: bool
+) -> Contract:
+    """The contract: defaults, then the task's values, then the caller's, with the source of each.
+
+    A value that asks for less than the one before it is refused, or with `allow_relaxed` taken and marked.
+
+    Raises:
+        UsageError: a loosening without `allow_relaxed`, or values that do not fit together.
+    """
+    values = _defaults()
+    sources: dict[str, FieldSource] = {}
+    relaxed: list[str] = []
+    layers: tuple[tuple[FieldSource, Mapping[str, Value]], ...] = (
+        ("task.toml", task_values),
+        ("caller", caller_values),
+    )
+    for source, given in layers:
+        for row in CONTRACT_KEYS:
+            if row.name not in given or given[row.name] == values[row.name]:
+                continue
+            before, after = values[row.name], given[row.name]
+            is_free = row.statement and source == "task.toml"
+            if not is_free and row.looser(before, after):
+                relaxed.append(f"{row.name} = {after} ({source}), was {before}")
+            values[row.name], sources[row.name] = after, source
+    if relaxed and not allow_relaxed:
+        raise UsageError(
+            f"the contract would be loosened: {'; '.join(relaxed)}",
+            hint="leave it as it is, or pass --allow-relaxed: every result is then marked `relaxed`",
+        )
+    return _contract(values, sources, bool(relaxed))
+
+
+def _defaults() -> dict[str, Value]:
+    default = Contract()
+    values: dict[str, Value] = {"rtol": default.tolerance.rtol, "atol": default.tolerance.atol}
+    for row in CONTRACT_KEYS:
+        if row.name not in values:
+            values[row.name] = getattr(default, row.name)
+    return values
+
+
+def _contract(values: dict[str, Value], sources: dict[str, FieldSource], relaxed: bool) -> Contract:
+    low, high = values["input_low"], values["input_high"]
+    if low is not None and high is not None and _larger(high, low):
+        raise UsageError(f"input_low {low} is above input_high {high}", hint="exchange them")
+    rest = {key: value for key, value in values.items() if key not in ("rtol", "atol")}
+    tolerance = Tolerance.model_validate({"rtol": values["rtol"], "atol": values["atol"]})
+    try:
+        return Contract.model_validate(
+            {**rest, "tolerance": tolerance, "sources": sources, "relaxed": relaxed}
+        )
+    except ValidationError as error:
+        raise UsageError(
+            f"the contract does not hold together: {error}", hint="see docs/task-file.md"
+        ) from error
+
+
+def _known(key: str, known: tuple[str, ...], where: str, kind: type[UsageError]) -> None:
+    if key in known:
+        return
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.4)
+    nearest = f"did you mean `{near[0]}`? " if near else ""
+    raise kind(f"{where}: unknown key `{key}`", hint=f"{nearest}known are {', '.join(known)}")
+
+
+def _checked(row: ContractKey, value: object, where: str, kind: type[UsageError]) -> Value:
+    if row.kind == "choice":
+        if isinstance(value, str) and value in row.choices:
+            return value
+        raise kind(f"{where}: {row.name} = {value!r}", hint=f"allowed are {', '.join(row.choices)}")
+    if row.kind == "names":
+        return _names(row, value, where, kind)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise kind(f"{where}: {row.name} = {value!r} is not a finite number", hint=row.meaning)
+    if value < 0 and row.name not in ("input_low", "input_high"):
+        raise kind(f"{where}: {row.name} = {value} is negative", hint=row.meaning)
+    if row.name == "pytorch_share" and value > 1:
+        raise kind(f"{where}: pytorch_share = {value} is above 1", hint="it is a share: 0.10 is 10 percent")
+    return float(value)
+
+
+def _names(row: ContractKey, value: object, where: str, kind: type[UsageError]) -> tuple[str, ...]:
+    """Names and sizes as texts, from a list, or from one text with commas (a caller's)."""
+    items: list[object] = [value]
+    if isinstance(value, (list, tuple)):
+        items = list(cast("list[object] | tuple[object, ...]", value))
+    elif isinstance(value, str):
+        items = list(value.split(","))
+    names: list[str] = []
+    for item in items:
+        if isinstance(item, float) and item.is_integer():
+            item = int(item)
+        text = str(item).strip() if isinstance(item, (str, int)) and not isinstance(item, bool) else ""
+        if not (text.isidentifier() or (text.isdigit() and int(text) > 0)):
+            raise kind(f"{where}: {row.name} = {value!r}", hint="each is a size above 0 or a function's name")
+        names.append(text)
+    return tuple(names)
+
+
+def _text(data: Mapping[str, object], key: str, path: Path) -> str | None:
+    value = data.get(key)
+    if value is None or (isinstance(value, str) and value.strip()):
+        return value
+    raise TaskError(f"{path}: {key} = {value!r} is not a text", hint=TASK_KEYS[key])
+
+
+def _texts(data: Mapping[str, object], key: str, path: Path) -> tuple[str, ...]:
+    value = data.get(key, [])
+    items = cast("list[object]", value) if isinstance(value, list) else [value]
+    texts = tuple(item for item in items if isinstance(item, str) and item)
+    if not isinstance(value, list) or len(texts) != len(items):
+        raise TaskError(f"{path}: {key} = {value!r} is not a list of texts", hint=TASK_KEYS[key])
+    return texts
+
+
+def task_file_text(reference: str, *, name: str, entry: str, inputs: str, init_inputs: str | None) -> str:
+    """A task.toml for `reference` in which every key stands, those with a default commented out."""
+    lines = [
+        "# What a faster program must keep.",
+        "# Lines that start with '#' show the default, or say that there is none.",
+        f"reference = {json.dumps(reference, ensure_ascii=False)}",
+        f"# entry = {json.dumps(entry, ensure_ascii=False)}  # {TASK_KEYS['entry']}",
+        f"# name = {json.dumps(name, ensure_ascii=False)}  # {TASK_KEYS['name']}",
+        f"inputs = {json.dumps(inputs)}",
+    ]
+    if init_inputs is not None:
+        lines.append(f"init_inputs = {json.dumps(init_inputs)}")
+    lines += [f"# {key} = []  # {TASK_KEYS[key]}" for key in ("files", "search_path")]
+    lines += ["", "[contract]"]
+    for key, value in _defaults().items():
+        row = next(row for row in CONTRACT_KEYS if row.name == key)
+        shown = json.dumps(value) if value is not None else "0.0"  # a tuple becomes a list
+        choices = f" ({', '.join(row.choices)})" if row.choices else ""
+        note = "" if value is not None else ": no bound unless set"
+        lines.append(f"# {key} = {shown}  # {row.meaning}{choices}{note}")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,277 @@
+"""What the worker holds: the program, its weights, and the memory of its current inputs and outputs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from stitch_tools.protocol import memory
+from stitch_tools.protocol.layout import BUFFER, GUARD
+from stitch_tools.protocol.memory import PackEntry
+from stitch_tools.worker.aliased_inputs import Place, places_of, reunite
+from stitch_tools.worker.candidate.device_pack import DevicePack
+from stitch_tools.worker.candidate.kept_buffers import changed, digests
+from stitch_tools.worker.candidate.native import NativeProgram, Planned, ProgramError, make_workspace
+from stitch_tools.worker.candidate.python_program import PythonProgram, arranged
+from stitch_tools.worker.candidate.shared_memory import SharedMemory
+from stitch_tools.worker.gpu_wait import wait_for_device
+from stitch_tools.worker.order_one_weights import Scale
+from stitch_tools.worker.plain_copies import copy_plainly
+from stitch_tools.worker.tensors import dtype_name, map_pack
+from stitch_tools.worker.timed.loop import NativeRunner
+from stitch_tools.worker.trees import fresh_copy, raw_values, unflatten
+
+
+@dataclass
+class Outputs:
+    """The controller's output memory, and what the program writes to (the same on a CPU)."""
+
+    targets: list[torch.Tensor]
+    """In the pack: outputs."""
+    state_targets: list[torch.Tensor]
+    """In the pack: updated buffers, which hold their present values."""
+    outputs: list[torch.Tensor]
+    state: list[torch.Tensor]
+    pack: DevicePack | None = None
+    """On a device: the copy of the pack that `outputs` and `state` lie in."""
+
+    def copy_in(self) -> None:
+        """Bring what the pack holds now (poison, guards, buffers) to the device."""
+        if self.pack is not None:
+            self.pack.copy_in()
+
+    def copy_back(self) -> None:
+        """Bring what was computed on a device, and what lies beside it, into the pack."""
+        if self.pack is not None:
+            self.pack.copy_back()
+
+
+class CandidateState:
+    """Everything between two requests; `program` is for handlers that other rooms add."""
+
+    def __init__(self) -> None:
+        self.native: NativeProgram | None = None
+        self.python: PythonProgram | None = None
+        self.runner: NativeRunner | None = None
+        """The timed loop, where this worker is timed; loaded before the program."""
+        self.tracer: Any = None
+        """What watches who does the work, where this worker is traced (activity/run.py)."""
+        self.gates: Any = None
+        """What counts or stops launches of the program's own binaries."""
+        self.device = "cpu"
+        self.shared_memory: SharedMemory | None = None
+        """On a GPU: what is spoiled before each call whose outputs are compared."""
+        self.threads = 0
+        self.inputs: list[torch.Tensor] = []
+        self.outputs: Outputs | None = None
+        """The memory of the last call's outputs."""
+        self.held: list[str] = []
+        """Outputs of the last call of a `ModelNew` that lie in its inputs' memory."""
+        self.parameters: list[tuple[str, torch.Tensor]] = []
+        """Of a native program; a `ModelNew` makes its own, and a copy would take as much of the GPU again."""
+        self.buffer_names: tuple[str, ...] = ()
+        self._kept: dict[str, str] = {}
+        """Hashes of the buffers that no call may change, as they were before the first."""
+        self.structure: Any = ["tuple"]
+
+    @property
+    def stream(self) -> int:
+        """The stream that work is ordered on, as an address; 0 on a CPU."""
+        return torch.cuda.current_stream().cuda_stream if self.device.startswith("cuda") else 0
+
+    def load_native(self, path: str, libraries: Sequence[str], device: str, threads: int) -> None:
+        """Load a built library.
+
+        Raises:
+            ProgramError: it cannot be loaded.
+        """
+        self._take_device(device)
+        self.threads = threads
+        self.native = NativeProgram(path, libraries)
+
+    def load_python(self, folder: str, main: str, device: str) -> None:
+        """Load a file with `ModelNew`.
+
+        Raises:
+            ProgramError: it cannot be loaded.
+        """
+        self._take_device(device)
+        self.python = PythonProgram(folder, main, device=device)
+
+    def init(
+        self,
+        parameters: list[tuple[str, torch.Tensor]],
+        generator_state: bytes,
+        init_structure: Any,
+        init_tensors: list[torch.Tensor],
+        scale: Scale | None = None,
+        kept: Sequence[str] = (),
+        *,
+        training: bool = True,
+    ) -> None:
+        """Weights to the program: named tensors to a native one, a generator state to a `ModelNew`.
+
+        `kept`: buffers that hold before every call what they hold now (a `ModelNew` makes them first).
+        `training`: the reference's mode.
+
+        Raises:
+            ProgramError: the program refuses or fails.
+        """
+        if self.native is not None:
+            self.parameters = [(name, self._placed(tensor)) for name, tensor in parameters]
+            self.keep(kept)
+            self.native.init(self.parameters, device=self.device, stream=self.stream, threads=self.threads)
+            self._synchronize()
+        if self.python is not None:
+            arguments = unflatten(init_structure, init_tensors)
+            self.python.init(generator_state, arguments, scale, training=training)
+            self.keep(kept)
+
+    def keep(self, names: Sequence[str]) -> None:
+        """Remember what these buffers hold now."""
+        self._kept = digests(self._buffers(names))
+
+    def changed_buffers(self) -> list[str]:
+        """Names of the buffers that hold something else than they were remembered with."""
+        return changed(self._kept, digests(self._buffers(list(self._kept))))
+
+    def _buffers(self, names: Sequence[str]) -> list[tuple[str, torch.Tensor]]:
+        """The program's buffers of these names: a `ModelNew`'s own, or what a native program was given."""
+        module = self.python.module if self.python is not None else None
+        found = self.parameters if module is None else list(module.named_buffers())
+        return [(name, tensor) for name, tensor in found if name in names]
+
+    def take_inputs(
+        self,
+        fd: int,
+        manifest: list[PackEntry],
+        *,
+        shared: bool,
+        reuse: bool,
+        places: Sequence[Place] = (),
+    ) -> list[torch.Tensor]:
+        """The inputs in fresh memory, or (`reuse`) in the memory of the inputs before.
+
+        `places` says which of them lie in each other's memory. Returns the pack's tensors, if `shared`.
+        """
+        mapped = map_pack(fd, manifest, writable=True, private=not shared)
+        placed = reunite([self._placed(tensor) for tensor in mapped], places)
+        fits = len(self.inputs) == len(placed) and all(
+            old.shape == new.shape and old.stride() == new.stride() and old.dtype == new.dtype
+            for old, new in zip(self.inputs, placed, strict=True)
+        )
+        if reuse and fits:
+            for old, new in zip(self.inputs, placed, strict=True):
+                # `data` has a version counter of its own: others write to memory without telling torch, too.
+                raw_values(old.data).copy_(raw_values(new))
+        else:
+            self.inputs = placed
+        return mapped if shared else []
+
+    def give_back(self, mapped: Sequence[torch.Tensor]) -> None:
+        """Put what the inputs hold now into the shared tensors that they came in."""
+        copy_plainly(mapped, self.inputs)
+        self._synchronize()
+
+    def map_outputs(self, fd: int, layout: list[PackEntry], *, again: bool = False) -> Outputs:
+        """The judge's output memory; where the program cannot write to it, memory that is copied back later.
+
+        With `again` it is the memory of the call before, at the addresses that the program knows.
+        """
+        if again and self.outputs is not None:
+            self.outputs.copy_in()
+            return self.outputs
+        wanted = [entry for entry in layout if entry["name"] != GUARD]
+        buffers = [entry for entry in wanted if _is_buffer(entry)]
+        rows = [entry for entry in wanted if not _is_buffer(entry)]
+        mapped = map_pack(fd, [*rows, *buffers], writable=True, private=False)
+        targets, state_targets = mapped[: len(rows)], mapped[len(rows) :]
+        self.outputs = Outputs(targets, state_targets, targets, state_targets)
+        # A ModelNew makes outputs of its own; into memory of the GPU a program can write.
+        reached = not self.device.startswith("cuda") or memory.is_on_device(fd)
+        if self.native is not None and not reached:
+            pack = DevicePack(fd, self.device)
+            self.outputs = Outputs(targets, state_targets, pack.views(rows), pack.views(buffers), pack)
+        return self.outputs
+
+    def run_native(self, outputs: Outputs) -> Planned:
+        """Plan and run one forward of a native program.
+
+        Raises:
+            ProgramError: refused, failed, or it announces other outputs (status `other_outputs`).
+        """
+        program = self.native
+        if program is None:
+            raise ProgramError("error", "forward", "no native program is loaded")
+        planned = program.plan(self.inputs)
+        _match(planned.outputs, outputs.outputs)
+        workspace = make_workspace(planned.workspace_bytes, self.device)
+        prepared = program.prepare(
+            self.inputs, outputs.outputs, state=outputs.state, workspace=workspace, stream=self.stream
+        )
+        self._spoil()
+        program.call(prepared)
+        self._synchronize()
+        outputs.copy_back()
+        return planned
+
+    def run_python(self, structure: Any, outputs: Outputs, generator_state: bytes, wanted: Any) -> bytes:
+        """Run one forward of a `ModelNew`; returns the generator state after it.
+
+        `wanted` is the structure that its outputs must have; keys of dicts may come in any order.
+
+        Raises:
+            ProgramError: failed, or its outputs are others (status `other_outputs`).
+        """
+        if self.python is None:
+            raise ProgramError("error", "forward", "no Python program is loaded")
+        self.python.set_buffers(list(zip(self.buffer_names, outputs.state_targets, strict=True)))
+        self._spoil()
+        flat, end = self.python.run(unflatten(structure, self.inputs), generator_state)
+        flat = arranged(flat, wanted)
+        _match(tuple((tuple(tensor.shape), tensor.dtype) for tensor in flat.tensors), outputs.outputs)
+        if any(str(tensor.device).split(":")[0] != self.device.split(":")[0] for tensor in flat.tensors):
+            raise ProgramError("other_outputs", "forward", f"an output is not on {self.device}")
+        copy_plainly(outputs.targets, flat.tensors)
+        buffers = dict(self.python.module.named_buffers()) if self.python.module is not None else {}
+        for target, name in zip(outputs.state_targets, self.buffer_names, strict=False):
+            if name in buffers:
+                copy_plainly([target], [buffers[name]])
+        self._synchronize()
+        places = places_of([*self.inputs, *flat.tensors])[len(self.inputs) :]
+        self.held = [
+            name for name, place in zip(flat.names, places, strict=True) if place.root < len(self.inputs)
+        ]
+        return end
+
+    def _take_device(self, device: str) -> None:
+        self.device = device
+        if device.startswith("cuda"):
+            self.shared_memory = SharedMemory()
+
+    def _spoil(self) -> None:
+        # Where launches are traced every kernel counts, and one of ours is none of the program's.
+        if self.shared_memory is not None and self.tracer is None:
+            self.shared_memory.spoil(self.stream)
+
+    def _placed(self, tensor: torch.Tensor) -> torch.Tensor:
+        return fresh_copy(tensor, self.device) if self.device.startswith("cuda") else tensor
+
+    def _synchronize(self) -> None:
+        if self.device.startswith("cuda"):
+            wait_for_device()
+
+
+def _match(announced: tuple[tuple[tuple[int, ...], torch.dtype], ...], expected: list[torch.Tensor]) -> None:
+    wanted = tuple((tuple(tensor.shape), tensor.dtype) for tensor in expected)
+    if announced != wanted:
+        raise ProgramError("other_outputs", "outputs", f"gives {_text(announced)}, expected {_text(wanted)}")
+
+
+def _text(specs: tuple[tuple[tuple[int, ...], torch.dtype], ...]) -> str:
+    return ", ".join(f"{dtype_name(dtype)}{list(shape)}" for shape, dtype in specs) or "no outputs"
+
+
+def _is_buffer(entry: PackEntry) -> bool:
+    return entry["name"].startswith(BUFFER)

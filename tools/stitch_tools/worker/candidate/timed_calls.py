@@ -1,0 +1,152 @@
+"""The program under the clock: a ring of prepared calls, outputs into the controller's memory."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from stitch_tools.protocol import memory
+from stitch_tools.protocol.serving import Reply, Request
+from stitch_tools.worker.candidate.candidate_state import CandidateState
+from stitch_tools.worker.candidate.native import ProgramError
+from stitch_tools.worker.candidate.python_program import arranged
+from stitch_tools.worker.plain_copies import copy_plainly
+from stitch_tools.worker.tensors import map_pack
+from stitch_tools.worker.timed.loop import LoopLog, NativeRunner
+from stitch_tools.worker.timed.region import PythonRing, graphed_program, serve_native
+from stitch_tools.worker.trees import flatten_outputs, fresh_copy, unflatten
+
+
+def timed_runner(state: CandidateState, request: Request) -> Reply:
+    """Load the C loop and resolve its driver functions; asked for before the program is loaded.
+
+    Raises:
+        ProgramError: the program is loaded already, and could have put itself in between.
+    """
+    if state.native is not None or state.python is not None:
+        raise ProgramError("error", "timed_runner", "the timed loop comes before the program")
+    state.runner = NativeRunner(request.message["library"], cuda=bool(request.message["cuda"]))
+    return _ok()
+
+
+def timed_program(state: CandidateState, request: Request) -> Reply:
+    """Prepare the ring and serve gos until the controller stops. Descriptors: go, done, outputs, draws.
+
+    Where draws of `unseen` follow, the ring then gets these, and gos are served until it stops once more.
+    With `in_place` the draws are the slots' inputs themselves, in memory that the controller writes to.
+    """
+    message = request.message
+    go_fd, done_fd, outputs_fd, *draw_fds = request.fds
+    in_place = bool(message["in_place"])
+    specs = [(name, shape, None, dtype) for name, shape, dtype in message["outputs"]]
+    layout, _ = memory.lay_out(specs * int(message["slots"]))
+    targets = map_pack(outputs_fd, layout, writable=True, private=False, populate=True)
+    draws = [
+        [_placed(state, tensor) for tensor in map_pack(fd, manifest, writable=True, private=not in_place)]
+        for fd, manifest in zip(draw_fds, [*message["inputs"], *message["unseen"]], strict=True)
+    ]
+    draws, unseen = draws[: len(message["inputs"])], draws[len(message["inputs"]) :]
+    rows = [targets[first : first + len(specs)] for first in range(0, len(targets), len(specs))]
+    if message["graphed"]:
+        log = _serve_graphed(state, draws, rows, (go_fd, done_fd))
+    elif state.native is None:
+        log = _serve_python(state, draws, unseen, rows, message, (go_fd, done_fd))
+    else:
+        log = _serve_native(state, draws, unseen, rows, message["state"], (go_fd, done_fd), in_place)
+    return _ok(gos=log.gos, log=log.entries, loop=log.loop)
+
+
+def _serve_native(
+    state: CandidateState,
+    draws: list[list[torch.Tensor]],
+    unseen: list[list[torch.Tensor]],
+    rows: list[list[torch.Tensor]],
+    buffers: list[str],
+    pipes: tuple[int, int],
+    in_place: bool,
+) -> LoopLog:
+    program = state.native
+    if program is None:
+        raise ProgramError("error", "timed_program", "no native program is loaded")
+    parameters = dict(state.parameters)
+    outputs = [[tensor if tensor.is_cuda else _placed(state, tensor) for tensor in row] for row in rows]
+    return serve_native(
+        program,
+        draws,
+        outputs,
+        updated=[parameters[name].clone() for name in buffers],
+        unseen=unseen,
+        in_place=in_place,
+        collect=lambda slot: _copy_back(outputs[slot], rows[slot]),
+        runner=state.runner,
+        go_fd=pipes[0],
+        done_fd=pipes[1],
+        stream=state.stream,
+    )
+
+
+def _serve_graphed(
+    state: CandidateState,
+    draws: list[list[torch.Tensor]],
+    rows: list[list[torch.Tensor]],
+    pipes: tuple[int, int],
+) -> LoopLog:
+    program = state.native
+    if program is None or not program.plan(draws[0]).capturable:
+        raise ProgramError("unsupported", "timed_program", "its forward is not capturable")
+    with torch.inference_mode():
+        call = graphed_program(program, draws[0])
+    # All slots' outputs are the graph's own memory: only those of the latest call can be fetched.
+    ring = PythonRing(call, draws, len(rows), keep_outputs=True)
+    return ring.serve(
+        *pipes, cuda=True, collect=lambda slot: _copy_back(ring.outputs[slot] or (), rows[slot])
+    )
+
+
+def _serve_python(
+    state: CandidateState,
+    draws: list[list[torch.Tensor]],
+    unseen: list[list[torch.Tensor]],
+    rows: list[list[torch.Tensor]],
+    message: dict[str, Any],
+    pipes: tuple[int, int],
+) -> LoopLog:
+    program, structure, wanted = state.python, message["structure"], message["output_structure"]
+    if program is None or program.module is None:
+        raise ProgramError("error", "timed_program", "load and init come first")
+    module = program.module
+
+    def call(arguments: Any) -> Any:
+        return module(**arguments) if isinstance(arguments, dict) else module(*arguments)
+
+    arguments = [unflatten(structure, draw) for draw in draws]
+    ring = PythonRing(call, arguments, len(rows), keep_outputs=True, in_place=bool(message["in_place"]))
+
+    def collect(slot: int) -> None:
+        value = ring.outputs[slot]
+        found = flatten_outputs(value) if value is not None else None
+        # Another tree than the reference's is left as it was, poison.
+        if found is not None and found.structure == wanted:
+            _copy_back(arranged(found, wanted).tensors, rows[slot])
+
+    cuda = state.device.startswith("cuda")
+    log = ring.serve(*pipes, cuda=cuda, collect=collect)
+    if unseen:
+        ring.refill([unflatten(structure, draw) for draw in unseen])
+        log = ring.serve(*pipes, cuda=cuda, collect=collect)
+    return log
+
+
+def _copy_back(values: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> None:
+    """Copy the outputs of one slot; one of another shape stays what it was, poison."""
+    with torch.inference_mode():
+        pairs = [pair for pair in zip(values, targets, strict=False) if pair[0].shape == pair[1].shape]
+        copy_plainly([target for _, target in pairs], [value for value, _ in pairs])
+
+
+def _placed(state: CandidateState, tensor: torch.Tensor) -> torch.Tensor:
+    return fresh_copy(tensor, state.device) if state.device.startswith("cuda") else tensor
+
+
+def _ok(**fields: Any) -> Reply:
+    return Reply({"status": "ok", "step": "", "message": "", **fields})

@@ -1,0 +1,1 @@
+"""Captures a module's forward as a graph of ATen operations."""

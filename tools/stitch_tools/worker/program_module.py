@@ -1,0 +1,292 @@
+"""A built native program as a torch module, for use outside of any harness. Forward only."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from stitch_tools.worker.aliased_inputs import map_shared
+from stitch_tools.worker.binding import bind_inputs
+from stitch_tools.worker.candidate.native import NativeProgram, ProgramError, make_workspace
+from stitch_tools.worker.trees import flatten_inputs, unflatten
+
+TensorSpec = tuple[str, Sequence[int], str]
+"""Name, shape and type of a tensor; the type is torch's name without the prefix."""
+
+
+class StitchModule(torch.nn.Module):
+    """Calls a native program where the reference was called.
+
+    Parameters and buffers are kept as buffers under the reference's names, in a tree of modules like its own,
+    so `state_dict`, `load_state_dict` and `named_buffers` speak of them as it does.
+
+    Weights that are one tensor under several names stay one. A call uses the weights as they are then: where
+    one was written to or exchanged, all are handed over. Calls from several threads run one after the other.
+    Writes that torch does not count (through `.data`, `.numpy()` or a pointer) need a `refresh` by hand.
+    Device and types are part of the program, so conversions to others are refused. A deep copy has weights of
+    its own.
+    """
+
+    def __init__(
+        self,
+        library: str,
+        parameters: Mapping[str, torch.Tensor],
+        *,
+        output_structure: str,
+        input_structure: str = "",
+        input_names: Sequence[str] = (),
+        input_specs: Sequence[TensorSpec] = (),
+        output_specs: Sequence[TensorSpec] = (),
+        name: str = "",
+        libraries: Sequence[str] = (),
+        device: torch.device | str = "cpu",
+        updated_buffers: Sequence[str] = (),
+        threads: int = 0,
+    ) -> None:
+        """Load and initialise.
+
+        Args:
+            library: path of the built shared library.
+            parameters: the reference's parameters and buffers by qualified name (its `state_dict`).
+            output_structure: ReferenceFacts.output_structure.
+            input_structure: ReferenceFacts.input_structure; "" compares no constants.
+            input_names: ReferenceFacts.input_names.
+            input_specs: ReferenceFacts.inputs, for `repr` and the words of a refusal; may be empty.
+            output_specs: ReferenceFacts.outputs, for `repr`.
+            name: the task's, for `repr`.
+            libraries: Build.libraries, loaded first.
+            device: where the program runs.
+            updated_buffers: names of buffers that forward updates, where the contract says `updated`.
+            threads: CPU threads at most; 0 leaves it to the runtime.
+
+        Raises:
+            ProgramError: the library cannot be loaded, or refuses the parameters.
+        """
+        super().__init__()
+        self._structure = json.loads(output_structure)
+        self._inputs = json.loads(input_structure) if input_structure else None
+        self._input_names = tuple(input_names)
+        self._input_specs, self._output_specs = tuple(input_specs), tuple(output_specs)
+        self._task_name = name
+        self._updated = tuple(updated_buffers)
+        self._threads = threads
+        self._device = torch.device(device)
+        self._places: dict[str, tuple[torch.nn.Module, str]] = {}
+        # Tied weights are one tensor under several names, and stay one.
+        own_copies = map_shared(dict(parameters), lambda tensor: tensor.detach().to(self._device).clone())
+        for name, tensor in own_copies.items():
+            module, own = self._places[name] = self._place(name)
+            # Not by `register_buffer`: a reference may use names that are attributes here.
+            module._buffers[own] = tensor
+        self._made_for = {name: _form(tensor) for name, tensor in self._weights().items()}
+        self._handed: list[tuple[int, int]] = []
+        self.register_load_state_dict_post_hook(_refresh_loaded)
+        self._program = NativeProgram(library, libraries)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Give the program the present weights.
+
+        Raises:
+            ProgramError: it refuses them.
+            RuntimeError: one is missing, or has another shape, type or device than the program was made for.
+        """
+        with self._program.lock:
+            for name, (module, own) in self._places.items():
+                _require_form(name, module._buffers.get(own), self._made_for[name])
+            self._replace_uncounted()
+            named = list(self._weights().items())
+            # What is written while the program reads them is handed over again by the next call.
+            marks = self._marks()
+            self._program.init(named, device=self._device, stream=self._stream(), threads=self._threads)
+            self._handed = marks
+
+    def _replace_uncounted(self) -> None:
+        """Copies in place of inference tensors, writes to which are not counted."""
+        found = {name: tensor for name, tensor in self._weights().items() if tensor.is_inference()}
+        if not found:
+            return
+        with torch.inference_mode(False):
+            copies = map_shared(found, torch.clone)
+        for name, copied in copies.items():
+            module, own = self._places[name]
+            module._buffers[own] = copied
+
+    def _place(self, name: str) -> tuple[torch.nn.Module, str]:
+        """The module that holds a qualified name, made if need be, and the name's last part."""
+        *path, own = name.split(".")
+        module: torch.nn.Module = self
+        for part in path:
+            below = module._modules.get(part)
+            if below is None:
+                module._modules[part] = below = torch.nn.Module()
+            module = below
+        return module, own
+
+    def _weights(self) -> dict[str, torch.Tensor]:
+        found = {name: module._buffers.get(own) for name, (module, own) in self._places.items()}
+        return {name: tensor for name, tensor in found.items() if tensor is not None}
+
+    def _marks(self) -> list[tuple[int, int]]:
+        """What changes where a weight is written to or exchanged."""
+        return [
+            # -1: to be looked at by `refresh`, which refuses or replaces it.
+            (-1, 0) if tensor is None or tensor.is_inference() else (tensor._version, tensor.data_ptr())
+            for tensor in [module._buffers.get(own) for module, own in self._places.values()]
+        ]
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The reference's outputs.
+
+        Raises:
+            TypeError: arguments are missing, unknown or of another kind than the reference's were.
+            ValueError: a number or another constant differs from the one that is part of the program.
+            RuntimeError: a gradient is asked for, and the program has no backward; or as in `refresh`.
+            ProgramError: the program does not support inputs like these, or fails.
+        """
+        bound = _bind(self._inputs, self._input_names, args, kwargs)
+        inputs = [tensor.detach().to(self._device) for tensor in flatten_inputs(bound).tensors]
+        with self._program.lock:
+            outputs = self._call(inputs)
+        return unflatten(self._structure, outputs)
+
+    def _call(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        """The outputs of one forward; nobody else uses the program meanwhile."""
+        # The program has packed some weights and uses others where they lie: without this, a write to all of
+        # them would reach half. A copy's program has none yet.
+        if not self._program.handle or self._marks() != self._handed:
+            self.refresh()
+        try:
+            planned = self._program.plan(inputs)
+        except ProgramError as error:
+            words = [error.message, *_differences(self._input_specs, inputs)]
+            raise ProgramError(error.status, error.step, "; ".join(filter(None, words))) from None
+        outputs = [torch.empty(shape, dtype=dtype, device=self._device) for shape, dtype in planned.outputs]
+        weights = self._weights() if self._updated else {}
+        state = [weights[name] for name in self._updated]
+        workspace = make_workspace(planned.workspace_bytes, self._device)
+        self._program.call(
+            self._program.prepare(inputs, outputs, state=state, workspace=workspace, stream=self._stream())
+        )
+        return outputs
+
+    def extra_repr(self) -> str:
+        """Name, device, inputs and outputs, for `repr`."""
+        parts = [*([self._task_name] if self._task_name else []), f"device={self._device}"]
+        for label, specs in (("inputs", self._input_specs), ("outputs", self._output_specs)):
+            if specs:
+                listed = ", ".join(f"{name}: {_described(shape, dtype)}" for name, shape, dtype in specs)
+                parts.append(f"{label}=({listed})")
+        return ", ".join(parts)
+
+    def train(self, mode: bool = True) -> "StitchModule":
+        """The module itself; the mode was fixed when the program was made."""
+        return self
+
+    def __repr__(self) -> str:
+        # The modules below only hold weights.
+        return f"{self._get_name()}({self.extra_repr()})"
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> "StitchModule":
+        """Refuse a conversion (`to`, `half`, `cuda`) that the program cannot follow."""
+        held = list(self._weights().values())
+        if not any(tensor.is_floating_point() for tensor in held):
+            # Only the inputs tell what a program without weights computes in.
+            types = [getattr(torch, dtype) for _, _, dtype in self._input_specs] or [torch.float32]
+            held += [torch.empty(0, dtype=dtype, device=self._device) for dtype in types]
+        for tensor in held:
+            converted = fn(tensor)
+            if (converted.dtype, converted.device) != (tensor.dtype, tensor.device):
+                raise RuntimeError(
+                    f"this module is a compiled program for {_words(tensor.dtype)} on {tensor.device}: it"
+                    f" cannot be converted to {_words(converted.dtype)} on {converted.device}; convert the"
+                    " reference, and solve that"
+                )
+        converted_once: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+        def convert(tensor: torch.Tensor) -> torch.Tensor:
+            # The original is kept with its id, which else might become that of another tensor.
+            if id(tensor) not in converted_once:
+                converted_once[id(tensor)] = tensor, fn(tensor)
+            return converted_once[id(tensor)][1]
+
+        super()._apply(convert, recurse)
+        return self
+
+    def _stream(self) -> int:
+        return torch.cuda.current_stream(self._device).cuda_stream if self._device.type == "cuda" else 0
+
+
+def forward_only(
+    module: torch.nn.Module, *, input_structure: str = "", input_names: Sequence[str] = ()
+) -> torch.nn.Module:
+    """The module itself, whose calls from now on refuse what a StitchModule refuses.
+
+    Args:
+        module: a program in Python.
+        input_structure: ReferenceFacts.input_structure; "" compares no constants.
+        input_names: ReferenceFacts.input_names.
+    """
+    structure = json.loads(input_structure) if input_structure else None
+
+    def bind(_: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        bound = _bind(structure, input_names, args, kwargs)
+        return ((), bound) if isinstance(bound, dict) else (tuple(bound), {})
+
+    module.register_forward_pre_hook(bind, with_kwargs=True)
+    return module
+
+
+def _differences(specs: Sequence[TensorSpec], inputs: Sequence[torch.Tensor]) -> list[str]:
+    """One text for each input whose shape or type is another than expected."""
+    found: list[str] = []
+    for (name, shape, dtype), tensor in zip(specs, inputs, strict=False):
+        expected = _described(shape, dtype)
+        given = _described(tensor.shape, _words(tensor.dtype))
+        if given != expected:
+            found.append(f"input {name}: made for {expected}, given {given}")
+    return found
+
+
+def _described(shape: Sequence[int], dtype: str) -> str:
+    return f"{dtype}{list(shape)}"
+
+
+def _bind(structure: Any, names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The arguments as the reference got them, none of which asks for a gradient."""
+    bound = bind_inputs(structure, names, args, kwargs)
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in flatten_inputs(bound).tensors):
+        raise RuntimeError(
+            "this module is a compiled forward pass and has no gradients: "
+            "call it under torch.no_grad() or torch.inference_mode(), or use the reference for training"
+        )
+    return bound
+
+
+def _form(tensor: torch.Tensor) -> tuple[torch.Size, torch.dtype, torch.device]:
+    return tensor.shape, tensor.dtype, tensor.device
+
+
+def _require_form(
+    name: str, tensor: torch.Tensor | None, expected: tuple[torch.Size, torch.dtype, torch.device]
+) -> None:
+    shape, dtype, device = expected
+    wanted = f"{_described(shape, _words(dtype))} on {device}"
+    if tensor is None:
+        raise RuntimeError(f"the weight {name} is missing: the program was made for {wanted}")
+    if _form(tensor) != expected:
+        given = f"{_described(tensor.shape, _words(tensor.dtype))} on {tensor.device}"
+        raise RuntimeError(f"the weight {name} is {given}; the program was made for {wanted}")
+
+
+def _words(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _refresh_loaded(module: torch.nn.Module, keys: Any) -> None:
+    if isinstance(module, StitchModule):
+        module.refresh()
+
+
+__all__ = ["ProgramError", "StitchModule", "forward_only"]

@@ -1,0 +1,67 @@
+"""Baselines in the reference server: each one is built, and then serves gos in a loop of its own."""
+
+import time
+from typing import Any
+
+import torch
+
+from stitch_tools.protocol.serving import Reply, Request
+from stitch_tools.worker.plain_copies import copy_plainly
+from stitch_tools.worker.precision import precision
+from stitch_tools.worker.reference.draws import make_draw
+from stitch_tools.worker.reference.reference_state import ServerState
+from stitch_tools.worker.timed.region import (
+    PythonRing,
+    build_baseline,
+    cuda_ceilings,
+    keep_freed_memory,
+    keeps_outputs,
+    matmul_rates,
+)
+from stitch_tools.worker.trees import flatten_outputs
+
+
+def timed_baseline(state: ServerState, request: Request) -> Reply:
+    """Build one baseline and serve its gos over the two descriptors until the controller stops.
+
+    The first answer on the done pipe follows the first go, so building counts towards that go's time limit.
+    """
+    reference, module = state.need()
+    message, (go_fd, done_fd) = request.message, request.fds
+    settings = state.settings
+    draws = [make_draw(reference, "own", int(seed), settings.bounds) for seed in message["seeds"]]
+    kind, device = str(message["baseline"]), reference.source.device
+    cuda = device.startswith("cuda")
+    keep_freed_memory()
+    began = time.perf_counter()
+    with precision(settings.matmul_precision, settings.conv_precision):
+        with reference.blame("forward", module, draws[0]):
+            call = build_baseline(kind, module, draws[0])
+        built_s = time.perf_counter() - began
+        ring = PythonRing(call, draws, int(message["slots"]), keep_outputs=keeps_outputs(kind, device))
+        log = ring.serve(go_fd, done_fd, cuda=cuda, collect=_Collector(ring))
+    return Reply({"gos": log.gos, "log": log.entries, "loop": log.loop, "built_s": built_s})
+
+
+class _Collector:
+    """Copies the outputs of a slot as a program's are fetched: to have a time beside that of the program."""
+
+    def __init__(self, ring: PythonRing) -> None:
+        self._ring = ring
+        self._places: dict[int, list[torch.Tensor]] = {}
+
+    def __call__(self, slot: int) -> None:
+        value = self._ring.outputs[slot]
+        tensors = flatten_outputs(value).tensors if value is not None else ()
+        if slot not in self._places:
+            self._places[slot] = [torch.zeros(tensor.shape, dtype=tensor.dtype) for tensor in tensors]
+        copy_plainly(self._places[slot], tensors)
+
+
+def ceilings(state: ServerState, request: Request) -> Reply:
+    """Rates of this device by torch; needs no reference."""
+    device = str(request.message["device"])
+    answer: dict[str, Any] = {"flops_per_s": matmul_rates(device), "threads": torch.get_num_threads()}
+    if device.startswith("cuda"):
+        answer |= cuda_ceilings(device)
+    return Reply(answer)

@@ -1,0 +1,140 @@
+"""How else an honest program may round: the oracle with every operation rounded at random.
+
+The reference's own error on one draw is a single sample, and none at all where the reference is in fp64.
+Where an output cancels to next to nothing, it says little about what another order of summation gives. So the
+oracle is run some more times, and each result that the reference's type cannot hold is moved by up to half an
+eps, enlarged by the square root of the length of its sum; plain sums have their terms moved, since only those
+know what was cancelled. (D. S. Parker, Monte Carlo Arithmetic, 1997.)
+
+A norm is one operation that hides a sum: what its mean is off by moves a whole row, channel or group alike,
+and weighs the more the smaller the deviation is beside the mean. Equal means are off by the same, as in any
+program that computes each of them alike.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten
+
+from stitch_tools.worker.reference.oracle import Fp64Mode, OracleRun, run_oracle
+from stitch_tools.worker.reference.rounding_depth import dtype_eps, reduction_length
+
+SAMPLES = 4
+"""Evaluations beside the reference's own: all small by chance once in 10,000 times, for a single number."""
+
+_SEED = 0x0DDE
+_HALF = 0.5
+"""Rounding to nearest is off by at most this share of an eps."""
+_SUMS = ("sum", "mean", "mm", "bmm", "mv", "dot", "addmm", "baddbmm", "addmv", "convolution", "cumsum")
+"""Operations that add their first operand's elements, or products of them."""
+_NORMS = (
+    "native_layer_norm",
+    "native_group_norm",
+    "native_batch_norm",
+    "_native_batch_norm_legit",
+    "_batch_norm_with_update",
+    "cudnn_batch_norm",
+)
+"""Operations that subtract a mean, and give it beside the result with the inverse of the deviation."""
+_ADDED_TO = ("addmm", "baddbmm", "addmv")
+"""Those whose first operand is only added: the terms come second."""
+
+
+def other_roundings(
+    module: torch.nn.Module, arguments: Any, *, forward_seed: int | None, device: str | None
+) -> Iterator[OracleRun]:
+    """Runs of the oracle that round as the reference might have, each otherwise.
+
+    Raises:
+        Exception: whatever the user's code raises.
+    """
+    for sample in range(SAMPLES):
+        mode = _Rounded(_SEED + sample)
+        yield run_oracle(module, arguments, forward_seed=forward_seed, device=device, mode=mode)
+
+
+class _Rounded(Fp64Mode):
+    """Fp64, with noise of the reference's own precision on what each operation gives."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._seed = seed
+        self._generators: dict[torch.device, torch.Generator] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        operands = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, torch.Tensor)]
+        out = super().__torch_dispatch__(func, types, args, kwargs)
+        if _name(func) in _NORMS:
+            self._shift(_name(func), args, out)
+        inputs = {leaf.untyped_storage().data_ptr() for leaf in operands}
+        length = 1 if _name(func) in _SUMS else reduction_length(_name(func), args, out)
+        for leaf in tree_flatten(out)[0]:
+            # A view is no result, and what nothing went into is not rounded.
+            fresh = isinstance(leaf, torch.Tensor) and leaf.untyped_storage().data_ptr() not in inputs
+            if operands and isinstance(leaf, torch.Tensor) and (fresh or func._schema.is_mutable):
+                self._round(leaf, length)
+        return out
+
+    def _wide(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        out = super()._wide(func, args, kwargs)
+        name = _name(func)
+        if name not in _SUMS or func._schema.is_mutable:
+            return out
+        place = 1 if name in _ADDED_TO else 0
+        terms = args[place] if len(args) > place else None
+        if not isinstance(terms, torch.Tensor) or not terms.is_floating_point() or _integral(terms):
+            return out
+        length = reduction_length(name, args, out)
+        moved = terms.double().mul(self._noise(terms, dtype_eps(self.notes.own_dtype(terms)), length))
+        return super()._wide(func, (*args[:place], moved, *args[place + 1 :]), kwargs)
+
+    def _shift(self, name: str, args: tuple[Any, ...], out: Any) -> None:
+        """Move in place what a norm gives as if its means were off by a rounded sum's error."""
+        result, mean, inverse = out[:3]
+        weight = args[2 if name == "native_layer_norm" else 1]
+        if not mean.numel() or result.dtype != torch.float64:
+            return  # running statistics are no sums
+        # Sums are kept in fp32 at least, whatever goes in.
+        eps = min(dtype_eps(self.notes.own_dtype(result)), dtype_eps(torch.float32))
+        values, which = mean.float().unique(return_inverse=True)
+        noise = self._noise(values, eps, result.numel() // mean.numel()).sub_(1)
+        shift = noise[which].mul_(mean).mul_(inverse)
+        if name == "native_layer_norm":
+            result.sub_(shift if weight is None else shift * weight)
+            return
+        # Per sample and group, or per channel: the group's channels lie side by side.
+        leading, groups = shift.shape if name == "native_group_norm" else (1, shift.numel())
+        channels = result.shape[1]
+        if name == "native_group_norm":
+            shift = shift.repeat_interleave(channels // groups, 1)
+        shift = shift.reshape(leading, channels, *(1,) * (result.dim() - 2))
+        result.sub_(shift if weight is None else shift * weight.view(channels, *(1,) * (result.dim() - 2)))
+
+    def _round(self, leaf: torch.Tensor, length: int) -> None:
+        """Move in place what is not held exactly."""
+        own = self.notes.own_dtype(leaf)
+        if leaf.dtype != torch.float64 or not own.is_floating_point or not leaf.numel():
+            return
+        exact = leaf == (leaf.round() if own == torch.float64 else leaf.to(own))
+        noise = self._noise(leaf, dtype_eps(own), length)
+        leaf.mul_(noise.masked_fill_(exact, 1.0))
+
+    def _noise(self, like: torch.Tensor, eps: float, length: int) -> torch.Tensor:
+        generator = self._generators.get(like.device)
+        if generator is None:
+            generator = torch.Generator(like.device).manual_seed(self._seed)
+            self._generators[like.device] = generator
+        noise = torch.rand(like.shape, generator=generator, device=like.device, dtype=torch.float64)
+        return noise.mul_(2).sub_(1).mul_(_HALF * eps * math.sqrt(length)).add_(1)
+
+
+def _name(func: Any) -> str:
+    return str(func._schema.name).removeprefix("aten::").rstrip("_")
+
+
+def _integral(values: torch.Tensor) -> bool:
+    return bool((values == values.round()).all())

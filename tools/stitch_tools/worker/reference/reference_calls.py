@@ -1,0 +1,197 @@
+"""Calls the reference on fresh copies of its inputs and puts everything that the call changed back."""
+
+import contextlib
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from stitch_tools.worker.aliased_inputs import map_shared, places_of
+from stitch_tools.worker.random_streams import (
+    GeneratorState,
+    generator_state,
+    restore_generators,
+    seed_generators,
+)
+from stitch_tools.worker.reference.load_reference import FACTORY_HINT, Reference, fault_at
+from stitch_tools.worker.trees import (
+    Flat,
+    TreeError,
+    flatten_inputs,
+    flatten_outputs,
+    fresh_copy,
+    map_tensors,
+)
+
+# Names that torch keeps on modules for itself; _flat_weights merely lists a recurrent module's parameters.
+_TORCH_OWN = {
+    *vars(torch.nn.Module()),
+    "_flat_weights",
+    "_flat_weight_refs",
+    "_all_weights",
+    "_backward_hooks",
+}
+
+
+@dataclass(frozen=True)
+class ModuleState:
+    """Copies of the buffers and of the tensors that modules keep as plain attributes."""
+
+    buffers: dict[str, torch.Tensor]
+    attributes: tuple[tuple[torch.nn.Module, str, Any], ...]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of the reference: its outputs, and what it did beside them."""
+
+    outputs: Flat
+    generators_before: GeneratorState
+    generators_after: GeneratorState
+    buffers_after: dict[str, torch.Tensor]
+    """Copies of those buffers whose value the call changed."""
+    inputs_after: dict[str, torch.Tensor]
+    """Copies of those inputs that the call wrote to."""
+    attributes_changed: tuple[str, ...]
+    held: tuple[str, ...]
+    """Outputs that lie in the memory of the inputs."""
+
+
+def all_buffers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Persistent and other buffers by qualified name."""
+    return dict(module.named_buffers())
+
+
+def named_tensors(module: torch.nn.Module) -> list[tuple[str, torch.Tensor, bool]]:
+    """(name, tensor, is a buffer): parameters and buffers in state_dict order, then other buffers."""
+    parameters, buffers = dict(module.named_parameters(remove_duplicate=False)), all_buffers(module)
+    found: list[tuple[str, torch.Tensor, bool]] = []
+    for name in module.state_dict(keep_vars=True):
+        if name in parameters:
+            found.append((name, parameters[name].detach(), False))
+        elif name in buffers:
+            found.append((name, buffers[name], True))
+    seen = {name for name, _, _ in found}
+    found.extend((name, tensor, True) for name, tensor in buffers.items() if name not in seen)
+    return found
+
+
+def snapshot(module: torch.nn.Module) -> ModuleState:
+    """The module's changeable state, copied."""
+    attributes = [(child, name, map_tensors(value, fresh_copy)) for child, name, value in _attributes(module)]
+    return ModuleState(
+        {name: value.clone() for name, value in all_buffers(module).items()}, tuple(attributes)
+    )
+
+
+def restore(module: torch.nn.Module, state: ModuleState) -> None:
+    """Put the state back: buffers in place, plain attributes as copies."""
+    with torch.no_grad():
+        for name, value in all_buffers(module).items():
+            if name in state.buffers and state.buffers[name].shape == value.shape:
+                value.copy_(state.buffers[name])
+    for child, name, value in state.attributes:
+        vars(child)[name] = map_tensors(value, fresh_copy)
+
+
+def call_reference(
+    reference: Reference, module: torch.nn.Module, arguments: Any, *, forward_seed: int | None
+) -> Call:
+    """One call with everything restored afterwards; `forward_seed` None continues the present generator.
+
+    Raises:
+        ReferenceFault: forward raises, or returns something that cannot be an output.
+    """
+    before = snapshot(module)
+    if forward_seed is not None:
+        seed_generators(forward_seed)
+    start = generator_state()
+    own = map_shared(arguments, fresh_copy)
+    try:
+        raw = reference.call(module, own)
+        end = generator_state()
+        outputs, held = _detached(raw, own, reference, module)
+        changed = {
+            name: value.detach().clone()
+            for name, value in all_buffers(module).items()
+            if name in before.buffers and not _identical(value, before.buffers[name])
+        }
+        attributes = tuple(
+            name
+            for (_, name, old), (_, _, new) in zip(before.attributes, _attributes(module), strict=False)
+            if not _identical_trees(old, new)
+        )
+        return Call(outputs, start, end, changed, _written_inputs(own, arguments), attributes, held)
+    finally:
+        restore(module, before)
+
+
+def _written_inputs(own: Any, masters: Any) -> dict[str, torch.Tensor]:
+    after, before = flatten_inputs(own), flatten_inputs(masters)
+    rows = zip(after.names, after.tensors, before.tensors, strict=True)
+    # Copies: an output may be a view of such an input.
+    return {name: fresh_copy(new) for name, new, old in rows if not _identical(new, old)}
+
+
+@contextlib.contextmanager
+def kept_generators() -> Generator[None]:
+    """Leaves the generators as they were."""
+    state = generator_state()
+    try:
+        yield
+    finally:
+        restore_generators(state)
+
+
+def _detached(
+    raw: Any, arguments: Any, reference: Reference, module: torch.nn.Module
+) -> tuple[Flat, tuple[str, ...]]:
+    try:
+        flat = flatten_outputs(raw)
+    except TreeError as error:
+        fault = fault_at("output", str(error), reference.forward_of(module), reference.source)
+        fault.hint = FACTORY_HINT if isinstance(raw, torch.nn.Module) else None
+        raise fault from error
+    inputs = flatten_inputs(arguments).tensors
+    places = places_of([*inputs, *flat.tensors])[len(inputs) :]
+    held = tuple(name for name, place in zip(flat.names, places, strict=True) if place.root < len(inputs))
+    # Copies: an output may be a buffer or an input, which later calls overwrite.
+    copies = tuple(fresh_copy(tensor.detach()) for tensor in flat.tensors)
+    return Flat(flat.names, copies, flat.structure), held
+
+
+def _attributes(module: torch.nn.Module) -> list[tuple[torch.nn.Module, str, Any]]:
+    return [
+        (child, name, value)
+        for child in module.modules()
+        for name, value in vars(child).items()
+        if name not in _TORCH_OWN and (value is None or _holds_tensors(value))
+    ]
+
+
+def _holds_tensors(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return True
+    if type(value) in (tuple, list):
+        return any(_holds_tensors(item) for item in value)
+    return type(value) is dict and any(_holds_tensors(item) for item in value.values())
+
+
+def _identical_trees(left: Any, right: Any) -> bool:
+    if isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor):
+        return _identical(left, right)
+    if type(left) in (tuple, list) and type(left) is type(right):
+        return len(left) == len(right) and all(map(_identical_trees, left, right))
+    if type(left) is dict and type(right) is dict:
+        return left.keys() == right.keys() and all(_identical_trees(left[key], right[key]) for key in left)
+    return not isinstance(left, torch.Tensor) and not isinstance(right, torch.Tensor)
+
+
+def _identical(left: torch.Tensor, right: torch.Tensor) -> bool:
+    if left.shape != right.shape or left.dtype != right.dtype:
+        return False
+    return torch.equal(left, right) or bool(
+        torch.equal(torch.isnan(left), torch.isnan(right))
+        and torch.equal(left.nan_to_num(), right.nan_to_num())
+    )

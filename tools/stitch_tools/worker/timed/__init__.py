@@ -1,0 +1,1 @@
+"""The timed region inside the target interpreter."""

@@ -1,0 +1,175 @@
+"""The timed loop on the worker's side: reads a count from a pipe, makes that many calls, answers.
+
+The C loop (native/src/runner.c) serves native programs; the Python loop serves everything that is Python
+anyway (ModelNew, the reference, compiled baselines) and machines without a C compiler. Both speak the same
+8-byte words, so the controller cannot tell them apart, and both only claim times: the clock is elsewhere.
+"""
+
+import ctypes
+import os
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from stitch_tools.protocol.ring_messages import STOP, is_request
+
+Service = Callable[[int, int], None]
+"""Takes a request and the slot that the next call takes; see `ring_words`."""
+STATUS_OK, STATUS_ERROR = 0, 1
+_WORD = struct.Struct("=Q")
+_LOG_CAPACITY = 4096
+_CUDART_NAMES = ("libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0", "libcudart.so")
+
+
+@dataclass(frozen=True)
+class LoopLog:
+    """What the loop itself noted: a claim, for the cross-check only."""
+
+    gos: int
+    """How many gos were run."""
+    entries: list[tuple[int, int]]
+    """(calls, nanoseconds) of the latest gos, oldest first."""
+    loop: str
+    """`c` or `python`."""
+
+
+class _Go(ctypes.Structure):
+    _fields_ = [("calls", ctypes.c_uint64), ("nanoseconds", ctypes.c_uint64)]
+
+
+_SERVICE = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_uint64, ctypes.c_uint64)
+
+
+class _Loop(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_uint64),
+        ("forward", ctypes.c_void_p),
+        ("handle", ctypes.c_void_p),
+        ("ring", ctypes.c_void_p),
+        ("slots", ctypes.c_uint64),
+        ("stream", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("whole_device", ctypes.c_int32),
+        ("go_fd", ctypes.c_int32),
+        ("done_fd", ctypes.c_int32),
+        ("service", _SERVICE),
+        ("log", ctypes.POINTER(_Go)),
+        ("log_capacity", ctypes.c_uint64),
+        ("gos", ctypes.c_uint64),
+    ]
+
+
+class NativeRunner:
+    """The C loop. Create it before the candidate is loaded: it resolves its functions in the constructor."""
+
+    def __init__(self, library: str, *, cuda: bool) -> None:
+        self._library = ctypes.CDLL(library, mode=os.RTLD_NOW | os.RTLD_LOCAL)
+        self._run: Any = self._library.stitch_runner_loop
+        self._run.argtypes = [ctypes.POINTER(_Loop)]
+        self._run.restype = ctypes.c_int32
+        self._cuda = cuda
+        if cuda:
+            names = (ctypes.c_char_p * len(_CUDART_NAMES))(*(name.encode() for name in _CUDART_NAMES))
+            status = self._library.stitch_runner_resolve(names, len(_CUDART_NAMES))
+            if status != STATUS_OK:
+                raise OSError("the CUDA runtime library was not found; is this a CUDA build of torch?")
+
+    def serve(
+        self,
+        *,
+        forward: int,
+        handle: int,
+        ring: int,
+        slots: int,
+        go_fd: int,
+        done_fd: int,
+        stream: int = 0,
+        service: Service,
+    ) -> LoopLog:
+        """Serve gos until the controller stops; `forward`, `handle` and `ring` are addresses.
+
+        Raises:
+            RuntimeError: the loop refused its arguments.
+            Exception: what `service` raised; the controller is told that it failed, and stops.
+        """
+        log = (_Go * _LOG_CAPACITY)()
+        raised: list[Exception] = []
+
+        def serve_request(word: int, slot: int) -> int:
+            try:
+                service(word, slot)
+            except Exception as error:  # it would be lost in C; it is raised when the loop has ended
+                raised.append(error)
+                return STATUS_ERROR
+            return STATUS_OK
+
+        loop = _Loop(
+            struct_size=ctypes.sizeof(_Loop),
+            forward=forward,
+            handle=handle,
+            ring=ring,
+            slots=slots,
+            stream=stream or None,
+            device_type=2 if self._cuda else 1,
+            whole_device=1,
+            go_fd=go_fd,
+            done_fd=done_fd,
+            service=_SERVICE(serve_request),
+            log=log,
+            log_capacity=_LOG_CAPACITY,
+        )
+        status = self._run(ctypes.byref(loop))
+        if status != STATUS_OK:
+            raise RuntimeError(f"the timed loop refused to start (status {status})")
+        if raised:
+            raise raised[0]
+        gos = int(loop.gos)
+        first = max(0, gos - _LOG_CAPACITY)
+        kept = [log[index % _LOG_CAPACITY] for index in range(first, gos)]
+        return LoopLog(gos, [(int(go.calls), int(go.nanoseconds)) for go in kept], "c")
+
+
+def serve_python(
+    call: Callable[[int], object],
+    *,
+    slots: int,
+    go_fd: int,
+    done_fd: int,
+    synchronize: Callable[[], object] | None = None,
+    service: Service,
+) -> LoopLog:
+    """Serve gos with a Python callable that takes the slot's number. Exceptions, of `service` too, end it."""
+    entries: list[tuple[int, int]] = []
+    gos, slot = 0, 0
+    while True:
+        calls = read_word(go_fd)
+        if calls is None or calls == STOP:
+            return LoopLog(gos, entries[-_LOG_CAPACITY:], "python")
+        if is_request(calls):
+            service(calls, slot)
+            os.write(done_fd, _WORD.pack(STATUS_OK))
+            continue
+        start = time.perf_counter_ns()
+        for _ in range(calls):
+            call(slot)
+            slot += 1
+            if slot == slots:
+                slot = 0
+        if synchronize is not None:
+            synchronize()
+        entries.append((calls, time.perf_counter_ns() - start))
+        gos += 1
+        os.write(done_fd, _WORD.pack(STATUS_OK))
+
+
+def read_word(fd: int) -> int | None:
+    """The next 8-byte number, or None when the other end is closed."""
+    data = b""
+    while len(data) < _WORD.size:
+        part = os.read(fd, _WORD.size - len(data))
+        if not part:
+            return None
+        data += part
+    return int(_WORD.unpack(data)[0])

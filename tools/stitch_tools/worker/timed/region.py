@@ -1,0 +1,403 @@
+"""The timed region in the target interpreter: rings of prepared calls, and the loops that go over them.
+
+Everything that is timed, program and baselines alike, takes its inputs from a ring of distinct memory and
+leaves its outputs in one, under inference_mode. Slot i holds a copy of draw i modulo the number of draws.
+"""
+
+import ctypes
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from stitch_tools.worker.candidate import abi
+from stitch_tools.worker.candidate.native import NativeProgram, PreparedCall, ProgramError, make_workspace
+from stitch_tools.worker.gpu_wait import wait_for_device
+from stitch_tools.worker.timed.input_renewal import Between
+from stitch_tools.worker.timed.loop import LoopLog, NativeRunner, Service, serve_python
+from stitch_tools.worker.trees import fresh_copy, map_tensors, raw_values
+
+Call = Callable[[Any], Any]
+COMPILE = "compile:"
+GRAPHED = "cudagraph"
+GRAPHED_STATIC = "cudagraph-static"
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_KEPT_BYTES = 1 << 30
+_LARGEST_BLOCK = 32 << 20  # what glibc accepts at most; larger blocks are always mapped anew
+
+
+def serve_native(
+    program: NativeProgram,
+    draws: Sequence[Sequence[torch.Tensor]],
+    outputs: Sequence[Sequence[torch.Tensor]],
+    *,
+    updated: Sequence[torch.Tensor] = (),
+    unseen: Sequence[Sequence[torch.Tensor]] = (),
+    in_place: bool = False,
+    collect: Callable[[int], object] | None = None,
+    runner: NativeRunner | None,
+    go_fd: int,
+    done_fd: int,
+    stream: int = 0,
+) -> LoopLog:
+    """Serve gos of `stitch_forward`, one slot for each entry of `outputs`, until the controller stops.
+
+    Without a runner (no C compiler on this machine) the loop is ctypes calls from Python, and says so. With
+    `unseen` the same memory then gets these draws, and gos are served until the controller stops once more.
+    `collect` brings the outputs of one slot into the controller's memory. With `in_place` the draws
+    themselves are the inputs of the slots, not copies.
+
+    Raises:
+        ProgramError: the program refuses the inputs, or fails in the ctypes loop.
+    """
+    planned = program.plan(draws[0])
+    device = draws[0][0].device if draws[0] else torch.device("cpu")
+    workspace = make_workspace(planned.workspace_bytes, device)
+    place = _as_it_is if in_place else fresh_copy
+    inputs = [[place(tensor) for tensor in draws[slot % len(draws)]] for slot in range(len(outputs))]
+    calls = [
+        program.prepare(row, outputs[slot], state=updated, workspace=workspace, stream=stream)
+        for slot, row in enumerate(inputs)
+    ]
+
+    def serve(values: Sequence[Sequence[torch.Tensor]]) -> LoopLog:
+        between = Between(inputs, values, outputs=outputs, collect=collect, cuda=device.type == "cuda")
+        return _serve_prepared(
+            program, calls, runner, device, between.serve, go_fd=go_fd, done_fd=done_fd, stream=stream
+        )
+
+    log = serve(draws)
+    if unseen:
+        refill(inputs, unseen)
+        log = serve(unseen)
+    return log
+
+
+def _serve_prepared(
+    program: NativeProgram,
+    calls: Sequence[PreparedCall],
+    runner: NativeRunner | None,
+    device: torch.device,
+    service: Service,
+    *,
+    go_fd: int,
+    done_fd: int,
+    stream: int,
+) -> LoopLog:
+    if runner is None:
+        return serve_python(
+            lambda slot: program.call(calls[slot]),
+            slots=len(calls),
+            go_fd=go_fd,
+            done_fd=done_fd,
+            synchronize=wait_for_device if device.type == "cuda" else None,
+            service=service,
+        )
+    ring = (abi.ForwardArgs * len(calls))(*(call.args for call in calls))
+    forward = ctypes.cast(program.library.stitch_forward, ctypes.c_void_p).value
+    if forward is None or program.handle.value is None:
+        raise ProgramError("error", "stitch_forward", "the program has no handle; was it initialised?")
+    return runner.serve(
+        forward=forward,
+        handle=program.handle.value,
+        ring=ctypes.addressof(ring),
+        slots=len(calls),
+        go_fd=go_fd,
+        done_fd=done_fd,
+        stream=stream,
+        service=service,
+    )
+
+
+def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+def refill(ring: Sequence[Sequence[torch.Tensor]], draws: Sequence[Sequence[torch.Tensor]]) -> None:
+    """Put draw i modulo their number into the memory of slot i, without torch's counters telling of it."""
+    for slot, row in enumerate(ring):
+        for target, value in zip(row, draws[slot % len(draws)], strict=True):
+            raw_values(target.data).copy_(raw_values(value))
+
+
+class PythonRing:
+    """A Python callable over a ring of inputs; its latest outputs stay by slot, so that they can be read."""
+
+    def __init__(
+        self, call: Call, draws: Sequence[Any], slots: int, *, keep_outputs: bool, in_place: bool = False
+    ) -> None:
+        """Copy draw i modulo their number into slot i.
+
+        Args:
+            call: takes the arguments of one slot.
+            draws: arguments of one call each (any nesting of tensors).
+            slots: length of the ring.
+            keep_outputs: hold the outputs in the ring. A CUDA graph's are static: those of the last call.
+            in_place: take the draws themselves, not copies.
+        """
+        self._call = call
+        self._draws = [_leaves(draw) for draw in draws]
+        place = _as_it_is if in_place else fresh_copy
+        self._arguments = [map_tensors(draws[slot % len(draws)], place) for slot in range(slots)]
+        self._inputs = [_leaves(row) for row in self._arguments]
+        self.outputs: list[Any] = [None] * slots
+        self._keep = keep_outputs
+
+    def refill(self, draws: Sequence[Any]) -> None:
+        """Put other draws into the memory of the slots."""
+        self._draws = [_leaves(draw) for draw in draws]
+        refill(self._inputs, self._draws)
+
+    def serve(
+        self, go_fd: int, done_fd: int, *, cuda: bool, collect: Callable[[int], object] | None = None
+    ) -> LoopLog:
+        """Serve gos until the controller stops; exceptions of the callable pass through.
+
+        `collect` brings the outputs of one slot into the controller's memory.
+        """
+        call, arguments, outputs = self._call, self._arguments, self.outputs
+
+        def keeping(slot: int) -> None:
+            outputs[slot] = call(arguments[slot])
+
+        def dropping(slot: int) -> None:
+            call(arguments[slot])
+
+        between = Between(self._inputs, self._draws, collect=collect, cuda=cuda)
+        with torch.inference_mode():
+            return serve_python(
+                keeping if self._keep else dropping,
+                slots=len(arguments),
+                go_fd=go_fd,
+                done_fd=done_fd,
+                synchronize=wait_for_device if cuda else None,
+                service=between.serve,
+            )
+
+
+def graphed_program(program: NativeProgram, draw: Sequence[torch.Tensor]) -> Call:
+    """The program's forward captured in a CUDA graph, with the inputs of a call copied in before its replay.
+
+    The counterpart of the baseline `cudagraph`: the same copies, the same replay. Returns its outputs, whose
+    memory the next call overwrites.
+
+    Args:
+        program: it said that its forward is capturable.
+        draw: tensors of one call.
+
+    Raises:
+        ProgramError: the program refuses the inputs, or a call fails.
+        RuntimeError: its forward cannot be captured after all.
+    """
+    planned = program.plan(draw)
+    # A task's forward may take no tensors.
+    device = draw[0].device if draw else torch.device("cuda", torch.cuda.current_device())
+    outputs = [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in planned.outputs]
+    workspace = make_workspace(planned.workspace_bytes, device)
+
+    def forward(static: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        stream = torch.cuda.current_stream().cuda_stream
+        program.call(program.prepare(static, outputs, workspace=workspace, stream=stream))
+        return outputs
+
+    return _graphed(forward, list(draw), copy_inputs=True)
+
+
+def build_baseline(kind: str, module: torch.nn.Module, example: Any) -> Call:
+    """The callable of one baseline, compiled or captured, and run twice on `example`.
+
+    Args:
+        kind: `eager`, `compile:<mode>`, `cudagraph` (inputs copied in) or `cudagraph-static`.
+        module: in the contract's mode already.
+        example: arguments of one call.
+
+    Raises:
+        ValueError: an unknown kind.
+    """
+    with torch.inference_mode():
+        if kind == "eager":
+            call = _plain(module)
+        elif kind.startswith(COMPILE):
+            compiled = torch.compile(module, dynamic=False, mode=kind.removeprefix(COMPILE))
+            call = _plain(compiled)
+        elif kind in (GRAPHED, GRAPHED_STATIC):
+            return _graphed(_plain(module), example, copy_inputs=kind == GRAPHED)
+        else:
+            raise ValueError(f"unknown baseline {kind!r}")
+        for _ in range(2):
+            call(example)
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+        return call
+
+
+def keep_freed_memory() -> bool:
+    """Whether the C library now keeps freed memory, instead of giving it back to the system.
+
+    Left to itself, eager PyTorch on a CPU is in one of two states, by how its blocks lie on the heap:
+    memory that is given back after each call faults in again at the next (measured: 6.6 and 11.8 ms for one
+    network). Baselines are timed in the faster one, so that no program wins by the other's page faults.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:  # another C library
+        return False
+    return bool(mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)) and bool(mallopt(_M_MMAP_THRESHOLD, _LARGEST_BLOCK))
+
+
+def keeps_outputs(kind: str, device: str) -> bool:
+    """Whether a baseline's outputs may be held: not where later calls overwrite them."""
+    return device == "cpu" or kind in ("eager", "compile:default", "compile:max-autotune-no-cudagraphs")
+
+
+def _plain(module: Any) -> Call:
+    def call(arguments: Any) -> Any:
+        return module(**arguments) if isinstance(arguments, dict) else module(*arguments)
+
+    return call
+
+
+def _graphed(plain: Call, example: Any, *, copy_inputs: bool) -> Call:
+    static = map_tensors(example, fresh_copy)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            plain(static)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        held = plain(static)
+    return _Replayed(plain, graph, _leaves(static), held, copy_inputs)
+
+
+@dataclass(frozen=True)
+class _Replayed:
+    """A captured call."""
+
+    captured: Call
+    """Never called again. It owns memory that the graph's kernels use and that no output tells of, such as a
+    workspace: freed, it would be given to others between two replays."""
+    graph: torch.cuda.CUDAGraph
+    inputs: list[torch.Tensor]
+    """What the graph's kernels read; held also where nothing is copied there."""
+    outputs: Any
+    copy_inputs: bool
+
+    def __call__(self, arguments: Any) -> Any:
+        """Copy the inputs, replay; the next call overwrites what comes back."""
+        if self.copy_inputs:
+            for place, value in zip(self.inputs, _leaves(arguments), strict=True):
+                place.copy_(value)
+        self.graph.replay()
+        return self.outputs
+
+
+def _leaves(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        return [leaf for item in value.values() for leaf in _leaves(item)]
+    if isinstance(value, (tuple, list)):
+        return [leaf for item in value for leaf in _leaves(item)]
+    return []
+
+
+def matmul_rates(device: str, budget_s: float = 1.0) -> dict[str, float]:
+    """Floating-point operations per second of a large matrix product by format, the best that was seen."""
+    cuda = device.startswith("cuda")
+    formats = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+    if not cuda:
+        # Half formats on a CPU without native support run through fp32 and would take minutes here.
+        formats = {"fp32": torch.float32}
+    rates = {
+        name: _matmul_rate(dtype, device, 8192 if cuda else 1024, budget_s) for name, dtype in formats.items()
+    }
+    if cuda:
+        with _allow_tf32():
+            rates["tf32"] = _matmul_rate(torch.float32, device, 8192, budget_s)
+    return rates
+
+
+def _matmul_rate(dtype: torch.dtype, device: str, size: int, budget_s: float) -> float:
+    import time
+
+    # Random data: zeros draw less power and would promise clocks that real data never sees.
+    left = torch.randn(size, size, device=device).to(dtype)
+    right = torch.randn(size, size, device=device).to(dtype)
+    out = torch.empty(size, size, device=device, dtype=dtype)
+    best, end = float("inf"), time.perf_counter() + budget_s
+    with torch.inference_mode():
+        while time.perf_counter() < end or best == float("inf"):
+            start = time.perf_counter()
+            torch.mm(left, right, out=out)
+            if device.startswith("cuda"):
+                torch.cuda.synchronize()
+            best = min(best, time.perf_counter() - start)
+    return 2.0 * size**3 / best
+
+
+def _allow_tf32() -> AbstractContextManager[object]:
+    if not torch.cuda.is_available():
+        return nullcontext()
+    from stitch_tools.worker.precision import precision
+
+    return precision("tf32", "tf32")
+
+
+def cuda_ceilings(device: str, budget_s: float = 0.5) -> dict[str, float]:
+    """Copy bandwidth from memory and from L2, and launch time, on a CUDA device; best of many, by events."""
+    properties = torch.cuda.get_device_properties(device)
+    cache = int(getattr(properties, "L2_cache_size", 32 << 20))
+    return {
+        "copy_bytes_per_s": _copy_rate(device, 1 << 30, 1, budget_s),
+        "cache_bytes_per_s": _copy_rate(device, max(1 << 20, cache // 8), 50, budget_s),
+        "write_bytes_per_s": _pass_rate(device, lambda memory: memory.fill_(1.0), budget_s),
+        "read_bytes_per_s": _pass_rate(device, torch.sum, budget_s),
+        "last_level_cache_bytes": float(cache),
+        "launch_s": _launch_seconds(device, budget_s),
+    }
+
+
+def _copy_rate(device: str, nbytes: int, inner: int, budget_s: float) -> float:
+    source = torch.ones(nbytes, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+
+    def copies() -> None:
+        for _ in range(inner):
+            target.copy_(source)
+
+    return 2.0 * nbytes * inner / _best_event_seconds(copies, budget_s)
+
+
+def _pass_rate(device: str, work: Callable[[torch.Tensor], object], budget_s: float) -> float:
+    """Bytes per second of one pass over 1 GiB, in one direction."""
+    memory = torch.zeros(1 << 28, dtype=torch.float32, device=device)
+    return memory.nbytes / _best_event_seconds(lambda: work(memory), budget_s)
+
+
+def _launch_seconds(device: str, budget_s: float) -> float:
+    tiny = torch.zeros(1, device=device)
+    graph = torch.cuda.CUDAGraph()
+    tiny.add_(1.0)
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        for _ in range(200):
+            tiny.add_(1.0)
+    # Inside a graph the host does not limit: this is the device's own time from one kernel to the next.
+    return _best_event_seconds(graph.replay, budget_s) / 200.0
+
+
+def _best_event_seconds(work: Callable[[], object], budget_s: float) -> float:
+    import time
+
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    best, stop = float("inf"), time.perf_counter() + budget_s
+    while time.perf_counter() < stop or best == float("inf"):
+        begin.record()
+        work()
+        end.record()
+        end.synchronize()
+        best = min(best, begin.elapsed_time(end) * 1e-3)
+    return best
