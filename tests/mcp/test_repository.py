@@ -19,7 +19,11 @@ PACKAGES = {
     "stitch_rag": ROOT / "rag_index" / "stitch_rag",
     "stitch_tools": ROOT / "tools" / "stitch_tools",
 }
-WORKER = PACKAGES["stitch_tools"] / "worker"
+ROOMS_OF_THE_TARGET = ("confine", "protocol", "worker")
+"""What runs in the user's interpreter."""
+TARGET_FILES = sorted(
+    path for room in ROOMS_OF_THE_TARGET for path in (PACKAGES["stitch_tools"] / room).rglob("*.py")
+)
 HEAVY = ("torch", "mcp", "openai", "chromadb", "sentence_transformers", "numpy")
 POSIX_ONLY = (
     "fcntl",
@@ -40,8 +44,8 @@ def modules_outside_worker() -> list[str]:
     names: list[str] = []
     for package, folder in PACKAGES.items():
         for path in sorted(folder.rglob("*.py")):
-            if WORKER in path.parents or path.name == "__main__.py" or path.parent.name == "examples":
-                continue  # the worker runs elsewhere, a start file runs, and an example is a user's file
+            if path in TARGET_FILES or path.name == "__main__.py" or path.parent.name == "examples":
+                continue  # the first run elsewhere, a start file runs, and an example is a user's file
             parts = (package, *path.relative_to(folder).with_suffix("").parts)
             names.append(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
     return names
@@ -65,26 +69,27 @@ def imported_roots(path: Path) -> set[str]:
     return roots
 
 
-@pytest.mark.parametrize("path", sorted(WORKER.rglob("*.py")), ids=lambda path: str(path.relative_to(WORKER)))
-def test_the_worker_imports_only_torch_and_the_standard_library(path: Path) -> None:
+@pytest.mark.parametrize("room", ROOMS_OF_THE_TARGET)
+def test_what_runs_in_the_users_interpreter_imports_only_torch_and_the_standard_library(room: str) -> None:
+    own = tuple(f"stitch_tools.{name}" for name in ROOMS_OF_THE_TARGET)
     foreign = {
-        name
+        f"{path.name}: {name}"
+        for path in (PACKAGES["stitch_tools"] / room).rglob("*.py")
         for name in imported_roots(path)
-        if name.split(".")[0] not in sys.stdlib_module_names | {"torch"}
-        and not (name == "stitch_tools.worker" or name.startswith("stitch_tools.worker."))
+        if name.split(".")[0] not in sys.stdlib_module_names | {"torch"} and not name.startswith(own)
     }
     assert not foreign
 
 
-def test_the_worker_parses_as_python_3_10() -> None:
-    for path in sorted(WORKER.rglob("*.py")):
+def test_what_runs_in_the_users_interpreter_parses_as_python_3_10() -> None:
+    for path in TARGET_FILES:
         ast.parse(path.read_text(encoding="utf-8"), filename=str(path), feature_version=(3, 10))
 
 
-def test_the_worker_uses_nothing_of_the_standard_library_that_python_3_10_lacks() -> None:
+def test_what_runs_in_the_users_interpreter_uses_nothing_that_python_3_10_lacks() -> None:
     pytest.importorskip("vermin")
     vermin = Path(sys.executable).with_name("vermin")
-    command = [vermin, "--target=3.10-", "--violations", "--no-tips", WORKER]
+    command = [vermin, "--target=3.10-", "--violations", "--no-tips", *TARGET_FILES]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout
 
