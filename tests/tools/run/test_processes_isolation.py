@@ -135,7 +135,8 @@ def test_secrets_are_never_given_on(session: TargetSession) -> None:
 def test_our_package_stays_out_of_the_target_interpreter(worker: Child) -> None:
     seen = worker.request({"op": "look"}).message
     assert not seen["has_pydantic"]
-    assert all(name.startswith(("stitch_tools.worker", "stitch_serve")) for name in seen["own_modules"][1:])
+    ours = ("stitch_tools.confine", "stitch_tools.protocol", "stitch_tools.worker", "stitch_serve")
+    assert all(name.startswith(ours) for name in seen["own_modules"][1:])
 
 
 def test_a_namespace_shows_nobody_else(session: TargetSession, worker: Child) -> None:
