@@ -15,14 +15,14 @@ COMMANDS = {
     "compile": "Build a program and show the compiler's diagnostics.",
     "graph": "Show the captured operations with their work and lower bounds.",
     "plan": "Show how a reference would be fused, with predicted times.",
-    "ceilings": "Measure what this device can do at most.",
-    "doctor": "Look for what this machine lacks, each with its fix.",
+    "ceilings": "Measure this device's peak bandwidths and arithmetic rates.",
+    "doctor": "Show what this machine lacks and how to fix it.",
     "runs": "List runs, or show one.",
     "certify": "Write a run's certificate, or verify one.",
     "task": "Write a task.toml for a reference.",
-    "config": "Show the settings and where each came from.",
+    "config": "Show the settings and their sources.",
     "cache": "Show or clear cached builds and measurements.",
-    "serve": "Serve the instruments to an MCP client.",
+    "serve": "Serve the tools to an MCP client.",
     "init": "Print or write an MCP client's configuration.",
     "index": "Search the CUDA documentation of this machine.",
     "demo": "Solve a packaged example from end to end.",
@@ -34,7 +34,7 @@ class LazyCommands(click.Group):
     """A group that lists its commands from `COMMANDS` and imports one only when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All names, in the order in which a newcomer meets them."""
+        """All names, in the order of a first use."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -79,7 +79,7 @@ def app() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code of one call. The outermost frame: no exception leaves it."""
+    """Run one call and return its exit code. The outermost frame: no exception leaves it."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         if None in (sys.stdin, sys.stdout, sys.stderr):

@@ -21,10 +21,8 @@ from stitch_mcp.views.fact_tables import bench_sections
 @click.command("bench")
 @click.argument("reference")
 @click.argument("program")
-@click.option(
-    "--main", metavar="FILE", help="Which file of PROGRAM's folder is compiled, where several could be meant."
-)
-@click.option("--quick", is_flag=True, help="Fewest rounds, and of torch.compile the default mode alone.")
+@click.option("--main", metavar="FILE", help="File of PROGRAM's folder to compile, if several are possible.")
+@click.option("--quick", is_flag=True, help="Fewest rounds, only torch.compile's default mode.")
 @speedup_option
 @reference_options
 @session_options
@@ -40,7 +38,7 @@ def command(
     as_json: bool,
     **given: Unpack[Settings],
 ) -> int:
-    """Time PROGRAM beside eager PyTorch and torch.compile of REFERENCE. Whether it is right, `check` says.
+    """Time PROGRAM beside eager PyTorch and torch.compile of REFERENCE. Use `check` for correctness.
 
     PROGRAM is a folder, a .cpp, .cu or .py file, a certificate, or a run's id.
     """

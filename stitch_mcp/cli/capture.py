@@ -1,4 +1,4 @@
-"""What `stitch-mcp graph` and `stitch-mcp plan` share: a reference is captured, and one view of it shown."""
+"""Shared by `stitch-mcp graph` and `stitch-mcp plan`: capture a reference and show one view of it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Unpack

@@ -11,11 +11,11 @@ from stitch_mcp.views.fact_tables import ceilings_sections
 
 
 @click.command("ceilings")
-@click.option("--refresh", is_flag=True, help="Measure again instead of taking the figures from the cache.")
+@click.option("--refresh", is_flag=True, help="Measure again instead of using cached figures.")
 @session_options
 @json_option
 def command(refresh: bool, as_json: bool, **settings: Unpack[Settings]) -> int:
-    """Measure what the target device can do at most: its bandwidths and its arithmetic."""
+    """Measure the target device's peak bandwidths and arithmetic rates."""
     from stitch_mcp.api import measure_device
 
     output = Output("ceilings", as_json=as_json)

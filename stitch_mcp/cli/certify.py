@@ -19,13 +19,15 @@ from stitch_mcp.views.table import Section
 @click.option(
     "--verify", is_flag=True, help="Verify the certificate FILE, or that of RUN, instead of writing one."
 )
-@click.option("--rerun", is_flag=True, help="With --verify: build, check and time its program again, here.")
+@click.option(
+    "--rerun", is_flag=True, help="With --verify: build, check and time its program again on this machine."
+)
 @click.option(
     "--quick",
     is_flag=True,
-    help="With --rerun: no sanitizers, fewest rounds, torch.compile's default mode alone.",
+    help="With --rerun: no sanitizers, fewest rounds, only torch.compile's default mode.",
 )
-@click.option("--signer", metavar="KEY.pub", help="With --verify: demand a signature by this ed25519 key.")
+@click.option("--signer", metavar="KEY.pub", help="With --verify: require a signature by this ed25519 key.")
 @click.option("--output", metavar="PATH", help="Where to write a run's certificate.")
 @click.option("--sign", metavar="KEY.pem", help="Sign the copy at --output with this ed25519 key.")
 @run_options
@@ -43,12 +45,11 @@ def command(
 ) -> int:
     """Write the certificate of a run, or verify one.
 
-    RUN is a run's id, a unique beginning of it, or `last`, which is also the default. FILE is a certificate,
-    and goes with --verify.
+    RUN is a run's id, a unique prefix of it, or `last` (the default). FILE is a certificate, for --verify.
 
-    --verify shows that nothing in the archive is damaged, and no more. Whether its figures are true, only
-    --verify --rerun tells: it builds the program anew, checks it with fresh secret inputs, times it, and
-    compares the speed-ups where the device is of the same model.
+    --verify only shows that nothing in the archive is damaged. --verify --rerun shows whether its figures are
+    true: it builds the program again, checks it with fresh secret inputs, times it, and compares the speedups
+    on the same device model.
     """
     from stitch_mcp.certificates import export_certificate, verify_certificate
     from stitch_mcp.printed_commands import program_name

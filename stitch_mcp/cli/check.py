@@ -21,9 +21,7 @@ from stitch_mcp.views.fact_tables import check_sections
     is_flag=True,
     help="Also show what is left of its outputs when its own kernels are not launched (cuda).",
 )
-@click.option(
-    "--main", metavar="FILE", help="Which file of PROGRAM's folder is compiled, where several could be meant."
-)
+@click.option("--main", metavar="FILE", help="File of PROGRAM's folder to compile, if several are possible.")
 @click.option(
     "--reference-tolerance", is_flag=True, help="Show the verdict of KernelBench's own rule beside ours."
 )

@@ -10,9 +10,7 @@ from stitch_mcp.views.fact_tables import build_sections
 
 @click.command("compile")
 @click.argument("program")
-@click.option(
-    "--main", metavar="FILE", help="Which file of PROGRAM's folder is compiled, where several could be meant."
-)
+@click.option("--main", metavar="FILE", help="File of PROGRAM's folder to compile, if several are possible.")
 @click.option(
     "--arch",
     "archs",

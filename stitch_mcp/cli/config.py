@@ -12,7 +12,7 @@ from stitch_mcp.views.table import Section
 
 @click.group("config")
 def command() -> None:
-    """Show the settings and where each came from."""
+    """Show the settings and their sources."""
 
 
 @command.command("show")
@@ -20,7 +20,7 @@ def command() -> None:
 @workspace_option
 @json_option
 def show(origin: bool, workspace: str | None, as_json: bool) -> int:
-    """Show every setting in force."""
+    """Show the effective settings."""
     config = settings(workspace=workspace)
     values = {name: getattr(config, name) for name in SETTINGS}
     fields = {

@@ -1,4 +1,4 @@
-"""Options that state the contract by name. They are open by nature: what they loosen is marked."""
+"""Options that set fields of the contract. What they loosen is allowed and marked `relaxed`."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +14,8 @@ def contract_options(command: F) -> F:
     """The command with --contract, --atol, --rtol and --allow."""
     for name, metavar, text in (
         ("--allow", "FORMAT", "Least precise format of products: fp16 for all, or matmul=tf32,conv=bf16."),
-        ("--rtol", "R", "Largest error that an output may have, relative to its root mean square."),
-        ("--atol", "A", "Largest error that an output may have, absolute."),
+        ("--rtol", "R", "Largest allowed error of an output, relative to its root mean square."),
+        ("--atol", "A", "Largest allowed error of an output, absolute."),
         ("--contract", "FILE", "Take the contract from this task.toml."),
     ):
         kind = float if name in ("--rtol", "--atol") else str
@@ -26,7 +26,7 @@ def contract_options(command: F) -> F:
 def contract_overrides(
     contract: str | None, atol: float | None, rtol: float | None, allow: str | None
 ) -> dict[str, object]:
-    """The contract fields that these options give; a later one wins over `--contract`.
+    """The contract fields that these options give; they override `--contract`.
 
     Raises:
         click.BadParameter: `allow` names something else than matmul and conv.

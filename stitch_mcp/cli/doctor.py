@@ -15,9 +15,9 @@ from stitch_mcp.views.table import Section
 @session_options
 @json_option
 def command(as_json: bool, **given: Unpack[Settings]) -> int:
-    """Look for what this machine lacks, each with its fix.
+    """Show what this machine lacks and how to fix it.
 
-    Exits with 5 where something is missing that --target cannot do without.
+    Exits with 5 if something is missing that --target needs.
     """
     from stitch_mcp.doctor import examine
 

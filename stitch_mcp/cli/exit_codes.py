@@ -1,4 +1,4 @@
-"""Exit codes: what a script can rely on."""
+"""Exit codes of the command line."""
 
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class ExitCode(IntEnum):
-    """The end of one call. Correct but slower is `DONE`, with the outcome `slower`."""
+    """Exit code of one call. Correct but slower is `DONE`, with the outcome `slower`."""
 
     DONE = 0
     INTERNAL = 1
@@ -28,16 +28,16 @@ class ExitCode(IntEnum):
 
 MEANINGS = {
     ExitCode.DONE: "done; correct but slower counts, with outcome `slower`",
-    ExitCode.INTERNAL: "a failure of ours",
+    ExitCode.INTERNAL: "internal error of stitch-mcp",
     ExitCode.USAGE: "wrong arguments, settings or reference",
     ExitCode.NONE_CORRECT: "no correct program (or none possible), failed build, timing or verification",
     ExitCode.BELOW_GOAL: "correct, but below --min-speedup or, run again, below its certificate",
-    ExitCode.ENVIRONMENT: "something is missing here: compiler, torch, a library, disk space, a lock",
+    ExitCode.ENVIRONMENT: "missing on this machine: compiler, torch, a library, disk space, a lock",
     ExitCode.MODEL: "model, authentication or quota",
     ExitCode.BUDGET: "stopped by the budget; the best so far is kept",
     ExitCode.CHEAT: "a program was rejected as a cheat",
     ExitCode.UNMEASURED: "built, but not measured: no such device here",
-    ExitCode.INTERRUPTED: "interrupted; the message says how to go on",
+    ExitCode.INTERRUPTED: "interrupted; the message says how to resume",
 }
 """One line each, for documentation and `--help`."""
 
@@ -58,7 +58,7 @@ _BY_ERROR = {
 
 
 def for_error(error: StitchError) -> ExitCode:
-    """The code of a failure of ours; a code of a newer layer counts as its nearest known base class."""
+    """The code of an exception; an unknown class has the code of its nearest known base class."""
     for kind in type(error).__mro__:
         code = _BY_ERROR.get(getattr(kind, "code", ""))
         if code is not None:

@@ -49,7 +49,7 @@ def describe(error: BaseException) -> Failure:
         if isinstance(error, click.NoSuchOption) and error.option_name in ("--rtol", "--atol"):
             hint = f"the contract's fields are set with --set {error.option_name[2:]}=VALUE; {hint}"
         if isinstance(error, click.NoSuchOption) and path.endswith("search"):
-            hint = f"a question that begins with - goes behind --: {path} -- '-lineinfo'; {hint}"
+            hint = f"put -- before a question that begins with -: {path} -- '-lineinfo'; {hint}"
         return Failure("usage", message, hint, ExitCode.USAGE)
     if isinstance(error, KeyboardInterrupt | click.Abort):
         hint = "run the same command again; finished builds and steps are kept"
@@ -66,7 +66,7 @@ def describe(error: BaseException) -> Failure:
 
 
 def report_failure(error: BaseException, arguments: Sequence[str]) -> int:
-    """Exit code of the failure, after telling of it: on stdout with --json, else on stderr."""
+    """Report the failure (on stdout with --json, else on stderr) and return its exit code."""
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         # Nothing went wrong yet: somebody looks around, and --json cannot have been given.
         tell(error.format_message())
@@ -83,7 +83,7 @@ def report_failure(error: BaseException, arguments: Sequence[str]) -> int:
 
 
 def _print_failure(failure: Failure, arguments: Sequence[str]) -> bool:
-    """Whether stdout took the failure as one JSON object."""
+    """Whether the failure was written to stdout as one JSON object."""
     from stitch_mcp.cli.output import print_object
 
     parts = {"code": failure.code, "message": failure.message, "hint": failure.hint}
@@ -96,7 +96,7 @@ def _print_failure(failure: Failure, arguments: Sequence[str]) -> bool:
 
 
 def _command_name(arguments: Sequence[str]) -> str:
-    """The command as results name it ("solve", "runs show"), as far as it was given."""
+    """The command's name as in results ("solve", "runs show"), as far as it was given."""
     words = [word for word in arguments if not word.startswith("-")]
     grouped = words[:1] and words[0] in ("cache", "config", "index", "runs", "task")
     return " ".join(words[: 2 if grouped else 1])

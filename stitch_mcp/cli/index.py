@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 _MEASURES = ("recall@1", "recall@5", "MRR")
 _MOST_PAGES = 20
-_TOO_SHORT = "vectors were not asked: they are for questions of two telling words or more that are no name"
-_ASKED_WITH = "`stitch-mcp index search --meaning` asks the vectors; the server does by itself"
+_TOO_SHORT = (
+    "vectors were not searched: they are used for questions of at least two content words that are not names"
+)
+_ASKED_WITH = "`stitch-mcp index search --meaning` searches the vectors; the server does so automatically"
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -32,8 +34,8 @@ def cache_option(command: F) -> F:
 
 
 def python_option(command: F) -> F:
-    """The command with --python and --workspace, which say whose packages count."""
-    text = "Interpreter whose wheels and docstrings count (default: the one named before, or the target)."
+    """The command with --python and --workspace, which choose the packages to index."""
+    text = "Interpreter whose wheels and docstrings are indexed (default: the last one named, or the target)."
     return click.option("--python", metavar="PATH", help=text)(workspace_option(command))
 
 
@@ -43,9 +45,9 @@ def command() -> None:
 
 
 @command.command("build")
-@click.option("--anew", is_flag=True, help="Read everything again instead of what changed.")
+@click.option("--anew", is_flag=True, help="Read everything again, not only what changed.")
 @click.option(
-    "--vectors", is_flag=True, help="Also make vectors for similarity of meaning (extra `rag`; minutes)."
+    "--vectors", is_flag=True, help="Also make vectors for search by meaning (extra `rag`; takes minutes)."
 )
 @python_option
 @cache_option
@@ -106,9 +108,9 @@ def add(origin: str, cache_dir: str | None, python: str | None, workspace: str |
 def remove(
     origin: str, cache_dir: str | None, python: str | None, workspace: str | None, as_json: bool
 ) -> int:
-    """Remove pages that `index add` took in.
+    """Remove pages that `index add` added.
 
-    ORIGIN is what was added, as `index status` shows it, or a folder above; files need not be there any more.
+    ORIGIN is an added page, as `index status` shows it, or a folder above it; the files may be gone.
     """
     from stitch_mcp import documentation
 
@@ -161,7 +163,7 @@ def status(cache_dir: str | None, python: str | None, workspace: str | None, as_
     help="Only this library (cudart, cublaslt, ...). May be repeated.",
 )
 @click.option("--arch", "architecture", default="", help="Leave out notes for other GPUs than this (sm_90).")
-@click.option("--meaning", is_flag=True, help="Wait for the embedding model, where vectors were built.")
+@click.option("--meaning", is_flag=True, help="Also search by meaning: wait for the embedding model.")
 @click.option("--version", "version", default="", help="Only entries of this version (13, 13.0).")
 @cache_option
 @json_option
@@ -182,7 +184,7 @@ def search(
     from stitch_rag.search import Filters
 
     if not query.strip():
-        raise UsageError("nothing is asked for", hint="give words, the name of a symbol, or a message")
+        raise UsageError("the query is empty", hint="give words, the name of a symbol, or a message")
     reader = documentation.open_reader(
         settings(cache_dir=cache_dir), wait_for_vectors_s=30.0 if meaning else 0.0, meaning=meaning
     )
@@ -255,9 +257,9 @@ def clear(cache_dir: str | None, as_json: bool) -> int:
 
 def _state(found: "IndexStatus") -> tuple[str, ...]:
     """Whether the index is there, can be read, is up to date, and has vectors; what was added to it."""
-    half = ("a build was cut short; `stitch-mcp index build` goes on with it",) if found.half_built else ()
+    half = ("a build was interrupted; `stitch-mcp index build` resumes it",) if found.half_built else ()
     if found.building:
-        half = ("a build is at work: what follows is of before it",)
+        half = ("a build is running; what follows is the state before it",)
     if found.fault:
         return (*half, found.fault, *_pages(found))
     if not found.exists:

@@ -9,7 +9,7 @@ from stitch_mcp.views.table import Section
 
 @click.command("init")
 @click.argument("client")
-@click.option("--write", is_flag=True, help="Write it into the client's file; what stands there stays.")
+@click.option("--write", is_flag=True, help="Write it into the client's file; other entries are kept.")
 @click.option("--uvx", is_flag=True, help="Let uvx start the server instead of this Python.")
 @click.option("--ssh", metavar="HOST:FOLDER", help="Start it on another host, in that folder there.")
 @workspace_option
@@ -17,7 +17,7 @@ from stitch_mcp.views.table import Section
 def command(
     client: str, write: bool, uvx: bool, ssh: str | None, workspace: str | None, as_json: bool
 ) -> int:
-    """Print the configuration with which CLIENT starts the MCP server, or write it.
+    """Print or write the configuration with which CLIENT starts the MCP server.
 
     CLIENT is claude-desktop, claude-code, cursor, vscode, codex or gemini.
     """
@@ -32,10 +32,10 @@ def command(
     path = clients.config_path(found, folder)
     if write:
         changed = clients.write_config(found, start, path)
-        done = f"wrote {path}" if changed else f"already there: {path} is as it should be"
-        notes = (done, f"start {found.title} again, and ask it to inspect the environment")
+        done = f"wrote {path}" if changed else f"unchanged: {path} already has this entry"
+        notes = (done, f"restart {found.title}, and ask it to inspect the environment")
     else:
-        notes = (f"for {path} (--write puts it there):", "", clients.config_text(found, start))
+        notes = (f"for {path} (--write writes it there):", "", clients.config_text(found, start))
     fields = {
         "client": found.name,
         "path": str(path),

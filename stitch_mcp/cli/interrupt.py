@@ -1,4 +1,4 @@
-"""Ctrl-C: once stops after the step in hand, twice at once; what cleans up afterwards is left in peace."""
+"""Ctrl-C: once stops after the current step, twice stops at once; cleanup is not interrupted."""
 
 import signal
 import sys
@@ -16,7 +16,7 @@ _PEACE_S = 10.0
 
 @contextmanager
 def stop_on_interrupt() -> Generator[threading.Event]:
-    """An event that the first Ctrl-C (or SIGTERM) sets; the second ends at once what is going on.
+    """An event that the first Ctrl-C (or SIGTERM) sets; the second interrupts the current step.
 
     Further ones are ignored, also after the block: what is left to do is to clean up, to tell and to end. One
     that comes ten seconds later counts again, should what was going on have swallowed the second.

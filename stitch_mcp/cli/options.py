@@ -1,4 +1,4 @@
-"""Options that several commands share, and the settings that they lead to."""
+"""Options that several commands share, and the settings that they set."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, Unpack
@@ -31,7 +31,7 @@ def target_option(command: F) -> F:
 
 def speedup_option(command: F) -> F:
     """The command with --min-speedup."""
-    text = "Wanted speed-up over eager PyTorch; a correct program below it exits with 4."
+    text = "Required speedup over eager PyTorch; a correct program below it exits with 4."
     return click.option("--min-speedup", metavar="X", help=text)(command)
 
 
@@ -53,7 +53,7 @@ def run_options(command: F) -> F:
         (
             "--python",
             "PATH",
-            "Interpreter that has torch and runs the reference (default: found; see `doctor`).",
+            "Interpreter that has torch and runs the reference (default: detected; see `doctor`).",
         ),
     ):
         command = click.option(name, metavar=metavar, help=text)(command)

@@ -1,4 +1,4 @@
-"""What a command prints: progress on stderr; on stdout either tables or exactly one JSON object."""
+"""Output of a command: progress on stderr; on stdout either tables or exactly one JSON object."""
 
 import json
 import sys

@@ -64,7 +64,7 @@ def list_runs(workspace: str | None, as_json: bool) -> int:
 def show(run: str, workspace: str | None, as_json: bool) -> int:
     """Show the events, evidence and certificate of one run.
 
-    RUN is its id, a unique beginning of it, or `last`, which is also the default.
+    RUN is its id, a unique prefix of it, or `last` (the default).
     """
     from stitch_mcp.history import show_run
     from stitch_mcp.printed_commands import resume_command
@@ -94,14 +94,14 @@ def reason_of(message: str) -> str:
 
 
 def _state(status: str, running: bool) -> str:
-    """A run's status; one that did not end is told from one that goes on."""
+    """A run's status; a run that was interrupted is distinguished from a running one."""
     if running:
         return "running"
     return "interrupted" if status == "open" else status
 
 
 def _how_to_go_on(seen: "RunView", command: str) -> list[str]:
-    """What a run that is not finished waits for."""
+    """Why a run is not finished, and how to resume it."""
     from stitch_planner.stitcher import StitchFailedError
 
     if seen.running:
@@ -126,4 +126,4 @@ def _how_to_go_on(seen: "RunView", command: str) -> list[str]:
             *lines,
             f"resuming it cannot help: change the reference, then {anew}; or judge your own: {own}",
         ]
-    return [*lines, f"once that is mended, {go_on}; a reference that was changed is solved anew"]
+    return [*lines, f"once that is fixed, {go_on}; a changed reference needs a new solve"]

@@ -26,7 +26,7 @@ from stitch_mcp.config import Settings
     "--allow-host",
     multiple=True,
     metavar="NAME",
-    help="With --http: a further host name by which clients may call this server.",
+    help="With --http: additional host name that clients may use for this server.",
 )
 @click.option("--read-only", is_flag=True, help="Offer only tools that neither build nor run anything.")
 @click.option(
@@ -45,11 +45,11 @@ def command(
     as_json: bool,
     **given: Unpack[Settings],
 ) -> int:
-    """Serve the instruments to an MCP client.
+    """Serve the tools to an MCP client.
 
-    Over standard input and output, jobs end with the server and can be resumed. With --http they go on. The
-    token that HTTP clients must send comes from STITCH_MCP_TOKEN; without it one is made and printed once.
-    With --json a failure to start is one JSON object; a server that runs writes nothing but the protocol.
+    Over stdio, jobs end with the server and can be resumed. With --http they continue. HTTP clients must send
+    the token of STITCH_MCP_TOKEN; without that variable a token is made and printed once. With --json a
+    failure to start is one JSON object; a running server writes nothing but the protocol.
     """
     del as_json
     with _uncollected():
@@ -85,7 +85,7 @@ def command(
 
 @contextmanager
 def _uncollected() -> Generator[None]:
-    """What the block imports stays: it is not searched for garbage, now or in the midst of a call."""
+    """Exclude what the block imports from garbage collection, which would delay a call."""
     gc.disable()
     try:
         yield

@@ -24,10 +24,10 @@ from stitch_mcp.views.fact_tables import solve_sections
 @click.option(
     "--resume",
     metavar="RUN",
-    help="In place of REFERENCE: go on with a run (its id, a unique beginning, or `last`).",
+    help="Instead of REFERENCE: resume a run (its id, a unique prefix, or `last`).",
 )
 @click.option(
-    "--quick", is_flag=True, help="No sanitizers, fewest rounds, torch.compile's default mode alone."
+    "--quick", is_flag=True, help="No sanitizers, fewest rounds, only torch.compile's default mode."
 )
 @speedup_option
 @reference_options

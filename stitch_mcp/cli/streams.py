@@ -1,4 +1,4 @@
-"""Standard streams that are closed or full, or whose reader has gone: none of them ends the work."""
+"""Standard streams that are closed, full or without a reader do not end the work."""
 
 import contextlib
 import os

@@ -25,8 +25,8 @@ def definitions() -> list[dict[str, Any]]:
 
 
 def tool_table() -> str:
-    """The table of the README."""
-    rows = [f"| `{tool['name']}` | {tool['description']} |" for tool in definitions()]
+    """The table of the README: the first sentence of each description."""
+    rows = [f"| `{tool['name']}` | {_first_sentence(tool['description'])} |" for tool in definitions()]
     return "\n".join(["| tool | what it does |", "|---|---|", *rows])
 
 
@@ -52,6 +52,11 @@ def with_table(page: str) -> str:
 def snapshot() -> str:
     """Text of the JSON file with all definitions."""
     return json.dumps(definitions(), indent=1, ensure_ascii=False) + "\n"
+
+
+def _first_sentence(text: str) -> str:
+    head, stop, _ = text.partition(". ")
+    return f"{head}." if stop else text
 
 
 def _compact(value: object) -> str:

@@ -7,7 +7,7 @@ from pydantic import Field
 from stitch_mcp.server.tool import RepeatableRequest, Request
 
 CALL_ONLY = frozenset({"wait_s", "rerun", "detail", "files", "main"})
-"""Arguments that say how to answer, or whose content is named by hash: they are no part of the work."""
+"""Arguments that are not part of a job's identity: how to answer, and content that is named by its hash."""
 
 
 class InRun(RepeatableRequest):
@@ -41,13 +41,13 @@ class NamesProgram(NamesReference):
     """Arguments of a tool that needs a program and its reference."""
 
     run_id: str = ""
-    """Run from analyze_reference, in place of reference; the step is recorded in it."""
+    """Run from analyze_reference, instead of reference; it records the step."""
     program: str = ""
     """program_id, or path of a folder or source file. Left out: the run's newest."""
     files: dict[str, str] = Field(default_factory=dict[str, str])
     """Or the sources themselves, by relative path."""
     main: str = ""
-    """File of several that is compiled."""
+    """Which of several files to compile."""
 
 
 class JudgesProgram(NamesProgram):
@@ -58,7 +58,7 @@ class NamesContract(NamesReference):
     """Arguments that describe a reference whose task does not exist yet."""
 
     files: dict[str, str] = Field(default_factory=dict[str, str])
-    """Reference sources by relative path, where they are not in the workspace; `reference` names one."""
+    """Reference sources by relative path, if not in the workspace; `reference` names one."""
     target: str = ""
     """cpu, cuda or cuda:sm_90. Default: the server's, usually cpu."""
     inputs: str = ""
@@ -66,4 +66,4 @@ class NamesContract(NamesReference):
     contract: dict[str, Any] = Field(default_factory=dict[str, Any])
     """Contract fields to set, e.g. {"rtol": 1e-4}; see stitch://contract."""
     allow_relaxed: bool = False
-    """Let `contract` ask for less; marks every later result `relaxed`."""
+    """Let `contract` loosen fields; marks every later result `relaxed`."""

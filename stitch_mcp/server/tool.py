@@ -1,4 +1,4 @@
-"""What a tool is: two typed models, words for an agent, and one function that does the work."""
+"""The type of a tool: request and answer models, texts for the agent, and the function that does the work."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 MAX_WAIT_S = 45.0
 Toolset = Literal["steps", "solve", "read"]
-"""`steps`: one instrument a call; `solve`: the whole way; `read`: looking and waiting."""
+"""`steps`: one step a call; `solve`: all steps in one call; `read`: results and jobs."""
 TOOLSETS: tuple[Toolset, ...] = get_args(Toolset)
 
 
 class NextStep(Fact):
-    """A call that is worth making now."""
+    """A suggested next call."""
 
     tool: str
     arguments: dict[str, Any] = Field(default_factory=dict[str, Any])
@@ -39,19 +39,19 @@ class SlowRequest(Request):
 
 
 class RepeatableRequest(SlowRequest):
-    """Arguments of a job whose result is given again to an equal call."""
+    """Arguments of a job whose result is reused for an equal call."""
 
     rerun: bool = False
-    """Do it again although an equal call is done."""
+    """Repeat the work even if an equal call has finished."""
 
 
 class Answer(Fact):
-    """Result of a tool, flat. What is not known is left out."""
+    """Flat result of a tool. Unknown fields are left out."""
 
     DETAILS: ClassVar[tuple[str, ...]] = ()
     """Fields that only `detail: detailed` shows."""
     QUOTED: ClassVar[tuple[str, ...]] = ()
-    """Fields that quote what a program, a compiler or a page says: each answer marks them."""
+    """Fields that quote a program, a compiler or a page; answers list them as `untrusted`."""
 
     status: JobStatus = "completed"
     message: str = ""

@@ -108,7 +108,7 @@ def test_what_is_there_already_is_left_alone(
     assert main(["init", client, "--write", "--workspace", str(home)]) == 0
     assert "wrote" in capsys.readouterr().out
     assert main(["init", client, "--write", "--workspace", str(home)]) == 0
-    assert "already there" in capsys.readouterr().out
+    assert "unchanged" in capsys.readouterr().out
 
 
 def test_needed_variables_go_along(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -201,13 +201,13 @@ def test_the_packages_version_is_read_from_one_place() -> None:
     assert f'__version__ = "{__version__}"' in written
 
 
-def test_the_readme_lists_every_command() -> None:
+def test_the_page_on_the_command_line_lists_every_command() -> None:
     from stitch_mcp.cli import COMMANDS
 
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     for name, text in COMMANDS.items():
-        assert f"| `{name}" in readme, name
-        assert text.rstrip(".") in readme, name
+        assert f"| `{name}" in page, name
+        assert text.rstrip(".") in page, name
 
 
 def test_set_owner_replaces_the_placeholder_everywhere(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`analyze_reference`: opens a run for a PyTorch reference and shows what there is to make faster."""
+"""`analyze_reference`: opens a run for a PyTorch reference and shows its operations and their costs."""
 
 from typing import ClassVar
 
@@ -28,15 +28,15 @@ class ReferenceAnswer(Answer):
     parameters: tuple[str, ...] = ()
     """Parameters and buffers."""
     contract: dict[str, object] | None = None
-    """What counts as equal."""
+    """Tolerances, precision, mode."""
     gflop: float | None = None
     """Work of one forward."""
     min_time_us: float | None = None
-    """Sum of the operations' least times by this device's measured limits; fusion can go below."""
+    """Sum of the operations' lower-bound times on this device; fusion can be faster."""
     operations: tuple[str, ...] = ()
-    """The costliest: operation at module: least time in us, share of all."""
+    """Costliest first: operation at module: lower-bound time in us, share."""
     warnings: tuple[str, ...] = ()
-    """Doubts about the reference and the measured limits."""
+    """About the reference and the measured limits."""
 
 
 def analyze(request: AnalyzeReference, work: Work) -> ReferenceAnswer:
@@ -53,7 +53,7 @@ def analyze(request: AnalyzeReference, work: Work) -> ReferenceAnswer:
     facts, graph = captured.facts, captured.graph
     count = f"{len(graph.nodes)} operations" if graph.nodes else "no graph"
     if facts.parameters:
-        # Whoever writes a program needs their names, but hundreds of them are not shown unasked.
+        # A program needs their names; there can be hundreds, so they are shown on demand only.
         count += f", {len(facts.parameters)} parameters and buffers (`detail`: detailed names them)"
     return ReferenceAnswer(
         message=f"{task.name} for {task.target}: {count}, captured by {graph.source}",
@@ -96,9 +96,7 @@ def _costliest(graph: Graph) -> tuple[str, ...]:
 
 
 def _next(run_id: str) -> tuple[NextStep, ...]:
-    plan = NextStep(
-        tool="make_plan", arguments={"run_id": run_id}, why="see which operations belong into one kernel"
-    )
+    plan = NextStep(tool="make_plan", arguments={"run_id": run_id}, why="see which operations to fuse")
     solve = NextStep(
         tool="solve", arguments={"run_id": run_id}, why="let the stitcher write, check and time a program"
     )
@@ -110,8 +108,8 @@ TOOL = Tool(
     title="Analyze a PyTorch reference",
     description=(
         "Opens a run for a PyTorch module with example inputs: runs it once in a sandbox and shows shapes, "
-        "operations with estimated times, and warnings. Use it before anything else is done for a module. "
-        "Takes 5 to 20 s. Then make_plan, or solve to have it done."
+        "operations with estimated times, and warnings. Call it first for each module. Takes 5 to 20 s. "
+        "Next: make_plan, or solve to do all steps."
     ),
     request=AnalyzeReference,
     answer=ReferenceAnswer,

@@ -1,4 +1,4 @@
-"""`benchmark_program`: how fast a program is beside eager PyTorch and torch.compile."""
+"""`benchmark_program`: times a program against eager PyTorch and torch.compile."""
 
 from typing import ClassVar
 
@@ -12,7 +12,7 @@ class BenchmarkProgram(JudgesProgram, Detailed):
     """Arguments of benchmark_program."""
 
     quick: bool = True
-    """Fewest rounds, and of torch.compile the default mode alone; false takes minutes."""
+    """Fewest rounds, only torch.compile's default mode; false takes minutes."""
 
 
 class BenchAnswer(Answer):
@@ -37,7 +37,7 @@ class BenchAnswer(Answer):
 
 
 def benchmark(request: BenchmarkProgram, work: Work) -> BenchAnswer:
-    """The timing of a program, recorded in its run."""
+    """Time a program and record the result in its run."""
     from stitch_mcp.server.steps import known_facts
     from stitch_planner.join import accepted_check, joined, record_bench
 
@@ -115,7 +115,7 @@ def _next(work: Work, named: str, bench: Bench) -> tuple[NextStep, ...]:
     if bench.rejected:
         return (faster,)
     if bench.outcome == "inconclusive" and bench.ratio("eager") is None:
-        why = "nothing was measured undisturbed: time it again once nothing else runs"
+        why = "every measurement was disturbed: time it again when nothing else runs"
         arguments = {**work.place, "program": named, "rerun": True}
         return (faster, certify, NextStep(tool="benchmark_program", arguments=arguments, why=why))
     return (certify, faster) if bench.outcome == "faster" else (faster, certify)
@@ -126,7 +126,7 @@ TOOL = Tool(
     title="Time a program",
     description=(
         "Times an accepted program side by side with eager PyTorch and torch.compile, with a 95% interval. "
-        "Nothing else should run meanwhile. Quick: 10 to 40 s on a CPU. Then certify_program, or a better "
+        "Nothing else should run meanwhile. Quick: 10 to 40 s on a CPU. Next: certify_program, or a faster "
         "program."
     ),
     request=BenchmarkProgram,

@@ -1,4 +1,4 @@
-"""`certify_program`: writes the archive that lets a stranger check an accepted result again."""
+"""`certify_program`: writes an archive from which anybody can re-check an accepted result."""
 
 from stitch_mcp.server.job_work import Work
 from stitch_mcp.server.requests import NamesProgramOfRun
@@ -10,7 +10,7 @@ class CertifyProgram(NamesProgramOfRun):
 
 
 class CertificateAnswer(Answer):
-    """Where the certificate lies, and what it says."""
+    """The certificate's path and what it states."""
 
     program_id: str | None = None
     certificate: str | None = None
@@ -19,7 +19,7 @@ class CertificateAnswer(Answer):
     outcome: str | None = None
     speedup: float | None = None
     claim: str | None = None
-    """What verifying it shows, and what not."""
+    """What verification shows, and what not."""
     not_checked: tuple[str, ...] = ()
 
 

@@ -1,4 +1,4 @@
-"""`check_program`: whether a program computes what its reference computes, on inputs that it cannot know."""
+"""`check_program`: compares a program with its reference on hidden inputs, and looks for cheats."""
 
 from typing import ClassVar
 
@@ -16,7 +16,7 @@ class CheckProgram(JudgesProgram, Detailed):
     """Arguments of check_program."""
 
     sanitize: bool = False
-    """Also look for memory errors and races: 20 to 60 s more; do it once before certify_program."""
+    """Also look for memory errors and races: 20 to 60 s more; once before certify_program."""
 
 
 class CheckAnswer(Answer):
@@ -37,7 +37,7 @@ class CheckAnswer(Answer):
     findings: tuple[str, ...] = ()
     """Evidence of cheating or risk: severity, rule, place, sentence."""
     docs: tuple[str, ...] = ()
-    """What documentation says of the memory errors."""
+    """Documentation on the memory errors."""
     program_output: str | None = None
     """Last lines that the program printed."""
     work: str | None = None
@@ -47,7 +47,7 @@ class CheckAnswer(Answer):
 
 
 def check(request: CheckProgram, work: Work) -> CheckAnswer:
-    """The check of a program, recorded in its run."""
+    """Check a program and record the result in its run."""
     from stitch_mcp.server.docs import advice
     from stitch_mcp.server.steps import known_facts
     from stitch_planner.join import joined, record_check
@@ -79,7 +79,7 @@ def check(request: CheckProgram, work: Work) -> CheckAnswer:
 
 
 def findings_as_lines(findings: tuple[Finding, ...]) -> tuple[str, ...]:
-    """Findings as one line each, the gravest first."""
+    """Findings as one line each, the most severe first."""
     order = ("fatal", "suspicious", "note")
     rows = sorted(findings, key=lambda row: order.index(row.severity))
     return tuple(
@@ -119,7 +119,7 @@ def _next(work: Work, checked: Check) -> tuple[NextStep, ...]:
     mend = NextStep(
         tool="compile_program",
         arguments={**where, "files": {work.program.main: "MENDED SOURCE"}},
-        why="mend what `wrong` and `message` name, build it, and check it again",
+        why="fix what `wrong` and `message` name, build it, and check it again",
     )
     if checked.status == "crashed" and work.program.format == "native" and not checked.sanitizers:
         why = "find the memory error by file and line"
@@ -134,8 +134,8 @@ TOOL = Tool(
     title="Check a program",
     description=(
         "Judges a program against its reference in a sandbox: hidden inputs and weights, an fp64 oracle, "
-        "cheat detection. A wrong program is a verdict, not an error. Builds where needed. 5 to 30 s. "
-        "When accepted, benchmark_program."
+        "cheat detection. A wrong program is a verdict, not an error. Builds if needed. 5 to 30 s. "
+        "Next, if accepted: benchmark_program."
     ),
     request=CheckProgram,
     answer=CheckAnswer,

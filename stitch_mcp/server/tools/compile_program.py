@@ -1,4 +1,4 @@
-"""`compile_program`: builds a program, or shows what the compiler says."""
+"""`compile_program`: builds a program and shows the compiler's messages."""
 
 import re
 from typing import ClassVar
@@ -23,7 +23,7 @@ class CompileProgram(NamesProgram, Detailed):
 
 
 class BuildAnswer(Answer):
-    """What the compiler said."""
+    """The build and its diagnostics."""
 
     DETAILS: ClassVar[tuple[str, ...]] = ("command",)
     QUOTED: ClassVar[tuple[str, ...]] = ("diagnostics", "docs")
@@ -34,7 +34,7 @@ class BuildAnswer(Answer):
     diagnostics: tuple[str, ...] = ()
     """Compiler messages, errors first: file:line:column: severity: text."""
     docs: tuple[str, ...] = ()
-    """What documentation says of the first errors."""
+    """Documentation on the first errors."""
     kernels: tuple[str, ...] = ()
     """Registers, shared memory and spills of each CUDA kernel."""
     cache_hit: bool | None = None
@@ -43,7 +43,7 @@ class BuildAnswer(Answer):
 
 
 def compile_program(request: CompileProgram, work: Work) -> BuildAnswer:
-    """The program's build, recorded in its run."""
+    """Build a program and record the result in its run."""
     from stitch_mcp.server.docs import advice
     from stitch_planner.join import joined, record_build
 
@@ -56,7 +56,7 @@ def compile_program(request: CompileProgram, work: Work) -> BuildAnswer:
     where = work.place
     if build is None:
         arguments = {**(where or _ANY), "program": named}
-        check = NextStep(tool="check_program", arguments=arguments, why="see whether it is right")
+        check = NextStep(tool="check_program", arguments=arguments, why="check whether it is correct")
         return BuildAnswer(
             message="a Python program builds itself when it is loaded: check it",
             run_id=run_id,
@@ -86,7 +86,7 @@ def _gravest(build: Build) -> list[Diagnostic]:
 
 
 def _queries(build: Build) -> list[str]:
-    """What is looked up: the errors; warnings only where no error says why, notes never."""
+    """Queries for the documentation: the errors; warnings only if there is no error, notes never."""
     rows = [item for item in _gravest(build) if item.doc_query and item.severity != "note"]
     errors = [item for item in rows if item.severity in ("fatal", "error")]
     return [item.doc_query for item in errors or rows]
@@ -118,16 +118,14 @@ def _next(build: Build, where: dict[str, str], program: Program) -> tuple[NextSt
         arguments = {**(where or _ANY), "program": program.program_id[:16]}
         return (NextStep(tool="check_program", arguments=arguments, why="see whether it computes the same"),)
     arguments = {**where, "files": {program.main: "MENDED SOURCE"}}
-    mend = NextStep(tool="compile_program", arguments=arguments, why="mend what `diagnostics` names")
+    mend = NextStep(tool="compile_program", arguments=arguments, why="fix what `diagnostics` lists")
     if _OURS.search(" ".join(item.message for item in _gravest(build))):
-        why = "see what the interface declares"
+        why = "read the interface"
         return (mend, NextStep(tool="get_artifact", arguments={"id": "stitch://abi"}, why=why))
     query = next(iter(_queries(build)), "")
     if not query:
         return (mend,)
-    look = NextStep(
-        tool="search_docs", arguments={"query": query}, why="look up what the first error is about"
-    )
+    look = NextStep(tool="search_docs", arguments={"query": query}, why="look up the first error")
     return (mend, look)
 
 
@@ -135,9 +133,9 @@ TOOL = Tool(
     name="compile_program",
     title="Compile a program",
     description=(
-        "Builds a program (C++ or CUDA C++ behind the ABI of stitch://abi) and returns the compiler's words "
-        "by file and line, and registers and spills of each kernel. Cached by content. C++ 2 to 10 s, CUDA 5 "
-        "to 60 s. Then check_program."
+        "Builds a program (C++ or CUDA C++ with the ABI of stitch://abi) and returns compiler messages by "
+        "file and line, and each kernel's registers and spills. Cached by content. C++ 2 to 10 s, CUDA 5 to "
+        "60 s. Next: check_program."
     ),
     request=CompileProgram,
     answer=BuildAnswer,

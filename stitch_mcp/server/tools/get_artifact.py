@@ -12,7 +12,7 @@ from stitch_mcp.server.tool import Answer, NextStep, Request, Tool
 
 PAGE_CHARS = 6000
 _ROW_CHARS = 4
-"""What JSON puts around a row of a list."""
+"""Quotes and comma around a row of a JSON list."""
 
 
 class GetArtifact(Request):
@@ -40,7 +40,7 @@ class ArtifactAnswer(Answer):
 
 
 class OwnPage(ArtifactAnswer):
-    """A page of what this package says itself."""
+    """A page of this package's own text."""
 
     QUOTED: ClassVar[tuple[str, ...]] = ()
 
@@ -100,8 +100,8 @@ TOOL = Tool(
     name="get_artifact",
     title="Read an artifact",
     description=(
-        "Reads what a result names by id: evidence in full, a program's or task's sources, a run's log and "
-        "files. Pages of 6000 characters."
+        "Reads an item by its id from a result: evidence in full, a program's or task's sources, a run's "
+        "log and files. Pages of 6000 characters."
     ),
     request=GetArtifact,
     answer=ArtifactAnswer,

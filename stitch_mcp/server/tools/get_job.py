@@ -17,13 +17,13 @@ class GetJob(Request):
 
 
 class JobAnswer(Answer):
-    """Where the job stands."""
+    """State of a job."""
 
     QUOTED: ClassVar[tuple[str, ...]] = ("result",)
 
     tool: str | None = None
     progress: str | None = None
-    """What it does now."""
+    """Current step."""
     result: dict[str, Any] | None = None
     """The tool's own result, once completed."""
 

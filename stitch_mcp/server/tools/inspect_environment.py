@@ -15,18 +15,18 @@ class InspectEnvironment(SlowRequest):
 
 
 class EnvironmentAnswer(Answer):
-    """What was found."""
+    """State of this machine."""
 
     can_solve_cpu: bool | None = None
     """Whether C++ programs can be built, checked and timed here."""
     can_build_cuda: bool | None = None
     can_measure_cuda: bool | None = None
     workspace: str | None = None
-    """Folder that paths in arguments start from and may not leave."""
+    """Folder of relative paths; paths outside of it are refused."""
     found: dict[str, str] = Field(default_factory=dict[str, str])
     """CPU, GPU, compilers, the interpreter with torch, isolation level."""
     fixes: tuple[str, ...] = ()
-    """What is missing, each with what to do about it."""
+    """What is missing, each with its fix."""
 
 
 def inspect(request: InspectEnvironment, work: Work) -> EnvironmentAnswer:
@@ -35,7 +35,7 @@ def inspect(request: InspectEnvironment, work: Work) -> EnvironmentAnswer:
 
 
 def inspect_without_job(request: InspectEnvironment, server_context: ServerContext) -> EnvironmentAnswer:
-    """The same where the workspace cannot be written: that is among what there is to tell."""
+    """The same for a workspace that cannot be written; the answer reports that, too."""
     return _examined(server_context.config, None)
 
 

@@ -15,20 +15,20 @@ class MakePlan(InRun):
 
 
 class PlanAnswer(Answer):
-    """The order of work."""
+    """The fusion plan."""
 
     predicted_us: float | None = None
-    """Sum of the steps' least times by this device's measured limits."""
+    """Sum of the steps' lower-bound times on this device."""
     steps: tuple[str, ...] = ()
-    """In order: number, kind, operations (module) -> outputs; least time in us and what sets it."""
+    """In order: number, kind, operations (module) -> outputs; lower-bound time in us and its limit."""
     eager: int | None = None
     """Steps that the stitcher would leave to PyTorch."""
     notes: tuple[str, ...] = ()
-    """Also whether the limits were measured on a busy machine."""
+    """Also if the limits were measured on a busy machine."""
 
 
 def plan(request: MakePlan, work: Work) -> PlanAnswer:
-    """The plan of a run, recorded in it."""
+    """Plan the fusion and record the plan in the run."""
     from stitch_mcp.server.steps import captured_facts, stored_plan
     from stitch_mcp.views.fact_tables import disturbance
     from stitch_planner.join import joined

@@ -1,4 +1,4 @@
-"""`review_program`: the evidence about a program in a reviewer's order: static, run time, what is open."""
+"""`review_program`: lists the evidence about a program: source, run time, what is not covered."""
 
 from typing import ClassVar
 
@@ -14,7 +14,7 @@ class ReviewProgram(NamesProgram):
 
 
 class ReviewAnswer(Answer):
-    """What a reviewer looks at."""
+    """Evidence by the rubric's dimensions."""
 
     QUOTED: ClassVar[tuple[str, ...]] = ("honest", "engineering")
 
@@ -26,11 +26,11 @@ class ReviewAnswer(Answer):
     coverage: tuple[str, ...] = ()
     """Which part of the work is the program's own, and the flags of its check."""
     open: tuple[str, ...] = ()
-    """What no evidence covers yet."""
+    """Not covered by any evidence yet."""
 
 
 def review(request: ReviewProgram, work: Work) -> ReviewAnswer:
-    """The evidence about a program: its text is read now, the rest is what its run recorded."""
+    """Scan a program's source, and collect what its run recorded."""
     build, checked, bench = _recorded(work)
     static = _static(work)
     findings = static if checked is None else tuple(dict.fromkeys((*static, *checked.findings)))
@@ -106,14 +106,14 @@ def _next(work: Work, named: str, checked: Check | None, bench: Bench | None) ->
     place = work.place or {"reference": "PATH.py"}
     arguments = {**place, "program": named}
     if checked is None:
-        return (NextStep(tool="check_program", arguments=arguments, why="see whether it is right"),)
+        return (NextStep(tool="check_program", arguments=arguments, why="check whether it is correct"),)
     if checked.status == "accepted" and bench is not None and not bench.rejected:
         why = "write the certificate of what was checked and timed"
         return (NextStep(tool="certify_program", arguments=arguments, why=why),)
     if checked.status == "accepted":
         return (NextStep(tool="benchmark_program", arguments=arguments, why="see whether it is faster"),)
-    mend = {**place, "files": {work.program.main: "MENDED SOURCE"}}
-    return (NextStep(tool="compile_program", arguments=mend, why="mend what `honest` and the check name"),)
+    mend = {**place, "files": {work.program.main: "FIXED SOURCE"}}
+    return (NextStep(tool="compile_program", arguments=mend, why="fix what `honest` and the check list"),)
 
 
 TOOL = Tool(
@@ -121,7 +121,7 @@ TOOL = Tool(
     title="Review a program's evidence",
     description=(
         "Reads a program's source for signs of cheating and risk, and lists them with what its check and "
-        "timing recorded, in a reviewer's order. Runs nothing. Use it when check_program rejects, or before "
+        "timing recorded, the most severe first. Runs nothing. Use it when check_program rejects, or before "
         "certify_program. About 2 s."
     ),
     request=ReviewProgram,

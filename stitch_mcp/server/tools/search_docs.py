@@ -1,4 +1,4 @@
-"""`search_docs`: what the documentation on this machine says, with its version."""
+"""`search_docs`: searches the documentation on this machine; hits name their version."""
 
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from stitch_rag.results import Hit, SearchResult
 
 _MOST_TOKENS = 1500
-"""What fits into an answer, whatever is asked for."""
+"""Upper limit of an answer, whatever `max_tokens` says."""
 _WHOLE_CHARS = 5000
 
 
@@ -39,18 +39,18 @@ class SearchDocs(Request):
 
 
 class DocsAnswer(Answer):
-    """What was found."""
+    """Hits and notices."""
 
     QUOTED: ClassVar[tuple[str, ...]] = ("hits",)
 
     mode: str | None = None
-    """lexical, fused (by meaning, too), or notes: no index is built here."""
+    """lexical, fused (also by meaning), or notes (no index built)."""
     confidence: str | None = None
     """exact, high, low, none."""
     hits: tuple[dict[str, Any], ...] = ()
     """Best first."""
     nearest: tuple[str, ...] = ()
-    """Existing names like one that does not exist."""
+    """Existing names similar to one that does not exist."""
     notices: tuple[str, ...] = ()
 
 
@@ -59,7 +59,7 @@ def reply(request: SearchDocs, server_context: ServerContext) -> DocsAnswer:
     if request.id:
         return _entry(request, server_context)
     if not request.query.strip():
-        raise UsageError("nothing is asked for", hint="give `query`, or the `id` of an earlier hit")
+        raise UsageError("the query is empty", hint="give `query`, or the `id` of an earlier hit")
     from stitch_rag.search import Filters
 
     filters = Filters(_one(request.kind), _one(request.library), request.arch, request.version)
@@ -83,7 +83,7 @@ def _entry(request: SearchDocs, server_context: ServerContext) -> DocsAnswer:
     hit = server_context.docs.ask(lambda reader: reader.entry(request.id))
     kept = None
     if len(hit.text) > _WHOLE_CHARS:
-        # Where nothing can be written the entry is shown as far as an answer goes.
+        # Without a writable workspace the entry is cut to the size of an answer.
         with suppress(StoreError):
             server_context.workspace.prepare()
             kept = server_context.workspace.store.put(hit.text.encode("utf-8"))
@@ -146,7 +146,7 @@ TOOL = Tool(
     title="Search the CUDA documentation",
     description=(
         "Looks up CUDA and library symbols, compiler messages and techniques in this machine's headers and "
-        "in notes on when a technique pays. Use it before you write a call that you are not sure of. Under "
+        "in notes on when a technique helps. Use it before you write a call that you are not sure of. Under "
         "0.1 s."
     ),
     request=SearchDocs,

@@ -1,4 +1,4 @@
-"""`solve`: the whole way by the built-in stitcher, or the rest of a run that was begun step by step."""
+"""`solve`: does all steps with the built-in stitcher, or finishes a run that other tools began."""
 
 from typing import ClassVar
 
@@ -15,9 +15,9 @@ class Solve(NamesContract):
     run_id: str = ""
     """Run that other tools began, in place of reference."""
     quick: bool = False
-    """No sanitizers, fewest rounds. Not for a run that exists."""
+    """No sanitizers, fewest rounds. Not for an existing run."""
     min_speedup: float | None = Field(default=None, gt=0)
-    """Goal over eager."""
+    """Required speedup over eager."""
 
 
 class SolveAnswer(Answer):
@@ -38,7 +38,7 @@ class SolveAnswer(Answer):
 
 
 def solve(request: Solve, work: Work) -> SolveAnswer:
-    """The result of a run, after all steps that were open."""
+    """Do the run's remaining steps and return its result."""
     from stitch_mcp.printed_commands import resume_command
     from stitch_mcp.server.steps import hand_over
     from stitch_planner.loop import SolveRequest
@@ -80,7 +80,7 @@ def _next(run_id: str, named: str | None) -> tuple[NextStep, ...]:
     own = NextStep(
         tool="compile_program",
         arguments={"run_id": run_id, "files": {"program.cpp": "YOUR SOURCE"}},
-        why="write a faster one; the run takes it up",
+        why="write a faster one; the run records it",
     )
     return (sources, own)
 
@@ -89,7 +89,7 @@ TOOL = Tool(
     name="solve",
     title="Solve a reference",
     description=(
-        "Does everything by itself with a deterministic stitcher, no model: captures, plans, writes, builds, "
+        "Does all steps with the deterministic stitcher, without a model: captures, plans, writes, builds, "
         "checks, times and certifies. Also finishes a run that other tools began. A job of 20 s to several "
         "minutes."
     ),
