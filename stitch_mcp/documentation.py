@@ -13,7 +13,7 @@ from stitch_rag.reader import Reader
 
 if TYPE_CHECKING:
     from stitch_rag.build import BuildReport, IndexStatus, Progress
-    from stitch_rag.docstrings import Target
+    from stitch_rag.docstrings import DocstringSource
     from stitch_rag.evaluate import Evaluation
 
 
@@ -108,7 +108,7 @@ def clear(config: Config) -> int:
     return clear_index(IndexLocation(config.cache_dir))
 
 
-def _target(config: Config, earlier: str) -> "tuple[list[Path], Target | None]":
+def _target(config: Config, earlier: str) -> "tuple[list[Path], DocstringSource | None]":
     """The target interpreter's prefix and packages, and itself; nothing where there is none.
 
     Args:
@@ -118,7 +118,7 @@ def _target(config: Config, earlier: str) -> "tuple[list[Path], Target | None]":
     Raises:
         EnvironmentMissingError: one that was named cannot be run: what it has would silently be missing.
     """
-    from stitch_rag.docstrings import Target
+    from stitch_rag.docstrings import DocstringSource
     from stitch_tools.errors import EnvironmentMissingError
     from stitch_tools.run.interpreter import find_interpreter
 
@@ -132,5 +132,5 @@ def _target(config: Config, earlier: str) -> "tuple[list[Path], Target | None]":
             if named and not need_torch:
                 raise
             continue
-        return [found.prefix, *found.packages], Target(found.path, found.torch_version)
+        return [found.prefix, *found.packages], DocstringSource(found.path, found.torch_version)
     return [], None

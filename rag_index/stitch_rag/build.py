@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from stitch_rag.docstrings import Target
+from stitch_rag.docstrings import DocstringSource
 from stitch_rag.index_errors import DamagedIndexError, telling_faults
 from stitch_rag.index_location import IndexLocation
 from stitch_rag.inputs import (
@@ -131,7 +131,7 @@ def gather(
     place: IndexLocation,
     prefixes: Sequence[Path] = (),
     roots: Sequence[Root] | None = None,
-    target: Target | None = None,
+    target: DocstringSource | None = None,
 ) -> tuple[list[Input], list[Root]]:
     """All inputs that this machine has now, and the folders that headers come from.
 
@@ -159,7 +159,7 @@ def build_index(
     prefixes: Sequence[Path] = (),
     *,
     roots: Sequence[Root] | None = None,
-    target: Target | None = None,
+    target: DocstringSource | None = None,
     anew: bool = False,
     vectors: bool = False,
     interpreter: tuple[str, bool] | None = None,
@@ -239,7 +239,7 @@ def index_status(
     prefixes: Sequence[Path] = (),
     *,
     roots: Sequence[Root] | None = None,
-    target: Target | None = None,
+    target: DocstringSource | None = None,
 ) -> IndexStatus:
     """The state of the index, compared with what this machine has now."""
     inputs, found = gather(place, prefixes, roots, target)

@@ -43,14 +43,14 @@ _SIGNATURE_LINE = re.compile(r"\A[\w.]+\([^\n]*\)(?:\s*->[^\n]*)?\n+")
 
 
 @dataclass(frozen=True)
-class Target:
+class DocstringSource:
     """An interpreter whose packages count."""
 
     python: str
     torch_version: str | None
 
 
-def read_docstrings(target: Target) -> list[Chunk]:
+def read_docstrings(target: DocstringSource) -> list[Chunk]:
     """One chunk for each documented function and class.
 
     Raises:
@@ -88,7 +88,7 @@ def _silent(reason: str) -> EnvironmentMissingError:
     )
 
 
-def docstring_chunks(lines: Sequence[str], target: Target) -> Iterator[Chunk]:
+def docstring_chunks(lines: Sequence[str], target: DocstringSource) -> Iterator[Chunk]:
     """The chunks of what the reader printed; what several modules bring is told by its shortest name."""
     rows: dict[str, list[str]] = {}
     for line in lines:

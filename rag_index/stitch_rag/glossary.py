@@ -1,4 +1,4 @@
-"""Sentences of our own for symbols that headers declare without a word, and how people ask for a symbol."""
+"""Adds our own words to entries: a sentence where the header has none, and how people ask for a name."""
 
 import itertools
 import re
@@ -23,10 +23,10 @@ class _Entry:
 class _Glossary:
     entries: Sequence[_Entry]
     every: re.Pattern[str]
-    """Any of the names: most symbols are dismissed by one match."""
+    """All names in one pattern: one match rules most symbols out, instead of one for each entry."""
     letters: Mapping[str, str]
     words: Mapping[str, str]
-    """What a part of a name means: exp is the exponential."""
+    """Part of a name to its meaning: exp is the exponential."""
 
 
 def glossary_text() -> str:
@@ -35,7 +35,7 @@ def glossary_text() -> str:
 
 
 def phrase_texts() -> list[str]:
-    """The packaged files of phrases, by name."""
+    """The packaged files of phrases (ways to ask for a name), sorted by file name."""
     folder = package_files("stitch_rag") / "phrases"
     files = sorted(
         (path for path in folder.iterdir() if path.name.endswith(".toml")), key=lambda row: row.name
@@ -44,12 +44,12 @@ def phrase_texts() -> list[str]:
 
 
 def explained(chunks: Iterable[Chunk]) -> list[Chunk]:
-    """The chunks; those that say nothing get our sentence, the others its words to be found by."""
+    """The chunks with our words: a first sentence where there is none, else keywords; and ways to ask."""
     return [_asked_for(_explain(chunk)) for chunk in chunks]
 
 
 def _asked_for(chunk: Chunk) -> Chunk:
-    """The chunk with the words by which people ask for its name, or for `library/name` alone."""
+    """The chunk with the phrases for its names; a key `library/name` is for that library's entry alone."""
     phrases = _phrases()
     names = (chunk.symbol, *chunk.aliases)
     keys = [key for name in names for key in (name, f"{chunk.library}/{name}")]
@@ -88,7 +88,7 @@ def _filled(says: str, match: re.Match[str], glossary: _Glossary) -> str:
 
 @lru_cache(maxsize=1)
 def _phrases() -> Mapping[str, tuple[str, ...]]:
-    """Name to phrases."""
+    """Name to phrases; parsed once a process, as every header asks for them."""
     found: dict[str, tuple[str, ...]] = {}
     for names, said in itertools.chain.from_iterable(tomllib.loads(text).items() for text in phrase_texts()):
         # Several names share them, or one has a space (`pragma unroll`).

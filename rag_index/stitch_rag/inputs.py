@@ -9,9 +9,9 @@ from pathlib import Path
 
 from stitch_rag.chunks import Chunk
 from stitch_rag.diagnostics import messages_text
-from stitch_rag.docstrings import Target, read_docstrings
+from stitch_rag.docstrings import DocstringSource, read_docstrings
 from stitch_rag.extract.declarations import declarations
-from stitch_rag.extract.merge import Place, header_chunks
+from stitch_rag.extract.merge import HeaderOrigin, header_chunks
 from stitch_rag.extract.ptx import GENERATED, as_declarations
 from stitch_rag.glossary import explained, phrase_texts
 from stitch_rag.index_location import IndexLocation
@@ -70,7 +70,7 @@ def own_inputs() -> list[Input]:
     ]
 
 
-def docstring_input(target: Target) -> Input | None:
+def docstring_input(target: DocstringSource) -> Input | None:
     """The docstrings of an interpreter's torch; None where it has none."""
     if target.torch_version is None:
         return None
@@ -151,7 +151,7 @@ def _header_input(header: Header, text: str, renamed: dict[str, str]) -> Input:
     path = _spelled(header.path)
 
     def read() -> list[Chunk]:
-        place = Place(header.library, header.version, path, header.source)
+        place = HeaderOrigin(header.library, header.version, path, header.source)
         plain = as_declarations(text) if GENERATED in path else text
         return explained(header_chunks(declarations(plain), place, renamed))
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stitch_rag.chunks import Chunk
-from stitch_rag.question import Question
+from stitch_rag.question import ParsedQuestion
 from stitch_rag.store import IndexStore
 
 MOST = 5
@@ -39,7 +39,7 @@ class Named:
     """Those names."""
 
 
-def named(store: IndexStore, question: Question) -> Named:
+def named(store: IndexStore, question: ParsedQuestion) -> Named:
     """The chunks that the question names, or seems to."""
     found = {name: store.by_name(name) for name in question.names}
     exact = dict.fromkeys(number for numbers in found.values() for number in numbers)

@@ -17,7 +17,7 @@ from stitch_rag.chunks import Chunk
 from stitch_rag.extract.comments import first_sentence
 from stitch_rag.fetch import fetched, is_address, shown
 from stitch_rag.index_location import IndexLocation
-from stitch_rag.sections import Section, html_sections, markdown_sections
+from stitch_rag.sections import PageSection, html_sections, markdown_sections
 from stitch_rag.tokens import storable
 from stitch_tools.errors import UsageError
 from stitch_tools.models import Fact
@@ -273,7 +273,7 @@ def _decoded(data: bytes, kind: PageFormat, charset: str | None) -> str:
     return storable(text.replace("\0", ""))
 
 
-def _sections(page: Page) -> tuple[str, list[Section]]:
+def _sections(page: Page) -> tuple[str, list[PageSection]]:
     """The page's title and its sections with text."""
     name = Path(urlparse(page.origin).path).stem or page.origin
     if page.format == "html":
@@ -281,7 +281,7 @@ def _sections(page: Page) -> tuple[str, list[Section]]:
     elif page.format == "markdown":
         title, sections = markdown_sections(page.content)
     else:
-        title, sections = "", [Section("", page.content, 1)]
+        title, sections = "", [PageSection("", page.content, 1)]
     kept = [section for section in sections if section.text.strip()]
     return (title or name)[:_LONGEST_HEADING].strip(), kept
 

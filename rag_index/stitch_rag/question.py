@@ -66,7 +66,7 @@ class Word:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ParsedQuestion:
     """A question as the index understands it."""
 
     text: str
@@ -92,7 +92,7 @@ class Question:
         )
 
 
-def read_question(text: str) -> Question:
+def read_question(text: str) -> ParsedQuestion:
     """The question in `text`; any text will do, an empty one asks for nothing."""
     text = " ".join(storable(text[:LONGEST_QUESTION]).split())
     synonyms = load_synonyms()
@@ -116,7 +116,7 @@ def read_question(text: str) -> Question:
     kinds, libraries = _asked(every)
     share = len(code) / len(kept) if kept else 0.0
     asked = tuple(words.values())[:MOST_WORDS]
-    return Question(text, asked, tuple(_names(plain)), kinds, libraries, _verbs(every), advice, share)
+    return ParsedQuestion(text, asked, tuple(_names(plain)), kinds, libraries, _verbs(every), advice, share)
 
 
 def _is_filler(word: str, place: int, *, shouted: bool) -> bool:

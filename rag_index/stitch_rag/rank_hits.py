@@ -5,8 +5,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from stitch_rag.question import Question
-from stitch_rag.ranking_weights import Weights
+from stitch_rag.question import ParsedQuestion
+from stitch_rag.ranking_weights import RankingWeights
 from stitch_rag.store import Outline
 from stitch_rag.tokens import symbol_stems
 
@@ -39,7 +39,7 @@ class Candidate:
 class Evidence:
     """What is known before the candidates are compared."""
 
-    question: Question
+    question: ParsedQuestion
     idf: Mapping[str, float]
     """How much each stem of the question tells."""
     short: Mapping[int, float]
@@ -56,7 +56,7 @@ class Evidence:
     """... errors whose message the question repeats."""
 
 
-def rank(evidence: Evidence, found: Sequence[Outline], weights: Weights) -> list[Candidate]:
+def rank(evidence: Evidence, found: Sequence[Outline], weights: RankingWeights) -> list[Candidate]:
     """The candidates, best first."""
     lens = Lens(evidence, weights.synonym)
     rows = [_candidate(evidence, lens, row, weights) for row in found]
@@ -65,7 +65,7 @@ def rank(evidence: Evidence, found: Sequence[Outline], weights: Weights) -> list
 
 
 def with_meaning(
-    ranked: Iterable[Candidate], evidence: Evidence, others: Iterable[Outline], weights: Weights
+    ranked: Iterable[Candidate], evidence: Evidence, others: Iterable[Outline], weights: RankingWeights
 ) -> list[Candidate]:
     """What was ranked by words, and `others` that only meaning found; best first with meaning counted."""
     lens, factor = Lens(evidence, weights.synonym), weights.score["dense"]
@@ -75,14 +75,14 @@ def with_meaning(
     return rows
 
 
-def _candidate(evidence: Evidence, lens: "Lens", row: Outline, weights: Weights) -> Candidate:
+def _candidate(evidence: Evidence, lens: "Lens", row: Outline, weights: RankingWeights) -> Candidate:
     values = features(evidence, lens, row, weights)
     score = sum(weights.score[name] * value for name, value in values.items() if value)
     score += weights.kind.get(row.kind, 0.0) + prior(evidence.question, row.library, weights)
     return Candidate(row, score, values["coverage"], values["said"])
 
 
-def prior(question: Question, library: str, weights: Weights) -> float:
+def prior(question: ParsedQuestion, library: str, weights: RankingWeights) -> float:
     """What a library's entries count beforehand; nothing is held against one that the question names."""
     value = weights.library.get(library, 0.0)
     return max(value, 0.0) if library in question.libraries else value
@@ -209,7 +209,7 @@ class Lens:
         return sorted(known, key=lambda stem: (self._first[stem][0], stem))
 
 
-def features(evidence: Evidence, lens: Lens, row: Outline, weights: Weights) -> dict[str, float]:
+def features(evidence: Evidence, lens: Lens, row: Outline, weights: RankingWeights) -> dict[str, float]:
     """What the score adds up, by name; `ranking.toml` says what each means."""
     question = evidence.question
     in_name, in_brief = lens.known(row.name_words), lens.known(row.brief_words)

@@ -23,7 +23,7 @@ class Verb(Fact):
     parts: tuple[str, ...]
 
 
-class Weights(Fact):
+class RankingWeights(Fact):
     """Everything in ranking.toml."""
 
     columns: tuple[float, ...]
@@ -43,10 +43,10 @@ class Weights(Fact):
 
 
 @lru_cache(maxsize=1)
-def load_weights() -> Weights:
+def load_weights() -> RankingWeights:
     """The weights that ship with the package."""
     text = (package_files("stitch_rag") / "ranking.toml").read_text(encoding="utf-8")
-    return Weights.model_validate(tomllib.loads(text))
+    return RankingWeights.model_validate(tomllib.loads(text))
 
 
 @lru_cache(maxsize=1)

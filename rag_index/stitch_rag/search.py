@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from stitch_rag.chunks import KINDS, Chunk
 from stitch_rag.driver_twins import twin_key
 from stitch_rag.nearest import Named, named, similar
-from stitch_rag.question import Question, Word, read_question
+from stitch_rag.question import ParsedQuestion, Word, read_question
 from stitch_rag.rank_hits import Candidate, Evidence, rank, rarity, with_meaning
-from stitch_rag.ranking_weights import Weights, load_weights
+from stitch_rag.ranking_weights import RankingWeights, load_weights
 from stitch_rag.results import Confidence, Hit, SearchMode, SearchResult
 from stitch_rag.shorten import shorten
 from stitch_rag.store import IndexStore, Outline, Row
@@ -127,7 +127,7 @@ def search(
     )
 
 
-def profits_from_meaning(question: Question, weights: Weights) -> bool:
+def profits_from_meaning(question: ParsedQuestion, weights: RankingWeights) -> bool:
     """Whether meaning may find more: a question of several plain words, and not a name."""
     enough = question.asks_advice or len(question.words) >= weights.fewest_words
     return enough and question.named_share < weights.named_share
@@ -135,24 +135,24 @@ def profits_from_meaning(question: Question, weights: Weights) -> bool:
 
 def candidates(
     store: IndexStore,
-    question: Question,
+    question: ParsedQuestion,
     names: Named,
-    weights: Weights,
+    weights: RankingWeights,
 ) -> list[Candidate]:
     """Everything that may answer the question by its words, best first."""
     return _ranked(store, evidence(store, question, names, weights), weights)
 
 
-def _ranked(store: IndexStore, found: Evidence, weights: Weights) -> list[Candidate]:
+def _ranked(store: IndexStore, found: Evidence, weights: RankingWeights) -> list[Candidate]:
     every = (found.short, found.full, found.exact, found.similar, found.quoted)
     return rank(found, store.outlines([*dict.fromkeys(itertools.chain(*every))]), weights)
 
 
 def evidence(
     store: IndexStore,
-    question: Question,
+    question: ParsedQuestion,
     names: Named,
-    weights: Weights,
+    weights: RankingWeights,
     filters: Filters | None = None,
 ) -> Evidence:
     """What the index says of a question before candidates are compared, without meaning."""
@@ -176,7 +176,9 @@ def evidence(
     return Evidence(question, idf, short, full, {}, names.exact, names.similar, names.quoted)
 
 
-def _searched(question: Question, counts: Mapping[str, int], total: int, weights: Weights) -> list[str]:
+def _searched(
+    question: ParsedQuestion, counts: Mapping[str, int], total: int, weights: RankingWeights
+) -> list[str]:
     """The words that are searched for, the rarest first; the others are only compared.
 
     What every eighth entry says finds nothing, and takes most of the time; so do the commonest of many words.
@@ -299,7 +301,7 @@ def _architecture(asked: str) -> str:
     return f"sm_{match[1].replace('.', '')}{match[2].lower()}"
 
 
-def _spelled_out(question: Question, filters: Filters) -> list[str]:
+def _spelled_out(question: ParsedQuestion, filters: Filters) -> list[str]:
     """Libraries whose own name stands in the question, not only a word that is much used with them."""
     words = question.text.lower().split()
     return [name for name in sorted(question.libraries) if name in words and name not in filters.libraries]
@@ -387,7 +389,9 @@ def _hit(chunk: Chunk, others: Sequence[str | None], score: float, twin: str = "
     )
 
 
-def _confidence(question: Question, kept: Sequence[Candidate], names: Named, weights: Weights) -> Confidence:
+def _confidence(
+    question: ParsedQuestion, kept: Sequence[Candidate], names: Named, weights: RankingWeights
+) -> Confidence:
     if not kept:
         return "none"
     if kept[0].outline.number in (*names.exact, *names.quoted):

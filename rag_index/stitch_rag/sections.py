@@ -48,7 +48,7 @@ _MOST_ATTRIBUTES = 5000
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class PageSection:
     """A heading and what stands below it."""
 
     heading: str
@@ -56,7 +56,7 @@ class Section:
     line: int | None = None
 
 
-def markdown_sections(text: str) -> tuple[str, list[Section]]:
+def markdown_sections(text: str) -> tuple[str, list[PageSection]]:
     """The page's first heading, and its sections.
 
     Raises:
@@ -77,13 +77,13 @@ def markdown_sections(text: str) -> tuple[str, list[Section]]:
         if token.type == "heading_open" and token.map:
             marks.append((token.map[0], token.map[1], tokens[number + 1].content.strip()))
     begins = [*marks, (len(lines), 0, "")]
-    sections = [Section("", "\n".join(lines[: begins[0][0]]).strip(), 1)]
+    sections = [PageSection("", "\n".join(lines[: begins[0][0]]).strip(), 1)]
     for (start, end, heading), after in zip(marks, begins[1:], strict=True):
-        sections.append(Section(heading, "\n".join(lines[end : after[0]]).strip(), start + 1))
+        sections.append(PageSection(heading, "\n".join(lines[end : after[0]]).strip(), start + 1))
     return (marks[0][2] if marks else ""), sections
 
 
-def html_sections(text: str) -> tuple[str, list[Section]]:
+def html_sections(text: str) -> tuple[str, list[PageSection]]:
     """The page's title, and its sections.
 
     Raises:
@@ -101,7 +101,7 @@ def html_sections(text: str) -> tuple[str, list[Section]]:
     title = _words(tree.css_first("title"))
     for node in tree.css(_SKIPPED_TAGS):
         node.decompose()
-    sections: list[Section] = []
+    sections: list[PageSection] = []
     heading, lines, words = "", list[str](), list[str]()
 
     def end_line() -> None:
@@ -115,7 +115,7 @@ def html_sections(text: str) -> tuple[str, list[Section]]:
             end_line()
         elif node.tag in _HEADINGS:
             end_line()
-            sections.append(Section(heading, "\n".join(lines)))
+            sections.append(PageSection(heading, "\n".join(lines)))
             heading, lines = _words(node).rstrip("#\u00b6\uf0c1 "), []
         elif node.tag == "pre":
             end_line()
@@ -127,7 +127,7 @@ def html_sections(text: str) -> tuple[str, list[Section]]:
         else:
             words.append(node.text(deep=False))
     end_line()
-    sections.append(Section(heading, "\n".join(lines)))
+    sections.append(PageSection(heading, "\n".join(lines)))
     return title, sections
 
 

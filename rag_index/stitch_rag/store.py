@@ -6,9 +6,9 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
-from stitch_rag.chunks import Chunk
+from stitch_rag.chunks import Chunk, ChunkKind
 from stitch_rag.index_errors import telling_faults
 from stitch_rag.rows import searchable, stored_fields
 
@@ -47,6 +47,12 @@ _FIELDS = (
     "chunk_id, symbol, kind, library, version, signature, brief, text, path, line, parent, source, aliases, "
     "architectures, keywords, asked"
 )
+_ChunkColumns: TypeAlias = tuple[
+    str, str, ChunkKind, str, str | None, str, str, str, str, int | None, str, str, str, str, str, str
+]
+"""Types of `_FIELDS`."""
+_OutlineColumns: TypeAlias = tuple[int, str, str, str, str, str | None, str, int, str, str, str, str]
+"""Types of the columns that `_read_outlines` selects."""
 _TO_CHUNKS = f"INSERT INTO chunks (id, file, {_FIELDS}, deprecated) VALUES (?{', ?' * 18})"
 _TO_FULLTEXT = (
     "INSERT INTO fulltext (rowid, name, parts, brief, asked, body, context) VALUES (?, ?, ?, ?, ?, ?, ?)"
@@ -274,7 +280,7 @@ class IndexStore:
     def _hide_echoes(self) -> None:
         """Leave out of the search what another header of the library declares with its documentation."""
         shown = self._db.execute(f"SELECT id, {_FIELDS} FROM chunks WHERE hidden").fetchall()
-        self._make_searchable([(number, _chunk(fields)) for number, *fields in shown])
+        self._make_searchable([(row[0], _chunk(row[1:])) for row in shown])
         self._db.execute("UPDATE chunks SET hidden = 0 WHERE hidden")
         rows = self._db.execute(_ECHOES).fetchall()
         for table, key in (("fulltext", "rowid"), ("names", "chunk")):
@@ -283,10 +289,8 @@ class IndexStore:
 
     def rows(self) -> Iterator[Row]:
         """Every chunk, in the order in which it was stored."""
-        for number, *fields in self._db.execute(
-            f"SELECT id, {_FIELDS} FROM chunks WHERE NOT hidden ORDER BY id"
-        ):
-            yield Row(number, _chunk(fields))
+        for row in self._db.execute(f"SELECT id, {_FIELDS} FROM chunks WHERE NOT hidden ORDER BY id"):
+            yield Row(row[0], _chunk(row[1:]))
 
     def outlines(self, numbers: Sequence[int]) -> list[Outline]:
         """What the ranking has to know of the chunks with these numbers."""
@@ -312,7 +316,7 @@ class IndexStore:
         """The chunks with these numbers."""
         marks = ", ".join("?" * len(numbers))
         found = self._db.execute(f"SELECT id, {_FIELDS} FROM chunks WHERE id IN ({marks})", tuple(numbers))
-        return {number: _chunk(fields) for number, *fields in found}
+        return {row[0]: _chunk(row[1:]) for row in found}
 
     def by_id(self, chunk_id: str) -> list[Row]:
         """The chunks with that id; without a version, those of every version."""
@@ -322,7 +326,7 @@ class IndexStore:
             "AND NOT hidden ORDER BY id",
             {"id": chunk_id},
         )
-        return [Row(number, _chunk(fields)) for number, *fields in found]
+        return [Row(row[0], _chunk(row[1:])) for row in found]
 
     def bearing(self, chunk_ids: Sequence[str]) -> dict[str, list[Chunk]]:
         """What bears each id, also what the search leaves out; what it shows comes first."""
@@ -442,9 +446,9 @@ def _unlisted(text: str) -> tuple[str, ...]:
         raise sqlite3.DatabaseError(f"{text[:40]!r} is no list") from error
 
 
-def _outline(row: Sequence[Any]) -> Outline:
-    number, chunk_id, symbol, kind, library, version, architectures, *rest = row
-    deprecated, parts, brief, asked, text = rest
+def _outline(row: _OutlineColumns) -> Outline:
+    number, chunk_id, symbol, kind, library, version, architectures = row[:7]
+    deprecated, parts, brief, asked, text = row[7:]
     return Outline(
         number,
         chunk_id,
@@ -461,22 +465,11 @@ def _outline(row: Sequence[Any]) -> Outline:
     )
 
 
-def _chunk(fields: Sequence[Any]) -> Chunk:
+def _chunk(fields: _ChunkColumns) -> Chunk:
     """The chunk of a row of `_FIELDS`; its id is made from the others."""
-    symbol, kind, library, version, signature, brief, text, path, line, parent, source, *lists = fields[1:]
-    aliases, architectures, keywords, asked = lists
+    aliases, architectures, keywords, asked = fields[12:]
     return Chunk(
-        symbol,
-        kind,
-        library,
-        version,
-        signature,
-        brief,
-        text,
-        path,
-        line,
-        parent,
-        source,
+        *fields[1:12],
         _unlisted(aliases),
         _unlisted(architectures),
         keywords,

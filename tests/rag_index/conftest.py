@@ -8,7 +8,7 @@ import pytest
 from stitch_rag import library_errors
 from stitch_rag.chunks import Chunk
 from stitch_rag.extract.declarations import declarations
-from stitch_rag.extract.merge import Place, header_chunks
+from stitch_rag.extract.merge import HeaderOrigin, header_chunks
 from stitch_rag.index_location import IndexLocation
 from stitch_rag.sources import Root
 
@@ -136,7 +136,7 @@ CUB_NAMESPACE_END
 
 def chunks_of(text: str, library: str = "shelf") -> dict[str, Chunk]:
     """The entries of a header by symbol."""
-    place = Place(library, "1.0", "shelf.h", "here")
+    place = HeaderOrigin(library, "1.0", "shelf.h", "here")
     return {chunk.symbol: chunk for chunk in header_chunks(declarations(text), place)}
 
 

@@ -7,7 +7,6 @@ import zlib
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -45,7 +44,7 @@ class Handler(BaseHTTPRequestHandler):
             # The protocol promises no order.
             self._answer(200, {"object": "list", "model": "words", "data": rows[::-1], "usage": {}})
 
-    def _answer(self, status: int, content: dict[str, Any]) -> None:
+    def _answer(self, status: int, content: dict[str, object]) -> None:
         data = json.dumps(content).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")

@@ -6,7 +6,7 @@ libclang is no dependency: `pip install libclang` switches the check on.
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import pytest
 
@@ -43,7 +43,7 @@ def system_folders() -> list[str]:
     return listing.split()
 
 
-def declared(cindex: Any, header: Header) -> Iterator[tuple[str, str, int]]:
+def declared(cindex: ModuleType, header: Header) -> Iterator[tuple[str, str, int]]:
     """(kind, name, line) of what a compiler sees in the header itself."""
     folders = [header.path.parents[header.relative.count("/")], *(row.folder for row in find_roots())]
     arguments = ["-x", "c++", "-std=c++17", *(f"-I{folder}" for folder in folders)]
@@ -70,7 +70,7 @@ def names_of(chunks: list[Chunk]) -> dict[str, Chunk]:
 @pytest.mark.nvcc
 @pytest.mark.parametrize("name", HEADERS)
 def test_a_compiler_s_parser_sees_nothing_that_we_miss(name: str) -> None:
-    cindex: Any = pytest.importorskip("clang.cindex", reason="libclang is not installed")
+    cindex = pytest.importorskip("clang.cindex", reason="libclang is not installed")
     header = chosen().get(name)
     if header is None:
         pytest.skip(f"{name} is not installed: not cross-checked")

@@ -14,12 +14,12 @@ from stitch_rag.chunks import Chunk
 from stitch_rag.extract.comments import read_comment
 from stitch_rag.extract.declarations import declarations
 from stitch_rag.extract.lexer import tokens
-from stitch_rag.extract.merge import Place, header_chunks
+from stitch_rag.extract.merge import HeaderOrigin, header_chunks
 from stitch_rag.extract.ptx import GENERATED, as_declarations
 from stitch_rag.sources import Root
 from tests.rag_index.conftest import chunks_of
 
-PLACE = Place("shelf", "1.0", "shelf.h", "here")
+PLACE = HeaderOrigin("shelf", "1.0", "shelf.h", "here")
 
 
 @contextmanager
@@ -152,7 +152,7 @@ def test_methods_belong_to_their_class_and_private_ones_to_nobody(toolkit: Root)
 
 def test_the_driver_s_versions_of_a_function_lead_to_the_name_that_programs_use() -> None:
     text = "/** \\brief Frees a box */ int CUDAAPI cuBoxFree(void *box); int CUDAAPI cuBoxFree_v2(void *box);"
-    (chunk,) = header_chunks(declarations(text), Place("driver", "1", "cuda.h", "toolkit"))
+    (chunk,) = header_chunks(declarations(text), HeaderOrigin("driver", "1", "cuda.h", "toolkit"))
     assert (chunk.symbol, chunk.brief, chunk.aliases) == ("cuBoxFree", "Frees a box", ("cuBoxFree_v2",))
 
 
@@ -210,7 +210,7 @@ int shelfWeigh(  //
     int box,  ///< may be empty
     int place);
 """
-    found = header_chunks(declarations(text), Place("cudart", "1", "a.h", "test"))
+    found = header_chunks(declarations(text), HeaderOrigin("cudart", "1", "a.h", "test"))
     assert [(row.symbol, row.brief) for row in found] == [("shelfWeigh", "Weighs a box.")]
 
 
@@ -240,7 +240,7 @@ def test_a_damaged_encoding_is_survived(tmp_path: Path) -> None:
 
 def test_an_enumerator_counts_whatever_its_enum_or_itself_is_called() -> None:
     text = "enum __shelf_kind_t { __SHELF_E4M3, /**< Small. */ SHELF_STATUS_DEPRECATED = 3 };"
-    chunks = header_chunks(declarations(text), Place("device", "1", "x.h", "x"))
+    chunks = header_chunks(declarations(text), HeaderOrigin("device", "1", "x.h", "x"))
     assert {"__SHELF_E4M3", "SHELF_STATUS_DEPRECATED"} <= {chunk.symbol for chunk in chunks}
 
 
@@ -270,7 +270,7 @@ def test_what_tiles_inherit_is_theirs_and_functions_have_the_namespace_that_a_ma
     };
     template <typename Group> int stack_all(const Group &group);
     """
-    place = Place("cooperative_groups", "1", "shelf.h", "toolkit")
+    place = HeaderOrigin("cooperative_groups", "1", "shelf.h", "toolkit")
     found = {chunk.symbol: chunk for chunk in header_chunks(declarations(text), place)}
     assert set(found) == {"thread_block_tile::stack", "stack_all"}
     assert {"cooperative_groups::stack_all", "cg::stack_all"} <= set(found["stack_all"].aliases)
@@ -310,7 +310,7 @@ def test_of_a_library_of_templates_what_programs_name_counts_without_a_comment()
     void _internal();
     }
     """
-    place = Place("cudnn_frontend", "1", "shelf.h", "wheel")
+    place = HeaderOrigin("cudnn_frontend", "1", "shelf.h", "wheel")
     found = {chunk.symbol for chunk in header_chunks(declarations(text), place)}
     assert found == {"Graph", "Graph::stack", "StackNode"}
 
@@ -351,7 +351,7 @@ __device__ static inline B8 ld_L1_no_allocate(const B8* addr);
 
 def test_wrappers_of_ptx_instructions_are_read_from_their_comments() -> None:
     path = f"/include/cuda{GENERATED}stack.h"
-    rows = header_chunks(declarations(as_declarations(PTX)), Place("libcudacxx", "1", path, "toolkit"))
+    rows = header_chunks(declarations(as_declarations(PTX)), HeaderOrigin("libcudacxx", "1", path, "toolkit"))
     stack, load = rows
     assert (stack.symbol, stack.kind, load.symbol) == ("cuda::ptx::stack_box", "function", "cuda::ptx::ld")
     assert stack.brief == (

@@ -6,7 +6,7 @@ import pytest
 
 from stitch_rag.extract.comments import read_comment
 from stitch_rag.extract.declarations import declarations
-from stitch_rag.extract.merge import Place, header_chunks
+from stitch_rag.extract.merge import HeaderOrigin, header_chunks
 
 EXAMPLE = """#include <shelf/box.cuh>
 // or equivalently <shelf/all.cuh>
@@ -95,5 +95,5 @@ def test_an_example_is_no_brief() -> None:
         "/** boxPut\n *\n"
         " * @code\n * int a = boxPut(b, c, d);\n * @endcode\n *\n * Puts a box on it. */\nint boxPut();"
     )
-    (chunk,) = header_chunks(rows, Place("shelf", "1.0", "shelf.h", "here"))
+    (chunk,) = header_chunks(rows, HeaderOrigin("shelf", "1.0", "shelf.h", "here"))
     assert chunk.brief == "Puts a box on it."

@@ -12,7 +12,7 @@ import pytest
 
 from stitch_mcp.cli import main
 from stitch_rag.build import build_index, clear_index, index_status
-from stitch_rag.docstrings import Target
+from stitch_rag.docstrings import DocstringSource
 from stitch_rag.index_errors import DamagedIndexError
 from stitch_rag.index_location import IndexLocation
 from stitch_rag.pages import add_pages, remove_pages
@@ -111,7 +111,7 @@ def test_docstrings_of_an_interpreter_that_failed_are_read_by_the_next_build(
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho 'ImportError: half a torch' >&2\nexit 1\n", encoding="utf-8")
     python.chmod(0o755)
-    target = Target(str(python), "9.9")
+    target = DocstringSource(str(python), "9.9")
     (said,) = build_index(place, roots=[toolkit], target=target).notices
     assert "ImportError: half a torch" in said
     line = '["torch.stack", "function", "stack(a)", "Stacks a box.", "9"]'

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import sys
 import tomllib
 from pathlib import Path
@@ -10,13 +11,13 @@ import pytest
 
 from stitch_rag.chunks import Chunk
 from stitch_rag.diagnostics import message_chunks
-from stitch_rag.docstrings import Target, docstring_chunks, read_docstrings
+from stitch_rag.docstrings import DocstringSource, docstring_chunks, read_docstrings
 from stitch_rag.glossary import explained, phrase_texts
 from stitch_rag.inputs import docstring_input
 from stitch_rag.language import language_chunks
 from stitch_tools.errors import EnvironmentMissingError
 
-TARGET = Target(sys.executable, "9.9")
+TARGET = DocstringSource(sys.executable, "9.9")
 LINE = json.dumps(
     [
         "torch.stack_boxes",
@@ -61,9 +62,9 @@ def test_what_modules_print_when_they_are_imported_is_no_entry() -> None:
 
 
 def test_an_interpreter_without_torch_has_no_docstrings_and_one_that_is_none_says_so(tmp_path: Path) -> None:
-    assert docstring_input(Target(sys.executable, None)) is None
+    assert docstring_input(DocstringSource(sys.executable, None)) is None
     with pytest.raises(EnvironmentMissingError, match="tells no docstrings: No such file"):
-        read_docstrings(Target(str(tmp_path / "python"), "2.13"))
+        read_docstrings(DocstringSource(str(tmp_path / "python"), "2.13"))
 
 
 def installed_for_a_user(folder: Path, monkeypatch: pytest.MonkeyPatch, torch: str) -> list[Chunk]:
@@ -74,7 +75,7 @@ def installed_for_a_user(folder: Path, monkeypatch: pytest.MonkeyPatch, torch: s
     (package / "__init__.py").write_text(torch, encoding="utf-8")
     monkeypatch.setenv("HOME", str(folder))
     monkeypatch.delenv("PYTHONUSERBASE", raising=False)
-    return read_docstrings(Target(str(Path(sys.base_prefix) / "bin" / version), "9.9"))
+    return read_docstrings(DocstringSource(str(Path(sys.base_prefix) / "bin" / version), "9.9"))
 
 
 def test_packages_that_a_user_installed_for_himself_alone_are_documented(
@@ -160,6 +161,16 @@ def test_phrases_of_several_lines_add_up_and_each_way_to_ask_is_one() -> None:
     assert len(lines) >= 2
     assert len(found.asked) >= sum(said.count(", ") + 1 for said in lines) - 1
     assert len(set(found.asked)) == len(found.asked)
+
+
+def test_each_file_of_phrases_lists_names_with_phrases_and_no_phrase_of_a_name_twice() -> None:
+    for text in phrase_texts():
+        assert text.startswith("# How people ask for names of ") or "the names that most programs use" in text
+        for names, said in tomllib.loads(text).items():
+            phrases = re.split(r"[,;] ", said)
+            assert names.split()
+            assert all(phrases)
+            assert len(set(phrases)) == len(phrases), names
 
 
 def test_names_that_no_header_explains_are_told_once_and_as_code_writes_them() -> None:

@@ -5,8 +5,8 @@ import importlib
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -50,13 +50,13 @@ def test_the_adapter_is_for_one_model_and_brings_what_is_asked_for_alike_togethe
     if adapter is None:
         pytest.skip("another model is installed")
     texts = ["which thread am I", "index of a thread in its block", "free memory of the device"]
-    transformers: Any = importlib.import_module("sentence_transformers")
-    plain: Any = transformers.SentenceTransformer(str(folder), device="cpu")
+    transformers = importlib.import_module("sentence_transformers")
+    plain = transformers.SentenceTransformer(str(folder), device="cpu")
     before = plain.encode(texts, normalize_embeddings=True)
     after = LocalModel(str(folder)).embed(texts)
     assert [round(sum(value * value for value in row), 3) for row in after] == [1.0] * 3
 
-    def ahead(rows: Any) -> float:
+    def ahead(rows: Sequence[Sequence[float]]) -> float:
         """How much nearer the second text is to the first than the third is."""
         first, near, far = rows
         return sum(a * b for a, b in zip(first, near, strict=True)) - sum(

@@ -50,7 +50,7 @@ _MOST_MEMBERS = 120
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class HeaderOrigin:
     """Where a header's declarations come from."""
 
     library: str
@@ -60,7 +60,7 @@ class Place:
 
 
 def header_chunks(
-    found: Sequence[Declaration], place: Place, renamed: Mapping[str, str] | None = None
+    found: Sequence[Declaration], place: HeaderOrigin, renamed: Mapping[str, str] | None = None
 ) -> list[Chunk]:
     """The chunks of one header, each symbol once.
 
@@ -145,7 +145,7 @@ def renamings(rows: Iterable[Declaration]) -> dict[str, str]:
     return found
 
 
-def _later_versions(names: set[str], place: Place) -> dict[str, str]:
+def _later_versions(names: set[str], place: HeaderOrigin) -> dict[str, str]:
     """The driver's versioned functions, each with the name that programs use: cuMemFree_v2, cuMemFree."""
     if place.library != "driver":
         return {}
@@ -233,7 +233,7 @@ def _is_public(row: Declaration) -> bool:
 
 def _chunk(
     row: Declaration,
-    place: Place,
+    place: HeaderOrigin,
     newer: Mapping[str, str],
     enumerators: Mapping[str, list[Declaration]],
     briefs: Mapping[str, str],
@@ -307,7 +307,7 @@ def _member_lines(members: Sequence[tuple[str, str]], count: int) -> str:
     return "\n".join(lines)
 
 
-def _enumerator_chunks(members: Sequence[Declaration], place: Place, brief: str) -> list[Chunk]:
+def _enumerator_chunks(members: Sequence[Declaration], place: HeaderOrigin, brief: str) -> list[Chunk]:
     """One chunk an enumerator; undocumented ones that differ in their numbers only share one."""
     families: dict[str, list[Declaration]] = {}
     for row in members:
@@ -322,7 +322,7 @@ def _enumerator_chunks(members: Sequence[Declaration], place: Place, brief: str)
     return chunks
 
 
-def _enumerator(row: Declaration, place: Place, enum_brief: str) -> Chunk:
+def _enumerator(row: Declaration, place: HeaderOrigin, enum_brief: str) -> Chunk:
     text = row.comment.text
     about = f"Value of enum {row.parent}" + (f": {enum_brief}" if enum_brief else "") if row.parent else ""
     return Chunk(
@@ -340,7 +340,7 @@ def _enumerator(row: Declaration, place: Place, enum_brief: str) -> Chunk:
     )
 
 
-def _family_chunk(rows: Sequence[Declaration], place: Place, enum_brief: str) -> Chunk:
+def _family_chunk(rows: Sequence[Declaration], place: HeaderOrigin, enum_brief: str) -> Chunk:
     head = _enumerator(rows[0], place, enum_brief)
     listing = _member_lines([(row.signature, "") for row in rows], len(rows))
     brief = f"One of {len(rows)} values of {head.parent} that differ in their numbers."

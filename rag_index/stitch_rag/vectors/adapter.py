@@ -3,7 +3,8 @@
 The change (LoRA, Hu et al. 2021, arXiv 2106.09685) brings texts of one entry together and those of others
 apart. `scripts/fit-adapter` learns it from this package's phrases, notes and messages and from names; no
 question of a set and no text of a header is among them (but some phrases were written with misses of the sets
-A, B and C in view: their figures flatter). It fits one model's weights, and is left out for every other.
+A, B and C in view: their figures flatter). The file that ships also learned from phrases that were removed
+later (docs/decisions/0024-phrases.md). It fits one model's weights, and is left out for every other.
 """
 
 import hashlib
@@ -58,7 +59,7 @@ def adapt(model: Any, adapter: bytes) -> None:
     Raises:
         RuntimeError: the library has other names for the layers than the one that it was learned with.
     """
-    factors: Any = importlib.import_module("safetensors.torch").load(adapter)
+    factors = importlib.import_module("safetensors.torch").load(adapter)
     changes: list[tuple[Any, Any]] = []
     try:
         layers = model[0].auto_model

@@ -11,9 +11,9 @@ import json
 import os
 import select
 import sys
-from typing import Any
 
 from stitch_rag.vectors.embedder import Embedder, open_embedder
+from stitch_rag.vectors.messages import VectorReply, VectorRequest
 from stitch_rag.vectors.model import ADDRESS, collection_name
 
 _BATCH = 64
@@ -24,7 +24,7 @@ class Vectors:
 
     def __init__(self, embedder: Embedder, fingerprint: str, folder: str) -> None:
         os.environ["ANONYMIZED_TELEMETRY"] = "False"
-        chromadb: Any = importlib.import_module("chromadb")
+        chromadb = importlib.import_module("chromadb")
         self._embedder = embedder
         self._client = chromadb.PersistentClient(path=folder)
         self._name = collection_name(fingerprint)
@@ -40,7 +40,7 @@ class Vectors:
         """Read what the first question needs: it takes some 200 ms more than the second."""
         self.answer({"query": "warm up", "count": 1})
 
-    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+    def answer(self, request: VectorRequest) -> VectorReply:
         """What one request asks for."""
         if "add" in request:
             self._add(request["add"])
@@ -56,14 +56,14 @@ class Vectors:
         if "ids" in request:
             return {"ids": self._collection.get(include=[])["ids"]}
         found = self._collection.query(
-            query_embeddings=self._embedder.embed([request["query"]]),
-            n_results=request["count"],
+            query_embeddings=self._embedder.embed([request.get("query", "")]),
+            n_results=request.get("count", 1),
             include=["distances"],
         )
         pairs = zip(found["ids"][0], found["distances"][0], strict=True)
-        return {"hits": [[name, 1.0 - float(distance)] for name, distance in pairs]}
+        return {"hits": [(name, 1.0 - float(distance)) for name, distance in pairs]}
 
-    def _add(self, rows: list[list[str]]) -> None:
+    def _add(self, rows: list[tuple[str, str]]) -> None:
         for start in range(0, len(rows), _BATCH):
             part = rows[start : start + _BATCH]
             self._collection.upsert(
@@ -71,7 +71,7 @@ class Vectors:
             )
 
 
-def _failure(error: Exception) -> dict[str, Any]:
+def _failure(error: Exception) -> VectorReply:
     return {"error": f"{type(error).__name__}: {error}"}
 
 

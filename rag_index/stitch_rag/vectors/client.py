@@ -12,10 +12,10 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote
 
 from stitch_rag.vectors.embedder import KEY
+from stitch_rag.vectors.messages import VectorReply, VectorRequest
 from stitch_rag.vectors.model import ADDRESS, EmbeddingModel
 
 IDLE_S = 600.0
@@ -104,7 +104,7 @@ class VectorChild:
         if not (self._ready or self._given_up or self._ended):
             answer = self._without_failure(self._read(wait_s))
             self._ready = bool(answer)
-            self.stored = answer["stored"] if answer else 0
+            self.stored = answer.get("stored", 0) if answer else 0
         return self._ready and self.alive
 
     def query(self, text: str, count: int) -> dict[str, float] | None:
@@ -117,14 +117,14 @@ class VectorChild:
 
         def answered() -> dict[str, float] | None:
             answer = self._answer(self._limit_s) if sent else None
-            return None if answer is None else {str(name): float(value) for name, value in answer["hits"]}
+            return None if answer is None else dict(answer.get("hits", ()))
 
         return answered
 
     def ids(self) -> set[str] | None:
         """The ids that are stored."""
         answer = self._ask({"ids": True}, _ADD_S)
-        return None if answer is None else set(answer["ids"])
+        return None if answer is None else set(answer.get("ids", ()))
 
     def add(self, rows: list[tuple[str, str]]) -> bool:
         """Whether the texts were stored under their ids."""
@@ -148,10 +148,10 @@ class VectorChild:
                 with contextlib.suppress(OSError):
                     pipe.close()
 
-    def _ask(self, request: dict[str, Any], limit_s: float) -> dict[str, Any] | None:
+    def _ask(self, request: VectorRequest, limit_s: float) -> VectorReply | None:
         return self._answer(limit_s) if self._send(request) else None
 
-    def _send(self, request: dict[str, Any]) -> bool:
+    def _send(self, request: VectorRequest) -> bool:
         if self._owed:
             self._answer(_QUERY_S)  # of a question that was given up: it must not be taken for the next one's
         pipe = self._process.stdin
@@ -165,7 +165,7 @@ class VectorChild:
         self._owed = True
         return True
 
-    def _answer(self, limit_s: float) -> dict[str, Any] | None:
+    def _answer(self, limit_s: float) -> VectorReply | None:
         answer = self._read(limit_s)
         self._owed = False
         if answer is None:
@@ -176,11 +176,11 @@ class VectorChild:
         self._useful = self._useful or answer is not None
         return self._without_failure(answer)
 
-    def _without_failure(self, answer: dict[str, Any] | None) -> dict[str, Any] | None:
+    def _without_failure(self, answer: VectorReply | None) -> VectorReply | None:
         """The answer, unless it tells of a failure."""
         if answer is None or "error" not in answer:
             return answer
-        self.take_reason(str(answer["error"]))
+        self.take_reason(answer["error"])
         return None
 
     def take_reason(self, said: str) -> None:
@@ -190,7 +190,7 @@ class VectorChild:
             said = said.replace(secret, "(address)")
         self.reason = said[:_LONGEST_REASON]
 
-    def _read(self, limit_s: float) -> dict[str, Any] | None:
+    def _read(self, limit_s: float) -> VectorReply | None:
         """The next line; None where none comes in time."""
         pipe = self._process.stdout
         if pipe is None:

@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from stitch_rag.vectors.adapter import adapt, adapter_for
 
@@ -33,7 +33,7 @@ class LocalModel:
     def __init__(self, folder: str) -> None:
         """Loads the model; takes seconds."""
         os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1")
-        transformers: Any = importlib.import_module("sentence_transformers")
+        transformers = importlib.import_module("sentence_transformers")
         self._model = transformers.SentenceTransformer(folder, device="cpu")
         adapter = adapter_for(Path(folder))
         if adapter is not None:
@@ -41,7 +41,7 @@ class LocalModel:
 
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
         """One vector a text, in order."""
-        found: Any = self._model.encode(
+        found = self._model.encode(
             list(texts), batch_size=_BATCH, normalize_embeddings=True, show_progress_bar=False
         )
         return found.tolist()
