@@ -1,6 +1,6 @@
 """Our own small C and C++ sources, compiled once per machine into the user's cache.
 
-These are the timed loop, the sampler and the ceilings probe: trusted code of this package. Compiler, limits
+These are the timed loop, the ceilings probe and the sanitizers' host: trusted code of this package. Compiler, limits
 and environment are those that programs are built with; a refusal is our trouble here, not a result.
 """
 
@@ -34,17 +34,6 @@ def build_runner(cache_dir: Path | None = None) -> Path:
     language = ("-x", "c", "-std=c11")
     flags = (*language, "-O2", "-fPIC", "-shared", "-Wl,-z,now", "-fvisibility=hidden")
     return _build("runner.c", "librunner.so", flags, cache_dir)
-
-
-def build_sampler(cache_dir: Path | None = None) -> Path:
-    """The sampler of running threads as a shared library (native/src/sampler.c).
-
-    Raises:
-        EnvironmentMissingError: no host compiler, or it refused the source.
-        StoreError: the cache folder cannot be written.
-    """
-    flags = ("-x", "c", "-std=c11", "-O2", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden")
-    return _build("sampler.c", "libsampler.so", flags, cache_dir)
 
 
 def build_probe(cache_dir: Path | None = None) -> Path:
