@@ -1,7 +1,7 @@
 """Our own small C and C++ sources, compiled once per machine into the user's cache.
 
-These are the timed loop, the ceilings probe and the sanitizers' host: trusted code of this package. Compiler, limits
-and environment are those that programs are built with; a refusal is our trouble here, not a result.
+These are the timed loop, the ceilings probe and the sanitizers' host: trusted code of this package. Compiler,
+limits and environment are those that programs are built with; a refusal is our trouble here, not a result.
 """
 
 import json

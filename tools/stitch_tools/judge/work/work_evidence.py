@@ -28,6 +28,7 @@ _BLOCKS = (("own-1", 3), ("own-2", 5))
 """Draws with the calls that count on a GPU: another number each, so that launches per call could differ."""
 _NEARLY_NOTHING = 0.01
 """Share of the work below which the program's own code does nothing of it."""
+_HALF = 0.5
 _MOST_ITEMS = 40
 _MOST_NAMED = 10
 _MOST_CHARS = 500
@@ -126,7 +127,8 @@ def _rows_of_operators(case: Case, report: Report) -> tuple[ReportRow, ...]:
     elif not report.own_code:
         # Nothing that the program brought is compiled: beside operators there are the interpreter and what
         # it calls. Where the operators are few, that did the work.
-        few = inside_ns <= case.task.contract.pytorch_share * (inside_ns + outside_ns)
+        allowed = min(case.task.contract.pytorch_share, _HALF)
+        few = inside_ns <= allowed * (inside_ns + outside_ns)
         owner, name = ("library", "libraries that Python calls") if few else ("other", "interpreter")
     return (*report.rows, ReportRow(owner=owner, name=name, calls=None, weight=outside_ns))
 

@@ -14,8 +14,10 @@ from stitch_tools.worker.elf import SHT_DYNSYM, open_elf
 
 _SYSTEM = ("/usr/", "/lib/", "/lib64/", "/opt/", "/nix/")
 # What any program links: no library that does the work instead of it.
-_RUNTIMES = ("ld-linux", "libc.", "libc-", "libm.", "libm-", "libmvec", "libstdc++", "libgcc_s", "libgomp")
-_RUNTIMES += ("libomp", "libiomp", "libpthread", "libdl", "librt", "libffi")
+_RUNTIMES = (
+    *("ld-linux", "libc.", "libc-", "libm.", "libm-", "libmvec", "libstdc++", "libgcc_s"),
+    *("libgomp", "libomp", "libiomp", "libpthread", "libdl.", "librt.", "libffi"),
+)
 # C++ functions and C functions that run an operator's code without a record of it: what PyTorch's profiler
 # does not see. Operators that are called through the dispatcher (_ZN2at4_ops...) have records.
 _PAST_DISPATCHER = re.compile(r"_ZN2at(?:3cpu|4cuda|6native)(\d+)(\w+)")
