@@ -62,17 +62,6 @@ def build_sanitizer_host(sanitizers: str, cache_dir: Path | None = None) -> Path
     return _build("sanitizer_host.cpp", "sanitizer_host", flags, cache_dir)
 
 
-def build_openmp_threads(cache_dir: Path | None = None) -> Path:
-    """OpenMP on plain threads as a shared library, for the race check (native/src/openmp_threads.cpp).
-
-    Raises:
-        EnvironmentMissingError: no compiler, or its ThreadSanitizer runtime is not installed.
-        StoreError: the cache folder cannot be written.
-    """
-    flags = ("-std=c++17", "-O1", "-g1", "-fsanitize=thread", "-fPIC", "-shared", "-fvisibility=hidden")
-    return _build("openmp_threads.cpp", "libopenmp_threads.so", flags, cache_dir)
-
-
 def _build(source: str, output: str, flags: Sequence[str], cache_dir: Path | None) -> Path:
     """The compiled `native/src/<source>`, from the cache where an equal one lies there."""
     compiler = find_cpp_compiler()
