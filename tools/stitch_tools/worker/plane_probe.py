@@ -11,6 +11,7 @@ from stitch_tools.protocol import memory
 from stitch_tools.protocol.serving import Handler, Reply, Request, serve_ops
 from stitch_tools.protocol.wire import Channel
 from stitch_tools.worker import exported_memory
+from stitch_tools.worker.cuda_driver import DriverError
 from stitch_tools.worker.tensors import create_on_device, export_pack, map_pack, write_pack
 from stitch_tools.worker.trees import fresh_copy
 
@@ -46,7 +47,7 @@ def handlers(side: Side) -> dict[str, Handler]:
         def answer(request: Request) -> Reply:
             try:
                 return step(side, request)
-            except exported_memory.DriverError as error:
+            except DriverError as error:
                 return Reply({"refused": str(error)})
 
         return answer
