@@ -1,9 +1,11 @@
 """Launches per forward, compared: own kernels exactly, libraries' as a note, no lost records."""
 
+import json
 import os
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from stitch_tools.judge.work.launch_counts import compare_launches
 from stitch_tools.judge.work.traced_worker import (
@@ -14,10 +16,28 @@ from stitch_tools.judge.work.traced_worker import (
     parse_answer,
     require_step,
 )
+from stitch_tools.models import WorkEvidence
 from stitch_tools.protocol.wire import Frame
 from stitch_tools.run.candidate_worker import Answer
 
+OLD_EVIDENCE: dict[str, Any] = {
+    **{"method": "samples", "own": 0.9, "library": 0.1, "pytorch": 0.0, "copies": 0.0, "other": 0.0},
+    **{"observations": 150, "outputs_right": True, "ablation": "not_applicable"},
+}
 BLOCK = {"own: gelu(float*)": 2.0, "library: gemm_32x32": 2.0, "library: gemm_128x32": 1.0}
+
+
+@pytest.mark.parametrize("ablation", ["broke", "survived", "not_applicable", None])
+def test_evidence_of_a_check_before_0_2_is_read_without_its_ablation(ablation: str | None) -> None:
+    text = json.dumps({**OLD_EVIDENCE, "ablation": ablation})
+    work = WorkEvidence.from_json_bytes(text.encode())
+    assert (work.method, work.own) == ("samples", 0.9)
+    assert "ablation" not in work.model_dump()
+
+
+def test_other_fields_that_nobody_knows_are_refused_as_ever() -> None:
+    with pytest.raises(ValidationError, match="extra"):
+        WorkEvidence.model_validate({**OLD_EVIDENCE, "ablated": True})
 
 
 def report(*blocks: dict[str, float], lost: int = 0) -> Report:

@@ -13,7 +13,7 @@ Bytes = bytes | mmap.mmap
 
 
 @dataclass(frozen=True)
-class Section:
+class ElfSection:
     """One section; `address` is where it lies in memory, relative to the load address."""
 
     kind: int
@@ -63,7 +63,7 @@ class ElfFile:
                 for index in range(section.size // _SYMBOL.size):
                     yield self._symbol(section, index)
 
-    def _symbol(self, table: Section, index: int) -> Symbol:
+    def _symbol(self, table: ElfSection, index: int) -> Symbol:
         name, info, other, section, address, size = _SYMBOL.unpack_from(
             self.data, table.offset + index * _SYMBOL.size
         )
@@ -89,11 +89,11 @@ def open_elf(path: str | Path) -> ElfFile:
         return ElfFile(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), str(path))
 
 
-def _sections(data: Bytes) -> Iterator[Section]:
+def _sections(data: Bytes) -> Iterator[ElfSection]:
     (table,) = struct.unpack_from("<Q", data, 0x28)
     entry_size, count = struct.unpack_from("<HH", data, 0x3A)
     for index in range(count):
         _, kind, flags, address, offset, size, link, _, _, row = struct.unpack_from(
             "<IIQQQQIIQQ", data, table + index * entry_size
         )
-        yield Section(kind, flags, address, offset, size, link, row)
+        yield ElfSection(kind, flags, address, offset, size, link, row)

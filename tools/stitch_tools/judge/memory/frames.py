@@ -84,12 +84,16 @@ class Owner:
 
     def relative(self, file: str) -> str | None:
         """The program's own name of a file that a compiler saw in another folder."""
-        if not file:
-            return None
-        parts = [part for part in PurePosixPath(file).parts if part != "."]
-        tail = "/".join(parts)
-        matches = [name for name in self.files if tail == name or tail.endswith("/" + name)]
-        return max(matches, key=len, default=PurePosixPath(file).name)
+        return own_name(file, self.files)
+
+
+def own_name(file: str, files: Sequence[str]) -> str | None:
+    """Which of the program's `files` a compiler's path means; of another file the name alone."""
+    if not file:
+        return None
+    tail = "/".join(part for part in PurePosixPath(file).parts if part != ".")
+    matches = [name for name in files if tail == name or tail.endswith("/" + name)]
+    return max(matches, key=len, default=PurePosixPath(file).name)
 
 
 def short_name(function: str) -> str:
