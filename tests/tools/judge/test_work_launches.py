@@ -21,8 +21,15 @@ from stitch_tools.protocol.wire import Frame
 from stitch_tools.run.candidate_worker import Answer
 
 OLD_EVIDENCE: dict[str, Any] = {
-    **{"method": "samples", "own": 0.9, "library": 0.1, "pytorch": 0.0, "copies": 0.0, "other": 0.0},
-    **{"observations": 150, "outputs_right": True, "ablation": "not_applicable"},
+    "method": "samples",
+    "own": 0.9,
+    "library": 0.1,
+    "pytorch": 0.0,
+    "copies": 0.0,
+    "other": 0.0,
+    "observations": 150,
+    "outputs_right": True,
+    "ablation": "not_applicable",
 }
 BLOCK = {"own: gelu(float*)": 2.0, "library: gemm_32x32": 2.0, "library: gemm_128x32": 1.0}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class CheckOptions:
-    """One switch for each probe, so that a table can show what each of them catches; the defaults judge."""
+    """One switch for each probe; the defaults judge."""
 
     static: bool = True
     """Whether the program's sources are read for what no honest program does."""

@@ -7,18 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SHT_SYMTAB, SHT_DYNAMIC, SHT_DYNSYM = 2, 6, 11
-_SYMBOL = struct.Struct("<IBBHQQ")
+_SYMBOL = struct.Struct("<IBBH16x")
 
 Bytes = bytes | mmap.mmap
 
 
 @dataclass(frozen=True)
 class ElfSection:
-    """One section; `address` is where it lies in memory, relative to the load address."""
+    """One section of the file."""
 
     kind: int
-    flags: int
-    address: int
     offset: int
     size: int
     link: int
@@ -34,8 +32,6 @@ class Symbol:
     other: int
     section: int
     """0: undefined."""
-    address: int
-    size: int
 
 
 class ElfFile:
@@ -64,11 +60,9 @@ class ElfFile:
                     yield self._symbol(section, index)
 
     def _symbol(self, table: ElfSection, index: int) -> Symbol:
-        name, info, other, section, address, size = _SYMBOL.unpack_from(
-            self.data, table.offset + index * _SYMBOL.size
-        )
+        name, info, other, section = _SYMBOL.unpack_from(self.data, table.offset + index * _SYMBOL.size)
         text = self.text(self.sections[table.link].offset + name)
-        return Symbol(text, info, other, section, address, size)
+        return Symbol(text, info, other, section)
 
     def text(self, start: int) -> str:
         """The NUL-terminated text at an offset of the file."""
@@ -93,7 +87,7 @@ def _sections(data: Bytes) -> Iterator[ElfSection]:
     (table,) = struct.unpack_from("<Q", data, 0x28)
     entry_size, count = struct.unpack_from("<HH", data, 0x3A)
     for index in range(count):
-        _, kind, flags, address, offset, size, link, _, _, row = struct.unpack_from(
+        _, kind, _, _, offset, size, link, _, _, row = struct.unpack_from(
             "<IIQQQQIIQQ", data, table + index * entry_size
         )
-        yield ElfSection(kind, flags, address, offset, size, link, row)
+        yield ElfSection(kind, offset, size, link, row)

@@ -123,17 +123,6 @@ def require_support(device: int) -> None:
             raise DriverError(f"the device has no {what}")
 
 
-def free_bytes() -> int:
-    """Memory of the current context's device that nobody has taken.
-
-    Raises:
-        DriverError: there is no context.
-    """
-    free, total = ctypes.c_size_t(), ctypes.c_size_t()
-    _call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
-    return free.value
-
-
 def _map(handle: ctypes.c_uint64, size: int, device: int) -> DeviceMapping:
     address = ctypes.c_uint64()
     _call(

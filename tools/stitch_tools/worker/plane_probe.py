@@ -3,7 +3,7 @@
 One process is the judge, the other the program's; both serve the same requests, each asked for its own part.
 """
 
-from typing import Any
+from collections.abc import Callable
 
 import torch
 
@@ -43,7 +43,7 @@ def handlers(side: Side) -> dict[str, Handler]:
     """Handlers by operation. `refused` in an answer is the driver's reason against memory for two."""
     own = {"start": _start, "send": _send, "poison": _poison, "take": _take, "give": _give, "read": _read}
 
-    def bound(step: Any) -> Handler:
+    def bound(step: Callable[[Side, Request], Reply]) -> Handler:
         def answer(request: Request) -> Reply:
             try:
                 return step(side, request)

@@ -59,7 +59,7 @@ class Launched:
     """The innermost operator that it was launched in, None outside of any."""
     correlation: int
     node: int | None
-    """Its node in a CUDA graph, where the tracer says so."""
+    """Its node in a CUDA graph, where the profiler says so."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class OwnKernels:
     """Kernels that the program defines."""
 
     names: frozenset[str]
-    """As the tracer would write them, from the symbols of its binaries."""
+    """As the profiler would write them, from the symbols of its binaries."""
     identifiers: frozenset[str]
     """Names alone, from sources that are compiled at run time."""
 
@@ -117,7 +117,7 @@ def own_kernels(belongings: Belongings, source_folder: str | None) -> OwnKernels
 
 
 def stub_kernels(symbols: Iterable[str]) -> set[str]:
-    """Kernels as the tracer names them, from the host stubs that nvcc makes for each.
+    """Kernels as the profiler names them, from the host stubs that nvcc makes for each.
 
     A stub's name holds the kernel's symbol behind its length: `_ZL23__device_stub__Z4statPfPf`.
     """
