@@ -300,6 +300,14 @@ def test_operators_of_several_threads_at_once_count_once_and_those_beside_a_bloc
     assert seen(overlapping) == ({"aten::mm": 250, "aten::tanh": 100, "aten::exp": 50}, 600)
 
 
+def test_a_call_that_the_machine_interrupted_does_not_count() -> None:
+    marks = [Event("stitch::block-0", 1000 * at, kind="user_annotation", took=100) for at in range(4)]
+    late = Event("stitch::block-4", 9000, kind="user_annotation", took=5000)
+    operators = [Event("aten::mm", 1000 * at, kind="cpu_op", took=80) for at in (*range(4), 9)]
+    found = operator_time([*marks, late, *operators])
+    assert (dict(found.nanoseconds), found.outside_ns, found.calls) == ({"aten::mm": 320}, 80, 4)
+
+
 @pytest.mark.nvcc
 def test_kernels_of_a_binary_from_nvcc_are_found(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")

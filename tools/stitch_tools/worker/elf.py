@@ -20,7 +20,6 @@ class ElfSection:
     offset: int
     size: int
     link: int
-    entry_size: int
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ def _sections(data: Bytes) -> Iterator[ElfSection]:
     (table,) = struct.unpack_from("<Q", data, 0x28)
     entry_size, count = struct.unpack_from("<HH", data, 0x3A)
     for index in range(count):
-        _, kind, _, _, offset, size, link, _, _, row = struct.unpack_from(
+        _, kind, _, _, offset, size, link, *_ = struct.unpack_from(
             "<IIQQQQIIQQ", data, table + index * entry_size
         )
-        yield ElfSection(kind, offset, size, link, row)
+        yield ElfSection(kind, offset, size, link)

@@ -28,7 +28,6 @@ _BLOCKS = (("own-1", 3), ("own-2", 5))
 """Draws with the calls that count on a GPU: another number each, so that launches per call could differ."""
 _NEARLY_NOTHING = 0.01
 """Share of the work below which the program's own code does nothing of it."""
-_HALF = 0.5
 _MOST_ITEMS = 40
 _MOST_NAMED = 10
 _MOST_CHARS = 500
@@ -93,7 +92,7 @@ def _watch(case: Case, watched: WatchedWorker, traced: Traced) -> None:
     # Every block is made, whatever the first one gave.
     answers = [watched.traced_draw(kind, calls) for kind, calls in _BLOCKS]
     report = watched.report()
-    rows = _rows_of_kernels(report) if case.cuda else _rows_of_operators(case, report)
+    rows = _rows_of_kernels(report) if case.cuda else _rows_of_operators(report)
     compared = compare_launches(report, blocks=len(_BLOCKS)) if case.cuda else None
     traced.evidence = _weigh(case, report, rows, all(answers), compared.match if compared else None)
     if compared is not None:
@@ -116,7 +115,7 @@ def _rows_of_kernels(report: Report) -> tuple[ReportRow, ...]:
     )
 
 
-def _rows_of_operators(case: Case, report: Report) -> tuple[ReportRow, ...]:
+def _rows_of_operators(report: Report) -> tuple[ReportRow, ...]:
     """PyTorch's operators, and the rest of the time with its owner."""
     inside_ns = sum(max(0, row.weight) for row in report.rows)
     outside_ns = max(0, report.outside_ns)
@@ -126,10 +125,9 @@ def _rows_of_operators(case: Case, report: Report) -> tuple[ReportRow, ...]:
         owner, name = "pytorch", "code that may call operators past the dispatcher"
     elif not report.own_code:
         # Nothing that the program brought is compiled: beside operators there are the interpreter and what
-        # it calls. Where the operators are few, that did the work.
-        allowed = min(case.task.contract.pytorch_share, _HALF)
-        few = inside_ns <= allowed * (inside_ns + outside_ns)
-        owner, name = ("library", "libraries that Python calls") if few else ("other", "interpreter")
+        # it calls. Where no operator computes, that did the work.
+        none = inside_ns < _NEARLY_NOTHING * (inside_ns + outside_ns)
+        owner, name = ("library", "libraries that Python calls") if none else ("other", "interpreter")
     return (*report.rows, ReportRow(owner=owner, name=name, calls=None, weight=outside_ns))
 
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from statistics import median
 
 from stitch_tools.worker.candidate.activity.profiler_records import (
     MARK,
@@ -19,39 +20,47 @@ _FREE = frozenset(
 )
 
 
+# A call that took so many times the median was interrupted: its time is the machine's, and nobody's work.
+_INTERRUPTED = 3.0
+
+
 @dataclass(frozen=True)
 class OperatorTime:
-    """Where the time of the marked blocks went."""
+    """Where the time of the marked calls went."""
 
     nanoseconds: Counter[str]
     """By the outermost operator that computes."""
     outside_ns: int
     """Time in which no thread was inside of one."""
+    calls: int
+    """Marked calls that count."""
 
 
 def operator_time(events: Iterable[ProfilerEvent]) -> OperatorTime:
-    """Time in and outside of PyTorch's operators, summed over the marked blocks."""
-    blocks: list[tuple[int, int]] = []
+    """Time in and outside of PyTorch's operators, summed over the marked calls that nothing interrupted."""
+    calls: list[tuple[int, int]] = []
     operators: list[tuple[int, int, str]] = []
     for event in events:
         start, name = event.start_ns(), event.name()
         if name.startswith(MARK):
-            blocks.append((start, start + event.duration_ns()))
+            calls.append((start, start + event.duration_ns()))
         elif is_operator(event) and _computes(name):
             operators.append((start, start + event.duration_ns(), name))
     # The longest of those that begin together is the outermost.
     operators.sort(key=lambda row: (row[0], -row[1]))
     nanoseconds: Counter[str] = Counter()
     outside_ns = 0
-    for first, last in blocks:
+    longest = _INTERRUPTED * median(last - first for first, last in calls) if calls else 0.0
+    calls = [call for call in calls if call[1] - call[0] <= longest]
+    for first, last in calls:
         inside = _inside(operators, first, last)
         nanoseconds += inside
         outside_ns += last - first - inside.total()
-    return OperatorTime(nanoseconds, outside_ns)
+    return OperatorTime(nanoseconds, outside_ns, len(calls))
 
 
 def _inside(operators: list[tuple[int, int, str]], first: int, last: int) -> Counter[str]:
-    """Time of one block by operator. Operators of several threads at once count once, like nested ones."""
+    """Time of one call by operator. Operators of several threads at once count once, like nested ones."""
     found: Counter[str] = Counter()
     covered = first
     for start, end, name in operators:

@@ -48,6 +48,7 @@ class Tracer:
     def __init__(self, belongings: Belongings, source_folder: str | None, *, cuda: bool) -> None:
         self.belongings, self.source_folder, self.cuda = belongings, source_folder, cuda
         self.calls: list[int] = []
+        """Of each marked block (cuda)."""
         self._before = set(objects.executable_mappings())
         # From before the constructor on: a graph may be captured there.
         # torch.profiler.profile, which wraps it, imports Inductor at its start: three seconds.
@@ -63,16 +64,15 @@ class Tracer:
         call = scratch_calls(state)
         # What is compiled, captured or chosen at the first call is no part of the work.
         call(_WARM_CALLS["cuda" if self.cuda else "cpu"])
-        if self.cuda:
-            wait_for_device()
+        if not self.cuda:
+            _repeat(call, seconds)
+            return
+        wait_for_device()
         with torch.profiler.record_function(f"{MARK}{len(self.calls)}"):
-            if self.cuda:
-                time.sleep(_MARGIN_S)
-                call(calls)
-                wait_for_device()
-                time.sleep(_MARGIN_S)
-            else:
-                calls = _repeat(call, seconds)
+            time.sleep(_MARGIN_S)
+            call(calls)
+            wait_for_device()
+            time.sleep(_MARGIN_S)
         self.calls.append(calls)
 
     def finish(self) -> dict[str, object]:
@@ -93,7 +93,7 @@ class Tracer:
         new = [mapping for mapping in objects.executable_mappings() if mapping not in self._before]
         return {
             "rows": rows,
-            "observations": sum(self.calls),
+            "observations": found.calls,
             "outside_ns": found.outside_ns,
             # Code that was generated at run time may be the program's; nobody can tell.
             "own_code": bool(own) or any(not mapping.path for mapping in new),
@@ -142,13 +142,13 @@ def _all_threads() -> _ExperimentalConfig | None:
         return None
 
 
-def _repeat(call: Calls, seconds: float) -> int:
-    """Call until the time is over; how often."""
+def _repeat(call: Calls, seconds: float) -> None:
+    """Call until the time is over, each call marked: one that was interrupted must not count."""
     end, calls = time.perf_counter() + seconds, 0
     while calls == 0 or (calls < _MOST_CALLS and time.perf_counter() < end):
-        call(1)
+        with torch.profiler.record_function(f"{MARK}{calls}"):
+            call(1)
         calls += 1
-    return calls
 
 
 def activity_begin(state: CandidateState, request: Request) -> Reply:
