@@ -46,6 +46,9 @@ def parameters(cases: tuple[Case, ...]) -> list[object]:
 @pytest.mark.parametrize("case", parameters(CASES))
 def test_the_judge_says_what_the_case_expects(court: Court, case: Case) -> None:
     verdict = court.judge(case)
+    missing = next((run.reason for run in verdict.check.sanitizers if "libarcher" in run.reason), None)
+    if missing is not None and not verdict.catches(case):
+        pytest.skip(f"not measured: {missing}")
     assert verdict.catches(case), (verdict.status, verdict.flags, verdict.findings, verdict.message)
 
 

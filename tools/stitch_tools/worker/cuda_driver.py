@@ -59,13 +59,13 @@ def load_library(names: Sequence[str]) -> ctypes.CDLL | None:
 class CudaDriver:
     """The driver's library in this process."""
 
-    def __init__(self) -> None:
-        """Load it.
+    def __init__(self, names: Sequence[str] = DRIVER_NAMES) -> None:
+        """Load the first of these names.
 
         Raises:
             DriverError: it is not installed.
         """
-        library = load_library(DRIVER_NAMES)
+        library = load_library(names)
         if library is None:
             raise DriverError("no NVIDIA driver (libcuda.so.1) is installed")
         self._library = library
@@ -162,10 +162,10 @@ def compute(driver: CudaDriver) -> None:
         raise DriverError("memory on the GPU came back with other values")
 
 
-def main(question: str) -> int:
+def main(question: str, names: Sequence[str] = DRIVER_NAMES) -> int:
     """Print the GPUs, or `{"problem": text}`; of the canary exit code 3 and the reason where it fails."""
     try:
-        driver = CudaDriver()
+        driver = CudaDriver(names)
         if question == "gpus":
             print(json.dumps(find_gpus(driver)))
         else:

@@ -12,11 +12,12 @@ from stitch_tools.worker.candidate.activity.profiler_records import (
     is_pytorch,
 )
 
-# They move no data: memory, shapes and types only. (One string: thirty quotes would hide the names.)
+# They move no data themselves: memory, shapes and types only; where one of them copies, that is an operator
+# inside of it. (One string: thirty quotes would hide the names.)
 _FREE = frozenset(
     """empty empty_strided empty_like view _unsafe_view reshape as_strided alias detach t transpose permute
     expand squeeze unsqueeze select slice narrow split unbind chunk lift_fresh resize_ set_ is_same_size
-    _local_scalar_dense item""".split()  # noqa: SIM905
+    _local_scalar_dense item contiguous to resolve_conj resolve_neg""".split()  # noqa: SIM905
 )
 
 
