@@ -76,6 +76,7 @@ class CudaDriver:
         Raises:
             DriverError: this driver has no such function.
         """
+        # By name at each call: drivers differ in what they have, and an old one must not fail at the start.
         function = getattr(self._library, name, None)
         if function is None:
             raise DriverError(f"the CUDA driver has no {name}: it is too old")
@@ -150,6 +151,7 @@ def compute(driver: CudaDriver) -> None:
     size, words = ctypes.c_size_t(ctypes.sizeof(host)), ctypes.c_size_t(_CANARY_WORDS)
     driver.call("cuInit", 0)
     driver.call("cuDeviceGet", ctypes.byref(device), 0)
+    # The context that every program's runtime uses, made as that makes it.
     driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
     driver.call("cuCtxSetCurrent", context)
     driver.call("cuMemAlloc_v2", ctypes.byref(first), size)
@@ -157,6 +159,7 @@ def compute(driver: CudaDriver) -> None:
     driver.call("cuMemsetD32_v2", first, ctypes.c_uint(_CANARY_VALUE), words)
     driver.call("cuMemcpyDtoD_v2", second, first, size)
     driver.call("cuMemcpyDtoH_v2", host, second, size)
+    # Errors of work that runs behind the host's back come here at the latest.
     driver.call("cuCtxSynchronize")
     if any(word != _CANARY_VALUE for word in host):
         raise DriverError("memory on the GPU came back with other values")

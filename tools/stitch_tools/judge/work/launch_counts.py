@@ -48,9 +48,11 @@ def _compare_blocks(blocks: tuple[dict[str, float], ...], found: LaunchCompariso
     first = blocks[0]
     for block in blocks[1:]:
         for name, one, other in _differences(first, block):
+            # A library picks kernels by heuristics over addresses and sizes; the program's own do not change.
             text = f"{name.removeprefix(_OWN)}: {one:g} on one draw, {other:g} on another"
             (found.differing if name.startswith(_OWN) else found.varying).append(text)
         for owner in _OTHERS:
+            # No heuristic chooses between a library and none: such a program computes some draws otherwise.
             one, other = _of(owner, first), _of(owner, block)
             if bool(one) != bool(other):
                 found.differing.append(f"{owner}: {one:g} launches on one draw, {other:g} on another")

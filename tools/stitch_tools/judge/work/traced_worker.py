@@ -94,6 +94,7 @@ class WatchedWorker:
         Raises:
             HarnessFaultError: the profiler cannot be started.
         """
+        # The profiler comes first: a program may capture a graph in its constructor, or while it is loaded.
         self._ask("activity_begin", cuda=self._case.cuda, **_belongings(self._case, self._worker))
         self._worker.begin_load()
 
@@ -113,6 +114,7 @@ class WatchedWorker:
             RefusedError: it fails.
             HarnessFaultError: there is not enough memory beside the profiler.
         """
+        # A `ModelNew` makes its own weights: a GPU need not hold them twice.
         weights = self._reference.set_weights(on_host=self._case.program.format != "native")
         try:
             answer = self._worker.init(weights, self._case.options.init_timeout_s)
@@ -145,6 +147,7 @@ class WatchedWorker:
                     "calls": calls,
                     "seconds": _BLOCK_S,
                 }
+                # Recording slows small operators down, and a block is many calls.
                 timeout_s = max(self._case.options.call_timeout_s, _TIMES_REFERENCE * expectation.reference_s)
                 frame = self._worker.child.request(
                     message, expectation.generator, (inputs.fds[0], outputs_fd), timeout_s + _EXTRA_S

@@ -75,6 +75,7 @@ def trace_work(case: Case, reference: ReferenceServer, watched: WatchedWorker | 
     except ChildDied as death:
         last = own_words(death.outcome.stderr_tail)[-_MOST_CHARS:]
         message = f"right before, and under the profiler {death.outcome.describe()}"
+        # A crash is the program's: nothing of ours but a profiler runs beside it.
         if death.outcome.kind in _OURS:
             traced.skipped.append(f"{_TOPIC}: {message}")
         else:
@@ -110,6 +111,7 @@ def _rows_of_kernels(report: Report) -> tuple[ReportRow, ...]:
     """The report's rows. Kernels that PyTorch launches past its dispatcher look like a library's."""
     if not report.past_dispatcher:
         return report.rows
+    # Which of a library's kernels came that way leaves no trace: in doubt against the one who hides it.
     return tuple(
         row.model_copy(update={"owner": "pytorch"}) if row.owner == "library" else row for row in report.rows
     )
@@ -134,6 +136,7 @@ def _rows_of_operators(report: Report) -> tuple[ReportRow, ...]:
 def _weigh(
     case: Case, report: Report, rows: tuple[ReportRow, ...], right: bool, counts_match: bool | None
 ) -> WorkEvidence:
+    # Weights are claims of the worker: a negative one must not turn a share round.
     total = sum(max(0, row.weight) for row in rows)
     weights: Counter[WorkOwner] = Counter()
     for row in rows:

@@ -137,6 +137,7 @@ def stub_kernels(symbols: Iterable[str]) -> set[str]:
 def _source_kernels(folder: str) -> frozenset[str]:
     found: set[str] = set()
     for path in sorted(Path(folder).rglob("*")):
+        # Compiled at run time (nvrtc, Triton), a kernel is in no binary's symbols.
         if path.suffix in _SOURCES and path.is_file() and path.stat().st_size <= _MAX_SOURCE_BYTES:
             text = path.read_text(encoding="utf-8", errors="replace")
             found.update(declared_kernels(text))
@@ -201,6 +202,7 @@ class Attributor:
         """Owner and name."""
         if row.name.startswith(("Memcpy", "Memset")):
             return "copy", row.name
+        # First by name: an own kernel that is launched inside of a registered operator stays its own.
         if self._own.define(row.name):
             return "own", row.name
         operator = self._joined.get(id(row), row.operator)

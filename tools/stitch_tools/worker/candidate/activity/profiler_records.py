@@ -67,11 +67,13 @@ def is_operator(event: ProfilerEvent) -> bool:
     kind = kind_of(event)
     if kind is not None:
         return kind == "cpu_op"
+    # torch 2.6 names no kinds; operators are the only names with a namespace there.
     return "::" in event.name() and is_on_host(event)
 
 
 def metadata_of(event: ProfilerEvent) -> str:
     """Further facts as JSON text, "" where there are none."""
+    # Newer torch alone has it: without it graphs are joined by the order of their kernels' starts.
     metadata = _optional(event, "metadata_json")
     return "" if metadata is None else str(metadata() or "")
 
