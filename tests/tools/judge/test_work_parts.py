@@ -75,7 +75,7 @@ def test_a_loaded_file_is_the_program_s_where_it_lies_in_its_folders_or_in_none_
     path = compile_library(tmp_path, "own", "int one(void) { return 1; }")
     ctypes.CDLL(str(path))
     inside = Belongings((), (str(tmp_path),))
-    assert own_files(inside) == [str(path)]
+    assert str(path) in own_files(inside)
     torch_library = str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so")
     assert not is_own(torch_library, Belongings((), ("/",)))
     assert libraries(["/usr/lib/libdnnl.so.3", torch_library, "/usr/lib/libm.so.6", str(path)], inside) == [

@@ -11,7 +11,7 @@ from tests.tools.check_support import PROGRAMS
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> str:
-    built = tmp_path_factory.mktemp("driver") / "libcuda.so.1"
+    built = tmp_path_factory.mktemp("driver") / "libhost_driver.so"
     source = str(PROGRAMS / "cuda_driver.c")
     subprocess.run(["g++", "-x", "c", "-shared", "-fPIC", source, "-o", str(built)], check=True)
     return str(built)
