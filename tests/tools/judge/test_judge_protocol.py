@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from stitch_tools.judge.check import check_program
 from stitch_tools.judge.timing.contestant import ContestantFailedError, PipeContestant, Pipes
-from stitch_tools.judge.work.traced_worker import HarnessFaultError, LaunchCounts, parse_answer
+from stitch_tools.judge.work.traced_worker import HarnessFaultError, Report, parse_answer
 from stitch_tools.models import Check
 from stitch_tools.protocol.wire import (
     MAX_BLOB_BYTES,
@@ -164,12 +164,12 @@ def test_any_answer_is_read_as_a_claim_of_bounded_size(message: dict[str, object
         assert len(answer.held) <= 50
 
 
-@given(message=st.dictionaries(st.sampled_from(sorted(LaunchCounts.model_fields)), JSON))
+@given(message=st.dictionaries(st.sampled_from(sorted(Report.model_fields)), JSON))
 def test_what_a_watched_worker_says_is_a_report_or_a_fault_that_is_nobody_s(
     message: dict[str, object],
 ) -> None:
     with contextlib.suppress(HarnessFaultError):
-        assert isinstance(parse_answer(LaunchCounts, message), LaunchCounts)
+        assert isinstance(parse_answer(Report, message), Report)
 
 
 class Nobody:

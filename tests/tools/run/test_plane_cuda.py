@@ -17,6 +17,7 @@ from stitch_tools.run.reference_server import ReferenceServer
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import Store
 from stitch_tools.worker import exported_memory
+from stitch_tools.worker.cuda_driver import DriverError
 from stitch_tools.worker.tensors import create_on_device, export_pack, map_pack, map_whole, write_pack
 from tests.tools.check_support import linear_relu_task
 
@@ -120,23 +121,23 @@ def test_many_evaluations_leave_neither_memory_nor_descriptors_behind() -> None:
     once()
     gc.collect()
     torch.cuda.synchronize()
-    free, open_files = exported_memory.free_bytes(), len(list(Path("/proc/self/fd").iterdir()))
+    free, open_files = torch.cuda.mem_get_info()[0], len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(200):
         once()
-    assert exported_memory.free_bytes() == free
+    assert torch.cuda.mem_get_info()[0] == free
     assert len(list(Path("/proc/self/fd").iterdir())) == open_files
 
 
 def test_where_the_gpu_has_no_memory_left_tensors_travel_by_the_host() -> None:
     x = torch.ones(512 * MB, dtype=torch.uint8, device="cuda")
-    hog: list[tuple[int, exported_memory.Mapping]] = []
+    hog: list[tuple[int, exported_memory.DeviceMapping]] = []
 
     def take_all() -> None:
         while True:
             hog.append(exported_memory.create(256 * MB, torch.cuda.current_device()))
 
     try:
-        with pytest.raises(exported_memory.DriverError, match="cuMemCreate"):
+        with pytest.raises(DriverError, match="cuMemCreate"):
             take_all()
         fd, manifest = write_pack([("x", x)], on_device=True)
     finally:

@@ -3,7 +3,7 @@
 One process is the judge, the other the program's; both serve the same requests, each asked for its own part.
 """
 
-from typing import Any
+from collections.abc import Callable
 
 import torch
 
@@ -11,6 +11,7 @@ from stitch_tools.protocol import memory
 from stitch_tools.protocol.serving import Handler, Reply, Request, serve_ops
 from stitch_tools.protocol.wire import Channel
 from stitch_tools.worker import exported_memory
+from stitch_tools.worker.cuda_driver import DriverError
 from stitch_tools.worker.tensors import create_on_device, export_pack, map_pack, write_pack
 from stitch_tools.worker.trees import fresh_copy
 
@@ -42,11 +43,11 @@ def handlers(side: Side) -> dict[str, Handler]:
     """Handlers by operation. `refused` in an answer is the driver's reason against memory for two."""
     own = {"start": _start, "send": _send, "poison": _poison, "take": _take, "give": _give, "read": _read}
 
-    def bound(step: Any) -> Handler:
+    def bound(step: Callable[[Side, Request], Reply]) -> Handler:
         def answer(request: Request) -> Reply:
             try:
                 return step(side, request)
-            except exported_memory.DriverError as error:
+            except DriverError as error:
                 return Reply({"refused": str(error)})
 
         return answer

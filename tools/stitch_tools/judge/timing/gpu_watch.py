@@ -11,7 +11,7 @@ from statistics import median
 from types import TracebackType
 from typing import Any, Self, cast
 
-from stitch_tools.machine import nvml_query
+from stitch_tools.machine.isolation import BOOTSTRAP
 from stitch_tools.models import GpuConditions
 
 _ANSWER_S = 5.0
@@ -23,8 +23,8 @@ class GpuWatch:
 
     def __init__(self, uuid: str, library: Path | None = None) -> None:
         """Watch the GPU of this UUID through `library`, by default the driver's own NVML."""
-        script = str(Path(nvml_query.__file__))
-        command = [sys.executable, "-I", "-S", script, uuid, *([str(library)] if library else [])]
+        command = [sys.executable, "-I", "-S", str(BOOTSTRAP), "gpu_state", uuid]
+        command += [str(library)] if library else []
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0
         )

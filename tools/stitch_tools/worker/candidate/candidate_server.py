@@ -7,13 +7,7 @@ from stitch_tools.protocol.layout import BUFFER
 from stitch_tools.protocol.serving import Handler, Reply, Request, serve_ops
 from stitch_tools.protocol.wire import Channel
 from stitch_tools.worker.aliased_inputs import Place
-from stitch_tools.worker.candidate.activity.run import (
-    activity_begin,
-    activity_end,
-    activity_gates,
-    activity_launches,
-    activity_run,
-)
+from stitch_tools.worker.candidate.activity.run import activity_begin, activity_end, activity_run
 from stitch_tools.worker.candidate.candidate_state import CandidateState
 from stitch_tools.worker.candidate.native import ProgramError
 from stitch_tools.worker.candidate.timed_calls import timed_program, timed_runner
@@ -37,8 +31,6 @@ def handlers(state: CandidateState) -> dict[str, Handler]:
         "reload": _reload,
         "run": _run,
         "activity_begin": activity_begin,
-        "activity_gates": activity_gates,
-        "activity_launches": activity_launches,
         "activity_run": activity_run,
         "activity_end": activity_end,
         "timed_runner": timed_runner,

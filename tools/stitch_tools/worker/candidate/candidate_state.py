@@ -55,10 +55,8 @@ class CandidateState:
         self.python: PythonProgram | None = None
         self.runner: NativeRunner | None = None
         """The timed loop, where this worker is timed; loaded before the program."""
-        self.tracer: Any = None
+        self.tracer: object = None
         """What watches who does the work, where this worker is traced (activity/run.py)."""
-        self.gates: Any = None
-        """What counts or stops launches of the program's own binaries."""
         self.device = "cpu"
         self.shared_memory: SharedMemory | None = None
         """On a GPU: what is spoiled before each call whose outputs are compared."""

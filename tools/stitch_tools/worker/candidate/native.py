@@ -3,7 +3,7 @@
 import ctypes
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -174,18 +174,7 @@ class NativeProgram:
         Raises:
             ProgramError: the program returned an error.
         """
-        self._accept(self.library.stitch_forward(self.handle, ctypes.byref(prepared.args)))
-
-    def repeat(self, prepared: PreparedCall, calls: int, loop: Callable[..., int]) -> None:
-        """Run `calls` forwards in `loop`, a C function of (stitch_forward, handle, arguments, calls).
-
-        Raises:
-            ProgramError: the program returned an error.
-        """
-        forward = ctypes.cast(self.library.stitch_forward, ctypes.c_void_p)
-        self._accept(loop(forward, self.handle, ctypes.byref(prepared.args), calls))
-
-    def _accept(self, status: int) -> None:
+        status = self.library.stitch_forward(self.handle, ctypes.byref(prepared.args))
         if status != abi.OK:
             raise ProgramError(_status_name(status), "stitch_forward", self._last_error(self.handle))
 

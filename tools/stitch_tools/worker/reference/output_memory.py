@@ -8,7 +8,7 @@ import torch
 from stitch_tools.protocol import memory
 from stitch_tools.protocol.layout import BUFFER, GUARD, GUARD_BYTE, untouched_byte
 from stitch_tools.protocol.serving import Reply, Request
-from stitch_tools.worker.exported_memory import DriverError
+from stitch_tools.worker.cuda_driver import DriverError
 from stitch_tools.worker.random_streams import pack_torch_state
 from stitch_tools.worker.reference.reference_calls import all_buffers, kept_generators
 from stitch_tools.worker.reference.reference_state import ServerState

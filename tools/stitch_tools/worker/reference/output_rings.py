@@ -7,7 +7,7 @@ import torch
 
 from stitch_tools.protocol import memory
 from stitch_tools.protocol.serving import Handler, Reply, Request
-from stitch_tools.worker.exported_memory import DriverError
+from stitch_tools.worker.cuda_driver import DriverError
 from stitch_tools.worker.reference.output_memory import poison
 from stitch_tools.worker.tensors import create_on_device, map_pack, write_pack
 

@@ -1,4 +1,4 @@
-"""Answers readings of one GPU's state as JSON lines. Run as a script: `nvml_query.py UUID [LIBRARY]`.
+"""Answers readings of one GPU's state as JSON lines: `python bootstrap.py gpu_state UUID [LIBRARY]`.
 
 One reading for each line on its input. A process of its own, for the driver's library must not be in one that
 forks, and may hang. It only reads: no clock, limit or mode is ever set. Standard library only.
@@ -7,9 +7,11 @@ forks, and may hang. It only reads: no clock, limit or mode is ever set. Standar
 import ctypes
 import json
 import sys
-from typing import Any
+from collections.abc import Sequence
 
-LIBRARY_NAMES = (
+from stitch_tools.worker.cuda_driver import load_library
+
+NVML_NAMES = (
     "libnvidia-ml.so.1",
     "/usr/local/nvidia/lib64/libnvidia-ml.so.1",
     "/usr/lib/wsl/lib/libnvidia-ml.so.1",
@@ -44,7 +46,7 @@ class _Utilization(ctypes.Structure):
     _fields_ = [("gpu", ctypes.c_uint), ("memory", ctypes.c_uint)]
 
 
-class Device:
+class GpuState:
     """One GPU behind NVML; every reading that the driver refuses is None."""
 
     def __init__(self, library: ctypes.CDLL, uuid: str) -> None:
@@ -60,7 +62,7 @@ class Device:
         if library.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(self._device)) != _OK:
             raise OSError(f"NVML knows no {uuid}")
 
-    def reading(self) -> dict[str, Any]:
+    def reading(self) -> dict[str, object]:
         """The state now, by the names of GpuConditions' units."""
         return {
             "sm_clock_mhz": self._number("nvmlDeviceGetClockInfo", _SM),
@@ -102,30 +104,16 @@ class Device:
         return rates.gpu if status == _OK else None
 
 
-def load(names: tuple[str, ...] = LIBRARY_NAMES) -> ctypes.CDLL:
-    """The first library of `names` that is there.
-
-    Raises:
-        OSError: there is none.
-    """
-    for name in names:
-        try:
-            return ctypes.CDLL(name)
-        except OSError:
-            continue
-    raise OSError("no NVML (libnvidia-ml.so.1) is installed")
-
-
-def main(arguments: list[str]) -> None:
+def main(words: Sequence[str]) -> int:
     """Answer each line with a reading until the input ends; `{"problem": text}` where nothing can be read."""
     try:
-        device = Device(load(tuple(arguments[1:]) or LIBRARY_NAMES), arguments[0])
+        library = load_library(words[1:] or NVML_NAMES)
+        if library is None:
+            raise OSError("no NVML (libnvidia-ml.so.1) is installed")
+        device = GpuState(library, words[0])
     except (OSError, AttributeError) as error:
         print(json.dumps({"problem": str(error)}), flush=True)
-        return
+        return 0
     for _ in sys.stdin:
         print(json.dumps(device.reading()), flush=True)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+    return 0
