@@ -16,7 +16,6 @@ from stitch_mcp.views.fact_tables import check_sections
 @click.argument("reference")
 @click.argument("program")
 @click.option("--sanitize", is_flag=True, help="Also look for memory errors, races and undefined behavior.")
-@click.option(
 @click.option("--main", metavar="FILE", help="File of PROGRAM's folder to compile, if several are possible.")
 @click.option(
     "--reference-tolerance", is_flag=True, help="Show the verdict of KernelBench's own rule beside ours."

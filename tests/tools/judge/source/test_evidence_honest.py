@@ -8,6 +8,7 @@ from stitch_tools.judge.source import scan_program
 from tests.tools.judge.source.honest import QUIET
 from tests.tools.judge.source.pairs import PAIRS
 from tests.tools.judge.source.programs import REFERENCE
+from tests.tools.judge.source.work_pairs import CAPTURING
 
 PROGRAMS = Path(__file__).parents[2] / "programs"
 
@@ -44,3 +45,8 @@ def test_a_function_of_the_programs_own_may_be_called_as_one_of_the_systems() ->
     source = b"static bool kcmp(int a, int b) { return a < b; }\nbool less() { return kcmp(1, 2); }\n"
     found = scan_program({"program.cpp": source}, format="native")
     assert [(row.rule, row.severity) for row in found] == [("other_process_memory", "suspicious")]
+
+
+def test_a_stream_that_only_records_a_graph_is_a_note_at_most() -> None:
+    found = scan_program(CAPTURING, format="native")
+    assert {row.severity for row in found if row.rule == "work_not_joined"} <= {"note"}

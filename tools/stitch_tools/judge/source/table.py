@@ -1,40 +1,23 @@
-"""All rules, in the order of the document. A new rule is a function and an entry in its file's `RULES`."""
+"""All rules, in the order of docs/rules.md.
 
-from stitch_tools.judge.source.rule import Rule
-from stitch_tools.judge.source.rules import (
-    caches,
-    concurrency,
-    constants,
-    dynamic,
-    fallbacks,
-    forging,
-    gaps,
-    introspection,
-    kernels,
-    native_caches,
-    outside,
-    patches,
-    reference,
-    reviewer,
-    tensors,
-    torch_ops,
+A new rule is a function, an entry in its file's `RULES`, and its kind in `stitch_tools.models.finding_kinds`.
+"""
+
+from stitch_tools.judge.source import (
+    rules_attacks,
+    rules_kernels,
+    rules_patches,
+    rules_pytorch,
+    rules_reference,
+    rules_results,
+    rules_text,
 )
+from stitch_tools.judge.source.program import SourceRule
 
-RULES: tuple[Rule, ...] = (
-    *patches.RULES,
-    *forging.RULES,
-    *introspection.RULES,
-    *reference.RULES,
-    *torch_ops.RULES,
-    *dynamic.RULES,
-    *fallbacks.RULES,
-    *caches.RULES,
-    *native_caches.RULES,
-    *constants.RULES,
-    *kernels.RULES,
-    *concurrency.RULES,
-    *tensors.RULES,
-    *outside.RULES,
-    *reviewer.RULES,
-    *gaps.RULES,
+_FILES = (
+    rules_patches, rules_attacks, rules_reference, rules_results, rules_kernels, rules_pytorch, rules_text,
+)  # fmt: skip
+_WEIGHT = ("fatal", "suspicious", "note")
+RULES: tuple[SourceRule, ...] = tuple(
+    sorted((rule for file in _FILES for rule in file.RULES), key=lambda rule: _WEIGHT.index(rule.severity))
 )

@@ -3,13 +3,13 @@
 from typing import Literal
 
 from stitch_tools.graph.families import family_of
-from stitch_tools.judge.source.words import listed, words
+from stitch_tools.judge.source.words import prefixes, words
 
 OpKind = Literal["compute", "layout", "free"]
 """`layout` moves or draws data; `free` allocates, views, converts, or is no tensor operation."""
 
 
-_PREFIXES = listed("""
+_PREFIXES = prefixes("""
     torch.nn.functional. torch.ops.aten. torch.ops.prims. torch._C._nn. torch._C._VariableFunctions.
     torch._C._linalg. torch._C._fft. torch._C._special. torch._VF. torch._refs.nn.functional. torch._refs.
     torch._decomp. torch.Tensor. torch.special. torch.linalg. torch.fft. torch.sparse. torch.nested.
@@ -70,9 +70,9 @@ def op_kind(name: str) -> OpKind:
     return "layout" if family in ("layout", "random") else "compute"
 
 
-def is_tensor_word(name: str, *, sure: bool) -> bool:
-    """Whether a method of this name is a tensor's, on a receiver of unknown type unless `sure`."""
-    return sure or (name in _TENSOR_WORDS and name not in _AMBIGUOUS)
+def is_tensor_word(name: str) -> bool:
+    """Whether a method of this name is a tensor's most likely, whatever its receiver is."""
+    return name in _TENSOR_WORDS and name not in _AMBIGUOUS
 
 
 def is_module(path: str) -> bool:

@@ -6,6 +6,6 @@ def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-def listed(text: str) -> tuple[str, ...]:
+def prefixes(text: str) -> tuple[str, ...]:
     """The words of a text in their order, as `str.startswith` wants them."""
     return tuple(text.split())

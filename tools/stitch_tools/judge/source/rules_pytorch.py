@@ -1,0 +1,149 @@
+"""PyTorch, or another library of ready-made operations, where the program's kernels should do the work."""
+
+import ast
+from collections.abc import Iterator
+
+from tree_sitter import Node
+
+from stitch_tools.judge.source.cuda_source import CudaSource, identifiers, text_of
+from stitch_tools.judge.source.program import RuleHit, ScannedProgram, SourceRule, hit_in
+from stitch_tools.judge.source.python_reach import PythonCall
+from stitch_tools.judge.source.torch_names import is_module, is_tensor_word, op_kind, op_of
+from stitch_tools.judge.source.words import prefixes, words
+
+_COMPILERS = words("""
+    torch.compile torch.jit.script torch.jit.trace torch.jit.freeze torch.jit.optimize_for_inference
+    torch._dynamo.optimize torch._inductor.compile torch.export.export torch.fx.symbolic_trace
+    torch.cuda.make_graphed_callables torch._inductor.aoti_compile_and_package
+""")
+_LIBRARIES = prefixes("""
+    scipy. jax. tensorflow. torchvision. torchaudio. transformers. timm. flash_attn. xformers. apex. keras.
+    onnxruntime. tensorrt. torch_tensorrt. opt_einsum. numpy.linalg. numpy.fft. numpy.matmul numpy.dot
+    numpy.einsum numpy.tensordot numpy.inner numpy.exp numpy.tanh numpy.convolve
+""")
+_EXECUTORS = words("""
+    builtins.exec builtins.eval builtins.compile marshal.loads marshal.load pickle.loads pickle.load
+    dill.loads types.FunctionType types.CodeType runpy.run_path runpy.run_module
+""")
+_LOOKUPS = words("builtins.getattr builtins.__import__ importlib.import_module importlib.__import__")
+_SPACES = words("at torch at::native torch::nn::functional torch::special torch::linalg torch::fft at::_ops")
+_NO_OPERATIONS = words("from_blob check dtype device autograd jit cuda indexing data optim utils nn")
+_CUDA_LOOKUPS = words("""
+    findSchemaOrThrow findSchema findOp getOperation getAllOperatorsFor PyImport_ImportModule PyRun_String
+    PyRun_SimpleString PyObject_CallMethod PyObject_GetAttrString
+""")
+
+
+def operation(call: PythonCall) -> str | None:
+    """What PyTorch, or another library, computes in this call; None where it computes nothing."""
+    for path in call.paths:
+        name, layer = op_of(path), path.removesuffix(".forward").removesuffix("()")
+        if name is not None and op_kind(name) == "compute":
+            return name
+        if path.startswith(_LIBRARIES) or (layer != path and is_module(layer)):
+            return layer
+    return call.method if not call.paths and is_tensor_word(call.method) else None
+
+
+def find_torch_ops(program: ScannedProgram) -> Iterator[RuleHit]:
+    """Operations of PyTorch or another library in forward, in Python and in C++."""
+    for call in program.python.calls:
+        name = operation(call) if call.scope in program.python.hot else None
+        if name is not None:
+            yield RuleHit(call.scope.file, call.node.lineno, f"forward computes with {name}")
+    for node, scope in program.python.of(ast.BinOp):
+        if scope in program.python.hot and isinstance(node.op, ast.MatMult):
+            yield RuleHit(scope.file, node.lineno, "forward computes with the operator @")
+    hot = program.hot_functions()
+    for source in program.cuda:
+        for node, name in _cuda_operations(source):
+            if node.type == "preproc_arg" or source.owners.get(node.id) in hot:
+                yield RuleHit(source.file, source.line(node), f"the C++ code calls PyTorch's {name}")
+        for call in source.calls:
+            if call.is_method and call.function in hot and is_tensor_word(call.name) and _uses_aten(source):
+                yield RuleHit(
+                    source.file, source.line(call.node), f"the C++ code calls PyTorch's {call.name}"
+                )
+
+
+def _uses_aten(source: CudaSource) -> bool:
+    return any(mark in source.blanked.text for mark in (b"torch/", b"torch::", b"at::", b"ATen"))
+
+
+def _cuda_operations(source: CudaSource) -> Iterator[tuple[Node, str]]:
+    """PyTorch's operations by qualified name, also in macros: `#define OP at::relu`."""
+    for node in (*source.of("qualified_identifier"), *source.of("preproc_arg")):
+        for word in identifiers(text_of(node).partition("<")[0]):
+            space, _, name = word.removeprefix("::").rpartition("::")
+            is_constant = name[:1] == "k" and name[1:2].isupper()  # kLong, kCUDA, kStrided
+            is_function = space in _SPACES and name[:1].islower() and not is_constant
+            if is_function and name not in _NO_OPERATIONS and op_kind(name) == "compute":
+                yield node, name
+
+
+def find_compilers(program: ScannedProgram) -> Iterator[RuleHit]:
+    """Compilers of PyTorch code, called or as decorators."""
+    for node, scope in (*program.python.of(ast.Name), *program.python.of(ast.Attribute)):
+        for path in program.python.names.paths(node, scope):
+            if path in _COMPILERS:
+                yield hit_in(program, scope, node, f"{path} hands the work to a compiler of PyTorch's")
+
+
+def find_hidden_code(program: ScannedProgram) -> Iterator[RuleHit]:
+    """Code that is no code in the file, and names of torch that are not written out."""
+    for call, path in program.calls_to(_EXECUTORS):
+        message = f"{path.removeprefix('builtins.')} runs code that does not stand in the file as code"
+        yield hit_in(program, call.scope, call.node, message)
+    for call, path in program.calls_to(_LOOKUPS):
+        if _hides_name(program, call, path):
+            yield hit_in(program, call.scope, call.node, f"{path} looks up a name that is not written out")
+    for node, scope in program.python.of(ast.Subscript):
+        is_read = isinstance(node.ctx, ast.Load)
+        if is_read and "torch.__dict__" in program.python.names.paths(node.value, scope):
+            yield hit_in(program, scope, node, "a name is looked up in torch's dictionary")
+    for source in program.cuda:
+        for call in source.calls:
+            if call.short in _CUDA_LOOKUPS or call.name.endswith(("module_::import", "module::import")):
+                message = f"the C++ code looks up {''.join(call.texts) or call.name}"
+                yield RuleHit(source.file, source.line(call.node), message)
+
+
+def _hides_name(program: ScannedProgram, call: PythonCall, path: str) -> bool:
+    """Whether an operation of torch, or a name that is computed, is looked up."""
+    names = program.python.names
+    targets = names.paths(call.node, call.scope)
+    if path == "builtins.getattr":
+        owners = names.paths(call.node.args[0], call.scope) if call.node.args else ()
+        is_torch = any(owner.partition(".")[0] == "torch" and "()" not in owner for owner in owners)
+        found = [op_of(target) for target in targets]
+        is_operation = any(name is not None and op_kind(name) == "compute" for name in found)
+        # Outside of forward a computed name is most often a dtype's.
+        return is_operation or (is_torch and call.scope in program.python.hot and f"{path}()" in targets)
+    return f"{path}()" in targets or any(target.partition(".")[0] == "torch" for target in targets)
+
+
+RULES = (
+    SourceRule(
+        "torch_op_in_forward",
+        "suspicious",
+        "Forward, or C++ code that it may call, computes with PyTorch or another library of ready-made "
+        "operations. Moves, views and allocations are nothing.",
+        "Move the operation into a kernel. Who did the work is measured when the program runs.",
+        find_torch_ops,
+    ),
+    SourceRule(
+        "torch_compiler",
+        "suspicious",
+        "torch.compile, TorchScript or a graph of PyTorch's own makes the code that runs.",
+        "Those are baselines here: write the kernels in the program.",
+        find_compilers,
+    ),
+    SourceRule(
+        "hidden_code",
+        "suspicious",
+        "exec, eval, pickle and the like run code that is no code in the file, or an operation of torch is "
+        "looked up by getattr, `__import__`, `__dict__` or the dispatcher instead of its name.",
+        "Write the code and the names out.",
+        find_hidden_code,
+    ),
+)
