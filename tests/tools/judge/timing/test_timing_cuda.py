@@ -24,7 +24,7 @@ from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import Store
 from stitch_tools.worker.candidate.native import NativeProgram
 from stitch_tools.worker.timed.region import graphed_program
-from tests.tools.check_support import PROGRAMS, WATCHES_ITS_INPUTS, build, linear_relu_task
+from tests.tools.check_support import PROGRAMS, build, linear_relu_task
 
 pytestmark = [
     pytest.mark.gpu,
@@ -47,15 +47,10 @@ class ServerContext:
         self.task = linear_relu_task(self.store, target=TARGET)
 
     def program(self, form: str) -> Program:
-        """The honest program, in CUDA C++ or in Python; `watching`: it takes its time when inputs come."""
-        if form in ("python", "watching"):
+        """The honest program, in CUDA C++ or in Python."""
+        if form == "python":
             source = (PROGRAMS / "linear_relu.py").read_bytes()
-            if form == "watching":
-                source = source.replace(b"class Model(", b"class Honest(") + WATCHES_ITS_INPUTS.encode(
-                    "ascii"
-                )
-            else:
-                source = source.replace(b"class Model(", b"class ModelNew(")
+            source = source.replace(b"class Model(", b"class ModelNew(")
             files, main, kind = {"program.py": source}, "program.py", "kernelbench"
         else:
             source = (PROGRAMS / "linear_relu.cu").read_bytes()
@@ -156,16 +151,6 @@ def test_an_honest_program_has_figures_and_no_doubt(room: ServerContext, form: s
     assert not any("by the values of their inputs" in row for row in bench.not_checked)
     rows = ", ".join(f"{row.name} {row.latency_us} us" for row in bench.timings)
     print(f"{form}: {bench.outcome}; {rows}; {bench.message}")
-
-
-def test_work_between_inputs_and_call_is_no_gain(room: ServerContext) -> None:
-    bench = timed(room, "watching")
-    eager, program = (next(row for row in bench.timings if row.name == name) for name in ("eager", "program"))
-    assert eager.latency_us is not None
-    assert program.latency_us is not None
-    assert program.latency_us < 10_000.0 + eager.latency_us  # else it does not do what it is here for
-    assert bench.outcome == "inconclusive"
-    assert "work is done between inputs and call" in bench.doubt
 
 
 def test_a_captured_program_keeps_its_workspace(tmp_path: Path) -> None:

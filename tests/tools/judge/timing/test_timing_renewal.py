@@ -6,19 +6,15 @@ What takes time here are pauses of milliseconds, so that a busy machine changes 
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from statistics import median
 
 import pytest
 
 from stitch_tools.judge.timing.baseline_seats import seat_baseline
-from stitch_tools.judge.timing.blocks import Rounds, Series, Visit
 from stitch_tools.judge.timing.contestant import ContestantFailedError
 from stitch_tools.judge.timing.recheck import recheck
 from stitch_tools.judge.timing.renewal import kept_by_content, renewing
 from stitch_tools.judge.timing.ring import RingShape
 from stitch_tools.judge.timing.seats import Field, Seat, deal, seat_program
-from stitch_tools.judge.timing.working_ahead import worked_ahead
-from stitch_tools.machine.interference import snapshot
 from stitch_tools.models import Program
 from stitch_tools.protocol.ring_messages import REQUEST, donor_of, is_request, parts, request, stretch
 from stitch_tools.run.interpreter import find_interpreter
@@ -28,7 +24,6 @@ from stitch_tools.storage.store import Store
 from tests.tools.check_support import (
     AFFINE,
     AFFINE_NEW,
-    WATCHES_ITS_INPUTS,
     affine_program,
     build,
     make_task,
@@ -160,52 +155,6 @@ def test_an_honest_program_is_as_quick_on_new_inputs_as_on_known_ones(room: Serv
     program = affine_program(room.store, "SLEEP_MS 2") if form == "native" else model_new(room.store, paused)
     with room.seated(program) as (seat, _, _):
         assert kept_by_content(seat, per_call_s=0.1) is None
-
-
-def doubt_of(room: ServerContext, program: Program) -> tuple[float, str | None]:
-    """Latency of single calls after renewals, as rounds say it, and what is said of working ahead."""
-    with room.seated(program) as (seat, place, judge), ExitStack() as stack:
-        eager = seat_baseline(stack, place, "eager", compile_limit_s=60.0)
-        gos: list[tuple[float, float]] = []
-        for _ in range(3 * SLOTS):
-            seat.renew()
-            gos.append((seat.go(0), seat.go(1)))
-        gos = gos[SLOTS:]
-        latency_s = median(one for _, one in gos) - median(none for none, _ in gos)
-        visit = Visit((latency_s,), (latency_s,), (1.0 + latency_s,), (1.0,), latency_s)
-        rounds = Rounds({seat.name: Series([visit])}, snapshot(), snapshot())
-        doubt = worked_ahead(seat, [seat, eager], rounds)
-        seat.finish()
-        assert recheck(judge, place.task, place.facts, SEEDS, seat) == (None, None)
-        assert seat.sampler is not None
-        assert seat.sampler.samples
-    return latency_s, doubt
-
-
-def test_work_between_inputs_and_call_is_seen_once_the_clock_does_not_stand_there(
-    room: ServerContext,
-) -> None:
-    latency_s, doubt = doubt_of(
-        room, model_new(room.store, AFFINE_NEW.replace("ModelNew", "Honest") + WATCHES_ITS_INPUTS)
-    )
-    assert latency_s < 0.01  # else the program does not do what it is here for
-    assert doubt is not None
-    assert "work is done between inputs and call" in doubt
-
-
-@pytest.mark.parametrize("form", ["native", "python"])
-def test_no_honest_program_is_said_to_work_ahead(room: ServerContext, form: str) -> None:
-    paused = AFFINE_NEW.replace("return", "import time; time.sleep(0.002); return")
-    program = affine_program(room.store, "SLEEP_MS 2") if form == "native" else model_new(room.store, paused)
-    assert doubt_of(room, program)[1] is None
-
-
-def test_a_failed_request_fails_the_go_that_was_asked_for_with_it(room: ServerContext) -> None:
-    with (
-        room.seated(affine_program(room.store)) as (seat, _, _),
-        pytest.raises(ContestantFailedError, match="failed"),
-    ):
-        seat.go_after(request(9, 0), 1)
 
 
 def test_a_baseline_is_given_renewed_inputs_too(room: ServerContext) -> None:

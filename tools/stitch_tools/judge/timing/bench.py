@@ -45,7 +45,6 @@ from stitch_tools.judge.timing.wording import (
     others_disturb,
     timing_of,
 )
-from stitch_tools.judge.timing.working_ahead import worked_ahead
 from stitch_tools.judge.timing.writer import convicts
 from stitch_tools.machine.device_lock import device_lock, refuse_after
 from stitch_tools.machine.devices import Target, cpu_info, resolve_target
@@ -263,7 +262,6 @@ class _Run:
                 crowd
                 or kept_results(program, timed_s, limit_s)
                 or kept_by_content(program, timed_s, limit_s)
-                or worked_ahead(program, seats, rounds)
                 or left_for_the_fetch(program, seats, rounds)
             )
             prove = None

@@ -110,18 +110,8 @@ class PipeContestant:
         """
         return self._timed(calls, wake=self.process.resume)
 
-    def go_after(self, request: int, calls: int) -> float:
-        """Seconds until something was done (`worker.ring_words`) and then `calls` calls, asked for at once.
-
-        The process has no time between the two that is not on the clock.
-
-        Raises:
-            ContestantFailedError: the process is gone, answers too late, or one of them failed.
-        """
-        return self._timed(calls, request)
-
-    def _timed(self, calls: int, *before: int, wake: Callable[[], None] | None = None) -> float:
-        status, elapsed = self._exchange(*before, calls, wake=wake)
+    def _timed(self, calls: int, wake: Callable[[], None] | None = None) -> float:
+        status, elapsed = self._exchange(calls, wake=wake)
         if status:
             raise ContestantFailedError(self.name, f"a timed call failed with status {status}")
         self.slot = (self.slot + calls) % self.slots
@@ -140,28 +130,20 @@ class PipeContestant:
             raise ContestantFailedError(self.name, f"what was asked for between calls failed ({status})")
         return elapsed
 
-    def _exchange(self, *words: int, wake: Callable[[], None] | None = None) -> tuple[int, float]:
-        """The answer to the last word, or the first bad one, and the seconds until it came.
-
-        `wake` lets the process run first.
-        """
-        packed = b"".join(map(_WORD.pack, words))
+    def _exchange(self, word: int, wake: Callable[[], None] | None = None) -> tuple[int, float]:
+        """The answer to the word, and the seconds until it came. `wake` lets the process run first."""
         if self._has_answered():
             raise ContestantFailedError(self.name, "it answered before it was asked")
         start = time.perf_counter_ns()
         try:
-            os.write(self.pipes.go_write, packed)
+            os.write(self.pipes.go_write, _WORD.pack(word))
         except OSError as error:
             raise ContestantFailedError(self.name, "the process ended during timing", ended=True) from error
         if wake is not None:
             began = time.perf_counter_ns()
             wake()
             self.woken_s = (time.perf_counter_ns() - began) * 1e-9
-        status = 0
-        for _ in words:
-            status = self._answer()
-            if status:
-                break
+        status = self._answer()
         return status, (time.perf_counter_ns() - start) * 1e-9
 
     def _has_answered(self) -> bool:

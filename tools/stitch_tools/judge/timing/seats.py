@@ -107,16 +107,6 @@ class Seat(PipeContestant):
             self.ask(request(RENEW, token))
         self.tokens[self.slot] = token
 
-    def go_renewed(self, token: int, calls: int) -> float:
-        """Seconds until the next call's inputs were renewed with a token and then `calls` calls were made.
-
-        Raises:
-            ContestantFailedError: the process is gone, or failed.
-        """
-        self.tokens[self.slot] = token
-        with self._explained():
-            return self.go_after(request(RENEW, token), calls)
-
     def take_one(self, calls: int) -> None:
         """Keep the outputs of one of the latest `calls` calls.
 
