@@ -14,7 +14,6 @@ from stitch_tools.judge.timing.audit import cpu_seconds, kept_results, moved_wor
 from stitch_tools.judge.timing.baseline_seats import begin_compiled, seat_baseline
 from stitch_tools.judge.timing.blocks import Contestant, Figure, Rounds, run_rounds
 from stitch_tools.judge.timing.contestant import ContestantFailedError
-from stitch_tools.judge.timing.crosscheck import disagreement
 from stitch_tools.judge.timing.empty_gos import charged, limit_of
 from stitch_tools.judge.timing.fetching import left_for_the_fetch
 from stitch_tools.judge.timing.from_rest import try_from_rest
@@ -281,7 +280,7 @@ class _Run:
             doubt = doubt or moved
             # Where others ran beside us a go costs milliseconds more than its calls; that proves nothing.
             if doubt is None and not others_disturb(rounds, PROGRAM):
-                doubt = unseen.doubt or rested.doubt or disagreement(program)
+                doubt = unseen.doubt or rested.doubt
             self.say("comparing outputs of the timed calls with the reference")
             wrong, unchecked = recheck(judge, self.task, self.facts, place.seeds, program)
             self._recheck_graphed(seats, judge, place)

@@ -92,7 +92,7 @@ class PipeContestant:
     woken_s: float = 0.0
     """What the latest waking took until its signals were out, for a process that stood still."""
     history: list[tuple[int, float]] = field(default_factory=list[tuple[int, float]])
-    """(calls, seconds) of every go, for the cross-check with the process' own notes."""
+    """(calls, seconds) of every go."""
 
     def go(self, calls: int) -> float:
         """Seconds from "go" to "done" for `calls` calls.

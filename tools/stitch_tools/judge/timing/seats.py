@@ -31,6 +31,7 @@ _FIRST_GO_TIMEOUT_S = 300.0
 _GO_TIMEOUT_S = 120.0
 _STOP_TIMEOUT_S = 60.0
 _LAST_WORDS_S = 5.0
+_PYTHON_LOOP = "timed by a Python loop"
 
 
 @dataclass
@@ -40,8 +41,6 @@ class Seat(PipeContestant):
     child: Child | None = None
     sampler: Sampler | None = None
     note: str = ""
-    log: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    """(calls, nanoseconds) that the process itself noted: a claim."""
     draws: int = 0
     """Draws that its inputs are renewed from between single calls; 0: they are left as they are."""
     tokens: dict[int, int] = field(default_factory=dict[int, int])
@@ -185,7 +184,7 @@ class Seat(PipeContestant):
             self.sampler.samples.clear()
 
     def finish(self) -> None:
-        """End the loop and fetch what it noted.
+        """End the loop.
 
         Raises:
             ContestantFailedError: the process died, or its handler failed.
@@ -196,13 +195,7 @@ class Seat(PipeContestant):
             self._survive(self.process.resume)
             self._resumed = True
         self.stop()
-        message = answer_of(self.child, self.name, _STOP_TIMEOUT_S)
-        try:
-            self.log = [(int(calls), int(ns)) for calls, ns in message.get("log", [])]
-        except (TypeError, ValueError, OverflowError) as error:
-            raise ContestantFailedError(self.name, "its notes make no sense") from error
-        if message.get("loop") == "python" and self.name == PROGRAM:
-            self.note = "timed by a Python loop"
+        answer_of(self.child, self.name, _STOP_TIMEOUT_S)
 
 
 def new_token() -> int:
@@ -314,7 +307,12 @@ def load_program(
         ContestantFailedError: it cannot be loaded or initialised.
     """
     name = PROGRAM_GRAPHED if graphed else PROGRAM
-    runner, note = (None, "") if graphed else _runner(place.cache_dir)
+    is_native = program.format == "native"
+    runner, note = None, ""
+    if not is_native:
+        note = _PYTHON_LOOP
+    elif not graphed:
+        runner, note = _runner(place.cache_dir)
     try:
         worker = stack.enter_context(
             Worker(
@@ -335,7 +333,7 @@ def load_program(
     except ChildDied as death:
         raise ContestantFailedError(name, death.outcome.describe()) from death
     # Only a native program writes its outputs straight into memory of ours.
-    live = program.format == "native" and not graphed and (not place.cuda or place.shares_memory)
+    live = is_native and not graphed and (not place.cuda or place.shares_memory)
     return Loaded(name, worker.child, live, graphed, note)
 
 
@@ -471,7 +469,7 @@ def _runner(cache_dir: Path | None) -> tuple[Path | None, str]:
     try:
         return build_runner(cache_dir), ""
     except EnvironmentMissingError as error:
-        return None, f"timed by a Python loop: {error.message}"
+        return None, f"{_PYTHON_LOOP}: {error.message}"
 
 
 def _need(name: str, answer: Answer) -> None:

@@ -12,7 +12,7 @@ from stitch_tools.worker.candidate.native import ProgramError
 from stitch_tools.worker.candidate.python_program import arranged
 from stitch_tools.worker.plain_copies import copy_plainly
 from stitch_tools.worker.tensors import map_pack
-from stitch_tools.worker.timed.loop import LoopLog, NativeRunner
+from stitch_tools.worker.timed.loop import NativeRunner
 from stitch_tools.worker.timed.region import PythonRing, graphed_program, serve_native
 from stitch_tools.worker.trees import flatten_outputs, fresh_copy, unflatten
 
@@ -48,12 +48,12 @@ def timed_program(state: CandidateState, request: Request) -> Reply:
     draws, unseen = draws[: len(message["inputs"])], draws[len(message["inputs"]) :]
     rows = [targets[first : first + len(specs)] for first in range(0, len(targets), len(specs))]
     if message["graphed"]:
-        log = _serve_graphed(state, draws, rows, (go_fd, done_fd))
+        _serve_graphed(state, draws, rows, (go_fd, done_fd))
     elif state.native is None:
-        log = _serve_python(state, draws, unseen, rows, message, (go_fd, done_fd))
+        _serve_python(state, draws, unseen, rows, message, (go_fd, done_fd))
     else:
-        log = _serve_native(state, draws, unseen, rows, message["state"], (go_fd, done_fd), in_place)
-    return _ok(gos=log.gos, log=log.entries, loop=log.loop)
+        _serve_native(state, draws, unseen, rows, message["state"], (go_fd, done_fd), in_place)
+    return _ok()
 
 
 def _serve_native(
@@ -64,13 +64,13 @@ def _serve_native(
     buffers: list[str],
     pipes: tuple[int, int],
     in_place: bool,
-) -> LoopLog:
+) -> None:
     program = state.native
     if program is None:
         raise ProgramError("error", "timed_program", "no native program is loaded")
     parameters = dict(state.parameters)
     outputs = [[tensor if tensor.is_cuda else _placed(state, tensor) for tensor in row] for row in rows]
-    return serve_native(
+    serve_native(
         program,
         draws,
         outputs,
@@ -90,7 +90,7 @@ def _serve_graphed(
     draws: list[list[torch.Tensor]],
     rows: list[list[torch.Tensor]],
     pipes: tuple[int, int],
-) -> LoopLog:
+) -> None:
     program = state.native
     if program is None or not program.plan(draws[0]).capturable:
         raise ProgramError("unsupported", "timed_program", "its forward is not capturable")
@@ -98,9 +98,7 @@ def _serve_graphed(
         call = graphed_program(program, draws[0])
     # All slots' outputs are the graph's own memory: only those of the latest call can be fetched.
     ring = PythonRing(call, draws, len(rows), keep_outputs=True)
-    return ring.serve(
-        *pipes, cuda=True, collect=lambda slot: _copy_back(ring.outputs[slot] or (), rows[slot])
-    )
+    ring.serve(*pipes, cuda=True, collect=lambda slot: _copy_back(ring.outputs[slot] or (), rows[slot]))
 
 
 def _serve_python(
@@ -110,7 +108,7 @@ def _serve_python(
     rows: list[list[torch.Tensor]],
     message: dict[str, Any],
     pipes: tuple[int, int],
-) -> LoopLog:
+) -> None:
     program, structure, wanted = state.python, message["structure"], message["output_structure"]
     if program is None or program.module is None:
         raise ProgramError("error", "timed_program", "load and init come first")
@@ -130,11 +128,10 @@ def _serve_python(
             _copy_back(arranged(found, wanted).tensors, rows[slot])
 
     cuda = state.device.startswith("cuda")
-    log = ring.serve(*pipes, cuda=cuda, collect=collect)
+    ring.serve(*pipes, cuda=cuda, collect=collect)
     if unseen:
         ring.refill([unflatten(structure, draw) for draw in unseen])
-        log = ring.serve(*pipes, cuda=cuda, collect=collect)
-    return log
+        ring.serve(*pipes, cuda=cuda, collect=collect)
 
 
 def _copy_back(values: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> None:
@@ -148,5 +145,5 @@ def _placed(state: CandidateState, tensor: torch.Tensor) -> torch.Tensor:
     return fresh_copy(tensor, state.device) if state.device.startswith("cuda") else tensor
 
 
-def _ok(**fields: Any) -> Reply:
-    return Reply({"status": "ok", "step": "", "message": "", **fields})
+def _ok() -> Reply:
+    return Reply({"status": "ok", "step": "", "message": ""})

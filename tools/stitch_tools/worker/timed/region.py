@@ -16,7 +16,7 @@ from stitch_tools.worker.candidate import abi
 from stitch_tools.worker.candidate.native import NativeProgram, PreparedCall, ProgramError, make_workspace
 from stitch_tools.worker.gpu_wait import wait_for_device
 from stitch_tools.worker.timed.input_renewal import Between
-from stitch_tools.worker.timed.loop import LoopLog, NativeRunner, Service, serve_python
+from stitch_tools.worker.timed.loop import NativeRunner, Service, serve_python
 from stitch_tools.worker.trees import fresh_copy, map_tensors, raw_values
 
 Call = Callable[[Any], Any]
@@ -41,7 +41,7 @@ def serve_native(
     go_fd: int,
     done_fd: int,
     stream: int = 0,
-) -> LoopLog:
+) -> None:
     """Serve gos of `stitch_forward`, one slot for each entry of `outputs`, until the controller stops.
 
     Without a runner (no C compiler on this machine) the loop is ctypes calls from Python, and says so. With
@@ -62,17 +62,16 @@ def serve_native(
         for slot, row in enumerate(inputs)
     ]
 
-    def serve(values: Sequence[Sequence[torch.Tensor]]) -> LoopLog:
+    def serve(values: Sequence[Sequence[torch.Tensor]]) -> None:
         between = Between(inputs, values, outputs=outputs, collect=collect, cuda=device.type == "cuda")
-        return _serve_prepared(
+        _serve_prepared(
             program, calls, runner, device, between.serve, go_fd=go_fd, done_fd=done_fd, stream=stream
         )
 
-    log = serve(draws)
+    serve(draws)
     if unseen:
         refill(inputs, unseen)
-        log = serve(unseen)
-    return log
+        serve(unseen)
 
 
 def _serve_prepared(
@@ -85,9 +84,9 @@ def _serve_prepared(
     go_fd: int,
     done_fd: int,
     stream: int,
-) -> LoopLog:
+) -> None:
     if runner is None:
-        return serve_python(
+        serve_python(
             lambda slot: program.call(calls[slot]),
             slots=len(calls),
             go_fd=go_fd,
@@ -95,11 +94,12 @@ def _serve_prepared(
             synchronize=wait_for_device if device.type == "cuda" else None,
             service=service,
         )
+        return
     ring = (abi.ForwardArgs * len(calls))(*(call.args for call in calls))
     forward = ctypes.cast(program.library.stitch_forward, ctypes.c_void_p).value
     if forward is None or program.handle.value is None:
         raise ProgramError("error", "stitch_forward", "the program has no handle; was it initialised?")
-    return runner.serve(
+    runner.serve(
         forward=forward,
         handle=program.handle.value,
         ring=ctypes.addressof(ring),
@@ -152,7 +152,7 @@ class PythonRing:
 
     def serve(
         self, go_fd: int, done_fd: int, *, cuda: bool, collect: Callable[[int], object] | None = None
-    ) -> LoopLog:
+    ) -> None:
         """Serve gos until the controller stops; exceptions of the callable pass through.
 
         `collect` brings the outputs of one slot into the controller's memory.
@@ -167,7 +167,7 @@ class PythonRing:
 
         between = Between(self._inputs, self._draws, collect=collect, cuda=cuda)
         with torch.inference_mode():
-            return serve_python(
+            serve_python(
                 keeping if self._keep else dropping,
                 slots=len(arguments),
                 go_fd=go_fd,
