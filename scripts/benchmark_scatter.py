@@ -1,4 +1,4 @@
-"""One program timed against itself: how far two of its processes differ, which is the noise of every ratio."""
+"""One program timed against itself: two of its processes differ by the noise of every ratio."""
 
 import tempfile
 import time

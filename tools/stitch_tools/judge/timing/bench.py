@@ -44,7 +44,6 @@ from stitch_tools.judge.timing.wording import (
     others_disturb,
     timing_of,
 )
-from stitch_tools.judge.timing.writer import convicts
 from stitch_tools.machine.device_lock import device_lock, refuse_after
 from stitch_tools.machine.devices import Target, cpu_info, resolve_target
 from stitch_tools.models import (
@@ -263,13 +262,8 @@ class _Run:
                 or kept_by_content(program, timed_s, limit_s)
                 or left_for_the_fetch(program, seats, rounds)
             )
-            prove = None
-            if again and crowd is None:
-                prove = partial(convicts, program, place, weights=weights, draws=draws)
             native = self.program.format == "native"
-            speeding = self.speed.look(
-                program, place, judge, target, native=native, prove=prove, say=self.say
-            )
+            speeding = self.speed.look(program, place, judge, target, native=native, say=self.say)
             self._finish(seats)
             unseen, rested = (
                 at_best_of_two(
@@ -281,6 +275,7 @@ class _Run:
             # Where others ran beside us a go costs milliseconds more than its calls; that proves nothing.
             if doubt is None and not others_disturb(rounds, PROGRAM):
                 doubt = unseen.doubt or rested.doubt
+            doubt = doubt or speeding.doubt
             self.say("comparing outputs of the timed calls with the reference")
             wrong, unchecked = recheck(judge, self.task, self.facts, place.seeds, program)
             self._recheck_graphed(seats, judge, place)
@@ -288,7 +283,7 @@ class _Run:
             unchecked = unchecked or unseen.unchecked or rested.unchecked
             gpu = watch.conditions() if watch else None
             seen = _Seen(rounds, speeding, wrong, doubt, unchecked, place.not_renewed, gpu, judge.plane)
-            return self._judge(target, seats, seen), doubt or speeding.doubt
+            return self._judge(target, seats, seen), doubt
 
     def _crowd(self, program: Seat, before_s: float | None) -> str | None:
         """A sentence where the program used more CPUs than it may; None where it did not."""
@@ -433,9 +428,8 @@ class _Run:
         if seen.doubt is not None:
             outcome, message = "inconclusive", seen.doubt
             ratios = [row.model_copy(update={"outcome": outcome}) for row in ratios]
-        against_it = seen.wrong or seen.speeding.conviction
-        if against_it is not None:
-            outcome, message, ratios = "unmeasured", against_it, []
+        if seen.wrong is not None:
+            outcome, message, ratios = "unmeasured", seen.wrong, []
         notes = [note for note in (message, describe_disturbance(rounds), seen.unchecked) if note]
         return Bench(
             program_id=self.program.program_id,
@@ -456,7 +450,7 @@ class _Run:
             plane=seen.plane,
             message="; ".join(notes),
             doubt=seen.doubt or "",
-            program_failed=against_it is not None,
+            program_failed=seen.wrong is not None,
         )
 
     def _explain(self, against: Ratio | None, rounds: Rounds) -> str:

@@ -1,12 +1,13 @@
 """Is the program faster than is possible? What follows from its bounds, once or twice looked at."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
 from stitch_tools.errors import TaskError, WorkerError
 from stitch_tools.graph import capture_graph
 from stitch_tools.judge.timing.bounds import (
+    OUTPUTS_RULE,
     Limits,
     cache_bytes,
     findings_of,
@@ -21,8 +22,6 @@ from stitch_tools.run.reference_server import ReferenceServer
 
 NO_CEILINGS = "whether the times are possible: no ceilings of this device are kept (`stitch-mcp ceilings`)"
 _NO_GRAPH = "whether there was time for the reference's matrix products: its graph could not be captured"
-_NO_WRITER = "a program that only writes the outputs could not be timed beside this one"
-_LOW_CEILINGS = "bounds by this device's ceilings: a program that only writes the outputs beats them, too"
 
 
 @dataclass(frozen=True)
@@ -33,12 +32,7 @@ class Speeding:
     findings: tuple[Finding, ...] = ()
     not_checked: tuple[str, ...] = ()
     doubt: str | None = None
-    """Why the program has to be timed again; None where nothing is in doubt."""
-
-    @property
-    def conviction(self) -> str | None:
-        """What the fatal finding says; None where there is none."""
-        return next((row.message for row in self.findings if row.severity == "fatal"), None)
+    """Why the times do not count; None where nothing is in doubt."""
 
 
 @dataclass
@@ -58,7 +52,6 @@ class SpeedWatch:
         target: Target,
         *,
         native: bool,
-        prove: Callable[[int], bool | None] | None,
         say: Callable[[str], None],
     ) -> Speeding:
         """What the device's ceilings say about the program's times.
@@ -69,7 +62,6 @@ class SpeedWatch:
             judge: has the reference, to capture its graph.
             target: the device.
             native: whether each call has to write its outputs.
-            prove: whether it outruns programs that only write, in gos of so many calls; None: a first look.
             say: takes sentences on the progress.
 
         Raises:
@@ -86,11 +78,11 @@ class SpeedWatch:
             return Speeding(not_checked=(NO_CEILINGS,))
         operations = self._operations(place, judge)
         look_at = partial(_look, program=program, operations=operations or 0, native=native)
-        found = look_at(_limits(known, target, place), prove=None)
+        found = look_at(_limits(known, target, place))
         if any(row.beaten for row in found.bounds):
             say("the program is faster than this device's ceilings: measuring those again")
             self.ceilings = remeasured(known, place.session, cache_dir=place.cache_dir)
-            found = look_at(_limits(self.ceilings, target, place), prove=prove)
+            found = look_at(_limits(self.ceilings, target, place))
         missing = (_NO_GRAPH,) if operations is None else ()
         return replace(found, not_checked=(*found.not_checked, *missing))
 
@@ -110,32 +102,13 @@ def _limits(ceilings: Ceilings, target: Target, place: Field) -> Limits:
     return Limits(ceilings, place.facts, slots=slots, caches=cache_bytes(target), nodes=nodes)
 
 
-def _look(
-    limits: Limits,
-    program: Seat,
-    *,
-    operations: int,
-    native: bool,
-    prove: Callable[[int], bool | None] | None,
-) -> Speeding:
-    """The program's bounds, and what they prove.
+def _look(limits: Limits, program: Seat, *, operations: int, native: bool) -> Speeding:
+    """The program's bounds, and what they say.
 
-    Only a native program is convicted: it writes into its caller's memory, while one in Python may hand out a
-    view of its inputs. And only at a second look, with fresh ceilings and a program of ours beside it.
+    Only a native program is in doubt: it writes into its caller's memory, while one in Python may hand out a
+    view of its inputs.
     """
     bounds = limits.bounds(program.name, program.history, operations)
-    outputs = next((row for row in bounds if row.kind == "outputs" and row.beaten), None)
-    if outputs is None or not native:
-        return Speeding(bounds, findings_of(bounds, proven=False))
-    if prove is None:
-        return Speeding(bounds, findings_of(bounds, proven=False), doubt=_too_fast(bounds))
-    proven = prove(outputs.calls)
-    if proven is None:
-        return Speeding(bounds, findings_of(bounds, proven=False), (_NO_WRITER,))
-    if not proven:
-        return Speeding(bounds, (), (_LOW_CEILINGS,))
-    return Speeding(bounds, findings_of(bounds, proven=True))
-
-
-def _too_fast(bounds: Sequence[TimeBound]) -> str:
-    return findings_of(bounds, proven=False)[0].message
+    findings = findings_of(bounds)
+    too_fast = next((row.message for row in findings if row.rule == OUTPUTS_RULE), None)
+    return Speeding(bounds, findings, doubt=too_fast if native else None)
