@@ -85,9 +85,9 @@ def rules(bench: Bench) -> dict[str, str]:
 def test_a_program_that_leaves_old_results_in_place_is_faster_than_memory(room: ServerContext) -> None:
     bench = room.bench(affine_program(room.store, "KEEPS 5000"), room.ceilings("cheat", 20e9))
     assert rules(bench)["faster_than_memory"] == "suspicious", (bench.message, bench.bounds)
-    assert bench.outcome == "inconclusive"
+    # Its outputs on new inputs are wrong, too.
+    assert (bench.outcome, bench.ratios) == ("unmeasured", ())
     assert bench.doubt
-    assert all(row.outcome == "inconclusive" for row in bench.ratios)
     assert any("it does not write them all" in row.message for row in bench.findings)
     row = next(row for row in bench.bounds if row.kind == "outputs")
     assert row.measured_us < 0.5 * row.bound_us
