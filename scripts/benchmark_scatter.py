@@ -10,9 +10,12 @@ from benchmark_table import Table
 
 from stitch_tools.compile import compile_program
 from stitch_tools.confine.free_memory import available_bytes
-from stitch_tools.judge.timing.blocks import Rounds, Rules, run_rounds
+from stitch_tools.judge.timing.program_runners import start_program
 from stitch_tools.judge.timing.ring import ring_shape
-from stitch_tools.judge.timing.seats import Field, Seat, deal, seat_program
+from stitch_tools.judge.timing.rounds import Rounds, run_rounds
+from stitch_tools.judge.timing.runners import Runner
+from stitch_tools.judge.timing.setup import Setup, make_draws
+from stitch_tools.judge.timing.visits import TimingRules
 from stitch_tools.machine.device_lock import device_lock
 from stitch_tools.machine.devices import cpu_info
 from stitch_tools.models import Build, Program, Task
@@ -47,39 +50,39 @@ COLUMNS = ("elements", "restarts", "us a call", "ratio", "95% interval", "rounds
 class SelfTiming:
     """A program, and what two processes of it are given."""
 
-    place: Field
+    setup: Setup
     program: Program
     build: Build
     weights: Weights
     draws: tuple[Inputs, ...]
 
-    def run(self, rules: Rules, budget_s: float) -> Rounds:
+    def run(self, rules: TimingRules, budget_s: float) -> Rounds:
         """Rounds of two fresh processes."""
         with ExitStack() as stack:
-            seats: list[Seat] = []
+            runners: list[Runner] = []
             for name in ("first", "second"):
-                seat = seat_program(
+                runner = start_program(
                     stack,
-                    self.place,
+                    self.setup,
                     self.program,
                     self.build,
                     weights=self.weights,
                     draws=self.draws,
                     samples=0,
                 )
-                seat.name, seat.sampler = name, None
-                seat.pause()
-                seats.append(seat)
+                runner.name, runner.sampler = name, None
+                runner.pause()
+                runners.append(runner)
             until_s = time.monotonic() + budget_s
-            rounds = run_rounds(seats, rules=rules, figure="throughput_us", until_s=until_s)
-            for seat in seats:
-                seat.finish()
+            rounds = run_rounds(runners, rules=rules, figure="throughput_us", until_s=until_s)
+            for runner in runners:
+                runner.finish()
         return rounds
 
 
 def time_against_itself(task: Task, program: Program, build: Build, *, store: Store, restarts: int) -> Rounds:
     """The rounds of one timing, shared among so many pairs of fresh processes."""
-    rules = Rules()
+    rules = TimingRules()
     share = replace(
         rules, min_rounds=-(-rules.min_rounds // restarts), max_rounds=-(-rules.max_rounds // restarts)
     )
@@ -91,9 +94,9 @@ def time_against_itself(task: Task, program: Program, build: Build, *, store: St
         shape = ring_shape(
             facts, cache_bytes=cpu_info().last_level_cache_bytes, memory_bytes=available_bytes() // 8
         )
-        weights, draws = deal(stack, judge, SEEDS)
-        place = Field(session, task, store, facts, shape, SEEDS, None)
-        timing = SelfTiming(place, program, build, weights, draws)
+        weights, draws = make_draws(stack, judge, SEEDS)
+        setup = Setup(session, task, store, facts, shape, SEEDS, None, judge)
+        timing = SelfTiming(setup, program, build, weights, draws)
         rounds, *others = [timing.run(share, BUDGET_S / restarts) for _ in range(restarts)]
     for other in others:
         for name, series in other.series.items():

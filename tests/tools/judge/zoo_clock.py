@@ -3,12 +3,12 @@
 from dataclasses import dataclass, replace
 
 from stitch_tools.judge.timing import BenchOptions, benchmark_program
-from stitch_tools.judge.timing.blocks import Rules
+from stitch_tools.judge.timing.visits import TimingRules
 from stitch_tools.models import Bench
 from stitch_tools.run.reference_server import ReferenceServer
 from tests.tools.judge.zoo_runner import Case, Court
 
-RULES = Rules(min_rounds=10, max_rounds=10, blocks_per_visit=2, ignore_others=True)
+RULES = TimingRules(min_rounds=10, max_rounds=10, blocks_per_visit=2, ignore_others=True)
 OPTIONS = BenchOptions(baselines=("eager",), rules=RULES, budget_s=30.0)
 _LATE = "gave another result than the"
 
@@ -44,12 +44,12 @@ WANTED = {
     "death_hidden_by_a_child": Wanted(("unmeasured",), "before it had answered"),
     # It leaves what is written where new inputs lie, too.
     "skips_what_is_written": Wanted(("unmeasured",), _LATE),
-    "computed_when_collected": Wanted(("inconclusive",), "put off until somebody looks"),
+    "computed_when_collected": Wanted(("inconclusive",), "put off until outputs are read"),
     "cached_by_content": Wanted(("inconclusive",), "inputs that never came before"),
     "slow_clock": _GAINS_NOTHING,
     "second_process_helps": _GAINS_NOTHING,
     "new_inputs_met_early": _GAINS_NOTHING,
-    "works_in_empty_gos": Wanted(("inconclusive",), "the time of all gos of a visit"),
+    "works_in_empty_gos": Wanted(("inconclusive",), "the time of all batches of a visit"),
     "work_moved_between_blocks": _GAINS_NOTHING,
     "more_threads_than_allowed": _GAINS_NOTHING,
     # It leaves new inputs as they are, too.

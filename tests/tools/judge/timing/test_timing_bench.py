@@ -10,10 +10,13 @@ import pytest
 
 from stitch_tools.errors import InterruptedRunError, LockedError
 from stitch_tools.judge.timing import BenchOptions, benchmark_program
-from stitch_tools.judge.timing.blocks import Rules, run_rounds
+from stitch_tools.judge.timing.program_runners import start_program
 from stitch_tools.judge.timing.ring import ring_shape
-from stitch_tools.judge.timing.seats import Field, Seat, deal, seat_program
+from stitch_tools.judge.timing.rounds import run_rounds
+from stitch_tools.judge.timing.runners import Runner
+from stitch_tools.judge.timing.setup import Setup, make_draws
 from stitch_tools.judge.timing.statistics import outcome_of
+from stitch_tools.judge.timing.visits import TimingRules
 from stitch_tools.machine.device_lock import device_lock
 from stitch_tools.models import Bench, Program
 from stitch_tools.run.interpreter import find_interpreter
@@ -22,7 +25,7 @@ from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import Store
 from tests.tools.check_support import AFFINE, affine_program, build, make_task, model_new
 
-RULES = Rules(min_rounds=10, max_rounds=10, blocks_per_visit=1, ignore_others=True)
+RULES = TimingRules(min_rounds=10, max_rounds=10, blocks_per_visit=1, ignore_others=True)
 EAGER_ONLY = BenchOptions(baselines=("eager",), rules=RULES, budget_s=30.0)
 
 
@@ -93,7 +96,7 @@ def test_a_program_that_cheats_under_the_clock_is_found_by_its_outputs(
 ) -> None:
     bench = room.bench(affine_program(room.store, variant))
     assert bench.outcome == "unmeasured"
-    assert "another result than the check" in bench.message
+    assert "another result than the reference" in bench.message
     assert bench.ratios == ()
 
 
@@ -191,22 +194,22 @@ def test_a_kernelbench_program_is_timed_like_the_reference(room: ServerContext) 
 def test_the_same_program_twice_is_alike_and_twice_the_work_is_slower(room: ServerContext) -> None:
     with ExitStack() as stack:
         shape = ring_shape(room.facts, cache_bytes=1 << 20, memory_bytes=1 << 30)
-        place = Field(room.session, room.task, room.store, room.facts, shape, (1, 2), room.cache_dir)
         judge = stack.enter_context(ReferenceServer(room.session, room.task, room.store))
-        weights, draws = deal(stack, judge, (1, 2))
+        setup = Setup(room.session, room.task, room.store, room.facts, shape, (1, 2), room.cache_dir, judge)
+        weights, draws = make_draws(stack, judge, (1, 2))
 
-        def seat(name: str, variant: str) -> Seat:
+        def runner(name: str, variant: str) -> Runner:
             program = affine_program(room.store, variant)
             built = build(program, room.store)
-            found = seat_program(stack, place, program, built, weights=weights, draws=draws, samples=1)
+            found = start_program(stack, setup, program, built, weights=weights, draws=draws, samples=1)
             found.name = name
             found.pause()
             return found
 
-        seats = [seat("program", "REPEAT 40"), seat("same", "REPEAT 40"), seat("twice", "REPEAT 80")]
+        runners = [runner("program", "REPEAT 40"), runner("same", "REPEAT 40"), runner("twice", "REPEAT 80")]
         many = replace(RULES, max_rounds=30, blocks_per_visit=3)
-        rounds = run_rounds(seats, rules=many, figure="throughput_us", until_s=float("inf"))
-        for each in seats:
+        rounds = run_rounds(runners, rules=many, figure="throughput_us", until_s=float("inf"))
+        for each in runners:
             each.finish()
     twice = rounds.ratio("program", "twice", "throughput_us")
     same = rounds.ratio("same", "program", "throughput_us")

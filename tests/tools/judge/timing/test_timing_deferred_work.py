@@ -3,25 +3,27 @@
 What takes time here are pauses of milliseconds, so that a busy machine changes little.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
 
-from stitch_tools.judge.timing.baseline_seats import seat_baseline
-from stitch_tools.judge.timing.blocks import Rounds, Series, Visit
-from stitch_tools.judge.timing.contestant import ContestantFailedError
-from stitch_tools.judge.timing.fetching import left_for_the_fetch
-from stitch_tools.judge.timing.recheck import recheck
+from stitch_tools.judge.timing.baseline_runners import start_baseline
+from stitch_tools.judge.timing.output_check import OutputCheck, check_outputs
+from stitch_tools.judge.timing.probes import ProbeReport
+from stitch_tools.judge.timing.probes.deferred_work import DeferredWork
+from stitch_tools.judge.timing.program_runners import RingPlan, load_program, start_ring
 from stitch_tools.judge.timing.ring import RingShape
-from stitch_tools.judge.timing.seats import Field, deal, seat_program
-from stitch_tools.machine.interference import snapshot
+from stitch_tools.judge.timing.runners import Runner
+from stitch_tools.judge.timing.setup import Setup, make_draws
+from stitch_tools.judge.timing.timed_process import RunnerFailedError
 from stitch_tools.models import Program
 from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.reference_server import ReferenceServer
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import Store
 from tests.tools.check_support import AFFINE, AFFINE_NEW, affine_program, build, make_task, model_new
+from tests.tools.timing_support import probe_context, rounds_of
 
 SEEDS = (11, 12, 13)
 SLOTS = 8
@@ -68,83 +70,84 @@ def looked_at(
     *,
     program_s: float,
     reference: str = SLOW,
-    baseline: str = "eager",
-) -> tuple[str | None, str | None]:
-    """The doubt about a program whose calls take `program_s` by the clock, and what is wrong with it."""
-    rounds = Rounds(
-        {name: said(seconds) for name, seconds in (("program", program_s), (baseline, EAGER_S))},
-        snapshot(),
-        snapshot(),
-    )
+    make_baseline: Callable[[Runner], Runner] = lambda runner: runner,
+) -> tuple[ProbeReport, OutputCheck | None]:
+    """The report on a program whose calls take `program_s` by the clock, and on outputs that were taken."""
     with ExitStack() as stack:
         task = make_task(store, reference)
         judge = stack.enter_context(ReferenceServer(session, task, store))
         shape = RingShape(SLOTS, len(SEEDS), SLOTS << 17)
         cache = store.root.parent / "cache"
-        place = Field(session, task, store, judge.observe(), shape, SEEDS, cache)
-        weights, draws = deal(stack, judge, SEEDS)
+        setup = Setup(session, task, store, judge.observe(), shape, SEEDS, cache, judge)
+        weights, draws = make_draws(stack, judge, SEEDS)
         built = build(program, store) if program.format == "native" else None
-        seats = [
-            seat_program(stack, place, program, built, weights=weights, draws=draws, samples=3),
-            seat_baseline(stack, place, baseline, compile_limit_s=60.0),
-        ]
-        for seat in seats:
-            seat.pause()
-        doubt = left_for_the_fetch(seats[0], seats, rounds)
-        wrong = "no output was taken"
-        if seats[0].sampler is not None and not seats[0].sampler.live and seats[0].sampler.samples:
-            wrong, _ = recheck(judge, task, place.facts, SEEDS, seats[0])
-    return doubt, wrong
-
-
-def said(seconds: float) -> Series:
-    return Series([Visit((seconds,), (seconds,), (1.0,), (1.0,), seconds)])
+        loaded = load_program(stack, setup, program, built, weights)
+        runner = start_ring(stack, setup, loaded, RingPlan(SLOTS, draws, samples=3))
+        eager = make_baseline(start_baseline(stack, setup, "eager", compile_limit_s=60.0))
+        for each in (runner, eager):
+            each.pause()
+        rounds = rounds_of({"program": program_s, "eager": EAGER_S})
+        report = DeferredWork().look(probe_context(setup, loaded, runner, draws, rounds, [eager]))
+        sampler = runner.sampler
+        if sampler is None or sampler.live or not sampler.samples:
+            return report, None
+        return report, check_outputs(setup, runner)
 
 
 def test_a_program_that_saves_what_the_clock_says_is_not_doubted(
     session: TargetSession, store: Store
 ) -> None:
-    assert looked_at(session, store, model_new(store, AFFINE_NEW), program_s=20e-6) == (None, None)
+    report, check = looked_at(session, store, model_new(store, AFFINE_NEW), program_s=20e-6)
+    assert report == ProbeReport()
+    assert check is not None
+    assert check.wrong is None
 
 
 def test_outputs_of_several_kinds_are_fetched(session: TargetSession, store: Store) -> None:
     reference = SLOW.replace("return x * 2.0 + 1.0", TUPLE)
     program = model_new(store, AFFINE_NEW.replace("return x * 2.0 + 1.0", TUPLE))
-    assert looked_at(session, store, program, program_s=20e-6, reference=reference) == (None, None)
+    report, check = looked_at(session, store, program, program_s=20e-6, reference=reference)
+    assert report == ProbeReport()
+    assert check is not None
+    assert check.wrong is None
 
 
 def test_work_that_is_done_when_outputs_are_fetched_is_no_gain(session: TargetSession, store: Store) -> None:
-    doubt, wrong = looked_at(session, store, model_new(store, COMPUTES_LATER), program_s=20e-6)
-    assert doubt is not None
-    assert "by the clock a call saves 4980.00 us beside eager" in doubt
-    assert "put off until somebody looks" in doubt
-    assert wrong is None
+    report, check = looked_at(session, store, model_new(store, COMPUTES_LATER), program_s=20e-6)
+    (doubt,) = report.doubts
+    assert (doubt.rule, doubt.baseline, doubt.expected) == ("deferred_work", "eager", pytest.approx(4980.0))
+    assert doubt.observed < 0.5 * doubt.expected
+    assert check is not None
+    assert check.wrong is None
 
 
 def test_outputs_that_nobody_computed_are_wrong(session: TargetSession, store: Store) -> None:
-    _, wrong = looked_at(session, store, model_new(store, NEVER_COMPUTES), program_s=20e-6)
-    assert wrong is not None
-    assert "another result than the check" in wrong
+    _, check = looked_at(session, store, model_new(store, NEVER_COMPUTES), program_s=20e-6)
+    assert check is not None
+    assert check.wrong is not None
+    assert check.wrong.problem
 
 
 @pytest.mark.parametrize("form", ["native", "no gain"])
 def test_what_needs_no_look_gets_none(session: TargetSession, store: Store, form: str) -> None:
     program = affine_program(store) if form == "native" else model_new(store, COMPUTES_LATER)
     seconds = 20e-6 if form == "native" else EAGER_S
-    assert looked_at(session, store, program, program_s=seconds) == (None, "no output was taken")
+    assert looked_at(session, store, program, program_s=seconds) == (ProbeReport(), None)
+
+
+class LosesOutputs(Runner):
+    """A baseline that fails when its outputs are fetched."""
+
+    def fetch_latest(self, calls: int) -> float:
+        raise RunnerFailedError(self.name, "gone")
 
 
 def test_a_baseline_that_fails_meanwhile_is_no_fault_of_the_program(
-    session: TargetSession, store: Store, monkeypatch: pytest.MonkeyPatch
+    session: TargetSession, store: Store
 ) -> None:
-    from stitch_tools.judge.timing.seats import Seat
+    def losing(runner: Runner) -> Runner:
+        return LosesOutputs(runner.name, runner.process, runner.pipes, runner.slots, child=runner.child)
 
-    fetch = Seat.fetch_latest
-
-    def failing(seat: Seat, calls: int) -> float:
-        if seat.name == "eager":
-            raise ContestantFailedError(seat.name, "gone")
-        return fetch(seat, calls)
-
-    monkeypatch.setattr(Seat, "fetch_latest", failing)
-    assert looked_at(session, store, model_new(store, COMPUTES_LATER), program_s=20e-6)[0] is None
+    program = model_new(store, COMPUTES_LATER)
+    report, _ = looked_at(session, store, program, program_s=20e-6, make_baseline=losing)
+    assert report == ProbeReport()

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from stitch_tools.judge.timing import BenchOptions, benchmark_program
-from stitch_tools.judge.timing.blocks import Rules
-from stitch_tools.judge.timing.speeding import NO_CEILINGS
+from stitch_tools.judge.timing.probes.impossible_speed import NO_CEILINGS
+from stitch_tools.judge.timing.visits import TimingRules
 from stitch_tools.machine.devices import cpu_info
 from stitch_tools.models import Bench, Ceilings, Program
 from stitch_tools.run import ceilings
@@ -20,7 +20,7 @@ from stitch_tools.storage.store import Store, write_atomically
 from tests.tools.check_support import AFFINE, affine_program, build, make_task, model_new
 
 VIEW = AFFINE.replace("x * 2.0 + 1.0", "x.t()")
-RULES = Rules(min_rounds=10, max_rounds=10, blocks_per_visit=1, ignore_others=True)
+RULES = TimingRules(min_rounds=10, max_rounds=10, blocks_per_visit=1, ignore_others=True)
 OPTIONS = BenchOptions(baselines=("eager",), rules=RULES, budget_s=3.0)
 
 
@@ -46,8 +46,8 @@ class ServerContext:
             pointwise_flops_per_s=1e12,
             launch_us=0.5,
         )
-        place = ceilings._place("cpu", self.session.threads, cache_dir)
-        write_atomically(place.file, ceilings._entry(measured, products=True))
+        setup = ceilings._place("cpu", self.session.threads, cache_dir)
+        write_atomically(setup.file, ceilings._entry(measured, products=True))
         assert cached_ceilings("cpu", threads=self.session.threads, cache_dir=cache_dir) == measured
         return cache_dir
 

@@ -5,8 +5,9 @@ from typing import Any, cast
 
 import pytest
 
-from stitch_tools.judge.timing.blocks import Series, Visit
-from stitch_tools.judge.timing.seats import Seat
+from stitch_tools.judge.timing.rounds import Series
+from stitch_tools.judge.timing.runners import Runner
+from stitch_tools.judge.timing.visits import Visit
 from stitch_tools.judge.timing.wording import explain, timing_of
 from stitch_tools.models import Ratio
 from stitch_tools.models.verdict import BenchOutcome
@@ -53,9 +54,9 @@ def test_a_verdict_needs_no_words() -> None:
 
 @pytest.mark.parametrize(("slope_s", "measured_us"), [(2e-6, 2.0), (-2e-6, None), (0.0, None)])
 def test_a_time_below_nothing_is_none(slope_s: float, measured_us: float | None) -> None:
-    seat = cast("Seat", SimpleNamespace(name="eager", note=""))
+    runner = cast("Runner", SimpleNamespace(name="eager", note=""))
     visit = Visit((slope_s,) * 3, (3e-6,) * 3, (2e-3,), (1e-3,), 3e-6)
-    timing = timing_of(seat, Series([visit] * 4))
+    timing = timing_of(runner, Series([visit] * 4))
     assert timing.latency_us == pytest.approx(1000.0)
     assert timing.throughput_us == (None if measured_us is None else pytest.approx(measured_us))
     assert ("the throughput is not measured" in timing.note) == (measured_us is None)

@@ -7,8 +7,9 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from stitch_tools.errors import TaskError
-from stitch_tools.judge.timing.contestant import ContestantFailedError
-from stitch_tools.judge.timing.seats import Field, Seat, first_go, start
+from stitch_tools.judge.timing.runners import Runner, start_runner, wait_until_ready
+from stitch_tools.judge.timing.setup import Setup
+from stitch_tools.judge.timing.timed_process import RunnerFailedError
 from stitch_tools.run.reference_server import ReferenceServer
 from stitch_tools.storage.store import storing
 from stitch_tools.storage.user_cache import SIZE_CAP_BYTES, evict_unused, user_cache_dir
@@ -23,71 +24,74 @@ _COMPILED = "compile:"
 _SPARED_S = 3600.0  # compiled baselines this fresh may belong to a bench that runs now
 
 
-def begin_compiled(stack: ExitStack, place: Field, kinds: Sequence[str]) -> None:
-    """Nothing; torch.compile works on its baselines for a CPU from here on, until they are seated.
+class CompiledEarly:
+    """Baselines for a CPU that torch.compile works on while something else is done.
 
-    On a GPU nothing is begun: there it takes times.
+    On a GPU nothing is begun: there compiling takes times.
     """
-    for kind in kinds:
-        if not kind.startswith(_COMPILED) or place.cuda:
-            continue
-        with suppress(ContestantFailedError):  # Whoever seats it tries again, and tells.
-            place.begun[kind] = _begin_baseline(stack, place, kind)
-            stack.callback(_drop_begun, place, kind)
+
+    def __init__(self, stack: ExitStack, setup: Setup, kinds: Sequence[str]) -> None:
+        """Begin with all that are compiled; what nobody took is ended with the stack."""
+        self._begun: dict[str, Runner] = {}
+        for kind in kinds:
+            if kind.startswith(_COMPILED) and not setup.cuda:
+                with suppress(RunnerFailedError):  # whoever starts it tries again, and reports it
+                    self._begun[kind] = _begin_baseline(stack, setup, kind)
+                    stack.callback(self._drop, kind)
+
+    def take(self, kind: str) -> Runner | None:
+        """What was begun of this baseline."""
+        return self._begun.pop(kind, None)
+
+    def _drop(self, kind: str) -> None:
+        """End what was begun in vain, without waiting for it."""
+        runner = self.take(kind)
+        if runner is not None and runner.child is not None:
+            runner.child.kill()
 
 
-def _drop_begun(place: Field, kind: str) -> None:
-    """End what was begun in vain, without waiting for it."""
-    seat = place.begun.pop(kind, None)
-    if seat is not None and seat.child is not None:
-        seat.child.kill()
-
-
-def seat_baseline(stack: ExitStack, place: Field, kind: str, *, compile_limit_s: float) -> Seat:
-    """One baseline, built and ready, in a reference server of its own.
+def start_baseline(
+    stack: ExitStack, setup: Setup, kind: str, *, compile_limit_s: float, begun: Runner | None = None
+) -> Runner:
+    """One baseline, built and ready, in a reference server of its own. `begun`: it is being built already.
 
     Raises:
-        ContestantFailedError: it cannot be built here, or not within the limit.
+        RunnerFailedError: it cannot be built here, or not within the limit.
     """
-    seat = place.begun.pop(kind, None) or _begin_baseline(stack, place, kind)
-    seat.draws = len(place.seeds) if place.renews else 0
-    first_go(seat, compile_limit_s)
-    return seat
+    runner = begun or _begin_baseline(stack, setup, kind)
+    runner.draws = len(setup.seeds) if setup.renews_inputs else 0
+    wait_until_ready(runner, compile_limit_s)
+    return runner
 
 
-def _begin_baseline(stack: ExitStack, place: Field, kind: str) -> Seat:
+def _begin_baseline(stack: ExitStack, setup: Setup, kind: str) -> Runner:
     """One baseline that is being built.
 
     Raises:
-        ContestantFailedError: its reference cannot be loaded.
+        RunnerFailedError: its reference cannot be loaded.
     """
-    folder = inductor_folder(place)
+    folder = inductor_folder(setup.cache_dir, setup.session.torch_version, setup.task.task_id)
     caches = {"TRITON_CACHE_DIR": str(folder / "triton")}
     # Inductor does not quote its compile commands: where a shell would split the path, nothing is kept.
     if re.fullmatch(r"[\w/.+-]+", str(folder)):
         caches["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
+    env = {**caches, **_COMPILE_ENV}
     try:
         server = stack.enter_context(
-            ReferenceServer(
-                place.session, place.task, place.store, writable=[folder], env={**caches, **_COMPILE_ENV}
-            )
+            ReferenceServer(setup.session, setup.task, setup.store, writable=[folder], env=env)
         )
         server.set_weights().close()
     except TaskError as error:
-        raise ContestantFailedError(kind, error.message) from error
-    message = {
-        "op": "timed_baseline",
-        "baseline": kind,
-        "slots": place.shape.slots,
-        "seeds": list(place.seeds),
-    }
-    return start(stack, kind, server.child, message, place.shape.slots, ())
+        raise RunnerFailedError(kind, error.message) from error
+    slots = setup.shape.slots
+    message = {"op": "timed_baseline", "baseline": kind, "slots": slots, "seeds": list(setup.seeds)}
+    return start_runner(stack, kind, server.child, message, slots=slots)
 
 
-def inductor_folder(place: Field) -> Path:
+def inductor_folder(cache_dir: Path | None, torch_version: str, task_id: str) -> Path:
     """Where compiled baselines are kept. One folder a task: a reference could poison what it can write."""
-    root = place.cache_dir or user_cache_dir()
-    folder = root / "inductor" / f"{place.session.torch_version}-{place.task.task_id[:16]}"
+    root = cache_dir or user_cache_dir()
+    folder = root / "inductor" / f"{torch_version}-{task_id[:16]}"
     with storing(folder, "STITCH_CACHE_DIR"):
         (folder / "triton").mkdir(parents=True, exist_ok=True)
         os.utime(folder)  # the time of last use

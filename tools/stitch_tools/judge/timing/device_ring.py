@@ -9,7 +9,7 @@ from stitch_tools.models import TensorSpec
 from stitch_tools.run.reference_server import ReferenceServer
 
 _SWITCH_S = 3e-4
-"""By which a go may be longer after another process has used the GPU."""
+"""By which a batch may be longer after another process has used the GPU."""
 
 
 class DeviceRing:

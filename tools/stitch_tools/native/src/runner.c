@@ -1,4 +1,4 @@
-/* The timed loop of a native program: no Python between "go" and "done".
+/* The timed loop of a native program: no Python between a request and its answer.
  *
  * The controller owns the clock. It writes an 8-byte count k into a pipe, and this loop makes k calls of
  * stitch_forward over a ring of prepared arguments, waits for the device, and answers with an 8-byte status.
@@ -33,8 +33,8 @@ typedef struct {
   void* stream;         /* of the calls; NULL: the default stream */
   int32_t device_type;  /* 1: CPU, 2: CUDA */
   int32_t whole_device; /* CUDA: wait for the whole device, not for the stream alone */
-  int32_t go_fd;
-  int32_t done_fd;
+  int32_t request_fd;
+  int32_t reply_fd;
   Service service; /* serves requests; the next call takes `slot` */
 } StitchLoop;
 
@@ -80,17 +80,17 @@ static int synchronize(const StitchLoop* loop) {
   return loop->whole_device ? device_synchronize() : stream_synchronize(loop->stream);
 }
 
-/* Serves gos until the controller sends STOP or closes its end. Returns STITCH_OK, or why it could not start.
- * A failing call ends its go at once; the status that the controller reads is the call's own. */
+/* Serves batches of calls until the controller sends STOP or closes its end. Returns STITCH_OK, or why it could not start.
+ * A failing call ends its batch at once; the status that the controller reads is the call's own. */
 STITCH_EXPORT int32_t stitch_runner_loop(StitchLoop* loop) {
   if (loop->struct_size != sizeof *loop || loop->slots == 0) return STITCH_ERROR;
   if (loop->device_type == 2 && !(device_synchronize && stream_synchronize)) return STITCH_MISSING_LIBRARY;
   uint64_t calls, slot = 0;
-  while (read_word(loop->go_fd, &calls) && calls != STOP) {
+  while (read_word(loop->request_fd, &calls) && calls != STOP) {
     uint64_t status = STITCH_OK;
     if (calls & REQUEST) {
       status = (uint64_t)(uint32_t)loop->service(calls, slot);
-      if (!write_word(loop->done_fd, status)) break;
+      if (!write_word(loop->reply_fd, status)) break;
       continue;
     }
     for (uint64_t i = 0; i < calls && status == STITCH_OK; ++i) {
@@ -98,7 +98,7 @@ STITCH_EXPORT int32_t stitch_runner_loop(StitchLoop* loop) {
       if (++slot == loop->slots) slot = 0;
     }
     if (synchronize(loop) != 0) status |= SYNC_FAILED;
-    if (!write_word(loop->done_fd, status)) break;
+    if (!write_word(loop->reply_fd, status)) break;
   }
   return STITCH_OK;
 }

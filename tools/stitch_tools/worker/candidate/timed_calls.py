@@ -30,13 +30,15 @@ def timed_runner(state: CandidateState, request: Request) -> Reply:
 
 
 def timed_program(state: CandidateState, request: Request) -> Reply:
-    """Prepare the ring and serve gos until the controller stops. Descriptors: go, done, outputs, draws.
+    """Prepare the ring and serve batches of calls until the controller stops.
 
-    Where draws of `unseen` follow, the ring then gets these, and gos are served until it stops once more.
+    Descriptors: requests, replies, outputs, draws.
+
+    Where draws of `unseen` follow, the ring then gets these, and batches are served until it stops once more.
     With `in_place` the draws are the slots' inputs themselves, in memory that the controller writes to.
     """
     message = request.message
-    go_fd, done_fd, outputs_fd, *draw_fds = request.fds
+    request_fd, reply_fd, outputs_fd, *draw_fds = request.fds
     in_place = bool(message["in_place"])
     specs = [(name, shape, None, dtype) for name, shape, dtype in message["outputs"]]
     layout, _ = memory.lay_out(specs * int(message["slots"]))
@@ -48,11 +50,11 @@ def timed_program(state: CandidateState, request: Request) -> Reply:
     draws, unseen = draws[: len(message["inputs"])], draws[len(message["inputs"]) :]
     rows = [targets[first : first + len(specs)] for first in range(0, len(targets), len(specs))]
     if message["graphed"]:
-        _serve_graphed(state, draws, rows, (go_fd, done_fd))
+        _serve_graphed(state, draws, rows, (request_fd, reply_fd))
     elif state.native is None:
-        _serve_python(state, draws, unseen, rows, message, (go_fd, done_fd))
+        _serve_python(state, draws, unseen, rows, message, (request_fd, reply_fd))
     else:
-        _serve_native(state, draws, unseen, rows, message["state"], (go_fd, done_fd), in_place)
+        _serve_native(state, draws, unseen, rows, message["state"], (request_fd, reply_fd), in_place)
     return _ok()
 
 
@@ -79,8 +81,8 @@ def _serve_native(
         in_place=in_place,
         collect=lambda slot: _copy_back(outputs[slot], rows[slot]),
         runner=state.runner,
-        go_fd=pipes[0],
-        done_fd=pipes[1],
+        request_fd=pipes[0],
+        reply_fd=pipes[1],
         stream=state.stream,
     )
 

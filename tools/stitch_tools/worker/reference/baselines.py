@@ -1,4 +1,4 @@
-"""Baselines in the reference server: each one is built, and then serves gos in a loop of its own."""
+"""Baselines in the reference server: each one is built, and then serves calls in a loop of its own."""
 
 from typing import Any
 
@@ -21,12 +21,12 @@ from stitch_tools.worker.trees import flatten_outputs
 
 
 def timed_baseline(state: ServerState, request: Request) -> Reply:
-    """Build one baseline and serve its gos over the two descriptors until the controller stops.
+    """Build one baseline and serve batches of its calls over the two descriptors until the controller stops.
 
-    The first answer on the done pipe follows the first go, so building counts towards that go's time limit.
+    The first answer follows the first batch, so building counts towards that batch's time limit.
     """
     reference, module = state.need()
-    message, (go_fd, done_fd) = request.message, request.fds
+    message, (request_fd, reply_fd) = request.message, request.fds
     settings = state.settings
     draws = [make_draw(reference, "own", int(seed), settings.bounds) for seed in message["seeds"]]
     kind, device = str(message["baseline"]), reference.source.device
@@ -36,7 +36,7 @@ def timed_baseline(state: ServerState, request: Request) -> Reply:
         with reference.blame("forward", module, draws[0]):
             call = build_baseline(kind, module, draws[0])
         ring = PythonRing(call, draws, int(message["slots"]), keep_outputs=keeps_outputs(kind, device))
-        ring.serve(go_fd, done_fd, cuda=cuda, collect=_Collector(ring))
+        ring.serve(request_fd, reply_fd, cuda=cuda, collect=_Collector(ring))
     return Reply({})
 
 

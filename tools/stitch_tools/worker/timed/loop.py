@@ -33,8 +33,8 @@ class _Loop(ctypes.Structure):
         ("stream", ctypes.c_void_p),
         ("device_type", ctypes.c_int32),
         ("whole_device", ctypes.c_int32),
-        ("go_fd", ctypes.c_int32),
-        ("done_fd", ctypes.c_int32),
+        ("request_fd", ctypes.c_int32),
+        ("reply_fd", ctypes.c_int32),
         ("service", _SERVICE),
     ]
 
@@ -61,12 +61,12 @@ class NativeRunner:
         handle: int,
         ring: int,
         slots: int,
-        go_fd: int,
-        done_fd: int,
+        request_fd: int,
+        reply_fd: int,
         stream: int = 0,
         service: Service,
     ) -> None:
-        """Serve gos until the controller stops; `forward`, `handle` and `ring` are addresses.
+        """Serve batches of calls until the controller stops; `forward`, `handle` and `ring` are addresses.
 
         Raises:
             RuntimeError: the loop refused its arguments.
@@ -91,8 +91,8 @@ class NativeRunner:
             stream=stream or None,
             device_type=2 if self._cuda else 1,
             whole_device=1,
-            go_fd=go_fd,
-            done_fd=done_fd,
+            request_fd=request_fd,
+            reply_fd=reply_fd,
             service=_SERVICE(serve_request),
         )
         status = self._run(ctypes.byref(loop))
@@ -106,20 +106,20 @@ def serve_python(
     call: Callable[[int], object],
     *,
     slots: int,
-    go_fd: int,
-    done_fd: int,
+    request_fd: int,
+    reply_fd: int,
     synchronize: Callable[[], object] | None = None,
     service: Service,
 ) -> None:
-    """Serve gos with a Python callable that takes the slot's number. Exceptions, of `service` too, end it."""
+    """Serve calls of a Python callable that takes the slot's number. Exceptions, of `service` too, end it."""
     slot = 0
     while True:
-        calls = read_word(go_fd)
+        calls = read_word(request_fd)
         if calls is None or calls == STOP:
             return
         if is_request(calls):
             service(calls, slot)
-            os.write(done_fd, _WORD.pack(STATUS_OK))
+            os.write(reply_fd, _WORD.pack(STATUS_OK))
             continue
         for _ in range(calls):
             call(slot)
@@ -128,7 +128,7 @@ def serve_python(
                 slot = 0
         if synchronize is not None:
             synchronize()
-        os.write(done_fd, _WORD.pack(STATUS_OK))
+        os.write(reply_fd, _WORD.pack(STATUS_OK))
 
 
 def read_word(fd: int) -> int | None:

@@ -1,4 +1,4 @@
-"""The timed region in the target interpreter: rings of prepared calls, and the loops that go over them.
+"""The timed region in the target interpreter: rings of prepared calls, and the loops over them.
 
 Everything that is timed, program and baselines alike, takes its inputs from a ring of distinct memory and
 leaves its outputs in one, under inference_mode. Slot i holds a copy of draw i modulo the number of draws.
@@ -38,14 +38,14 @@ def serve_native(
     in_place: bool = False,
     collect: Callable[[int], object] | None = None,
     runner: NativeRunner | None,
-    go_fd: int,
-    done_fd: int,
+    request_fd: int,
+    reply_fd: int,
     stream: int = 0,
 ) -> None:
-    """Serve gos of `stitch_forward`, one slot for each entry of `outputs`, until the controller stops.
+    """Serve calls of `stitch_forward`, one slot for each entry of `outputs`, until the controller stops.
 
     Without a runner (no C compiler on this machine) the loop is ctypes calls from Python, and says so. With
-    `unseen` the same memory then gets these draws, and gos are served until the controller stops once more.
+    `unseen` the same memory then gets these draws, and calls are served until the controller stops once more.
     `collect` brings the outputs of one slot into the controller's memory. With `in_place` the draws
     themselves are the inputs of the slots, not copies.
 
@@ -65,7 +65,14 @@ def serve_native(
     def serve(values: Sequence[Sequence[torch.Tensor]]) -> None:
         between = Between(inputs, values, outputs=outputs, collect=collect, cuda=device.type == "cuda")
         _serve_prepared(
-            program, calls, runner, device, between.serve, go_fd=go_fd, done_fd=done_fd, stream=stream
+            program,
+            calls,
+            runner,
+            device,
+            between.serve,
+            request_fd=request_fd,
+            reply_fd=reply_fd,
+            stream=stream,
         )
 
     serve(draws)
@@ -81,16 +88,16 @@ def _serve_prepared(
     device: torch.device,
     service: Service,
     *,
-    go_fd: int,
-    done_fd: int,
+    request_fd: int,
+    reply_fd: int,
     stream: int,
 ) -> None:
     if runner is None:
         serve_python(
             lambda slot: program.call(calls[slot]),
             slots=len(calls),
-            go_fd=go_fd,
-            done_fd=done_fd,
+            request_fd=request_fd,
+            reply_fd=reply_fd,
             synchronize=wait_for_device if device.type == "cuda" else None,
             service=service,
         )
@@ -104,8 +111,8 @@ def _serve_prepared(
         handle=program.handle.value,
         ring=ctypes.addressof(ring),
         slots=len(calls),
-        go_fd=go_fd,
-        done_fd=done_fd,
+        request_fd=request_fd,
+        reply_fd=reply_fd,
         stream=stream,
         service=service,
     )
@@ -151,9 +158,9 @@ class PythonRing:
         refill(self._inputs, self._draws)
 
     def serve(
-        self, go_fd: int, done_fd: int, *, cuda: bool, collect: Callable[[int], object] | None = None
+        self, request_fd: int, reply_fd: int, *, cuda: bool, collect: Callable[[int], object] | None = None
     ) -> None:
-        """Serve gos until the controller stops; exceptions of the callable pass through.
+        """Serve batches of calls until the controller stops; exceptions of the callable pass through.
 
         `collect` brings the outputs of one slot into the controller's memory.
         """
@@ -170,8 +177,8 @@ class PythonRing:
             serve_python(
                 keeping if self._keep else dropping,
                 slots=len(arguments),
-                go_fd=go_fd,
-                done_fd=done_fd,
+                request_fd=request_fd,
+                reply_fd=reply_fd,
                 synchronize=wait_for_device if cuda else None,
                 service=between.serve,
             )
