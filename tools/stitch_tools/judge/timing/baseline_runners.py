@@ -13,6 +13,7 @@ from stitch_tools.judge.timing.timed_process import RunnerFailedError
 from stitch_tools.run.reference_server import ReferenceServer
 from stitch_tools.storage.store import storing
 from stitch_tools.storage.user_cache import SIZE_CAP_BYTES, evict_unused, user_cache_dir
+from stitch_tools.worker.timing_messages import TimeBaseline
 
 _COMPILE_ENV = {
     "TORCHINDUCTOR_COMPILE_THREADS": "1",
@@ -83,9 +84,8 @@ def _begin_baseline(stack: ExitStack, setup: Setup, kind: str) -> Runner:
         server.set_weights().close()
     except TaskError as error:
         raise RunnerFailedError(kind, error.message) from error
-    slots = setup.shape.slots
-    message = {"op": "timed_baseline", "baseline": kind, "slots": slots, "seeds": list(setup.seeds)}
-    return start_runner(stack, kind, server.child, message, slots=slots)
+    request = TimeBaseline(kind, setup.shape.slots, list(setup.seeds))
+    return start_runner(stack, kind, server.child, request)
 
 
 def inductor_folder(cache_dir: Path | None, torch_version: str, task_id: str) -> Path:

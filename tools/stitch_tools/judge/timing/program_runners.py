@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from stitch_tools.compile.host_build import build_runner
 from stitch_tools.errors import EnvironmentMissingError
@@ -14,10 +15,12 @@ from stitch_tools.judge.timing.runners import Runner, refuse_failure, start_runn
 from stitch_tools.judge.timing.setup import Setup
 from stitch_tools.judge.timing.timed_process import RunnerFailedError
 from stitch_tools.models import Build, Program
+from stitch_tools.protocol.memory import PackEntry
 from stitch_tools.run.candidate_worker import Answer, Worker
 from stitch_tools.run.child import Child
 from stitch_tools.run.child_outcome import ChildDied
 from stitch_tools.run.reference_server import Inputs, Weights
+from stitch_tools.worker.timing_messages import LoadLoop, TimeProgram, to_message
 
 PROGRAM = "program"
 PROGRAM_GRAPHED = "program:cudagraph"
@@ -88,7 +91,7 @@ def load_program(
         )
         if loop is not None:
             # Before the program, which could else put its own functions in front of the driver's.
-            request = {"op": "timed_runner", "library": str(loop), "cuda": setup.cuda}
+            request = to_message(LoadLoop(str(loop), setup.cuda))
             refuse_failure(name, worker.child.request(request).message)
         _need(name, worker.load(_LOAD_TIMEOUT_S))
         _need(name, worker.init(weights, _LOAD_TIMEOUT_S))
@@ -131,20 +134,19 @@ def start_ring(stack: ExitStack, setup: Setup, loaded: LoadedProgram, plan: Ring
     ring = _ring(setup, plan.slots, live=loaded.live)
     stack.callback(ring.close)
     updated = setup.facts.mutated_buffers if setup.task.contract.buffers == "updated" else ()
-    message = {
-        "op": "timed_program",
-        "slots": plan.slots,
-        "outputs": ring.request,
-        "inputs": [draw.manifest for draw in plan.draws],
-        "unseen": [draw.manifest for draw in plan.unseen],
-        "structure": plan.draws[0].structure,
-        "output_structure": json.loads(setup.facts.output_structure),
-        "state": list(updated),
-        "graphed": loaded.graphed,
-        "in_place": plan.in_place,
-    }
+    request = TimeProgram(
+        slots=plan.slots,
+        outputs=ring.request,
+        inputs=_manifests(plan.draws),
+        unseen=_manifests(plan.unseen),
+        structure=plan.draws[0].structure,
+        output_structure=json.loads(setup.facts.output_structure),
+        state=list(updated),
+        graphed=loaded.graphed,
+        in_place=plan.in_place,
+    )
     fds = (ring.fd, *(draw.fds[0] for draw in (*plan.draws, *plan.unseen)))
-    runner = start_runner(stack, loaded.name, loaded.child, message, slots=plan.slots, fds=fds)
+    runner = start_runner(stack, loaded.name, loaded.child, request, fds)
     runner.note = loaded.note
     seen_at_once = loaded.live and (not setup.cuda or isinstance(ring, DeviceRing))
     reach = 1 if loaded.graphed else None
@@ -152,6 +154,10 @@ def start_ring(stack: ExitStack, setup: Setup, loaded: LoadedProgram, plan: Ring
     runner.draws = len(plan.draws) if setup.renews_inputs else 0
     wait_until_ready(runner, _READY_TIMEOUT_S)
     return runner
+
+
+def _manifests(draws: Sequence[Inputs]) -> list[list[PackEntry]]:
+    return [cast("list[PackEntry]", draw.manifest) for draw in draws]
 
 
 def _ring(setup: Setup, slots: int, *, live: bool) -> Ring:

@@ -8,13 +8,14 @@ import secrets
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import cast
 
 from stitch_tools.judge.timing.ring import OutputSampler
 from stitch_tools.judge.timing.timed_process import Pipes, RunnerFailedError, TimedProcess
 from stitch_tools.protocol.ring_messages import COLLECT, COLLECT_LATEST, RENEW, TOKEN_BITS, request
 from stitch_tools.run.child import Child
 from stitch_tools.run.child_outcome import ChildDied
+from stitch_tools.worker.timing_messages import TimeBaseline, TimeProgram, to_message
 
 _TIMEOUT_S = 120.0
 _STOP_TIMEOUT_S = 60.0
@@ -162,21 +163,19 @@ def start_runner(
     stack: ExitStack,
     name: str,
     child: Child,
-    message: Mapping[str, Any],
-    *,
-    slots: int,
+    request: TimeProgram | TimeBaseline,
     fds: tuple[int, ...] = (),
 ) -> Runner:
-    """A runner in a child that was sent its message and its pipes, and may still be at work on it."""
+    """A runner in a child that was sent its request and its pipes, and may still be at work on it."""
     pipes = Pipes.open()
     stack.callback(pipes.close)
     try:
-        child.ask(dict(message), fds=(*pipes.far, *fds))
+        child.ask(to_message(request), fds=(*pipes.far, *fds))
     except ChildDied as death:
         raise RunnerFailedError(name, death.outcome.describe()) from death
     finally:
         pipes.close_far()
-    return Runner(name, child, pipes, slots, child=child)
+    return Runner(name, child, pipes, request.slots, child=child)
 
 
 def wait_until_ready(runner: Runner, timeout_s: float) -> None:
@@ -203,7 +202,7 @@ def take_answer(child: Child, name: str, timeout_s: float) -> None:
     refuse_failure(name, message)
 
 
-def refuse_failure(name: str, message: Mapping[str, Any]) -> None:
+def refuse_failure(name: str, message: Mapping[str, object]) -> None:
     """Check the answer to a request of ours; nothing in it is believed to have the right type."""
     if not message["ok"]:
         error = message.get("error")

@@ -103,7 +103,7 @@ class TimedProcess:
         return self._timed(calls)
 
     def wake_and_run_calls(self, calls: int) -> float:
-        """The same of a stopped process, with what it takes to let it run: it had no time before the request."""
+        """The same of a stopped process, with what it takes to let it run: it had no time before."""
         return self._timed(calls, wake=self.process.resume)
 
     def _timed(self, calls: int, wake: Callable[[], None] | None = None) -> float:

@@ -17,6 +17,7 @@ from stitch_tools.worker.timed.region import (
     keeps_outputs,
     matmul_rates,
 )
+from stitch_tools.worker.timing_messages import TimeBaseline, read_message
 from stitch_tools.worker.trees import flatten_outputs
 
 
@@ -26,16 +27,16 @@ def timed_baseline(state: ServerState, request: Request) -> Reply:
     The first answer follows the first batch, so building counts towards that batch's time limit.
     """
     reference, module = state.need()
-    message, (request_fd, reply_fd) = request.message, request.fds
+    asked, (request_fd, reply_fd) = read_message(TimeBaseline, request.message), request.fds
     settings = state.settings
-    draws = [make_draw(reference, "own", int(seed), settings.bounds) for seed in message["seeds"]]
-    kind, device = str(message["baseline"]), reference.source.device
+    draws = [make_draw(reference, "own", seed, settings.bounds) for seed in asked.seeds]
+    kind, device = asked.baseline, reference.source.device
     cuda = device.startswith("cuda")
     keep_freed_memory()
     with precision(settings.matmul_precision, settings.conv_precision):
         with reference.blame("forward", module, draws[0]):
             call = build_baseline(kind, module, draws[0])
-        ring = PythonRing(call, draws, int(message["slots"]), keep_outputs=keeps_outputs(kind, device))
+        ring = PythonRing(call, draws, asked.slots, keep_outputs=keeps_outputs(kind, device))
         ring.serve(request_fd, reply_fd, cuda=cuda, collect=_Collector(ring))
     return Reply({})
 
