@@ -15,12 +15,12 @@ from stitch_tools.storage.store import storing
 from stitch_tools.storage.user_cache import SIZE_CAP_BYTES, evict_unused, user_cache_dir
 from stitch_tools.worker.timing_messages import TimeBaseline
 
+# Inductor's pool of compile processes would run beside the clock. Its precompiled headers lie in the
+# temporary folder, which is each child's own: every bench would make them anew, even with all else cached.
 _COMPILE_ENV = {
     "TORCHINDUCTOR_COMPILE_THREADS": "1",
     "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
 }
-"""Inductor's pool of compile processes would run beside the clock. Its precompiled headers lie in the
-temporary folder, which is each child's own: every bench would make them anew, even with all else cached."""
 _COMPILED = "compile:"
 _SPARED_S = 3600.0  # compiled baselines this fresh may belong to a bench that runs now
 

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from stitch_tools.confine.free_memory import available_bytes
@@ -91,23 +91,9 @@ def benchmark_program(
         WorkerError, SandboxError: a failure of ours or of this machine.
     """
     began = time.monotonic()
-    target = resolve_target(task.target)
-    run = _Run(
-        task=task,
-        program=program,
-        build=build,
-        session=session,
-        store=store,
-        facts=facts,
-        options=options or BenchOptions(),
-        target=target,
-        probes=probes,
-        emit=emit,
-        deadline_s=deadline_s,
-        stop=stop,
-        reference=reference,
-        graph=graph,
-    )
+    run = _Run(task, program, build, session, store, facts, options or BenchOptions(), probes)
+    run.emit, run.deadline_s, run.stop = emit, deadline_s, stop
+    run.reference, run.graph = reference, graph
     bench = run.refusal()
     if bench is None:
         canary = canary_for(session, task.target)
@@ -132,14 +118,17 @@ class _Run:
     store: Store
     facts: ReferenceFacts
     options: BenchOptions
-    target: Target
     probes: Sequence[Probe]
-    emit: Emit | None
-    deadline_s: float | None
-    stop: threading.Event | None
-    reference: ReferenceServer | None
-    graph: Graph | None
+    emit: Emit | None = None
+    deadline_s: float | None = None
+    stop: threading.Event | None = None
+    reference: ReferenceServer | None = None
+    graph: Graph | None = None
     """Of the reference's forward; captured where a probe asks for it."""
+    target: Target = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.target = resolve_target(self.task.target)
 
     def say(self, sentence: str) -> None:
         """Report progress to whoever listens."""

@@ -23,8 +23,8 @@ OUTPUTS_RULE = "faster_than_memory"
 INPUTS_RULE = "inputs_not_read"
 OPERATIONS_RULE = "fewer_operations"
 _FEWEST_BATCHES = 10
+# Convolutions have fast algorithms, and attention may leave out what a mask hides.
 _COUNTED = ("gemm", "rnn")
-"""Convolutions have fast algorithms, and attention may leave out what a mask hides."""
 _NODES = Path("/sys/devices/system/node")
 
 Kind = Literal["outputs", "inputs and outputs", "operations"]

@@ -12,8 +12,8 @@ from statistics import median
 from stitch_tools.judge.timing.rounds import Rounds, Series
 from stitch_tools.judge.timing.visits import Visit
 
+# Beyond the dearest baseline's, for its scatter. Baselines answer from Python, native programs from C.
 _SHARE, _ABSOLUTE_S = 1.05, 1e-6
-"""Beyond the dearest baseline's, for its scatter. Baselines answer from Python, native programs from C."""
 
 
 def overhead_limit(rounds: Rounds, programs: Collection[str]) -> float | None:

@@ -16,14 +16,14 @@ from stitch_tools.judge.timing.visits import Contestant, TimingRules
 from stitch_tools.machine.device_lock import refuse_after
 from stitch_tools.models import Timing
 
+# The fewest rounds of very long calls may take so many budgets.
 _LONGEST = 4.0
-"""The fewest rounds of very long calls may take so many budgets."""
+# Single calls per visit where they are the headline: each carries the jitter of two wake-ups.
 _LATENCY_SAMPLES = 40
-"""Single calls per visit where they are the headline: each carries the jitter of two wake-ups."""
+# Single calls per visit of a quick run whose headline they are not: 40 in all its rounds.
 _QUICK_SINGLES = 2
-"""Single calls per visit of a quick run whose headline they are not: 40 in all its rounds."""
+# Others disturb half as many blocks as of 20 ms: rounds of calls under 3 ms took 3 to 4 s, not 8 to 11.
 _QUICK_BLOCK_S = 0.010
-"""Others disturb half as many blocks as of 20 ms: rounds of calls under 3 ms took 3 to 4 s, not 8 to 11."""
 _HOPELESS_S = 10.0  # So long without a round that nobody disturbed ends a quick run.
 _NOTE_CHARS = 300
 

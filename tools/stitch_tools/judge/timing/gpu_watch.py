@@ -14,8 +14,8 @@ from typing import Any, Self, cast
 from stitch_tools.machine import nvml_query
 from stitch_tools.models import GpuConditions
 
+# A driver that takes longer is not asked again.
 _ANSWER_S = 5.0
-"""A driver that takes longer is not asked again."""
 
 
 class GpuWatch:

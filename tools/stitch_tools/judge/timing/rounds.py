@@ -21,8 +21,8 @@ from stitch_tools.judge.timing.visits import Contestant, Pace, TimingRules, Visi
 from stitch_tools.machine.interference import Snapshot, snapshot, steal_share, waited_share
 
 Figure = Literal["latency_us", "throughput_us"]
+# Above this share of disturbed visits the timing counts as disturbed.
 _DISTURBED = 0.10
-"""Above this share of disturbed visits the timing counts as disturbed."""
 
 
 @dataclass

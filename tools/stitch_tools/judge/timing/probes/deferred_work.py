@@ -16,10 +16,10 @@ from stitch_tools.models import TimingDoubt
 _HOLD_OUTPUTS = ("eager", "compile:default")
 _ATTEMPTS = 3
 _BATCH_S = 0.05
+# So much of what is saved by the clock must be left.
 _KEPT_SHARE = 0.5
-"""So much of what is saved by the clock must be left."""
+# By so much a call may save less for no reason.
 _ABSOLUTE_S = 3e-6
-"""By so much a call may save less for no reason."""
 _GAIN = 1.05
 
 

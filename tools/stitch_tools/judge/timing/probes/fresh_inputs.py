@@ -30,21 +30,21 @@ from stitch_tools.models import DoubtRule, TimingDoubt
 from stitch_tools.protocol import memory
 from stitch_tools.run.reference_server import Inputs
 
+# Groups of calls on new inputs; the quickest counts.
 _GROUPS, _LATE_GROUPS = 5, 3
-"""Groups of calls on new inputs; the quickest counts."""
+# Of one group: a message can only carry so many draws.
 _MOST_CALLS = 10
-"""Of one group: a message can only carry so many draws."""
 _GROUP_S = 0.02
+# Outputs that are compared at most: each needs the oracle once more.
 _SAMPLES = 5
-"""Outputs that are compared at most: each needs the oracle once more."""
+# New inputs may take so many times what calls took in the rounds.
 _LONGER = 1.5
-"""New inputs may take so many times what calls took in the rounds."""
 _ABSOLUTE_S = 3e-6
+# What the time until a process runs again may vary by, for a whole group.
 _WAKING_S = 1e-3
-"""What the time until a process runs again may vary by, for a whole group."""
 _READY_TIMEOUT_S = 60.0
+# Of each slot: draws, ring, what the judge makes of one; for late inputs also the memory that we share.
 _COPIES, _LATE_COPIES = 3, 4
-"""Of each slot: draws, ring, what the judge makes of one; for late inputs also the memory that we share."""
 _SEED_BITS = 62
 Write = Callable[[int, int], None]
 """Copies the bytes of the second shared memory into the first."""

@@ -9,13 +9,13 @@ from stitch_tools.judge.timing.program_runners import PROGRAMS
 from stitch_tools.judge.timing.visits import Visit
 from stitch_tools.models import TimingDoubt
 
+# The slope of a block may be this share of its whole time per call at least.
 _SHORTER = 0.8
-"""The slope of a block may be this share of its whole time per call at least."""
+# And this share of the time per call of all batches of a visit, whose first calls are slower.
 _SHORTER_THAN_ALL = 0.6
-"""And this share of the time per call of all batches of a visit, whose first calls are slower."""
 _FEWEST_BLOCKS = 5
+# Above this share of the baselines' visits others make blocks be repeated.
 _REPEATED = 0.10
-"""Above this share of the baselines' visits others make blocks be repeated."""
 
 
 @dataclass(frozen=True)

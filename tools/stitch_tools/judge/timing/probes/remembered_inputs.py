@@ -14,8 +14,8 @@ _ATTEMPTS = 3
 _MOST, _FEWEST = 32, 6
 _BUDGET_S = 1.0
 _LONGER, _ABSOLUTE_S = 1.05, 1e-6
+# Of one attempt where nothing is kept; a doubt needs all of them.
 _CHANCE = 0.005
-"""Of one attempt where nothing is kept; a doubt needs all of them."""
 
 
 @dataclass(frozen=True)

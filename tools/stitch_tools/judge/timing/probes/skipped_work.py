@@ -8,8 +8,8 @@ from stitch_tools.models import TimingDoubt
 
 _ATTEMPTS = 3
 _BATCH_S = 0.05
+# Calls into wiped outputs may take so many times what timed calls take; no honest program comes near.
 _LONGER = 1.5
-"""Calls into wiped outputs may take so many times what timed calls take; no honest program comes near."""
 
 
 @dataclass(frozen=True)
