@@ -11,7 +11,7 @@ from stitch_tools.protocol.memory import PackEntry
 
 OutputSpec = tuple[str, list[int], str]
 """Name, shape and type of one output."""
-Tree = Any
+Tree = object
 """The JSON description of nested values (`trees.unflatten`), whose kind only that module looks at."""
 
 
@@ -60,7 +60,7 @@ TimingRequest = LoadLoop | TimeProgram | TimeBaseline
 Kind = TypeVar("Kind", LoadLoop, TimeProgram, TimeBaseline)
 
 
-def to_message(request: TimingRequest) -> dict[str, Any]:
+def to_message(request: TimingRequest) -> dict[str, object]:
     """The message as it is sent."""
     return {"op": request.op, **{field.name: getattr(request, field.name) for field in fields(request)}}
 

@@ -52,13 +52,19 @@ class CompiledEarly:
 
 
 def start_baseline(
-    stack: ExitStack, setup: Setup, kind: str, *, compile_limit_s: float, begun: Runner | None = None
+    stack: ExitStack,
+    setup: Setup,
+    kind: str,
+    *,
+    compile_limit_s: float,
+    compiled: CompiledEarly | None = None,
 ) -> Runner:
-    """One baseline, built and ready, in a reference server of its own. `begun`: it is being built already.
+    """One baseline, built and ready, in a reference server of its own. `compiled` may have begun with it.
 
     Raises:
         RunnerFailedError: it cannot be built here, or not within the limit.
     """
+    begun = compiled.take(kind) if compiled is not None else None
     runner = begun or _begin_baseline(stack, setup, kind)
     runner.draws = len(setup.seeds) if setup.renews_inputs else 0
     wait_until_ready(runner, compile_limit_s)

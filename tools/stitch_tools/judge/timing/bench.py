@@ -256,7 +256,7 @@ class _Run:
                 setup=setup,
                 kind=kind,
                 compile_limit_s=self.options.compile_limit_s,
-                begun=compiled.take(kind),
+                compiled=compiled,
             )
             contestants.add(stack, kind, start)
 
