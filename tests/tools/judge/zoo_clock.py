@@ -33,7 +33,6 @@ class Wanted:
 
 _GAINS_NOTHING = Wanted(("inconclusive", "slower", "unmeasured"))
 """On a busy machine these do not come to their trick, are disturbed themselves, or do not end in time."""
-_MOVED: tuple[DoubtRule, ...] = ("work_moved_between_batches", "work_moved_out_of_blocks")
 WANTED = {
     "lazy_after_many_calls": Wanted(("unmeasured",), _LATE),
     "lazy_on_a_ring_of_addresses": Wanted(("unmeasured",), _LATE),
@@ -53,7 +52,7 @@ WANTED = {
     "slow_clock": _GAINS_NOTHING,
     "second_process_helps": _GAINS_NOTHING,
     "new_inputs_met_early": _GAINS_NOTHING,
-    "works_in_empty_gos": Wanted(("inconclusive",), rules=_MOVED),
+    "works_in_empty_gos": _GAINS_NOTHING,
     "work_moved_between_blocks": _GAINS_NOTHING,
     "more_threads_than_allowed": _GAINS_NOTHING,
     # It leaves new inputs as they are, too.
