@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stitch_tools.judge.check import check_program
-from stitch_tools.judge.timing.contestant import ContestantFailedError, PipeContestant, Pipes
+from stitch_tools.judge.timing.timed_process import Pipes, RunnerFailedError, TimedProcess
 from stitch_tools.judge.work.traced_worker import HarnessFaultError, Report, parse_answer
 from stitch_tools.models import Check
 from stitch_tools.protocol.wire import (
@@ -186,7 +186,7 @@ def test_bytes_of_any_kind_on_the_clock_s_pipe_are_a_time_or_the_contestant_s_fa
 ) -> None:
     pipes = Pipes.open()
     question, done = pipes.far
-    contestant = PipeContestant("program", Nobody(), pipes, slots=3, go_timeout_s=30.0)
+    contestant = TimedProcess("program", Nobody(), pipes, slots=3, timeout_s=30.0)
 
     def answer() -> None:
         if late:
@@ -199,8 +199,8 @@ def test_bytes_of_any_kind_on_the_clock_s_pipe_are_a_time_or_the_contestant_s_fa
     if not late:
         answering.join()
     seconds = None
-    with contextlib.suppress(ContestantFailedError):
-        seconds = contestant.go(2)
+    with contextlib.suppress(RunnerFailedError):
+        seconds = contestant.run_calls(2)
     answering.join()
     pipes.close()
     assert (seconds is not None) is (late and data[:8] == bytes(8) and len(data) >= 8)

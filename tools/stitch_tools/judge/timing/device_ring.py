@@ -2,14 +2,14 @@
 
 import os
 from collections.abc import Sequence
-from typing import Any
 
 from stitch_tools.judge.timing.ring import Sample
 from stitch_tools.models import TensorSpec
+from stitch_tools.protocol.wire import Frame
 from stitch_tools.run.reference_server import ReferenceServer
 
+# By which a batch may be longer after another process has used the GPU.
 _SWITCH_S = 3e-4
-"""By which a go may be longer after another process has used the GPU."""
 
 
 class DeviceRing:
@@ -53,7 +53,7 @@ class DeviceRing:
         if self._judge.child.is_alive():
             self._ask("close_ring")
 
-    def _ask(self, op: str, **fields: Any) -> Any:
+    def _ask(self, op: str, **fields: int) -> Frame:
         return self._judge.ask({"op": op, "ring": self._number, **fields})
 
 

@@ -1,6 +1,5 @@
-"""Baselines in the reference server: each one is built, and then serves gos in a loop of its own."""
+"""Baselines in the reference server: each one is built, and then serves calls in a loop of its own."""
 
-import time
 from typing import Any
 
 import torch
@@ -18,29 +17,28 @@ from stitch_tools.worker.timed.region import (
     keeps_outputs,
     matmul_rates,
 )
+from stitch_tools.worker.timing_messages import TimeBaseline, read_message
 from stitch_tools.worker.trees import flatten_outputs
 
 
 def timed_baseline(state: ServerState, request: Request) -> Reply:
-    """Build one baseline and serve its gos over the two descriptors until the controller stops.
+    """Build one baseline and serve batches of its calls over the two descriptors until the controller stops.
 
-    The first answer on the done pipe follows the first go, so building counts towards that go's time limit.
+    The first answer follows the first batch, so building counts towards that batch's time limit.
     """
     reference, module = state.need()
-    message, (go_fd, done_fd) = request.message, request.fds
+    asked, (request_fd, reply_fd) = read_message(TimeBaseline, request.message), request.fds
     settings = state.settings
-    draws = [make_draw(reference, "own", int(seed), settings.bounds) for seed in message["seeds"]]
-    kind, device = str(message["baseline"]), reference.source.device
+    draws = [make_draw(reference, "own", seed, settings.bounds) for seed in asked.seeds]
+    kind, device = asked.baseline, reference.source.device
     cuda = device.startswith("cuda")
     keep_freed_memory()
-    began = time.perf_counter()
     with precision(settings.matmul_precision, settings.conv_precision):
         with reference.blame("forward", module, draws[0]):
             call = build_baseline(kind, module, draws[0])
-        built_s = time.perf_counter() - began
-        ring = PythonRing(call, draws, int(message["slots"]), keep_outputs=keeps_outputs(kind, device))
-        log = ring.serve(go_fd, done_fd, cuda=cuda, collect=_Collector(ring))
-    return Reply({"gos": log.gos, "log": log.entries, "loop": log.loop, "built_s": built_s})
+        ring = PythonRing(call, draws, asked.slots, keep_outputs=keeps_outputs(kind, device))
+        ring.serve(request_fd, reply_fd, cuda=cuda, collect=_Collector(ring))
+    return Reply({})
 
 
 class _Collector:

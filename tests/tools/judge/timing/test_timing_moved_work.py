@@ -9,16 +9,19 @@ from dataclasses import replace
 import pytest
 
 from stitch_tools.confine.process_tree import kill_descendants
-from stitch_tools.judge.timing.audit import cpu_seconds, moved_work, too_many_cpus
-from stitch_tools.judge.timing.blocks import Rounds, Series, Visit
-from stitch_tools.judge.timing.wording import describe_disturbance, is_disturbed, others_disturb
+from stitch_tools.judge.timing.probes.extra_cpus import cpu_seconds, extra_cpus
+from stitch_tools.judge.timing.probes.moved_work import moved_work
+from stitch_tools.judge.timing.program_runners import PROGRAMS
+from stitch_tools.judge.timing.rounds import Rounds, Series
+from stitch_tools.judge.timing.visits import Visit
+from stitch_tools.judge.timing.wording import describe_disturbance
 from stitch_tools.machine.interference import snapshot
 
 CALL_S = 20e-6
 
 
 def visits(put_off: float, blocks: int = 20, *, clean: bool = True) -> list[Visit]:
-    """Visits of one block each: of the k calls between its gos a share is put off into the next short go."""
+    """Visits of one block each: a share of the k calls between its batches is put off to the next one."""
     slope_s, whole_s = CALL_S * (1.0 - 2.0 * put_off), CALL_S
     return [Visit((slope_s,), (whole_s,), (1.0,), (1.0,), whole_s, clean=clean) for _ in range(blocks)]
 
@@ -32,7 +35,7 @@ def test_a_slope_that_agrees_with_the_whole_time_is_no_doubt() -> None:
 def test_work_that_is_put_off_until_the_next_block_shows_in_the_whole_time(put_off: float) -> None:
     doubt = moved_work(visits(put_off))
     assert doubt is not None
-    assert "their whole time 20" in doubt
+    assert (doubt.rule, doubt.observed) == ("work_moved_between_batches", pytest.approx(CALL_S * 1e6))
 
 
 def test_visits_that_were_disturbed_neither_make_nor_hide_the_doubt() -> None:
@@ -47,25 +50,26 @@ def test_only_disturbance_beside_a_baseline_is_that_of_others(dirty: str, others
     names = ("program", "program:cudagraph", "eager", "compile:default")
     series = {name: Series(visits(0.0, clean=name != dirty)) for name in names}
     rounds = Rounds(series, snapshot(), snapshot())
-    assert others_disturb(rounds, "program") == others
+    assert rounds.disturbance(without=PROGRAMS).is_large == others
 
 
 @pytest.mark.parametrize(("dirty", "disturbed"), [(2, False), (3, True)])
 def test_more_than_a_tenth_of_all_visits_left_out_is_a_disturbed_timing(dirty: int, disturbed: bool) -> None:
     eager = [*visits(0.0, 10 - dirty), *visits(0.0, dirty, clean=False)]
     rounds = Rounds({"program": Series(visits(0.0, 10)), "eager": Series(eager)}, snapshot(), snapshot())
-    assert is_disturbed(rounds) == disturbed
+    assert rounds.disturbance().is_large == disturbed
     assert ("3 of 20 visits were left out" in describe_disturbance(rounds)) == disturbed
 
 
 def test_blocks_that_others_made_be_repeated_are_no_moved_work() -> None:
     repeated = [replace(visit, total_s=3.0 * CALL_S, repeats=4) for visit in visits(0.0, 60)]
-    told = "the time of all gos of a visit 60"
-    assert told in (moved_work(repeated) or "")
-    assert told in (moved_work(repeated, visits(0.0)) or "")  # only the program's own blocks were
+    doubt = moved_work(repeated)
+    assert doubt is not None
+    assert (doubt.rule, doubt.observed) == ("work_moved_out_of_blocks", pytest.approx(3e6 * CALL_S))
+    assert moved_work(repeated, visits(0.0)) == doubt  # only the program's own blocks were
     assert moved_work(repeated, repeated) is None
     moving = [replace(visit, total_s=3.0 * CALL_S) for visit in visits(0.0)]
-    assert told in (moved_work([*repeated, *moving], repeated) or "")
+    assert moved_work([*repeated, *moving], repeated) == doubt
 
 
 def test_a_few_blocks_prove_nothing() -> None:
@@ -74,10 +78,12 @@ def test_a_few_blocks_prove_nothing() -> None:
 
 
 def test_more_cpu_time_than_the_threads_can_use_is_a_doubt() -> None:
-    gos = [(100, 1.0), (200, 2.0)]
-    assert too_many_cpus(3.3, gos, threads=1) is None
-    assert too_many_cpus(6.1, gos, threads=2) is None
-    assert too_many_cpus(5.9, gos, threads=1) == "the program kept 2.0 CPUs busy, where one thread is allowed"
+    history = [(100, 1.0), (200, 2.0)]
+    assert extra_cpus(3.3, history, threads=1) is None
+    assert extra_cpus(6.1, history, threads=2) is None
+    doubt = extra_cpus(6.0, history, threads=1)
+    assert doubt is not None
+    assert (doubt.rule, doubt.observed, doubt.expected) == ("extra_cpus", pytest.approx(2.0), 1.0)
 
 
 _FAMILY = """

@@ -6,19 +6,18 @@ What takes time here are pauses of milliseconds, so that a busy machine changes 
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from statistics import median
 
 import pytest
 
-from stitch_tools.judge.timing.baseline_seats import seat_baseline
-from stitch_tools.judge.timing.blocks import Rounds, Series, Visit
-from stitch_tools.judge.timing.contestant import ContestantFailedError
-from stitch_tools.judge.timing.recheck import recheck
-from stitch_tools.judge.timing.renewal import kept_by_content, renewing
+from stitch_tools.judge.timing.baseline_runners import start_baseline
+from stitch_tools.judge.timing.input_renewal import with_renewed_inputs
+from stitch_tools.judge.timing.output_check import check_outputs
+from stitch_tools.judge.timing.probes.remembered_inputs import remembered_inputs
+from stitch_tools.judge.timing.program_runners import start_program
 from stitch_tools.judge.timing.ring import RingShape
-from stitch_tools.judge.timing.seats import Field, Seat, deal, seat_program
-from stitch_tools.judge.timing.working_ahead import worked_ahead
-from stitch_tools.machine.interference import snapshot
+from stitch_tools.judge.timing.runners import Runner
+from stitch_tools.judge.timing.setup import Setup, make_draws
+from stitch_tools.judge.timing.timed_process import RunnerFailedError
 from stitch_tools.models import Program
 from stitch_tools.protocol.ring_messages import REQUEST, donor_of, is_request, parts, request, stretch
 from stitch_tools.run.interpreter import find_interpreter
@@ -28,7 +27,6 @@ from stitch_tools.storage.store import Store
 from tests.tools.check_support import (
     AFFINE,
     AFFINE_NEW,
-    WATCHES_ITS_INPUTS,
     affine_program,
     build,
     make_task,
@@ -77,24 +75,24 @@ class ServerContext:
     session: TargetSession
     store: Store
 
-    def place(self, stack: ExitStack, reference: str = AFFINE) -> tuple[Field, ReferenceServer]:
-        """A field with renewed inputs, and the judge of its task."""
+    def setup(self, stack: ExitStack, reference: str = AFFINE) -> Setup:
+        """A setup with renewed inputs."""
         task = make_task(self.store, reference)
         judge = stack.enter_context(ReferenceServer(self.session, task, self.store))
         shape = RingShape(SLOTS, len(SEEDS), SLOTS << 17)
         cache = self.store.root.parent / "cache"
-        place = Field(self.session, task, self.store, judge.observe(), shape, SEEDS, cache, renews=True)
-        return place, judge
+        facts = judge.observe()
+        return Setup(self.session, task, self.store, facts, shape, SEEDS, cache, judge, renews_inputs=True)
 
     @contextmanager
-    def seated(self, program: Program) -> Generator[tuple[Seat, Field, ReferenceServer]]:
+    def started(self, program: Program) -> Generator[tuple[Runner, Setup]]:
         """The program under the clock."""
         with ExitStack() as stack:
-            place, judge = self.place(stack)
-            weights, draws = deal(stack, judge, SEEDS)
+            setup = self.setup(stack)
+            weights, draws = make_draws(stack, setup.judge, SEEDS)
             built = build(program, self.store) if program.format == "native" else None
-            seat = seat_program(stack, place, program, built, weights=weights, draws=draws, samples=3)
-            yield seat, place, judge
+            runner = start_program(stack, setup, program, built, weights=weights, draws=draws, samples=3)
+            yield runner, setup
 
 
 @pytest.fixture(scope="module")
@@ -122,109 +120,65 @@ def test_a_stretch_lies_within_the_tensor_and_comes_from_another_draw() -> None:
 @pytest.mark.parametrize("form", ["native", "python"])
 def test_outputs_of_renewed_inputs_are_those_that_the_reference_gives(room: ServerContext, form: str) -> None:
     program = affine_program(room.store) if form == "native" else model_new(room.store, AFFINE_NEW)
-    with room.seated(program) as (seat, place, judge):
+    with room.started(program) as (runner, setup):
         for calls in (1, 3, 1, SLOTS, 1, 1):
-            seat.renew()
-            seat.go(calls)
-            seat.take_one(calls)
-        seat.finish()
-        samples = seat.sampler.samples if seat.sampler is not None else []
+            runner.renew()
+            runner.run_calls(calls)
+            runner.take_one(calls)
+        runner.finish()
+        samples = runner.sampler.samples if runner.sampler is not None else []
         assert len({sample.outputs for sample in samples}) > 1
         assert any(sample.token for sample in samples)
-        assert recheck(judge, place.task, place.facts, SEEDS, seat) == (None, None)
+        check = check_outputs(setup, runner)
+        assert (check.wrong, check.not_compared, check.compared) == (None, "", len(samples))
 
 
 def test_results_that_are_kept_by_address_are_wrong_for_renewed_inputs(room: ServerContext) -> None:
-    with room.seated(model_new(room.store, KEPT_BY_ADDRESS)) as (seat, place, judge):
-        seat.go(SLOTS)
-        seat.renew()
-        seat.go(1)
-        seat.take_one(1)
-        wrong, _ = recheck(judge, place.task, place.facts, SEEDS, seat)
+    with room.started(model_new(room.store, KEPT_BY_ADDRESS)) as (runner, setup):
+        runner.run_calls(SLOTS)
+        runner.renew()
+        runner.run_calls(1)
+        runner.take_one(1)
+        wrong = check_outputs(setup, runner).wrong
     assert wrong is not None
-    assert "another result than the check" in wrong
+    assert wrong.problem
 
 
 @pytest.mark.parametrize("form", ["native", "python"])
 def test_results_that_are_kept_by_value_make_known_inputs_quicker(room: ServerContext, form: str) -> None:
     keeps = affine_program(room.store, "KEEPS_BY_VALUE", "SLEEP_MS 20")
-    with room.seated(keeps if form == "native" else model_new(room.store, KEPT_BY_VALUE)) as (seat, _, _):
-        doubt = kept_by_content(seat, per_call_s=0.1)
+    with room.started(keeps if form == "native" else model_new(room.store, KEPT_BY_VALUE)) as (runner, _):
+        doubt = remembered_inputs(runner, per_call_s=0.1)
     assert doubt is not None
-    assert "something is kept by the values of inputs" in doubt
+    assert doubt.rule == "remembered_inputs"
+    assert doubt.observed > 1.05 * doubt.expected
 
 
 @pytest.mark.parametrize("form", ["native", "python"])
 def test_an_honest_program_is_as_quick_on_new_inputs_as_on_known_ones(room: ServerContext, form: str) -> None:
     paused = AFFINE_NEW.replace("return", "import time; time.sleep(0.002); return")
     program = affine_program(room.store, "SLEEP_MS 2") if form == "native" else model_new(room.store, paused)
-    with room.seated(program) as (seat, _, _):
-        assert kept_by_content(seat, per_call_s=0.1) is None
-
-
-def doubt_of(room: ServerContext, program: Program) -> tuple[float, str | None]:
-    """Latency of single calls after renewals, as rounds say it, and what is said of working ahead."""
-    with room.seated(program) as (seat, place, judge), ExitStack() as stack:
-        eager = seat_baseline(stack, place, "eager", compile_limit_s=60.0)
-        gos: list[tuple[float, float]] = []
-        for _ in range(3 * SLOTS):
-            seat.renew()
-            gos.append((seat.go(0), seat.go(1)))
-        gos = gos[SLOTS:]
-        latency_s = median(one for _, one in gos) - median(none for none, _ in gos)
-        visit = Visit((latency_s,), (latency_s,), (1.0 + latency_s,), (1.0,), latency_s)
-        rounds = Rounds({seat.name: Series([visit])}, snapshot(), snapshot())
-        doubt = worked_ahead(seat, [seat, eager], rounds)
-        seat.finish()
-        assert recheck(judge, place.task, place.facts, SEEDS, seat) == (None, None)
-        assert seat.sampler is not None
-        assert seat.sampler.samples
-    return latency_s, doubt
-
-
-def test_work_between_inputs_and_call_is_seen_once_the_clock_does_not_stand_there(
-    room: ServerContext,
-) -> None:
-    latency_s, doubt = doubt_of(
-        room, model_new(room.store, AFFINE_NEW.replace("ModelNew", "Honest") + WATCHES_ITS_INPUTS)
-    )
-    assert latency_s < 0.01  # else the program does not do what it is here for
-    assert doubt is not None
-    assert "work is done between inputs and call" in doubt
-
-
-@pytest.mark.parametrize("form", ["native", "python"])
-def test_no_honest_program_is_said_to_work_ahead(room: ServerContext, form: str) -> None:
-    paused = AFFINE_NEW.replace("return", "import time; time.sleep(0.002); return")
-    program = affine_program(room.store, "SLEEP_MS 2") if form == "native" else model_new(room.store, paused)
-    assert doubt_of(room, program)[1] is None
-
-
-def test_a_failed_request_fails_the_go_that_was_asked_for_with_it(room: ServerContext) -> None:
-    with (
-        room.seated(affine_program(room.store)) as (seat, _, _),
-        pytest.raises(ContestantFailedError, match="failed"),
-    ):
-        seat.go_after(request(9, 0), 1)
+    with room.started(program) as (runner, _):
+        assert remembered_inputs(runner, per_call_s=0.1) is None
 
 
 def test_a_baseline_is_given_renewed_inputs_too(room: ServerContext) -> None:
     with ExitStack() as stack:
-        place, _ = room.place(stack)
-        seat = seat_baseline(stack, place, "eager", compile_limit_s=60.0)
+        setup = room.setup(stack)
+        runner = start_baseline(stack, setup, "eager", compile_limit_s=60.0)
         for _ in range(2 * SLOTS):
-            seat.renew()
-            assert seat.go(1) > 0.0
-        seat.finish()
-    assert set(seat.tokens) == set(range(SLOTS))
+            runner.renew()
+            assert runner.run_calls(1) > 0.0
+        runner.finish()
+    assert set(runner.tokens) == set(range(SLOTS))
 
 
 def test_a_request_that_cannot_be_served_is_a_failure(room: ServerContext) -> None:
     with (
-        room.seated(affine_program(room.store)) as (seat, _, _),
-        pytest.raises(ContestantFailedError, match="asked for between calls"),
+        room.started(affine_program(room.store)) as (runner, _),
+        pytest.raises(RunnerFailedError, match="asked for between calls"),
     ):
-        seat.ask(request(9, 0))
+        runner.ask(request(9, 0))
 
 
 @pytest.mark.parametrize(
@@ -235,8 +189,8 @@ def test_inputs_are_renewed_where_the_reference_can_repeat_it(
     room: ServerContext, reference: str, words: str
 ) -> None:
     with ExitStack() as stack:
-        place, judge = room.place(stack, reference)
-        _, draws = deal(stack, judge, SEEDS)
-        found = renewing(replace(place, renews=False), judge, draws)
-    assert found.renews == (not words)
+        setup = room.setup(stack, reference)
+        _, draws = make_draws(stack, setup.judge, SEEDS)
+        found = with_renewed_inputs(replace(setup, renews_inputs=False), draws)
+    assert found.renews_inputs == (not words)
     assert words in found.not_renewed

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from stitch_tools.judge.timing.blocks import Rules, calibrate, run_rounds, visit
-from stitch_tools.judge.timing.contestant import ContestantFailedError
-from stitch_tools.judge.timing.gains import ratio_of
+from stitch_tools.judge.timing.rounds import run_rounds
+from stitch_tools.judge.timing.speedup import ratio_of
 from stitch_tools.judge.timing.statistics import outcome_of
+from stitch_tools.judge.timing.timed_process import RunnerFailedError
+from stitch_tools.judge.timing.visits import TimingRules, calibrate, visit
 from stitch_tools.machine.interference import (
     Snapshot,
     find_pressure,
@@ -27,21 +28,21 @@ class Simulated:
     """A contestant whose calls take a known time on a clock that nobody waits for."""
 
     def __init__(
-        self, name: str, call_s: float, *, go_s: float = 50e-6, noise: float = 0.0, seed: int = 0
+        self, name: str, call_s: float, *, empty_s: float = 50e-6, noise: float = 0.0, seed: int = 0
     ) -> None:
         self.name = name
-        self.call_s, self.go_s, self.noise = call_s, go_s, noise
+        self.call_s, self.empty_s, self.noise = call_s, empty_s, noise
         self.random = random.Random(f"{name}{seed}")
         self.running = False
         self.calls = 0
-        self.gos: list[int] = []
+        self.batches: list[int] = []
 
-    def go(self, calls: int) -> float:
+    def run_calls(self, calls: int) -> float:
         assert self.running, f"{self.name} was asked while it stood still"
         self.calls += calls
-        self.gos.append(calls)
+        self.batches.append(calls)
         factor = self.random.lognormvariate(0.0, self.noise) if self.noise else 1.0
-        return self.go_s + calls * self.call_s * factor
+        return self.empty_s + calls * self.call_s * factor
 
     def renew(self) -> None:
         assert self.running, f"{self.name} was asked while it stood still"
@@ -61,7 +62,7 @@ def quiet() -> Snapshot:
 def test_a_block_of_short_calls_lasts_at_most_20_ms(call_s: float) -> None:
     contestant = Simulated("program", call_s)
     contestant.resume()
-    pace = calibrate(contestant, Rules())
+    pace = calibrate(contestant, TimingRules())
     assert not pace.from_zero
     assert 0.010 <= 3 * pace.calls * call_s <= 0.0201
     assert pace.warm_calls >= 2
@@ -76,41 +77,41 @@ def test_blocks_are_shorter_where_short_ones_are_wanted_and_three_calls_fit(
 ) -> None:
     contestant = Simulated("program", call_s)
     contestant.resume()
-    pace = calibrate(contestant, Rules(short_block_s=0.010))
+    pace = calibrate(contestant, TimingRules(short_block_s=0.010))
     assert not pace.from_zero
     assert shortest_s <= 3 * pace.calls * call_s <= longest_s
 
 
 @pytest.mark.parametrize("call_s", [7e-3, 19e-3, 0.5])
-def test_a_long_call_is_measured_against_an_empty_go(call_s: float) -> None:
+def test_a_long_call_is_measured_against_an_empty_batch(call_s: float) -> None:
     contestant = Simulated("program", call_s)
     contestant.resume()
-    pace = calibrate(contestant, Rules())
+    pace = calibrate(contestant, TimingRules())
     assert pace.from_zero
     assert pace.calls == max(1, int(0.020 / call_s))
 
 
 class SlowToWake(Simulated):
-    """On a busy machine: its first gos wait so long for a CPU that one call seems to cost nothing."""
+    """On a busy machine: its first batches wait so long for a CPU that one call seems to cost nothing."""
 
-    def go(self, calls: int) -> float:
-        return super().go(calls) + (0.012 if len(self.gos) <= 4 and not calls else 0.0)
+    def run_calls(self, calls: int) -> float:
+        return super().run_calls(calls) + (0.012 if len(self.batches) <= 4 and not calls else 0.0)
 
 
-def test_where_one_call_seems_to_cost_nothing_the_next_go_is_no_flood_of_calls() -> None:
+def test_where_one_call_seems_to_cost_nothing_the_next_batch_is_no_flood_of_calls() -> None:
     contestant = SlowToWake("program", 3e-3)
     contestant.resume()
-    pace = calibrate(contestant, Rules())
-    assert max(contestant.gos) <= 16
+    pace = calibrate(contestant, TimingRules())
+    assert max(contestant.batches) <= 16
     assert 1e-3 < pace.call_s < 4e-3
 
 
 @pytest.mark.parametrize("call_s", [2e-6, 1e-3, 30e-3])
-def test_both_figures_are_free_of_the_cost_of_a_go(call_s: float) -> None:
-    contestant = Simulated("program", call_s, go_s=80e-6)
+def test_both_figures_are_free_of_the_cost_of_a_batch(call_s: float) -> None:
+    contestant = Simulated("program", call_s, empty_s=80e-6)
     contestant.resume()
-    pace = calibrate(contestant, Rules())
-    seen = visit(contestant, pace, Rules(), quiet)
+    pace = calibrate(contestant, TimingRules())
+    seen = visit(contestant, pace, TimingRules(), quiet)
     assert seen.throughput_s == pytest.approx(call_s)
     assert seen.latency_s == pytest.approx(call_s)
 
@@ -118,10 +119,10 @@ def test_both_figures_are_free_of_the_cost_of_a_go(call_s: float) -> None:
 def test_every_visit_begins_with_dropped_calls_and_ends_standing_still() -> None:
     contestant = Simulated("program", 1e-3)
     contestant.resume()
-    pace = calibrate(contestant, Rules())
-    contestant.gos.clear()
-    visit(contestant, pace, Rules(), quiet)
-    assert contestant.gos[0] == pace.warm_calls
+    pace = calibrate(contestant, TimingRules())
+    contestant.batches.clear()
+    visit(contestant, pace, TimingRules(), quiet)
+    assert contestant.batches[0] == pace.warm_calls
     assert not contestant.running
 
 
@@ -135,7 +136,7 @@ def test_one_runs_at_a_time_in_mirrored_order() -> None:
 
     run_rounds(
         contestants,
-        rules=Rules(max_rounds=10),
+        rules=TimingRules(max_rounds=10),
         figure=FIGURE,
         until_s=FOREVER,
         watch=quiet,
@@ -147,10 +148,10 @@ def test_one_runs_at_a_time_in_mirrored_order() -> None:
 
 def test_at_least_ten_rounds_are_run_and_more_while_the_interval_is_wide() -> None:
     even = [Simulated("program", 1e-3), Simulated("eager", 2e-3)]
-    rounds = run_rounds(even, rules=Rules(), figure=FIGURE, until_s=FOREVER, watch=quiet)
+    rounds = run_rounds(even, rules=TimingRules(), figure=FIGURE, until_s=FOREVER, watch=quiet)
     assert len(rounds.series["eager"].visits) == 20
     rough = [Simulated("program", 1e-3, noise=0.5), Simulated("eager", 2e-3, noise=0.5)]
-    rounds = run_rounds(rough, rules=Rules(), figure=FIGURE, until_s=FOREVER, watch=quiet)
+    rounds = run_rounds(rough, rules=TimingRules(), figure=FIGURE, until_s=FOREVER, watch=quiet)
     assert len(rounds.series["eager"].visits) >= 80
 
 
@@ -160,7 +161,7 @@ def test_twice_the_work_is_slower_and_the_same_work_is_not_faster() -> None:
         Simulated("half", 0.5e-3, noise=0.02),
         Simulated("same", 1e-3, noise=0.02),
     ]
-    rounds = run_rounds(contestants, rules=Rules(), figure=FIGURE, until_s=FOREVER, watch=quiet)
+    rounds = run_rounds(contestants, rules=TimingRules(), figure=FIGURE, until_s=FOREVER, watch=quiet)
     half, same = rounds.ratio("half", "program", FIGURE), rounds.ratio("same", "program", FIGURE)
     assert half is not None
     assert same is not None
@@ -172,10 +173,10 @@ def test_twice_the_work_is_slower_and_the_same_work_is_not_faster() -> None:
 def test_a_block_in_which_time_was_stolen_is_repeated() -> None:
     contestant = Simulated("program", 1e-3)
     contestant.resume()
-    pace = calibrate(contestant, Rules())
+    pace = calibrate(contestant, TimingRules())
     # The visit begins; singles quiet, first block stolen from, then quiet again.
     ticks = iter([0, 0, 0, 0, 1, *[1] * 20])
-    seen = visit(contestant, pace, Rules(), lambda: Snapshot(0.0, next(ticks), None))
+    seen = visit(contestant, pace, TimingRules(), lambda: Snapshot(0.0, next(ticks), None))
     assert (seen.repeats, seen.disturbed, seen.clean, len(seen.slopes_s)) == (1, 0, True, 3)
 
 
@@ -184,7 +185,7 @@ def test_a_visit_that_never_is_undisturbed_does_not_enter_the_ratio() -> None:
     ticks = iter(range(10**6))
     rounds = run_rounds(
         contestants,
-        rules=Rules(max_rounds=10),
+        rules=TimingRules(max_rounds=10),
         figure=FIGURE,
         until_s=0.0,
         watch=lambda: Snapshot(0.0, next(ticks), None),
@@ -196,7 +197,7 @@ def test_a_visit_that_never_is_undisturbed_does_not_enter_the_ratio() -> None:
 def test_rounds_are_given_up_in_time_where_not_one_was_undisturbed() -> None:
     contestants = [Simulated("program", 1e-3), Simulated("eager", 2e-3)]
     ticks = iter(range(10**6))
-    rules = Rules(max_rounds=10, give_up_s=0.0)
+    rules = TimingRules(max_rounds=10, give_up_s=0.0)
     rounds = run_rounds(
         contestants,
         rules=rules,
@@ -236,17 +237,17 @@ def test_counters_are_read_from_proc(tmp_path: Path) -> None:
 def test_calls_longer_than_a_block_are_made_once_per_sample() -> None:
     contestant = Simulated("program", 0.5)
     contestant.resume()
-    pace = calibrate(contestant, Rules())
-    contestant.gos.clear()
-    seen = visit(contestant, pace, Rules(), quiet)
-    assert contestant.gos == [1, 0, 1]
+    pace = calibrate(contestant, TimingRules())
+    contestant.batches.clear()
+    seen = visit(contestant, pace, TimingRules(), quiet)
+    assert contestant.batches == [1, 0, 1]
     assert seen.slopes_s == (pytest.approx(0.5),)
 
 
 def test_long_calls_may_finish_the_fewest_rounds_after_the_time_is_over() -> None:
     contestants = [Simulated("program", 0.5), Simulated("eager", 1.0)]
     rounds = run_rounds(
-        contestants, rules=Rules(), figure=FIGURE, until_s=0.0, hard_until_s=FOREVER, watch=quiet
+        contestants, rules=TimingRules(), figure=FIGURE, until_s=0.0, hard_until_s=FOREVER, watch=quiet
     )
     ratio = rounds.ratio("eager", "program", FIGURE)
     assert ratio is not None
@@ -283,32 +284,32 @@ def test_pressure_is_asked_where_it_speaks_about_us(
 def test_a_visit_whose_calls_take_far_longer_than_at_first_ends() -> None:
     contestant = Simulated("program", 20e-6)
     contestant.resume()
-    pace = calibrate(contestant, Rules())
-    with pytest.raises(ContestantFailedError, match="more than 20 times as long"):
-        visit(contestant, pace, Rules(slack_s=-60.0), quiet)
+    pace = calibrate(contestant, TimingRules())
+    with pytest.raises(RunnerFailedError, match="more than 20 times as long"):
+        visit(contestant, pace, TimingRules(slack_s=-60.0), quiet)
     assert not contestant.running
 
 
 def test_a_visit_that_others_hold_up_goes_on_and_counts_as_disturbed() -> None:
     contestant = Simulated("program", 20e-6)
     contestant.resume()
-    pace = calibrate(contestant, Rules())
+    pace = calibrate(contestant, TimingRules())
     # A task waits for a CPU for a tenth of the time, and ever longer.
     moments = (Snapshot(second, 0, int(second * 1e5)) for second in itertools.count(0.0, 1.0))
-    seen = visit(contestant, pace, Rules(slack_s=-60.0), lambda: next(moments))
+    seen = visit(contestant, pace, TimingRules(slack_s=-60.0), lambda: next(moments))
     assert not seen.clean
-    assert (seen.disturbed, seen.repeats) == (Rules().blocks_per_visit, 0)
+    assert (seen.disturbed, seen.repeats) == (TimingRules().blocks_per_visit, 0)
 
 
 class PutsOff(Simulated):
-    """Moves a share of each longer go into the one after it: the slope shrinks, not the sum."""
+    """Moves a share of each longer batch into the one after it: the slope shrinks, not the sum."""
 
     put_off_s = 0.0
 
-    def go(self, calls: int) -> float:
-        seconds = super().go(calls)
+    def run_calls(self, calls: int) -> float:
+        seconds = super().run_calls(calls)
         before, self.put_off_s = self.put_off_s, 0.0
-        if len(self.gos) > 1 and calls == 2 * self.gos[-2]:
+        if len(self.batches) > 1 and calls == 2 * self.batches[-2]:
             self.put_off_s = 0.2 * calls * self.call_s
         return seconds + before - self.put_off_s
 
@@ -316,7 +317,7 @@ class PutsOff(Simulated):
 @pytest.mark.parametrize(("kind", "outcome"), [(PutsOff, "inconclusive"), (Simulated, "slower")])
 def test_work_that_is_put_off_gains_nothing_over_whole_visits(kind: type[Simulated], outcome: str) -> None:
     contestants = [kind("program", 1.2e-3), Simulated("eager", 1e-3)]
-    rules = Rules(warm_s=0.0, min_rounds=10, max_rounds=10)
+    rules = TimingRules(warm_s=0.0, min_rounds=10, max_rounds=10)
     rounds = run_rounds(contestants, rules=rules, figure=FIGURE, until_s=FOREVER, watch=quiet)
     whole = rounds.whole_ratio("eager", "program")
     assert whole is not None
@@ -329,7 +330,7 @@ def test_work_that_is_put_off_gains_nothing_over_whole_visits(kind: type[Simulat
 
 def test_a_gain_by_both_accounts_is_one() -> None:
     contestants = [Simulated("program", 1e-3, noise=0.02), Simulated("eager", 1.2e-3, noise=0.02)]
-    rounds = run_rounds(contestants, rules=Rules(), figure=FIGURE, until_s=FOREVER, watch=quiet)
+    rounds = run_rounds(contestants, rules=TimingRules(), figure=FIGURE, until_s=FOREVER, watch=quiet)
     ratio = ratio_of(rounds, "eager", "program", figure=FIGURE, noise=0.07)
     assert ratio is not None
     assert ratio.outcome == "faster"

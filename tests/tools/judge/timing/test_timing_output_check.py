@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from stitch_tools.judge.timing import BenchOptions, benchmark_program
-from stitch_tools.judge.timing.blocks import Rules
+from stitch_tools.judge.timing.visits import TimingRules
 from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.reference_server import ReferenceServer
 from stitch_tools.run.session import TargetSession
@@ -25,7 +25,7 @@ def get_inputs():
 def get_init_inputs():
     return []
 """
-RULES = Rules(min_rounds=10, max_rounds=10, blocks_per_visit=1, ignore_others=True)
+RULES = TimingRules(min_rounds=10, max_rounds=10, blocks_per_visit=1, ignore_others=True)
 
 
 def test_a_reference_that_writes_its_inputs_is_timed_and_its_outputs_are_not_compared_again(
