@@ -10,7 +10,7 @@
 FROM python:3.12-slim
 
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends g++ \
+    && apt-get install --yes --no-install-recommends g++ libomp-dev \
     && rm -rf /var/lib/apt/lists/*
 
 # The CPU build of torch: a tenth of the default one.

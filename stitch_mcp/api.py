@@ -95,7 +95,6 @@ def check_program(
     program: str | Path,
     *,
     sanitize: bool = False,
-    ablation: bool = False,
     reference_tolerance: bool = False,
     main: str | None = None,
     inputs: str | None = None,
@@ -111,7 +110,6 @@ def check_program(
         reference: as in `load_task`.
         program: as in `compile_program`.
         sanitize: also look for memory errors, races and undefined behavior, which takes longer.
-        ablation: also see whether the outputs break without the program's own launches (cuda).
         reference_tolerance: make as many draws of the task's own inputs as KernelBench's rule asks for.
         main: as in `compile_program`.
         inputs: as in `load_task`.
@@ -128,9 +126,7 @@ def check_program(
     workbench = open_workbench(settings, emit)
     task = workbench.task(reference, inputs, overrides, allow_relaxed, mark_relaxed=mark_relaxed)
     with workbench.trial(task, program, main) as trial:
-        return workbench.check(
-            task, trial, sanitize=sanitize, ablation=ablation, reference_tolerance=reference_tolerance
-        )
+        return workbench.check(task, trial, sanitize=sanitize, reference_tolerance=reference_tolerance)
 
 
 def benchmark_program(

@@ -112,7 +112,7 @@ def compare_speedups(then: Bench | None, now: Bench | None) -> tuple[SpeedupClai
     if (now.device, now.threads) != (then.device, then.threads):
         there, here = _place(then), _place(now)
         return "not_compared", f"correct again; {figures}, on another device ({here}, then {there})"
-    if now.doubt:
+    if now.is_doubtful:
         return "not_confirmed", f"correct again, and no gain: {now.doubt} ({figures})"
     if old.outcome == "faster" and new.outcome == "inconclusive":
         return "not_compared", f"correct again; too noisy to compare: {figures}"

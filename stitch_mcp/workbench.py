@@ -188,13 +188,7 @@ class Workbench:
             yield Trial(candidate, build, session, reference, facts)
 
     def check(
-        self,
-        task: Task,
-        trial: Trial,
-        *,
-        sanitize: bool = False,
-        ablation: bool = False,
-        reference_tolerance: bool = False,
+        self, task: Task, trial: Trial, *, sanitize: bool = False, reference_tolerance: bool = False
     ) -> Check:
         """The trial's correctness evidence; `sanitize`: with memory errors and races looked for."""
         from stitch_tools.judge.check import check_program
@@ -207,11 +201,7 @@ class Workbench:
             session=trial.session,
             store=self.workspace.store,
             facts=trial.facts,
-            options=CheckOptions(
-                ablation=ablation,
-                reference_tolerance=reference_tolerance,
-                cache_dir=self.config.cache_dir,
-            ),
+            options=CheckOptions(reference_tolerance=reference_tolerance, cache_dir=self.config.cache_dir),
             emit=self.emit,
             deadline_s=self.deadline_s,
             reference=trial.reference,

@@ -14,7 +14,7 @@ from pathlib import Path
 from stitch_tools.compile import compile_program
 from stitch_tools.judge.check import check_program
 from stitch_tools.judge.timing import BenchOptions, benchmark_program
-from stitch_tools.judge.timing.blocks import Rules
+from stitch_tools.judge.timing.visits import TimingRules
 from stitch_tools.models import Program, Task
 from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.reference_server import ReferenceServer
@@ -38,7 +38,7 @@ def get_init_inputs():
     return []
 """
 # The others keep both cores busy: nobody would ever see an undisturbed block.
-RULES = Rules(min_rounds=10, max_rounds=10, blocks_per_visit=1, ignore_others=True)
+RULES = TimingRules(min_rounds=10, max_rounds=10, blocks_per_visit=1, ignore_others=True)
 
 
 def main() -> None:

@@ -17,11 +17,6 @@ from stitch_mcp.views.fact_tables import check_sections
 @click.argument("program")
 @click.option("--sanitize", is_flag=True, help="Also look for memory errors, races and undefined behavior.")
 @click.option(
-    "--ablation",
-    is_flag=True,
-    help="Also show what is left of its outputs when its own kernels are not launched (cuda).",
-)
-@click.option(
     "--main", metavar="FILE", help="Which file of PROGRAM's folder is compiled, where several could be meant."
 )
 @click.option(
@@ -35,7 +30,6 @@ def command(
     reference: str,
     program: str,
     sanitize: bool,
-    ablation: bool,
     reference_tolerance: bool,
     contract: str | None,
     atol: float | None,
@@ -61,7 +55,6 @@ def command(
         program,
         sanitize=sanitize,
         reference_tolerance=reference_tolerance,
-        ablation=ablation,
         main=main,
         inputs=inputs,
         overrides={**stated, **parse_overrides(overrides)},

@@ -97,7 +97,7 @@ def for_bench(bench: Bench, min_speedup: float | None) -> ExitCode:
     eager = bench.ratio("eager")
     if min_speedup is None:
         return ExitCode.DONE
-    if eager is None or eager.speedup < min_speedup or bench.doubt:
+    if eager is None or eager.speedup < min_speedup or bench.is_doubtful:
         return ExitCode.BELOW_GOAL
     is_gain = eager.outcome == "faster" or min_speedup <= 1.0
     return ExitCode.DONE if is_gain else ExitCode.BELOW_GOAL

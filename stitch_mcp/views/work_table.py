@@ -15,7 +15,11 @@ _OWNERS = {
     "pytorch": "PyTorch",
     "copy": "copies",
 }
-_ABLATIONS = {"broke": "break", "survived": "stay RIGHT", "not_applicable": "not applicable"}
+_OBSERVATIONS = {
+    "operators": "forwards",
+    "kernels": "device activities",
+    "samples": "samples of running threads",
+}
 
 
 def work_sections(work: WorkEvidence | None) -> list[Section]:
@@ -31,17 +35,15 @@ def work_sections(work: WorkEvidence | None) -> list[Section]:
     if work.counts_match is not None:
         same = "the same" if work.counts_match else "NOT the same"
         launches = f"launches per forward: {work.launches or 0:g}"
-        notes.append(f"{launches}, {same} in traced and untraced runs")
+        notes.append(f"{launches}, {same} on two draws")
     if work.never_launched:
         notes.append(f"never launched: {', '.join(map(short_symbol, work.never_launched[:_MOST_ROWS]))}")
-    if work.ablation is not None:
-        notes.append(f"without the program's own launches the outputs: {_ABLATIONS[work.ablation]}")
     return [Section("who did the work", ("share", "by", "calls", "what"), rows, tuple(notes))]
 
 
 def _shares(work: WorkEvidence) -> list[str]:
     """Who did how much of the working time; what was no work, as a threads' wait, is a remark."""
-    what = "samples of running threads" if work.method == "samples" else "device activities"
+    what = _OBSERVATIONS[work.method]
     at_work = 1.0 - work.other
     if at_work <= 0.0:
         return [f"no work was seen in {work.observations} {what}"]
@@ -55,7 +57,7 @@ def _shares(work: WorkEvidence) -> list[str]:
     notes = [f"of the working time: {shares}; by {work.observations} {what}"]
     if work.other >= 0.005:
         idle = ", ".join(item.name for item in work.items if item.owner == "other")
-        notes.append(f"beside it {work.other:.0%} of them were no work{f' ({idle})' if idle else ''}")
+        notes.append(f"beside it {work.other:.0%} of all was no work{f' ({idle})' if idle else ''}")
     return notes
 
 

@@ -23,7 +23,6 @@ def test_a_traced_program_s_work_is_shown_by_share_with_owners_and_calls() -> No
         outputs_right=True,
         launches=2.5,
         counts_match=False,
-        ablation="survived",
     )
     assert [render_text(section) for section in work_sections(work)] == [
         """who did the work
@@ -33,13 +32,12 @@ share  by           calls  what
 20.0%  a library        1  sm90_xmma_gemm
  5.0%  copies         0.5  Memset (Device)
 of the working time: own 75%, libraries 20%, PyTorch 0%, copies 5%; by 24 device activities
-launches per forward: 2.5, NOT the same in traced and untraced runs
-never launched: spare(float*)
-without the program's own launches the outputs: stay RIGHT"""
+launches per forward: 2.5, NOT the same on two draws
+never launched: spare(float*)"""
     ]
 
 
-def test_shares_are_of_the_working_time_and_waiting_is_a_remark() -> None:
+def test_shares_of_an_older_check_are_of_the_working_time_and_waiting_is_a_remark() -> None:
     work = WorkEvidence(
         method="samples",
         own=0.15,
@@ -63,7 +61,7 @@ def test_shares_are_of_the_working_time_and_waiting_is_a_remark() -> None:
     assert section.notes == (
         "of the working time: own 75%, libraries 25%, PyTorch 0%, copies 0%; "
         "by 1000 samples of running threads",
-        "beside it 80% of them were no work (waiting threads)",
+        "beside it 80% of all was no work (waiting threads)",
     )
 
 

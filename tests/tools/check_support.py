@@ -36,45 +36,6 @@ class ModelNew(torch.nn.Module):
 """An honest program for it, in Python."""
 
 
-WATCHES_ITS_INPUTS = """
-import time
-
-import torch
-
-known, plain = {}, torch.Tensor.copy_
-
-
-def place(x):
-    return x.untyped_storage().data_ptr()
-
-
-def look(x):
-    seen = known.get(place(x))
-    if seen is not None and not torch.equal(seen[1], x):
-        time.sleep(0.02)
-        seen = None
-    if seen is None:
-        known[place(x)] = x, x.clone()
-
-
-def copy_(self, *args, **kwargs):
-    result = plain(self, *args, **kwargs)
-    if place(self) in known:
-        look(known[place(self)][0])
-    return result
-
-
-torch.Tensor.copy_ = copy_
-
-
-class ModelNew(Honest):
-    def forward(self, x):
-        look(x)
-        return super().forward(x)
-"""
-"""Follows a class `Honest`: 20 ms for new values, as soon as they are written into inputs that it knows."""
-
-
 def make_task(store: Store, source: str | bytes, **fields: object) -> Task:
     """A task whose main file is `reference.py` with this source."""
     data = source.encode("utf-8") if isinstance(source, str) else source

@@ -8,7 +8,7 @@ import pytest
 from stitch_tools.judge.check import check_program
 from stitch_tools.judge.check_options import CheckOptions
 from stitch_tools.judge.timing import BenchOptions, benchmark_program
-from stitch_tools.judge.timing.blocks import Rules
+from stitch_tools.judge.timing.visits import TimingRules
 from stitch_tools.models import ReferenceFacts, Task
 from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.reference_server import ReferenceServer
@@ -36,7 +36,7 @@ class ModelNew(torch.nn.Module):
     def forward(self, x):
         return {"places": x.argmax(-1), "most": x.amax(-1), "sums": x.sum(-1)}
 """
-RULES = Rules(min_rounds=10, max_rounds=10, blocks_per_visit=1, ignore_others=True)
+RULES = TimingRules(min_rounds=10, max_rounds=10, blocks_per_visit=1, ignore_others=True)
 
 
 @pytest.fixture(scope="module")

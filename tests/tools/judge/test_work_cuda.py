@@ -1,4 +1,4 @@
-"""Who did the work on a GPU: kernels by caller, in graphs too, launches counted and taken out."""
+"""Who did the work on a GPU: kernels by caller, in graphs too, and launches counted."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,7 +32,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TargetSession]
 def test_the_work_is_told_apart_by_caller(case: WorkCase, session: TargetSession, tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     task, program = case.task(store), case.program(store)
-    options = CheckOptions(static=False, ablation=True, structured=False, batch_probe=False)
+    options = CheckOptions(static=False, structured=False, batch_probe=False)
     check = checked(session, store, task, program, options)
     assert case.problems(check) == []
     if case.native:

@@ -1,10 +1,7 @@
-"""The parts of the work evidence: gates before launches, kernels by caller, names of own kernels."""
+"""The parts of the work evidence: own files and kernels, kernels by caller, time inside of operators."""
 
-import contextlib
 import ctypes
-import os
 import subprocess
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +10,6 @@ import pytest
 import torch
 
 from stitch_tools.storage.store import Store
-from stitch_tools.worker.candidate.activity import objects
-from stitch_tools.worker.candidate.activity.gates import Gates
 from stitch_tools.worker.candidate.activity.kernels import (
     Attributor,
     OwnKernels,
@@ -26,184 +21,66 @@ from stitch_tools.worker.candidate.activity.kernels import (
     read_trace,
     stub_kernels,
 )
-from stitch_tools.worker.candidate.activity.near import PAGE, Memory, rest_of_code
-from stitch_tools.worker.candidate.activity.objects import Belongings, executable_mappings
-from stitch_tools.worker.candidate.activity.samples import library_caller
-from stitch_tools.worker.candidate.native import NativeProgram, ProgramError
-from stitch_tools.worker.elf import open_elf
+from stitch_tools.worker.candidate.activity.objects import (
+    Belongings,
+    is_own,
+    libraries,
+    own_files,
+    past_dispatcher,
+)
+from stitch_tools.worker.candidate.activity.operators import operator_time
+from stitch_tools.worker.candidate.native import NativeProgram
 from tests.tools.check_support import build
 from tests.tools.work_cases import CASES
 
-# The CUDA runtime as nvcc links it in: a local function, far away, that is called, or jumped to at the end.
-STATIC = """
-#define SEEN __attribute__((visibility("default")))
-static int launched;
-__attribute__((noinline, used)) static int cudaLaunchKernel(int by) { launched += by; return 77; }
-SEEN int run(int by) { int status = cudaLaunchKernel(by); return status + by; }
-SEEN __attribute__((aligned(4096))) int last(int by) { return cudaLaunchKernel(by + 1); }
-SEEN int total(void) { return launched; }
+C_FUNCTION = """
+#include <dlfcn.h>
+void* product(void* torch) { return dlsym(torch, "aoti_torch_cpu_mm_out"); }
 """
-SHARED_RUNTIME = """
-static int launched;
-int cudaLaunchKernel(int by) { launched += by; return 77; }
-int total(void) { return launched; }
-"""
-SHARED_PROGRAM = """
-int cudaLaunchKernel(int by);
-int total(void);
-int run(int by) { int status = cudaLaunchKernel(by); return status + by; }
-int last(int by) { return cudaLaunchKernel(by + 1); }
+LINKED = """
+void _ZN2at3cpu6mm_outERNS_6TensorERKS1_S4_(void*, void*, void*);
+void _ZN2at4_ops2mm4callERKNS_6TensorES4_(void*, void*, void*);
+void _ZN2at4cuda20getCurrentCUDAStreamEa(void*);
+void run(void* x) {
+  _ZN2at3cpu6mm_outERNS_6TensorERKS1_S4_(x, x, x);
+  _ZN2at4_ops2mm4callERKNS_6TensorES4_(x, x, x);
+  _ZN2at4cuda20getCurrentCUDAStreamEa(x);
+}
 """
 
 
-def compile_library(folder: Path, name: str, source: str, *more: str) -> Path:
+def compile_library(folder: Path, name: str, source: str) -> Path:
     """A shared library of this C source."""
     (folder / f"{name}.c").write_text(source, encoding="utf-8")
     target = folder / f"lib{name}.so"
-    as_c = ["-x", "c", f"{name}.c", "-x", "none"]
-    command = ["g++", "-O2", "-fPIC", "-shared", *as_c, *more, "-o", str(target)]
+    command = ["g++", "-O2", "-fPIC", "-shared", "-x", "c", f"{name}.c", "-o", str(target)]
     subprocess.run(command, cwd=folder, check=True)
     return target
 
 
-def static_program(folder: Path) -> Path:
-    return compile_library(folder, "linked_in", STATIC, "-fvisibility=hidden")
-
-
-def shared_program(folder: Path) -> Path:
-    runtime = compile_library(folder, "runtime", SHARED_RUNTIME)
-    return compile_library(folder, "program", SHARED_PROGRAM, str(runtime), "-Wl,-z,now,-z,relro")
-
-
-def shared_program_of_cuda_13(folder: Path) -> Path:
-    """`<<<...>>>` calls the shared runtime by another name there."""
-    other = "-DcudaLaunchKernel=__cudaLaunchKernel"
-    runtime = compile_library(folder, "runtime", SHARED_RUNTIME, other)
-    return compile_library(folder, "program", SHARED_PROGRAM, other, str(runtime))
-
-
-def loaded(path: Path) -> ctypes.CDLL:
-    """The program with its own runtime, also where another test has brought CUDA's into the process."""
-    return ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_DEEPBIND)
-
-
-MAKERS = [static_program, shared_program, shared_program_of_cuda_13]
-
-
-@pytest.mark.parametrize("make", MAKERS)
-def test_gates_count_launches_and_let_them_pass(make: Callable[[Path], Path], tmp_path: Path) -> None:
-    path = make(tmp_path)
-    library = loaded(path)
-    gates = Gates(Belongings((str(path),), (), ()), shut=False)
-    gates.install()
-    assert gates.sites > 0
-    assert (library.run(3), library.last(4), library.total()) == (80, 77, 8)
-    assert gates.counts()["cudaLaunchKernel"] == 2
-
-
-@pytest.mark.parametrize("make", MAKERS)
-def test_shut_gates_launch_nothing_and_say_success(make: Callable[[Path], Path], tmp_path: Path) -> None:
-    path = make(tmp_path)
-    library = loaded(path)
-    gates = Gates(Belongings((str(path),), (), ()), shut=True)
-    gates.install()
-    gates.install()
-    assert (library.run(3), library.last(4), library.total()) == (3, 0, 0)
-    assert gates.counts()["cudaLaunchKernel"] == 2
-
-
-def test_other_binaries_keep_their_launches(tmp_path: Path) -> None:
-    path = static_program(tmp_path)
-    library = loaded(path)
-    gates = Gates(Belongings((), (), (str(path),)), shut=True)
-    gates.install()
-    assert (library.run(3), library.total()) == (80, 3)
-
-
-class Crowded(Memory):
-    """A process with no free page in reach of the program."""
-
-    def near(
-        self, start: int, end: int, size: int, used: Sequence[tuple[int, int]] | None = None
-    ) -> int | None:
-        return super().near(start, end, size, [(0, 1 << 47)])
-
-
-def test_where_no_page_is_near_the_jumps_lie_in_the_rest_of_the_program_s_last_page(tmp_path: Path) -> None:
-    path = static_program(tmp_path)
-    library = loaded(path)
-    gates = Gates(Belongings((str(path),), (), ()), shut=False, memory=Crowded())
-    gates.install()
-    assert gates.trouble == ""
-    assert (library.run(3), library.last(4), library.total()) == (80, 77, 8)
-    assert gates.counts()["cudaLaunchKernel"] == 2
-
-
-def test_where_gates_find_no_room_at_all_the_program_is_left_alone_and_the_reason_is_said(
-    tmp_path: Path,
-) -> None:
-    path = static_program(tmp_path)
-    library = loaded(path)
-    gates = Gates(Belongings((str(path),), (), ()), shut=True, memory=Nowhere())
-    gates.install()
-    assert "no executable memory" in gates.trouble
-    assert (library.run(3), library.total()) == (80, 3)
-
-
-class Nowhere(Memory):
-    """A process that may map nothing more."""
-
-    def anywhere(self, size: int) -> int:
-        raise OSError(12, "no executable memory could be mapped")
-
-
-def test_the_rest_of_the_last_page_lies_behind_the_code_and_is_no_longer_than_the_page(
-    tmp_path: Path,
-) -> None:
-    path = static_program(tmp_path)
-    _ = loaded(path)
-    mapping = next(row for row in executable_mappings() if row.path == str(path))
-    elf = open_elf(path)
-    code_end = max(section.address + section.size for section in elf.sections if section.executable)
-    room = rest_of_code(elf, mapping, 16)
-    assert room is not None
-    assert mapping.base + code_end <= room < mapping.end
-    assert rest_of_code(elf, mapping, 4096) is None
-
-
-def test_the_nearest_free_page_is_taken_above_as_below() -> None:
-    memory, libc = Memory(), ctypes.CDLL(None)
-    hole, top = 1 << 22, 1 << 47
-    region = memory.anywhere(3 * hole)  # space of this test's own: elsewhere others may map meanwhile
-    code, upper = region + hole, region + 2 * hole
-    libc.munmap(ctypes.c_void_p(region), ctypes.c_size_t(hole))
-    below = memory.near(code, upper, 64, [(0, region), (code, top)])
-    libc.munmap(ctypes.c_void_p(upper), ctypes.c_size_t(hole))
-    above = memory.near(code, upper, 64, [(0, upper), (upper + hole, top)])
-    assert below == code - PAGE
-    assert above == upper
-    assert memory.near(code, upper, 64, [(0, top)]) is None
-
-
-LIB, TORCH, MINE, BRIDGE, PYTHON = objects.LIBRARY, objects.TORCH, objects.OWN, objects.BRIDGE, objects.PYTHON
-
-
 @pytest.mark.parametrize(
-    ("owners", "operators", "caller"),
-    [
-        ([LIB, MINE, BRIDGE, PYTHON], [-1, -1, -1, -1], "library"),
-        ([LIB, TORCH, TORCH, PYTHON], [-1, -1, 7, -1], "pytorch"),
-        ([LIB, TORCH, TORCH, MINE], [-1, -1, 7, -1], "pytorch"),
-        ([LIB, MINE, TORCH, PYTHON], [-1, -1, 7, -1], "library"),
-        ([LIB, TORCH, BRIDGE, PYTHON], [-1, -1, -1, -1], "library"),  # left behind in the library's own frame
-        ([LIB, TORCH, LIB], [-1, -1, -1], "callerless"),  # the same in a thread of the pool
-        ([LIB], [-1], "callerless"),
-    ],
+    ("source", "found"),
+    [(C_FUNCTION, ["mm_out"]), (LINKED, ["mm_out"]), ("int one(void) { return 1; }", [])],
+    ids=["C function", "linked", "none"],
 )
-def test_pytorch_calls_a_library_only_below_an_operator(
-    owners: list[int], operators: list[int], caller: str
+def test_operators_that_a_binary_can_call_past_the_dispatcher_are_named(
+    source: str, found: list[str], tmp_path: Path
 ) -> None:
-    assert library_caller(torch.tensor(owners), torch.tensor(operators)) == caller
+    assert past_dispatcher([str(compile_library(tmp_path, "program", source))]) == found
+
+
+def test_a_loaded_file_is_the_program_s_where_it_lies_in_its_folders_or_in_none_that_is_known(
+    tmp_path: Path,
+) -> None:
+    path = compile_library(tmp_path, "own", "int one(void) { return 1; }")
+    ctypes.CDLL(str(path))
+    inside = Belongings((), (str(tmp_path),))
+    assert own_files(inside) == [str(path)]
+    torch_library = str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so")
+    assert not is_own(torch_library, Belongings((), ("/",)))
+    assert libraries(["/usr/lib/libdnnl.so.3", torch_library, "/usr/lib/libm.so.6", str(path)], inside) == [
+        "libdnnl.so.3"
+    ]
 
 
 # Symbols of a library that nvcc 13.0 built.
@@ -394,21 +271,42 @@ def test_launches_that_go_into_a_graph_are_not_lost() -> None:
     assert lost([event for event in graph_events() if event.device == "CPU"]) == 1
 
 
+def seen(events: list[Event]) -> tuple[dict[str, int], int]:
+    """Nanoseconds by operator, and outside of all."""
+    found = operator_time([Event("stitch::block-0", 100, kind="user_annotation", took=1000), *events])
+    return dict(found.nanoseconds), found.outside_ns
+
+
+def test_time_inside_of_operators_counts_once_for_the_outermost_that_computes() -> None:
+    nested = [
+        Event("aten::linear", 200, kind="cpu_op", took=300),
+        Event("aten::addmm", 200, kind="cpu_op", took=250),
+        Event("aten::reshape", 600, kind="cpu_op", took=100),
+        Event("aten::copy_", 620, kind="cpu_op", took=50),
+        Event("aten::empty", 800, kind="cpu_op", took=90),
+        Event("mine::op", 900, kind="cpu_op", took=90),
+    ]
+    assert seen(nested) == ({"aten::linear": 300, "aten::copy_": 50}, 650)
+
+
+def test_operators_of_several_threads_at_once_count_once_and_those_beside_a_block_not_at_all() -> None:
+    overlapping = [
+        Event("aten::mm", 50, kind="cpu_op", took=100),
+        Event("aten::mm", 300, kind="cpu_op", took=200),
+        Event("aten::tanh", 400, kind="cpu_op", took=200),
+        Event("aten::exp", 1050, kind="cpu_op", took=500),
+        Event("aten::exp", 2000, kind="cpu_op", took=500),
+    ]
+    assert seen(overlapping) == ({"aten::mm": 250, "aten::tanh": 100, "aten::exp": 50}, 600)
+
+
 @pytest.mark.nvcc
-def test_kernels_and_launches_of_a_binary_from_nvcc_are_found(tmp_path: Path) -> None:
+def test_kernels_of_a_binary_from_nvcc_are_found(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     case = next(case for case in CASES if case.name == "native own kernels")
     built = build(case.program(store), store)
     assert built.artifact is not None, built.diagnostics
-    program = NativeProgram(built.artifact)
-    program.init([])
-    belongings = Belongings((built.artifact,), (), ())
-    gates = Gates(belongings, shut=True)
-    gates.install()
-    x = torch.zeros(4, 4)
-    with contextlib.suppress(ProgramError):  # where there is no driver, the runtime says so after the first
-        program.call(program.prepare([x], [torch.zeros(4, 4)]))
-    assert gates.counts()["cudaLaunchKernel"] >= 1
-    names = own_kernels(belongings, None).names
+    _program = NativeProgram(built.artifact, ())
+    names = own_kernels(Belongings((built.artifact,), ()), None).names
     assert {"own_product(float const*, float*, int)", "never_launched(float*)"} <= names
     assert any(identifier_of(name) == "own_tanh" for name in names)

@@ -43,36 +43,9 @@ def test_two_cheats_of_one_family_caught_by_one_probe_count_once() -> None:
     assert "| missed | cached_by_pointer | NO |" in text
 
 
-def test_an_ablation_is_counted_by_what_came_of_it() -> None:
-    said = (
-        "passes",
-        "passes, without sensitivity, too",
-        "passes (naive harness), without timing",
-        "did not end (naive harness), without process",
-        "died (-11) (naive harness), without process",
-        "caught by structured",
-        "not run: it forks",
-    )
-    text = report([row(f"cheat {n}", ablation=word) for n, word in enumerate(said)], CONDITIONS, {})
-    assert "of 7 caught cheats 2 pass the judge (1 of them once further probes are gone" in text
-    assert "1 pass a harness that lacks the probe, 2 stop that harness, 1 are caught by another" in text
-    assert "0 fail otherwise, 1 were not run" in text
-
-
-def test_a_pair_of_mechanism_and_probe_is_shown_once_by_whichever_cheat_passes() -> None:
-    rows = [
-        row("first", ablation="passes"),
-        row("second", ablation="caught by structured"),
-        row("third", probes=("repeat",), ablation="caught by structured"),
-    ]
-    assert "shows 1 of the 2 distinct pairs" in report(rows, CONDITIONS, {})
-
-
 def test_what_was_not_tried_has_no_column_and_no_sentence() -> None:
     text = report([row("cheat"), row("honest", "honest", status="accepted")], CONDITIONS, {})
     assert "KernelBench" not in text
-    assert "naive" not in text
-    assert "Without the probe" not in text
     assert "Honest programs accepted: 1 of 1" in text
 
 
@@ -121,7 +94,7 @@ def test_memory_forms_text_ends_and_flags_name_their_probes() -> None:
 
 @pytest.mark.slow
 def test_a_run_is_taken_up_where_it_ended(tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "scripts/zoo"), "--only", "bias_left_out", "--ablation", "--resume"]
+    command = [sys.executable, str(ROOT / "scripts/zoo"), "--only", "bias_left_out", "--resume"]
     command += ["--json", str(tmp_path / "zoo.json"), "--markdown", str(tmp_path / "zoo.md")]
     first, second = (
         subprocess.run(command, capture_output=True, text=True, check=True, timeout=300) for _ in range(2)
@@ -129,7 +102,7 @@ def test_a_run_is_taken_up_where_it_ended(tmp_path: Path) -> None:
     assert "ok: cheats/bias_left_out: incorrect" in first.stderr
     assert "bias_left_out" not in second.stderr
     (written,) = json.loads((tmp_path / "zoo.json").read_text(encoding="utf-8"))["rows"]
-    assert (written["noticed"], written["ablation"]) == (["order_one_weights"], "passes")
+    assert written["noticed"] == ["order_one_weights"]
     assert "| bias_left_out | default_weights_assumed | yes |" in (tmp_path / "zoo.md").read_text("utf-8")
 
 

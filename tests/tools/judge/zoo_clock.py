@@ -3,12 +3,12 @@
 from dataclasses import dataclass, replace
 
 from stitch_tools.judge.timing import BenchOptions, benchmark_program
-from stitch_tools.judge.timing.blocks import Rules
-from stitch_tools.models import Bench
+from stitch_tools.judge.timing.visits import TimingRules
+from stitch_tools.models import Bench, DoubtRule
 from stitch_tools.run.reference_server import ReferenceServer
 from tests.tools.judge.zoo_runner import Case, Court
 
-RULES = Rules(min_rounds=10, max_rounds=10, blocks_per_visit=2, ignore_others=True)
+RULES = TimingRules(min_rounds=10, max_rounds=10, blocks_per_visit=2, ignore_others=True)
 OPTIONS = BenchOptions(baselines=("eager",), rules=RULES, budget_s=30.0)
 _LATE = "gave another result than the"
 
@@ -20,16 +20,20 @@ class Wanted:
     outcomes: tuple[str, ...]
     words: str = ""
     """Part of its reason."""
+    rules: tuple[DoubtRule, ...] = ()
+    """Of its first doubt; (): any, or none."""
 
     def fits(self, bench: Bench) -> bool:
         """Whether the bench said so, and the program is not faster as a graph either."""
         # Of the program itself the outcome knows more than its ratios: what speaks against them.
         gains = any(row.outcome == "faster" for row in bench.ratios if row.contestant != "program")
-        return bench.outcome in self.outcomes and self.words in bench.message and not gains
+        doubted = not self.rules or (bool(bench.doubts) and bench.doubts[0].rule in self.rules)
+        return bench.outcome in self.outcomes and self.words in bench.message and doubted and not gains
 
 
 _GAINS_NOTHING = Wanted(("inconclusive", "slower", "unmeasured"))
 """On a busy machine these do not come to their trick, are disturbed themselves, or do not end in time."""
+_MOVED: tuple[DoubtRule, ...] = ("work_moved_between_batches", "work_moved_out_of_blocks")
 WANTED = {
     "lazy_after_many_calls": Wanted(("unmeasured",), _LATE),
     "lazy_on_a_ring_of_addresses": Wanted(("unmeasured",), _LATE),
@@ -44,12 +48,12 @@ WANTED = {
     "death_hidden_by_a_child": Wanted(("unmeasured",), "before it had answered"),
     # It leaves what is written where new inputs lie, too.
     "skips_what_is_written": Wanted(("unmeasured",), _LATE),
-    "computed_when_collected": Wanted(("inconclusive",), "put off until somebody looks"),
-    "cached_by_content": Wanted(("inconclusive",), "inputs that never came before"),
+    "computed_when_collected": Wanted(("inconclusive",), rules=("deferred_work",)),
+    "cached_by_content": Wanted(("inconclusive",), rules=("slow_on_new_inputs",)),
     "slow_clock": _GAINS_NOTHING,
     "second_process_helps": _GAINS_NOTHING,
     "new_inputs_met_early": _GAINS_NOTHING,
-    "works_in_empty_gos": Wanted(("inconclusive",), "the time of all gos of a visit"),
+    "works_in_empty_gos": Wanted(("inconclusive",), rules=_MOVED),
     "work_moved_between_blocks": _GAINS_NOTHING,
     "more_threads_than_allowed": _GAINS_NOTHING,
     # It leaves new inputs as they are, too.

@@ -7,13 +7,7 @@ from tests.tools.judge.conditions import in_lines
 from tests.tools.judge.zoo_record import Row
 
 _LONGEST_CELL = 110
-_GAIN = 1.05
-"""A speed-up that a naive clock would have reported."""
-_FURTHER, _ELSEWHERE = "passes, without", "passes ("
-_STOPPED = ("did not end", "died", "ends the harness")
 _EXTRA = (
-    ("ablation", "without its probe"),
-    ("naive", "naive harness"),
     ("bench", "under the clock"),
     ("kernelbench_static", "KernelBench: text"),
     ("kernelbench_trials", "KernelBench: trials"),
@@ -49,50 +43,7 @@ def _summary(cheats: Sequence[Row], honest: Sequence[Row]) -> list[str]:
         f"case {min((row.load for row in rows), default=0.0):.1f} to "
         f"{max((row.load for row in rows), default=0.0):.1f}.",
     ]
-    return [*lines, *_on_ablation(caught), *_on_naive(cheats), *_on_kernelbench(cheats, honest)]
-
-
-def _on_ablation(caught: Sequence[Row]) -> list[str]:
-    tried = [row.ablation for row in caught if row.ablation is not None]
-    if not tried:
-        return []
-    judge = sum(_passes_judge(text) for text in tried)
-    further = sum(text.startswith(_FURTHER) for text in tried)
-    elsewhere = sum(text.startswith(_ELSEWHERE) for text in tried)
-    other = sum(text.startswith("caught by") for text in tried)
-    stopped = sum(text.startswith(_STOPPED) for text in tried)
-    left_out = sum(text.startswith("not run") for text in tried)
-    rest = len(tried) - judge - elsewhere - other - stopped - left_out
-    shown = {(row.family, row.probes) for row in caught if _is_shown(row.ablation or "")}
-    pairs = {(row.family, row.probes) for row in caught}
-    return [
-        f"- Without the probe that catches it: of {len(tried)} caught cheats {judge} pass the judge"
-        f" ({further} of them once further probes are gone, which catch them for the same reason), "
-        f"{elsewhere} pass a harness that lacks the probe, {stopped} stop that harness, "
-        f"{other} are caught by another probe, {rest} fail otherwise, {left_out} were not run.",
-        f"- That shows {len(shown)} of the {len(pairs)} distinct pairs of mechanism and probe.",
-    ]
-
-
-def _passes_judge(text: str) -> bool:
-    return text == "passes" or text.startswith(_FURTHER)
-
-
-def _is_shown(text: str) -> bool:
-    return _passes_judge(text) or text.startswith((_ELSEWHERE, *_STOPPED))
-
-
-def _on_naive(cheats: Sequence[Row]) -> list[str]:
-    known = [row for row in cheats if row.naive is not None]
-    if not known:
-        return []
-    accepted = [row for row in known if row.naive == "accepted"]
-    clocked = [row for row in accepted if row.bench is not None]
-    gained = sum((row.naive_speedup or 0.0) > _GAIN for row in clocked)
-    return [
-        f"- A naive harness accepts {len(accepted)} of the {len(known)} cheats that it was given; of the "
-        f"{len(clocked)} cheats on the clock among them its own clock sees {gained} faster than eager."
-    ]
+    return [*lines, *_on_kernelbench(cheats, honest)]
 
 
 def _on_kernelbench(cheats: Sequence[Row], honest: Sequence[Row]) -> list[str]:
@@ -148,8 +99,6 @@ def _cases(rows: Sequence[Row]) -> list[str]:
 
 def _cell(row: Row, name: str) -> str:
     value = getattr(row, name)
-    if name == "naive" and row.naive_speedup is not None:
-        return f"{value}, {row.naive_speedup:.2f}x"
     return "-" if value is None else str(value)
 
 

@@ -10,6 +10,7 @@ import torch
 
 from stitch_tools.judge.timing.device_ring import DeviceRing
 from stitch_tools.protocol import memory
+from stitch_tools.protocol.messages_session import ProbeGive, ProbePoison, ProbeRead, ProbeSend, ProbeTake
 from stitch_tools.run.child_outcome import ChildDied
 from stitch_tools.run.data_plane import SETTING, started_pair
 from stitch_tools.run.interpreter import find_interpreter
@@ -17,6 +18,7 @@ from stitch_tools.run.reference_server import ReferenceServer
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import Store
 from stitch_tools.worker import exported_memory
+from stitch_tools.worker.cuda_driver import DriverError
 from stitch_tools.worker.tensors import create_on_device, export_pack, map_pack, map_whole, write_pack
 from tests.tools.check_support import linear_relu_task
 
@@ -52,17 +54,16 @@ def test_tensors_stay_on_the_gpu_at_every_level_of_isolation(session: TargetSess
 
 def test_a_program_that_dies_leaves_the_judges_memory_alone(session: TargetSession) -> None:
     with started_pair(session, "device") as pair:
-        sent = pair.judge.request({"op": "send", "on_device": True, "nbytes": 5 * MB})
-        manifest = sent.message["manifest"]
-        outputs = pair.judge.request({"op": "poison", "on_device": True, "manifest": manifest})
-        for op, fds in (("take", sent.fds), ("give", outputs.fds)):
-            assert pair.program.request({"op": op, "manifest": manifest}, fds=fds).message["ok"]
+        sent = pair.judge.call(ProbeSend(on_device=True, nbytes=5 * MB))
+        manifest, (inputs,) = sent.manifest, sent.fds
+        (outputs,) = pair.judge.call(ProbePoison(on_device=True, manifest=manifest)).fds
+        pair.program.call(ProbeTake(manifest, inputs))
+        pair.program.call(ProbeGive(manifest, outputs))
         pair.program.kill()
         with pytest.raises(ChildDied):
-            pair.program.request({"op": "take"})
-        found = pair.judge.request({"op": "read", "manifest": manifest}, fds=outputs.fds)
-        assert found.message["right"] is True
-        for fd in (*sent.fds, *outputs.fds):
+            pair.program.call(ProbeTake(manifest, inputs))
+        assert pair.judge.call(ProbeRead(manifest, outputs)).right is True
+        for fd in (inputs, outputs):
             os.close(fd)
 
 
@@ -120,23 +121,23 @@ def test_many_evaluations_leave_neither_memory_nor_descriptors_behind() -> None:
     once()
     gc.collect()
     torch.cuda.synchronize()
-    free, open_files = exported_memory.free_bytes(), len(list(Path("/proc/self/fd").iterdir()))
+    free, open_files = torch.cuda.mem_get_info()[0], len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(200):
         once()
-    assert exported_memory.free_bytes() == free
+    assert torch.cuda.mem_get_info()[0] == free
     assert len(list(Path("/proc/self/fd").iterdir())) == open_files
 
 
 def test_where_the_gpu_has_no_memory_left_tensors_travel_by_the_host() -> None:
     x = torch.ones(512 * MB, dtype=torch.uint8, device="cuda")
-    hog: list[tuple[int, exported_memory.Mapping]] = []
+    hog: list[tuple[int, exported_memory.DeviceMapping]] = []
 
     def take_all() -> None:
         while True:
             hog.append(exported_memory.create(256 * MB, torch.cuda.current_device()))
 
     try:
-        with pytest.raises(exported_memory.DriverError, match="cuMemCreate"):
+        with pytest.raises(DriverError, match="cuMemCreate"):
             take_all()
         fd, manifest = write_pack([("x", x)], on_device=True)
     finally:

@@ -3,12 +3,8 @@
 import os
 import time
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
-from stitch_tools.judge.timing.baseline_seats import inductor_folder
-from stitch_tools.judge.timing.seats import Field
-from stitch_tools.models import Task
+from stitch_tools.judge.timing.baseline_runners import inductor_folder
 from stitch_tools.storage.user_cache import SIZE_CAP_BYTES, evict_unused, folder_size
 
 
@@ -35,14 +31,7 @@ def test_the_longest_unused_entries_go_until_the_rest_fits(tmp_path: Path) -> No
 def test_compiled_baselines_of_old_tasks_make_room_for_new_ones(tmp_path: Path) -> None:
     stale = entry(tmp_path / "inductor" / "2.6.0-stale", SIZE_CAP_BYTES, 86400.0)
     running = entry(tmp_path / "inductor" / "2.6.0-running", 10, 60.0)
-    task = Task(name="new", files=(), main="new.py")
-    place = cast(
-        "Field",
-        SimpleNamespace(
-            cache_dir=tmp_path, task=task, session=cast("Any", SimpleNamespace(torch_version="2.6.0"))
-        ),
-    )
-    own = inductor_folder(place)
+    own = inductor_folder(tmp_path, "2.6.0", "0123456789abcdef")
     assert not stale.exists()
     assert running.is_dir()
     assert (own / "triton").is_dir()

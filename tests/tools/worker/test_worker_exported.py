@@ -10,6 +10,7 @@ import pytest
 from stitch_tools.compile.toolchain import cuda_root, find_cpp_compiler, find_nvcc
 from stitch_tools.errors import EnvironmentMissingError
 from stitch_tools.worker import exported_memory
+from stitch_tools.worker.cuda_driver import DriverError
 
 SOURCE = """
 #include <cuda.h>
@@ -36,7 +37,7 @@ def test_structures_and_numbers_are_those_of_the_toolkits_header(tmp_path: Path)
     source.write_text(SOURCE, encoding="utf-8")
     subprocess.run([compiler, source, "-I", include, "-o", program], check=True, timeout=60)
     told = json.loads(subprocess.run([program], capture_output=True, check=True, timeout=10).stdout)
-    ours, access = exported_memory.Properties, exported_memory.Access
+    ours, access = exported_memory.Properties, exported_memory.AccessDescriptor
     assert told == [
         ctypes.sizeof(ours),
         ours.location.offset,
@@ -55,5 +56,5 @@ def test_structures_and_numbers_are_those_of_the_toolkits_header(tmp_path: Path)
 def test_without_a_driver_it_says_so() -> None:
     if Path("/dev/nvidiactl").exists():
         pytest.skip("a driver is here")
-    with pytest.raises(exported_memory.DriverError, match="driver"):
+    with pytest.raises(DriverError, match="driver"):
         exported_memory.require_support(0)

@@ -1,7 +1,7 @@
 """Our own small C and C++ sources, compiled once per machine into the user's cache.
 
-These are the timed loop, the sampler and the ceilings probe: trusted code of this package. Compiler, limits
-and environment are those that programs are built with; a refusal is our trouble here, not a result.
+These are the timed loop, the ceilings probe and the sanitizers' host: trusted code of this package. Compiler,
+limits and environment are those that programs are built with; a refusal is our trouble here, not a result.
 """
 
 import json
@@ -36,17 +36,6 @@ def build_runner(cache_dir: Path | None = None) -> Path:
     return _build("runner.c", "librunner.so", flags, cache_dir)
 
 
-def build_sampler(cache_dir: Path | None = None) -> Path:
-    """The sampler of running threads as a shared library (native/src/sampler.c).
-
-    Raises:
-        EnvironmentMissingError: no host compiler, or it refused the source.
-        StoreError: the cache folder cannot be written.
-    """
-    flags = ("-x", "c", "-std=c11", "-O2", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden")
-    return _build("sampler.c", "libsampler.so", flags, cache_dir)
-
-
 def build_probe(cache_dir: Path | None = None) -> Path:
     """The ceilings probe as a program (native/src/probe.cpp).
 
@@ -71,17 +60,6 @@ def build_sanitizer_host(sanitizers: str, cache_dir: Path | None = None) -> Path
     chosen = (f"-fsanitize={sanitizers}", "-fno-omit-frame-pointer") if sanitizers else ()
     flags = ("-std=c++17", "-O1", "-g1", *chosen)
     return _build("sanitizer_host.cpp", "sanitizer_host", flags, cache_dir)
-
-
-def build_openmp_threads(cache_dir: Path | None = None) -> Path:
-    """OpenMP on plain threads as a shared library, for the race check (native/src/openmp_threads.cpp).
-
-    Raises:
-        EnvironmentMissingError: no compiler, or its ThreadSanitizer runtime is not installed.
-        StoreError: the cache folder cannot be written.
-    """
-    flags = ("-std=c++17", "-O1", "-g1", "-fsanitize=thread", "-fPIC", "-shared", "-fvisibility=hidden")
-    return _build("openmp_threads.cpp", "libopenmp_threads.so", flags, cache_dir)
 
 
 def _build(source: str, output: str, flags: Sequence[str], cache_dir: Path | None) -> Path:

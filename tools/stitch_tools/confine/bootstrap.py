@@ -1,7 +1,7 @@
 """Start of the zygote, run by path in the target interpreter: `python bootstrap.py DESCRIPTOR BOUND`.
 
 In any Python, `probe` instead of the numbers prints the isolation level of the machine, `compile ...` runs
-one compiler confined, `canary` computes a little on the GPU, and `python_host ...` runs one `ModelNew` alone.
+one compiler confined, `gpu_state ...` reads a GPU's clocks, and `python_host ...` runs one `ModelNew` alone.
 
 Registers an empty `stitch_tools` package whose path is our folder, so that `stitch_tools.worker` can be
 imported while nothing else of our installation, least of all our site-packages, is on the interpreter's path.
@@ -28,10 +28,10 @@ def main(words: list[str]) -> int:
         from stitch_tools.confine import compiler_run
 
         return compiler_run.main(words[1])
-    if words[0] == "canary":
-        from stitch_tools.worker import gpu_canary
+    if words[0] == "gpu_state":
+        from stitch_tools.worker import gpu_state
 
-        return gpu_canary.main()
+        return gpu_state.main(words[1:])
     if words[0] == "python_host":
         from stitch_tools.worker.candidate import python_host
 

@@ -34,7 +34,6 @@ from stitch_tools.judge.work.traced_worker import (
     Case,
     HarnessFaultError,
     WatchedWorker,
-    sampler_for_host,
     watched_worker,
 )
 from stitch_tools.judge.work.work_evidence import trace_work
@@ -191,7 +190,6 @@ class _Judge:
                 ReferenceServer(self.session, self.task, self.store, timeout_s=timeout_s)
             )
             reference.revive()
-            sampler = sampler_for_host(self.task, self.options)
             worker = stack.enter_context(
                 Worker(
                     self.session,
@@ -199,7 +197,6 @@ class _Judge:
                     self.program,
                     self.build,
                     self.store,
-                    readable=() if sampler is None else (sampler,),
                     memory_bytes=self.options.memory_bytes,
                     cache_dir=self.options.cache_dir,
                     kept=kept_buffers(self.task.contract, self.facts) if self.options.kept_buffers else (),
@@ -356,7 +353,7 @@ class _Judge:
             self.record.skipped.append(f"who did the work: {TIME_OVER}")
             return
         self.at = "while its work was traced"
-        traced = trace_work(self._case(), trial.reference, trial.worker, self.watched)
+        traced = trace_work(self._case(), trial.reference, self.watched)
         self.record.work = traced.evidence
         self.record.findings += traced.findings
         self.record.flags += traced.flags

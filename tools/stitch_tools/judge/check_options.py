@@ -6,7 +6,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class CheckOptions:
-    """One switch for each probe, so that a table can show what each of them catches; the defaults judge."""
+    """One switch for each probe; the defaults judge."""
 
     static: bool = True
     """Whether the program's sources are read for what no honest program does."""
@@ -42,8 +42,6 @@ class CheckOptions:
     """Whether buffers that the contract keeps are compared before and after calls."""
     trace: bool = True
     """Whether a right program is run once more, in a worker of its own, to see who does its work."""
-    ablation: bool = False
-    """Whether the program's own launches are taken out, to see that the outputs need them (cuda)."""
     reference_tolerance: bool = False
     """Whether five own draws are made, as many as KernelBench's rule asks for."""
     max_failures: int = 3

@@ -16,7 +16,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from stitch_tools.errors import UsageError
-from stitch_tools.machine import gpu_query
+from stitch_tools.worker import cuda_driver
 
 DEFAULT_ARCH = "sm_90"
 _QUERY_LIMIT_S = 30.0
@@ -211,8 +211,8 @@ def parse_smi(text: str) -> tuple[Gpu, ...]:
 
 
 def _ask_driver() -> Mapping[str, object]:
-    script = Path(gpu_query.__file__)
-    output = _output([sys.executable, "-I", "-S", str(script)])
+    script = Path(cuda_driver.__file__)
+    output = _output([sys.executable, "-I", "-S", str(script), "gpus"])
     try:
         answer = json.loads(output) if output else {"problem": "the CUDA driver did not answer"}
     except ValueError:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 _PROC = Path("/proc")
 _CGROUPS = Path("/sys/fs/cgroup")
+# On a larger machine somebody always waits somewhere, on CPUs that are none of ours.
 _SMALL_MACHINE_CPUS = 16
-"""On a larger machine somebody always waits somewhere, on CPUs that are none of ours."""
 WAITING_SHARE = 0.05
 """A block in which some task waited for a CPU longer than this share of the time is repeated."""
 

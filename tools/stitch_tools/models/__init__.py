@@ -1,7 +1,7 @@
 """Facts that instruments return and the store keeps. Import from the submodules' names here."""
 
 from stitch_tools.models.base import Fact, canonical_json, sha256_hex
-from stitch_tools.models.conditions import GpuConditions, TimeBound
+from stitch_tools.models.conditions import DoubtRule, GpuConditions, TimeBound, TimingDoubt
 from stitch_tools.models.environment import Environment
 from stitch_tools.models.evidence import WorkEvidence, WorkItem, WorkOwner
 from stitch_tools.models.graph import (
@@ -68,6 +68,7 @@ __all__ = [
     "CheckStatus",
     "Contract",
     "Diagnostic",
+    "DoubtRule",
     "DrawResult",
     "Environment",
     "Fact",
@@ -98,6 +99,7 @@ __all__ = [
     "TensorSpec",
     "TimeBound",
     "Timing",
+    "TimingDoubt",
     "Tolerance",
     "Toolchain",
     "ValueRef",

@@ -1,25 +1,58 @@
-"""What surrounds a timing: the shortest times that are possible, and the state of the GPU meanwhile."""
+"""What surrounds a timing: doubts about it, the shortest possible times, and the state of the GPU."""
 
 from typing import Literal
 
 from stitch_tools.models.base import Fact
+from stitch_tools.models.sanitizer import Severity
+
+DoubtRule = Literal[
+    "extra_cpus",
+    "skipped_work",
+    "remembered_inputs",
+    "deferred_work",
+    "work_moved_between_batches",
+    "work_moved_out_of_blocks",
+    "slow_on_new_inputs",
+    "slow_on_late_inputs",
+    "faster_than_memory",
+]
+
+
+class TimingDoubt(Fact):
+    """Why the times of a program do not count as a gain: one probe's figure beside the one it should match.
+
+    Both figures are microseconds per call, but CPUs for `extra_cpus`, and microseconds of `calls` calls for
+    `faster_than_memory`.
+    """
+
+    rule: DoubtRule
+    severity: Severity = "suspicious"
+    observed: float
+    """What the probe measured. `deferred_work`: what a call saves beside `baseline` once outputs are read."""
+    expected: float
+    """What it should be: the time of the timed calls (`remembered_inputs`: of calls on inputs seen before;
+    `work_moved_...`: the slope of blocks), the CPUs allowed, the saving by the clock, or the bound."""
+    calls: int = 1
+    """Calls that the figures are of."""
+    baseline: str = ""
+    """Which baseline stands beside the program; "" where none does."""
 
 
 class TimeBound(Fact):
-    """The shortest time of a go that measured ceilings allow, beside the time that was measured."""
+    """The shortest time of a batch of calls that measured ceilings allow, beside its measured time."""
 
     kind: Literal["outputs", "inputs and outputs", "operations"]
     """What takes at least so long: writing the outputs; that and reading the inputs; matrix products."""
     contestant: str = "program"
     calls: int
-    """Calls of the go."""
+    """Calls of the batch."""
     amount: float
-    """Bytes that no cache can hold back, or floating-point operations, in one go."""
+    """Bytes that no cache can hold back, or floating-point operations, in one batch."""
     per_s: float
     """The measured ceiling that `amount` was divided by, with its margin."""
     bound_us: float
     measured_us: float
-    """Median of such gos, without the cost of an empty one."""
+    """Median of such batches, without the cost of an empty one."""
 
     @property
     def beaten(self) -> bool:

@@ -1,6 +1,8 @@
 """Who did a program's work, as seen while it ran."""
 
-from typing import Literal
+from typing import Literal, cast
+
+from pydantic import model_validator
 
 from stitch_tools.models.base import Fact
 
@@ -12,10 +14,12 @@ class WorkItem(Fact):
 
     name: str
     owner: WorkOwner
-    """By caller: `own` is code of the program's own binary, `library` what that calls, `pytorch` what runs
-    under an ATen operator or in PyTorch's libraries, `copy` moves or fills memory, `other` is no work."""
+    """By caller. `cuda`: `own` kernels are the program's, `library` others outside of any ATen operator,
+    `pytorch` those inside of one, `copy` moves or fills memory. `cpu`: `pytorch` is time inside of ATen
+    operators, `own` the rest with the libraries that the program calls, `library` that rest where the
+    program brought no compiled code, `other` an interpreter beside operators."""
     calls: float | None
-    """Launches per forward (cuda); None for sampled code (cpu)."""
+    """Launches per forward (cuda); None on a cpu."""
     share: float
     """Share of the traced time, 0 to 1."""
 
@@ -23,17 +27,18 @@ class WorkItem(Fact):
 class WorkEvidence(Fact):
     """Shares of the traced time by who did the work, from a worker that was traced and never timed."""
 
-    method: Literal["samples", "kernels"]
-    """`samples`: stacks of running threads (cpu); `kernels`: the device's activity (cuda)."""
+    method: Literal["operators", "kernels", "samples"]
+    """`operators`: the profiler's records of ATen operators (cpu); `kernels`: the device's activity (cuda);
+    `samples`: stacks of running threads (cpu, in checks before 0.2)."""
     own: float
     """Share of the program's own code, 0 to 1. The five shares sum to 1."""
     library: float
     pytorch: float
     copies: float
     other: float
-    """Interpreter, waiting threads, tensors that are only made or viewed: no work."""
+    """No work."""
     observations: int
-    """Samples or device activities that this rests on."""
+    """Forwards (cpu) or device activities (cuda) that this rests on."""
     items: tuple[WorkItem, ...] = ()
     """Largest share first."""
     never_launched: tuple[str, ...] = ()
@@ -43,11 +48,17 @@ class WorkEvidence(Fact):
     launches: float | None = None
     """Device activities per forward (cuda)."""
     counts_match: bool | None = None
-    """Whether launches of own kernels per forward were the same on two draws, for another number of calls,
-    and in the worker without a tracer; None on a cpu, and where records are missing."""
-    ablation: Literal["broke", "survived", "not_applicable"] | None = None
-    """What happened to the outputs when the program's own launches did nothing; None: not asked for,
-    or they could not be stopped."""
+    """Whether launches of own kernels per forward were the same on two draws, for another number of calls;
+    None on a cpu, and where records are missing."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_ablation(cls, data: object) -> object:
+        """Checks before 0.2 say what the outputs did without the program's own launches."""
+        if not isinstance(data, dict):
+            return data
+        fields = cast(dict[str, object], data)
+        return {name: value for name, value in fields.items() if name != "ablation"}
 
     @property
     def work(self) -> float:

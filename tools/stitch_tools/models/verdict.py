@@ -3,7 +3,7 @@
 from typing import Literal
 
 from stitch_tools.models.base import Fact
-from stitch_tools.models.conditions import GpuConditions, TimeBound
+from stitch_tools.models.conditions import GpuConditions, TimeBound, TimingDoubt
 from stitch_tools.models.evidence import WorkEvidence
 from stitch_tools.models.sanitizer import SanitizerRun, Severity
 
@@ -221,7 +221,7 @@ class Bench(Fact):
     bounds: tuple[TimeBound, ...] = ()
     """The program's times beside the shortest ones that are possible, where those say anything."""
     findings: tuple[Finding, ...] = ()
-    """What the times say against the program. A fatal one makes the outcome `unmeasured`."""
+    """What the times say against the program. (In files of version 0.1 one may be fatal.)"""
     not_checked: tuple[str, ...] = ()
     """What this timing does not cover, in plain words."""
     sandbox: SandboxLevel | None = None
@@ -229,12 +229,20 @@ class Bench(Fact):
     """How inputs and outputs travelled to and from the program, as in Check; None where nothing was timed."""
     message: str = ""
     """Why the outcome is unmeasured or inconclusive."""
-    doubt: str = ""
+    doubts: tuple[TimingDoubt, ...] = ()
     """Why no ratio counts as a gain, whatever its figure: results that are kept, work that is moved, more
-    CPUs than allowed; "" where nothing of that was seen."""
+    CPUs than allowed."""
+    doubt: str = ""
+    """The first doubt in words; "" where there is none."""
     program_failed: bool = False
     """Whether the program is why nothing was measured: not built or loadable, or wrong under the clock."""
     wall_s: float | None = None
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether something speaks against the times, so that no ratio counts as a gain."""
+        # A Bench that was stored before doubts were facts has the sentence alone.
+        return bool(self.doubts or self.doubt)
 
     @property
     def rejected(self) -> bool:

@@ -13,8 +13,8 @@ RENEW, COLLECT, COLLECT_LATEST = 1, 2, 3
 TOKEN_BITS = 48
 _KIND_SHIFT = 56
 _PAYLOAD = (1 << _KIND_SHIFT) - 1
+# Elements of a stretch: little enough to leave an input where the ring put it, outside of every cache.
 _LONGEST = 1 << 16
-"""Elements of a stretch: little enough to leave an input where the ring put it, outside of every cache."""
 _SHARE = 4
 
 

@@ -9,8 +9,8 @@ import tempfile
 from collections.abc import Sequence
 
 from stitch_tools.errors import EnvironmentMissingError
-from stitch_tools.machine.isolation import BOOTSTRAP
 from stitch_tools.run.child_environment import target_environment
+from stitch_tools.worker import cuda_driver
 
 _LIMIT_S = 60.0
 _END_S = 2.0
@@ -28,10 +28,10 @@ class GpuCanary:
         """Nothing is asked yet.
 
         Args:
-            command: a process that ends with 0 where the GPU works; None is our own (worker/gpu_canary.py).
+            command: a process that ends with 0 where the GPU works; None is our own (worker/cuda_driver.py).
             limit_s: a process that takes longer hangs.
         """
-        self._command = list(command or (sys.executable, "-I", "-S", str(BOOTSTRAP), "canary"))
+        self._command = list(command or (sys.executable, "-I", "-S", cuda_driver.__file__, "canary"))
         self._limit_s = limit_s
         self._is_sound = False
         self._reason = ""

@@ -1,4 +1,4 @@
-"""A small reader of 64-bit ELF files: sections, symbols and imports, with the standard library alone."""
+"""A small reader of 64-bit ELF files: sections and symbols, with the standard library alone."""
 
 import mmap
 import struct
@@ -6,34 +6,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-SHT_SYMTAB, SHT_RELA, SHT_DYNAMIC, SHT_DYNSYM = 2, 4, 6, 11
-_SHF_EXECINSTR = 4
-_PT_LOAD = 1
-_PAGE = 4096
-_STT_FUNC = 2
-_R_X86_64_GLOB_DAT, _R_X86_64_JUMP_SLOT = 6, 7
-_SYMBOL = struct.Struct("<IBBHQQ")
-_RELOCATION = struct.Struct("<QQq")
+SHT_SYMTAB, SHT_DYNAMIC, SHT_DYNSYM = 2, 6, 11
+_SYMBOL = struct.Struct("<IBBH16x")
 
 Bytes = bytes | mmap.mmap
 
 
 @dataclass(frozen=True)
-class Section:
-    """One section; `address` is where it lies in memory, relative to the load address."""
+class ElfSection:
+    """One section of the file."""
 
     kind: int
-    flags: int
-    address: int
     offset: int
     size: int
     link: int
     entry_size: int
-
-    @property
-    def executable(self) -> bool:
-        """Whether it holds code."""
-        return bool(self.flags & _SHF_EXECINSTR)
 
 
 @dataclass(frozen=True)
@@ -45,13 +32,6 @@ class Symbol:
     other: int
     section: int
     """0: undefined."""
-    address: int
-    size: int
-
-    @property
-    def is_function(self) -> bool:
-        """Whether it names code of this file."""
-        return self.info & 15 == _STT_FUNC and self.section != 0
 
 
 class ElfFile:
@@ -79,25 +59,10 @@ class ElfFile:
                 for index in range(section.size // _SYMBOL.size):
                     yield self._symbol(section, index)
 
-    def imports(self, wanted: frozenset[str]) -> Iterator[tuple[str, int]]:
-        """Name and relative address of the slots that the loader fills with those functions' addresses."""
-        for section in self.sections:
-            if section.kind != SHT_RELA:
-                continue
-            table = self.sections[section.link]
-            for start in range(section.offset, section.offset + section.size, _RELOCATION.size):
-                place, info, _ = _RELOCATION.unpack_from(self.data, start)
-                if info & 0xFFFFFFFF in (_R_X86_64_GLOB_DAT, _R_X86_64_JUMP_SLOT):
-                    name = self._symbol(table, info >> 32).name
-                    if name in wanted:
-                        yield name, place
-
-    def _symbol(self, table: Section, index: int) -> Symbol:
-        name, info, other, section, address, size = _SYMBOL.unpack_from(
-            self.data, table.offset + index * _SYMBOL.size
-        )
+    def _symbol(self, table: ElfSection, index: int) -> Symbol:
+        name, info, other, section = _SYMBOL.unpack_from(self.data, table.offset + index * _SYMBOL.size)
         text = self.text(self.sections[table.link].offset + name)
-        return Symbol(text, info, other, section, address, size)
+        return Symbol(text, info, other, section)
 
     def text(self, start: int) -> str:
         """The NUL-terminated text at an offset of the file."""
@@ -105,28 +70,6 @@ class ElfFile:
         if end < 0:
             raise ValueError("a name has no end")
         return bytes(self.data[start:end]).decode("utf-8", "replace")
-
-    def shift(self, offset: int) -> int:
-        """Linked address minus file offset of the loaded segment that holds `offset`."""
-        segment = self._segment(offset)
-        return segment[1] - segment[0] if segment else 0
-
-    def segment_end(self, offset: int) -> int:
-        """Where in the file the loaded segment that holds `offset` ends; 0 for none."""
-        segment = self._segment(offset)
-        return segment[0] + segment[2] if segment else 0
-
-    def _segment(self, offset: int) -> tuple[int, int, int] | None:
-        """File offset, linked address and size in the file of the loaded segment that holds `offset`."""
-        (table,) = struct.unpack_from("<Q", self.data, 0x20)
-        entry_size, count = struct.unpack_from("<HH", self.data, 0x36)
-        for index in range(count):
-            kind, _, start, address, _, size = struct.unpack_from(
-                "<IIQQQQ", self.data, table + index * entry_size
-            )
-            if kind == _PT_LOAD and start - _PAGE < offset < start + size:
-                return int(start), int(address), int(size)
-        return None
 
 
 def open_elf(path: str | Path) -> ElfFile:
@@ -140,11 +83,11 @@ def open_elf(path: str | Path) -> ElfFile:
         return ElfFile(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), str(path))
 
 
-def _sections(data: Bytes) -> Iterator[Section]:
+def _sections(data: Bytes) -> Iterator[ElfSection]:
     (table,) = struct.unpack_from("<Q", data, 0x28)
     entry_size, count = struct.unpack_from("<HH", data, 0x3A)
     for index in range(count):
-        _, kind, flags, address, offset, size, link, _, _, row = struct.unpack_from(
+        _, kind, _, _, offset, size, link, _, _, row = struct.unpack_from(
             "<IIQQQQIIQQ", data, table + index * entry_size
         )
-        yield Section(kind, flags, address, offset, size, link, row)
+        yield ElfSection(kind, offset, size, link, row)

@@ -11,15 +11,11 @@ import ctypes
 import functools
 from collections.abc import Generator
 
-from stitch_tools.worker.gpu_canary import CanaryError, load_driver
+from stitch_tools.worker.cuda_driver import CudaDriver, DriverError
 
 _DEVICE_ORDINAL, _PLAIN, _READ_WRITE, _AS_DESCRIPTOR = 1, 1, 3, 1
+# Attributes of a device: virtual memory management, and its handles as descriptors.
 _CAN_MAP, _CAN_EXPORT = 102, 103
-"""Attributes of a device: virtual memory management, and its handles as descriptors."""
-
-
-class DriverError(Exception):
-    """The driver refused a step; the message names it and the driver's number."""
 
 
 class Location(ctypes.Structure):
@@ -40,13 +36,13 @@ class Properties(ctypes.Structure):
     )
 
 
-class Access(ctypes.Structure):
+class AccessDescriptor(ctypes.Structure):
     """CUmemAccessDesc of the driver."""
 
     _fields_ = (("location", Location), ("flags", ctypes.c_int))
 
 
-class Mapping:
+class DeviceMapping:
     """Memory at an address of this process; `close` gives the address back."""
 
     def __init__(self, address: int, nbytes: int) -> None:
@@ -63,10 +59,10 @@ class Mapping:
             ("cuMemUnmap", (address, nbytes)),
             ("cuMemAddressFree", (address, nbytes)),
         ):
-            _code(name, *arguments)
+            _status(name, *arguments)
 
 
-def create(nbytes: int, device: int) -> tuple[int, Mapping]:
+def create(nbytes: int, device: int) -> tuple[int, DeviceMapping]:
     """The descriptor of new zeroed memory, and its mapping here. The caller closes both.
 
     Raises:
@@ -75,15 +71,17 @@ def create(nbytes: int, device: int) -> tuple[int, Mapping]:
     wanted = _properties(device)
     size = _whole(nbytes, wanted)
     handle = ctypes.c_uint64()
-    _do("cuMemCreate", ctypes.byref(handle), ctypes.c_size_t(size), ctypes.byref(wanted), ctypes.c_uint64(0))
+    _call(
+        "cuMemCreate", ctypes.byref(handle), ctypes.c_size_t(size), ctypes.byref(wanted), ctypes.c_uint64(0)
+    )
     # The mapping and the descriptor keep the memory; the handle itself is not needed any longer.
     with contextlib.ExitStack() as undo, _released(handle):
         mapping = _map(handle, size, device)
         undo.callback(mapping.close)
         # It may come back from memory that this process has freed, with whatever lay there.
-        _do("cuMemsetD8_v2", ctypes.c_uint64(mapping.address), ctypes.c_ubyte(0), ctypes.c_size_t(size))
+        _call("cuMemsetD8_v2", ctypes.c_uint64(mapping.address), ctypes.c_ubyte(0), ctypes.c_size_t(size))
         fd = ctypes.c_int(-1)
-        _do(
+        _call(
             "cuMemExportToShareableHandle",
             ctypes.byref(fd),
             handle,
@@ -94,14 +92,14 @@ def create(nbytes: int, device: int) -> tuple[int, Mapping]:
     return fd.value, mapping
 
 
-def attach(fd: int, nbytes: int, device: int) -> Mapping:
+def attach(fd: int, nbytes: int, device: int) -> DeviceMapping:
     """A mapping of memory that was made elsewhere with `nbytes`. The descriptor may be closed afterwards.
 
     Raises:
         DriverError: it is no such memory.
     """
     handle = ctypes.c_uint64()
-    _do(
+    _call(
         "cuMemImportFromShareableHandle",
         ctypes.byref(handle),
         ctypes.c_void_p(fd),
@@ -117,28 +115,17 @@ def require_support(device: int) -> None:
     Raises:
         DriverError: it has not, or there is no driver.
     """
-    _do("cuInit", ctypes.c_uint(0))
+    _call("cuInit", ctypes.c_uint(0))
     for attribute, what in ((_CAN_MAP, "virtual memory management"), (_CAN_EXPORT, "memory as descriptors")):
         has = ctypes.c_int()
-        _do("cuDeviceGetAttribute", ctypes.byref(has), ctypes.c_int(attribute), ctypes.c_int(device))
+        _call("cuDeviceGetAttribute", ctypes.byref(has), ctypes.c_int(attribute), ctypes.c_int(device))
         if not has.value:
             raise DriverError(f"the device has no {what}")
 
 
-def free_bytes() -> int:
-    """Memory of the current context's device that nobody has taken.
-
-    Raises:
-        DriverError: there is no context.
-    """
-    free, total = ctypes.c_size_t(), ctypes.c_size_t()
-    _do("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
-    return free.value
-
-
-def _map(handle: ctypes.c_uint64, size: int, device: int) -> Mapping:
+def _map(handle: ctypes.c_uint64, size: int, device: int) -> DeviceMapping:
     address = ctypes.c_uint64()
-    _do(
+    _call(
         "cuMemAddressReserve",
         ctypes.byref(address),
         ctypes.c_size_t(size),
@@ -146,14 +133,14 @@ def _map(handle: ctypes.c_uint64, size: int, device: int) -> Mapping:
         ctypes.c_uint64(0),
         ctypes.c_uint64(0),
     )
-    access = Access(Location(_DEVICE_ORDINAL, device), _READ_WRITE)
+    access = AccessDescriptor(Location(_DEVICE_ORDINAL, device), _READ_WRITE)
     with contextlib.ExitStack() as undo:
-        undo.callback(_code, "cuMemAddressFree", address, ctypes.c_size_t(size))
-        _do("cuMemMap", address, ctypes.c_size_t(size), ctypes.c_size_t(0), handle, ctypes.c_uint64(0))
-        undo.callback(_code, "cuMemUnmap", address, ctypes.c_size_t(size))
-        _do("cuMemSetAccess", address, ctypes.c_size_t(size), ctypes.byref(access), ctypes.c_size_t(1))
+        undo.callback(_status, "cuMemAddressFree", address, ctypes.c_size_t(size))
+        _call("cuMemMap", address, ctypes.c_size_t(size), ctypes.c_size_t(0), handle, ctypes.c_uint64(0))
+        undo.callback(_status, "cuMemUnmap", address, ctypes.c_size_t(size))
+        _call("cuMemSetAccess", address, ctypes.c_size_t(size), ctypes.byref(access), ctypes.c_size_t(1))
         undo.pop_all()
-    return Mapping(address.value, size)
+    return DeviceMapping(address.value, size)
 
 
 def _properties(device: int) -> Properties:
@@ -163,7 +150,7 @@ def _properties(device: int) -> Properties:
 def _whole(nbytes: int, wanted: Properties) -> int:
     """Bytes of the device's pages that hold `nbytes`."""
     page = ctypes.c_size_t()
-    _do("cuMemGetAllocationGranularity", ctypes.byref(page), ctypes.byref(wanted), ctypes.c_int(0))
+    _call("cuMemGetAllocationGranularity", ctypes.byref(page), ctypes.byref(wanted), ctypes.c_int(0))
     return -(-max(nbytes, 1) // page.value) * page.value
 
 
@@ -172,23 +159,17 @@ def _released(handle: ctypes.c_uint64) -> Generator[None]:
     try:
         yield
     finally:
-        _code("cuMemRelease", handle)
+        _status("cuMemRelease", handle)
 
 
-def _do(name: str, *arguments: object) -> None:
-    code = _code(name, *arguments)
-    if code:
-        raise DriverError(f"{name}: CUDA error {code}")
+def _call(name: str, *arguments: object) -> None:
+    _driver().call(name, *arguments)
 
 
-def _code(name: str, *arguments: object) -> int:
-    try:
-        function = getattr(_driver(), name)
-    except (CanaryError, AttributeError) as error:
-        raise DriverError(str(error)) from error
-    return int(function(*arguments))
+def _status(name: str, *arguments: object) -> int:
+    return _driver().status(name, *arguments)
 
 
 @functools.lru_cache(maxsize=1)
-def _driver() -> ctypes.CDLL:
-    return load_driver()
+def _driver() -> CudaDriver:
+    return CudaDriver()

@@ -15,6 +15,7 @@ import torch
 from stitch_tools.protocol import memory
 from stitch_tools.protocol.memory import PackEntry
 from stitch_tools.worker import dlpack, exported_memory
+from stitch_tools.worker.cuda_driver import DriverError
 from stitch_tools.worker.trees import raw_values
 
 
@@ -34,7 +35,7 @@ def write_pack(
         TypeError: a tensor is sparse, quantized or of a dtype that packs do not know.
     """
     if on_device and tensors and all(tensor.is_cuda for _, tensor in tensors):
-        with contextlib.suppress(exported_memory.DriverError):
+        with contextlib.suppress(DriverError):
             return export_pack(tensors)
     plain = [(name, _plain(name, tensor).cpu()) for name, tensor in tensors]
     manifest, nbytes = memory.lay_out(
@@ -172,7 +173,7 @@ def _create_on_device(nbytes: int, device: torch.device) -> tuple[int, torch.Ten
     return fd, _tensor_over(mapping, device.index)
 
 
-def _tensor_over(mapping: exported_memory.Mapping, device: int) -> torch.Tensor:
+def _tensor_over(mapping: exported_memory.DeviceMapping, device: int) -> torch.Tensor:
     return dlpack.bytes_at(mapping.address, mapping.nbytes, (dlpack.CUDA, device), mapping.close)
 
 

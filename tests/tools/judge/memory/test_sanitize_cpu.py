@@ -1,15 +1,17 @@
 """Small programs with one defect each under the CPU's sanitizers, and their honest twin."""
 
 import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from stitch_tools.compile.host_build import build_openmp_threads, build_sanitizer_host
+from stitch_tools.compile.host_build import build_sanitizer_host
 from stitch_tools.errors import EnvironmentMissingError
 from stitch_tools.judge.memory import apply_sanitizers, sanitize_program, skipped_sanitizers
+from stitch_tools.judge.memory.archer import Archer, find_archer
 from stitch_tools.judge.memory.builds import ADDRESS_AND_UNDEFINED
 from stitch_tools.judge.memory.run import SanitizeOptions
 from stitch_tools.models import Check, Contract, Task
@@ -25,10 +27,21 @@ def runtimes_are_here(cache_dir: Path) -> bool:
     """Whether the compiler brings the sanitizers' runtimes."""
     try:
         build_sanitizer_host(ADDRESS_AND_UNDEFINED, cache_dir)
-        build_openmp_threads(cache_dir)
     except EnvironmentMissingError:
         return False
     return True
+
+
+def archer_is_here() -> bool:
+    """Whether OpenMP's races can be told here."""
+    try:
+        find_archer([Path(sys.prefix)])
+    except EnvironmentMissingError:
+        return False
+    return True
+
+
+needs_archer = pytest.mark.skipif(not archer_is_here(), reason="libomp with libarcher is not here")
 
 
 @dataclass
@@ -82,8 +95,13 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerContext]:
 def test_an_honest_program_is_clean_under_every_tool(room: ServerContext) -> None:
     runs = room.run("NONE")
     assert set(runs) == {"asan", "ubsan", "init", "tsan"}
-    assert {run.status for run in runs.values()} == {"clean"}, runs
     assert {run.inputs for run in runs.values()} == {"own-1"}
+    races = runs.pop("tsan")
+    assert {run.status for run in runs.values()} == {"clean"}, runs
+    if archer_is_here():
+        assert races.status == "clean", races
+    else:
+        assert (races.status, "libarcher" in races.reason) == ("not_checked", True), races
 
 
 @pytest.mark.parametrize(
@@ -113,6 +131,7 @@ def test_accesses_outside_of_memory_are_fatal_and_name_the_line(
     assert any(word in "".join(source[finding.line - 2 : finding.line]) for word in ("sink", "= 1", "own["))
 
 
+@needs_archer
 @pytest.mark.parametrize("defect", ["RACES", "RACES_WITHOUT_BARRIER"])
 def test_a_race_is_fatal_and_openmp_s_own_order_is_none(room: ServerContext, defect: str) -> None:
     run = room.run(defect, "tsan")["tsan"]
@@ -166,10 +185,20 @@ def test_a_program_that_refuses_the_inputs_is_not_checked_with_its_own_words(roo
         assert "not today" in run.reason
 
 
-def test_openmp_that_the_race_check_has_no_model_of_is_named(room: ServerContext) -> None:
-    run = room.run("NONE", "tsan", extra="#define USES_A_TASK 1")["tsan"]
-    assert run.status == "not_checked"
-    assert "GOMP_task" in run.reason
+@needs_archer
+def test_openmp_s_tasks_are_ordered_for_the_race_check_too(room: ServerContext) -> None:
+    assert room.run("NONE", "tsan", extra="#define USES_A_TASK 1")["tsan"].status == "clean"
+
+
+def test_archer_is_taken_from_the_first_root_that_has_both_libraries(tmp_path: Path) -> None:
+    for root, names in (("half", ["libomp.so.5"]), ("whole", ["libomp.so.5", "libarcher.so"])):
+        (tmp_path / root / "lib").mkdir(parents=True)
+        for name in names:
+            (tmp_path / root / "lib" / name).touch()
+    found = find_archer([tmp_path / "half", tmp_path / "whole"], system=())
+    assert found == Archer(tmp_path / "whole/lib/libomp.so.5", tmp_path / "whole/lib/libarcher.so")
+    with pytest.raises(EnvironmentMissingError, match="libomp with libarcher"):
+        find_archer([tmp_path / "half"], system=())
 
 
 def test_a_python_program_is_not_checked_on_a_cpu(room: ServerContext) -> None:

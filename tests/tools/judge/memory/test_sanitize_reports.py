@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from stitch_tools.judge.memory.cuda import judged
 from stitch_tools.judge.memory.cuda_reports import Kernels, base_name, cuda_findings
-from stitch_tools.judge.memory.frames import Frame, Owner, read_frame, short_name
+from stitch_tools.judge.memory.frames import Owner, StackFrame, read_frame, short_name
 from stitch_tools.judge.memory.reports import address_findings, thread_findings, undefined_findings
 from stitch_tools.models.sanitizer import SanitizerTool
 from stitch_tools.run.tool_process import Execution
@@ -107,7 +107,7 @@ def test_undefined_behavior_without_a_stack_keeps_the_compiler_s_place() -> None
 
 def test_frames_are_read_back_from_our_own_format() -> None:
     line = frame(3, "/a b/program.so", "std::pair<int, int> f(int, std::less<>)", "/x/main.cpp", 12)
-    assert read_frame(line) == Frame(
+    assert read_frame(line) == StackFrame(
         "/a b/program.so", "std::pair<int, int> f(int, std::less<>)", "/x/main.cpp", 12
     )
     assert read_frame("    #0 0x7f in main main.cpp:3") is None

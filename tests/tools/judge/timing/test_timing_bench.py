@@ -1,28 +1,33 @@
 """Real programs beside a real reference: counts and same-run ratios only, since test machines are busy."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from stitch_tools.errors import InterruptedRunError, LockedError
 from stitch_tools.judge.timing import BenchOptions, benchmark_program
-from stitch_tools.judge.timing.blocks import Rules, run_rounds
+from stitch_tools.judge.timing.probes import PROBES, Probe, ProbeContext, ProbeReport
+from stitch_tools.judge.timing.program_runners import start_program
 from stitch_tools.judge.timing.ring import ring_shape
-from stitch_tools.judge.timing.seats import Field, Seat, deal, seat_program
+from stitch_tools.judge.timing.rounds import run_rounds
+from stitch_tools.judge.timing.runners import Runner
+from stitch_tools.judge.timing.setup import Setup, make_draws
 from stitch_tools.judge.timing.statistics import outcome_of
+from stitch_tools.judge.timing.visits import TimingRules
 from stitch_tools.machine.device_lock import device_lock
-from stitch_tools.models import Bench, Program
+from stitch_tools.models import Bench, Program, TimingDoubt
 from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.reference_server import ReferenceServer
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import Store
 from tests.tools.check_support import AFFINE, affine_program, build, make_task, model_new
 
-RULES = Rules(min_rounds=10, max_rounds=10, blocks_per_visit=1, ignore_others=True)
+RULES = TimingRules(min_rounds=10, max_rounds=10, blocks_per_visit=1, ignore_others=True)
 EAGER_ONLY = BenchOptions(baselines=("eager",), rules=RULES, budget_s=30.0)
 
 
@@ -42,6 +47,7 @@ class ServerContext:
         *,
         emit: Callable[[str], None] | None = None,
         stop: threading.Event | None = None,
+        probes: Sequence[Probe] = PROBES,
     ) -> Bench:
         return benchmark_program(
             self.task,
@@ -53,6 +59,7 @@ class ServerContext:
             options=replace(options, cache_dir=self.cache_dir),
             emit=emit,
             stop=stop,
+            probes=probes,
         )
 
 
@@ -93,7 +100,7 @@ def test_a_program_that_cheats_under_the_clock_is_found_by_its_outputs(
 ) -> None:
     bench = room.bench(affine_program(room.store, variant))
     assert bench.outcome == "unmeasured"
-    assert "another result than the check" in bench.message
+    assert "another result than the reference" in bench.message
     assert bench.ratios == ()
 
 
@@ -191,22 +198,22 @@ def test_a_kernelbench_program_is_timed_like_the_reference(room: ServerContext) 
 def test_the_same_program_twice_is_alike_and_twice_the_work_is_slower(room: ServerContext) -> None:
     with ExitStack() as stack:
         shape = ring_shape(room.facts, cache_bytes=1 << 20, memory_bytes=1 << 30)
-        place = Field(room.session, room.task, room.store, room.facts, shape, (1, 2), room.cache_dir)
         judge = stack.enter_context(ReferenceServer(room.session, room.task, room.store))
-        weights, draws = deal(stack, judge, (1, 2))
+        setup = Setup(room.session, room.task, room.store, room.facts, shape, (1, 2), room.cache_dir, judge)
+        weights, draws = make_draws(stack, judge, (1, 2))
 
-        def seat(name: str, variant: str) -> Seat:
+        def runner(name: str, variant: str) -> Runner:
             program = affine_program(room.store, variant)
             built = build(program, room.store)
-            found = seat_program(stack, place, program, built, weights=weights, draws=draws, samples=1)
+            found = start_program(stack, setup, program, built, weights=weights, draws=draws, samples=1)
             found.name = name
             found.pause()
             return found
 
-        seats = [seat("program", "REPEAT 40"), seat("same", "REPEAT 40"), seat("twice", "REPEAT 80")]
+        runners = [runner("program", "REPEAT 40"), runner("same", "REPEAT 40"), runner("twice", "REPEAT 80")]
         many = replace(RULES, max_rounds=30, blocks_per_visit=3)
-        rounds = run_rounds(seats, rules=many, figure="throughput_us", until_s=float("inf"))
-        for each in seats:
+        rounds = run_rounds(runners, rules=many, figure="throughput_us", until_s=float("inf"))
+        for each in runners:
             each.finish()
     twice = rounds.ratio("program", "twice", "throughput_us")
     same = rounds.ratio("same", "program", "throughput_us")
@@ -215,7 +222,38 @@ def test_the_same_program_twice_is_alike_and_twice_the_work_is_slower(room: Serv
     assert same is not None
     assert same.low is not None
     assert same.low < 1.15
-    assert all(each.log and each.log[-1][0] == each.history[-1][0] for each in seats)
+
+
+@dataclass
+class Doubting:
+    """A probe that raises a doubt the first few times."""
+
+    times: int
+    stage: Literal["running", "finished"] = "running"
+    looks: int = 0
+
+    def look(self, context: ProbeContext) -> ProbeReport:
+        assert context.program.name == "program"
+        self.looks += 1
+        doubt = TimingDoubt(rule="extra_cpus", observed=2.0, expected=1.0)
+        return ProbeReport((doubt,) if self.looks <= self.times else ())
+
+
+def test_a_doubt_that_is_still_there_at_a_second_timing_ends_every_gain_and_loss(room: ServerContext) -> None:
+    first, second = Doubting(2), Doubting(0)
+    bench = room.bench(affine_program(room.store, "SLEEP_MS 2"), probes=(first, second))
+    assert (first.looks, second.looks) == (2, 0), "what runs after a doubt would only cost time"
+    assert bench.outcome == "inconclusive"
+    assert [doubt.rule for doubt in bench.doubts] == ["extra_cpus"]
+    assert bench.message == bench.doubt == "the program kept 2.0 CPUs busy, where one thread is allowed"
+    assert bench.ratios
+    assert all(row.outcome == "inconclusive" for row in bench.ratios)
+
+
+def test_a_doubt_that_is_gone_at_a_second_timing_is_forgotten(room: ServerContext) -> None:
+    probe = Doubting(1, "finished")
+    bench = room.bench(affine_program(room.store, "SLEEP_MS 2"), probes=(probe,))
+    assert (probe.looks, bench.outcome, bench.doubts, bench.message) == (2, "slower", (), "")
 
 
 def test_a_baseline_that_cannot_be_built_is_left_out_with_its_reason(room: ServerContext) -> None:

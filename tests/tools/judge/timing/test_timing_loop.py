@@ -11,12 +11,12 @@ import pytest
 from stitch_tools.compile.host_build import build_runner
 from stitch_tools.compile.toolchain import find_cpp_compiler
 from stitch_tools.errors import EnvironmentMissingError
-from stitch_tools.judge.timing.contestant import ContestantFailedError, PipeContestant, Pipes
+from stitch_tools.judge.timing.timed_process import Pipes, RunnerFailedError, TimedProcess
 from stitch_tools.protocol.ring_messages import COLLECT, RENEW, request
-from stitch_tools.worker.timed.loop import LoopLog, NativeRunner, Service, serve_python
+from stitch_tools.worker.timed.loop import NativeRunner, Service, serve_python
 
 SLOTS = 3
-Serve = Callable[[int, int], LoopLog]
+Serve = Callable[[int, int], None]
 
 
 class Still:
@@ -31,23 +31,21 @@ class Loop:
     """One loop in a thread, and the contestant that drives it."""
 
     def __init__(self, serve: Serve) -> None:
-        self.logs: list[LoopLog] = []
         pipes = Pipes.open()
-        go_fd, done_fd = (os.dup(fd) for fd in pipes.far)
+        request_fd, reply_fd = (os.dup(fd) for fd in pipes.far)
         pipes.close_far()
-        self.contestant = PipeContestant("program", Still(), pipes, SLOTS, go_timeout_s=20.0)
-        self.thread = threading.Thread(target=self._run, args=(serve, go_fd, done_fd))
+        self.contestant = TimedProcess("program", Still(), pipes, SLOTS, timeout_s=20.0)
+        self.thread = threading.Thread(target=self._run, args=(serve, request_fd, reply_fd))
         self.thread.start()
 
-    def _run(self, serve: Serve, go_fd: int, done_fd: int) -> None:
-        self.logs.append(serve(go_fd, done_fd))
-        os.close(go_fd)
-        os.close(done_fd)
+    def _run(self, serve: Serve, request_fd: int, reply_fd: int) -> None:
+        serve(request_fd, reply_fd)
+        os.close(request_fd)
+        os.close(reply_fd)
 
-    def end(self) -> LoopLog:
+    def end(self) -> None:
         self.contestant.stop()
         self.thread.join(20.0)
-        return self.logs[0]
 
 
 def built_runner(cache_dir: Path) -> Path:
@@ -84,13 +82,13 @@ class Calls:
     def serve(self, runner: NativeRunner, service: Service = no_request) -> Serve:
         address = ctypes.cast(self.forward, ctypes.c_void_p).value
         assert address is not None
-        return lambda go_fd, done_fd: runner.serve(
+        return lambda request_fd, reply_fd: runner.serve(
             forward=address,
             handle=1,
             ring=ctypes.addressof(self.ring),
             slots=SLOTS,
-            go_fd=go_fd,
-            done_fd=done_fd,
+            request_fd=request_fd,
+            reply_fd=reply_fd,
             service=service,
         )
 
@@ -103,50 +101,44 @@ def loop(request: pytest.FixtureRequest, runner: NativeRunner) -> Iterator[tuple
     else:
         seen: list[int] = []
 
-        def in_python(go_fd: int, done_fd: int) -> LoopLog:
-            return serve_python(seen.append, slots=SLOTS, go_fd=go_fd, done_fd=done_fd, service=no_request)
+        def in_python(request_fd: int, reply_fd: int) -> None:
+            serve_python(
+                seen.append, slots=SLOTS, request_fd=request_fd, reply_fd=reply_fd, service=no_request
+            )
 
         yield Loop(in_python), seen
 
 
-def test_a_go_makes_as_many_calls_as_it_says_over_the_slots_in_turn(loop: tuple[Loop, list[int]]) -> None:
+def test_a_batch_makes_as_many_calls_as_it_says_over_the_slots_in_turn(loop: tuple[Loop, list[int]]) -> None:
     running, seen = loop
     for calls in (2, 0, 4, 1):
-        assert running.contestant.go(calls) > 0.0
+        assert running.contestant.run_calls(calls) > 0.0
     assert running.contestant.slot == 7 % SLOTS
-    log = running.end()
+    running.end()
     assert seen == [0, 1, 2, 0, 1, 2, 0]
-    assert [calls for calls, _ in log.entries] == [2, 0, 4, 1]
-    assert log.gos == 4
-
-
-def test_the_loops_own_clock_never_claims_more_than_ours(loop: tuple[Loop, list[int]]) -> None:
-    running, _ = loop
-    ours = [running.contestant.go(calls) for calls in (1, 100, 1000)]
-    log = running.end()
-    assert all(claimed * 1e-9 <= seen for (_, claimed), seen in zip(log.entries, ours, strict=True))
+    assert [calls for calls, _ in running.contestant.history] == [2, 0, 4, 1]
 
 
 def test_the_loop_ends_when_the_controller_is_gone(loop: tuple[Loop, list[int]]) -> None:
     running, _ = loop
-    running.contestant.go(1)
+    running.contestant.run_calls(1)
     running.contestant.pipes.close()
     running.thread.join(20.0)
     assert not running.thread.is_alive()
 
 
-def test_a_failing_call_ends_its_go_with_the_programs_own_status(runner: NativeRunner) -> None:
+def test_a_failing_call_ends_its_batch_with_the_programs_own_status(runner: NativeRunner) -> None:
     calls = Calls(fail_at=5)
     running = Loop(calls.serve(runner))
-    running.contestant.go(3)
-    with pytest.raises(ContestantFailedError, match="status 2"):
-        running.contestant.go(10)
+    running.contestant.run_calls(3)
+    with pytest.raises(RunnerFailedError, match="status 2"):
+        running.contestant.run_calls(10)
     running.end()
     assert len(calls.slots) == 5
 
 
 @pytest.mark.parametrize("form", ["c", "python"])
-def test_a_request_between_gos_is_served_with_the_next_slot_and_is_in_no_log(
+def test_a_request_between_gos_is_served_with_the_next_slot_and_is_no_timed_go(
     runner: NativeRunner, form: str
 ) -> None:
     served: list[tuple[int, int]] = []
@@ -156,18 +148,19 @@ def test_a_request_between_gos_is_served_with_the_next_slot_and_is_in_no_log(
 
     calls = Calls()
 
-    def in_python(go_fd: int, done_fd: int) -> LoopLog:
-        return serve_python(calls.slots.append, slots=SLOTS, go_fd=go_fd, done_fd=done_fd, service=service)
+    def in_python(request_fd: int, reply_fd: int) -> None:
+        serve_python(
+            calls.slots.append, slots=SLOTS, request_fd=request_fd, reply_fd=reply_fd, service=service
+        )
 
     running = Loop(calls.serve(runner, service) if form == "c" else in_python)
-    running.contestant.go(2)
+    running.contestant.run_calls(2)
     running.contestant.ask(request(RENEW, 5))
-    running.contestant.go(2)
+    running.contestant.run_calls(2)
     running.contestant.ask(request(COLLECT, 1))
-    log = running.end()
+    running.end()
     assert served == [(request(RENEW, 5), 2), (request(COLLECT, 1), 1)]
     assert calls.slots == [0, 1, 2, 0]
-    assert [calls for calls, _ in log.entries] == [2, 2]
     assert [calls for calls, _ in running.contestant.history] == [2, 2]
 
 
@@ -179,15 +172,14 @@ def test_a_request_that_fails_in_c_is_told_and_raised_when_the_loop_has_ended(ru
 
     serve = Calls().serve(runner, service)
 
-    def noting(go_fd: int, done_fd: int) -> LoopLog:
+    def noting(request_fd: int, reply_fd: int) -> None:
         try:
-            return serve(go_fd, done_fd)
+            serve(request_fd, reply_fd)
         except ValueError as error:
             raised.append(str(error))
-            return LoopLog(0, [], "c")
 
     running = Loop(noting)
-    with pytest.raises(ContestantFailedError, match="asked for between calls"):
+    with pytest.raises(RunnerFailedError, match="asked for between calls"):
         running.contestant.ask(request(RENEW, 5))
     running.end()
     assert raised == [f"{request(RENEW, 5):#x} at 0"]
@@ -195,18 +187,18 @@ def test_a_request_that_fails_in_c_is_told_and_raised_when_the_loop_has_ended(ru
 
 def test_a_loop_that_dies_is_a_failure_and_not_a_time() -> None:
     pipes = Pipes.open()
-    contestant = PipeContestant("program", Still(), pipes, SLOTS)
+    contestant = TimedProcess("program", Still(), pipes, SLOTS)
     pipes.close_far()
-    with pytest.raises(ContestantFailedError, match="ended"):
-        contestant.go(1)
+    with pytest.raises(RunnerFailedError, match="ended"):
+        contestant.run_calls(1)
     contestant.stop()
 
 
 def test_a_loop_that_does_not_answer_is_given_up() -> None:
     pipes = Pipes.open()
-    contestant = PipeContestant("program", Still(), pipes, SLOTS, go_timeout_s=0.05)
-    with pytest.raises(ContestantFailedError, match="no answer"):
-        contestant.go(1)
+    contestant = TimedProcess("program", Still(), pipes, SLOTS, timeout_s=0.05)
+    with pytest.raises(RunnerFailedError, match="no answer"):
+        contestant.run_calls(1)
     contestant.stop()
 
 

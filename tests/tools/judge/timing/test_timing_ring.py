@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stitch_tools.judge.timing.ring import MAX_DRAWS, MAX_SLOTS, OutputRing, Sampler, ring_shape
+from stitch_tools.judge.timing.ring import MAX_DRAWS, MAX_SLOTS, OutputRing, OutputSampler, ring_shape
 from stitch_tools.models import ReferenceFacts, TensorSpec
 
 MB = 1 << 20
@@ -69,7 +69,7 @@ def test_a_sampled_slot_is_poisoned_before_and_was_run_in_the_visit(
 ) -> None:
     ring = OutputRing([TensorSpec(name="a", shape=(1,), dtype="float32")], 5)
     try:
-        sampler = Sampler(ring, limit=2, live=True)
+        sampler = OutputSampler(ring, limit=2, live=True)
         sampler.before_visit(0)
         sampler.after_visit(calls, min(last, calls))
         assert sampler.samples == []
@@ -83,7 +83,7 @@ def test_a_sampled_slot_is_poisoned_before_and_was_run_in_the_visit(
 
 
 def test_a_sample_says_what_its_inputs_were_renewed_with(ring: OutputRing) -> None:
-    sampler = Sampler(ring, limit=2, live=True)
+    sampler = OutputSampler(ring, limit=2, live=True)
     sampler.after_visit(5, 5)
     sampler.before_visit(0)
     sampler.after_visit(5, 5, dict.fromkeys(range(5), 8))
@@ -91,49 +91,49 @@ def test_a_sample_says_what_its_inputs_were_renewed_with(ring: OutputRing) -> No
 
 
 def test_no_more_outputs_are_kept_than_asked_for(ring: OutputRing) -> None:
-    sampler = Sampler(ring, limit=2, live=True)
+    sampler = OutputSampler(ring, limit=2, live=True)
     for _ in range(20):
         sampler.before_visit(0)
         sampler.after_visit(5, 5)
     assert len(sampler.samples) == 2
 
 
-def visit(sampler: Sampler, gos: list[int], slots: int) -> list[tuple[int, int]]:
-    """(next slot, slot to fetch) of each go of a visit after which outputs were fetched."""
+def visit(sampler: OutputSampler, batches: list[int], slots: int) -> list[tuple[int, int]]:
+    """(next slot, slot to fetch) of each batch of a visit after which outputs were fetched."""
     fetched: list[tuple[int, int]] = []
     slot = 0
     sampler.before_visit(slot)
-    for calls in gos:
+    for calls in batches:
         slot = (slot + calls) % slots
-        chosen = sampler.after_go(slot, calls)
+        chosen = sampler.after_batch(slot, calls)
         if chosen is not None:
             sampler.fetched(chosen, token=7)
             fetched.append((slot, chosen))
-    sampler.after_visit(sum(gos), gos[-1])
+    sampler.after_visit(sum(batches), batches[-1])
     return fetched
 
 
 def test_where_outputs_must_be_fetched_one_call_of_a_visit_is_chosen_that_nobody_can_foresee(
     ring: OutputRing,
 ) -> None:
-    sampler = Sampler(ring, limit=400, live=False)
-    gos = [2, 0, 1, 0, 1, 4]
-    assert visit(sampler, gos, 5) == []
+    sampler = OutputSampler(ring, limit=400, live=False)
+    batches = [2, 0, 1, 0, 1, 4]
+    assert visit(sampler, batches, 5) == []
     # The rarest is chosen every sixteenth time.
-    found = [visit(sampler, gos, 5) for _ in range(400)]
+    found = [visit(sampler, batches, 5) for _ in range(400)]
     assert all(len(row) == 1 for row in found)
     assert {row[0] for row in found} == {(2, 1), (2, 0), (3, 2), (4, 3), (3, 2), (3, 1), (3, 0), (3, 4)}
     assert {sample.token for sample in sampler.samples} == {7}
 
 
 def test_where_outputs_are_static_memory_only_those_of_the_latest_call_are_fetched(ring: OutputRing) -> None:
-    sampler = Sampler(ring, limit=1, live=False, reach=1)
+    sampler = OutputSampler(ring, limit=1, live=False, reach=1)
     found = [visit(sampler, [3, 4], 5) for _ in range(30)][1:]
     assert all((after - before) % 5 == 1 for ((after, before),) in found)
     assert len(sampler.samples) == 1
 
 
 def test_an_output_is_kept_on_demand_however_many_there_are(ring: OutputRing) -> None:
-    sampler = Sampler(ring, limit=0, live=False)
+    sampler = OutputSampler(ring, limit=0, live=False)
     sampler.take(3, token=9)
     assert [(sample.slot, sample.token) for sample in sampler.samples] == [(3, 9)]

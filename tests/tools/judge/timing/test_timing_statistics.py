@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 
 from stitch_tools.judge.timing.statistics import (
     MIN_ROUNDS,
-    Interval,
-    geomean,
     half_quartile_distance,
     interval_rank,
     is_settled,
@@ -99,17 +97,10 @@ def test_a_tight_interval_beside_one_is_inconclusive() -> None:
     assert outcome_of(median_interval([0.995] * 40)) == "inconclusive"
 
 
-def test_rounds_go_on_until_the_interval_is_tight() -> None:
+def test_rounds_continue_until_the_interval_is_tight() -> None:
     assert is_settled(median_interval([1.0, 1.01] * 10))
     assert not is_settled(median_interval([1.0, 1.5] * 10))
     assert not is_settled(median_interval([1.0] * 9))
-
-
-def test_a_geomean_takes_only_rows_with_a_tight_interval() -> None:
-    tight, loose = Interval(2.0, 1.95, 2.05, 20), Interval(50.0, 10.0, 90.0, 20)
-    unknown = Interval(9.0, None, None, 3)
-    assert geomean([tight, Interval(0.5, 0.49, 0.51, 20), loose, unknown]) == (pytest.approx(1.0), 2)
-    assert geomean([loose]) == (None, 1)
 
 
 def test_the_spread_is_half_the_distance_of_the_quartiles() -> None:

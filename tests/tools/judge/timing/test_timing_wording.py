@@ -1,14 +1,16 @@
 """Why a timing decides nothing is said with its own figures."""
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import pytest
 
-from stitch_tools.judge.timing.blocks import Series, Visit
-from stitch_tools.judge.timing.seats import Seat
-from stitch_tools.judge.timing.wording import explain, timing_of
-from stitch_tools.models import Ratio
+from stitch_tools.judge.timing.output_check import OutputCheck
+from stitch_tools.judge.timing.rounds import Series
+from stitch_tools.judge.timing.runners import Runner
+from stitch_tools.judge.timing.visits import Visit
+from stitch_tools.judge.timing.wording import describe_doubt, describe_not_compared, explain, timing_of
+from stitch_tools.models import Bench, DoubtRule, Ratio, TimingDoubt
 from stitch_tools.models.verdict import BenchOutcome
 
 
@@ -53,10 +55,40 @@ def test_a_verdict_needs_no_words() -> None:
 
 @pytest.mark.parametrize(("slope_s", "measured_us"), [(2e-6, 2.0), (-2e-6, None), (0.0, None)])
 def test_a_time_below_nothing_is_none(slope_s: float, measured_us: float | None) -> None:
-    seat = cast("Seat", SimpleNamespace(name="eager", note=""))
+    runner = cast("Runner", SimpleNamespace(name="eager", note=""))
     visit = Visit((slope_s,) * 3, (3e-6,) * 3, (2e-3,), (1e-3,), 3e-6)
-    timing = timing_of(seat, Series([visit] * 4))
+    timing = timing_of(runner, Series([visit] * 4))
     assert timing.latency_us == pytest.approx(1000.0)
     assert timing.throughput_us == (None if measured_us is None else pytest.approx(measured_us))
     assert ("the throughput is not measured" in timing.note) == (measured_us is None)
     assert (timing.throughput_spread_us is None) == (measured_us is None)
+
+
+def doubt(rule: DoubtRule, observed: float = 9.0, expected: float = 3.0) -> TimingDoubt:
+    return TimingDoubt(rule=rule, observed=observed, expected=expected, calls=5, baseline="eager")
+
+
+@pytest.mark.parametrize("rule", get_args(DoubtRule))
+def test_every_doubt_is_said_with_both_figures(rule: DoubtRule) -> None:
+    words = describe_doubt(doubt(rule))
+    assert "9.0" in words
+    assert "3" in words
+
+
+def test_more_than_one_thread_is_said_as_such() -> None:
+    assert describe_doubt(doubt("extra_cpus", 2.0, 1.0)).endswith("where one thread is allowed")
+    assert describe_doubt(doubt("extra_cpus", 5.0, 2.0)).endswith("where 2 threads are allowed")
+
+
+def test_outputs_that_were_not_compared_are_named_in_part_or_as_a_whole() -> None:
+    assert describe_not_compared(OutputCheck(not_compared="why")) == "timed outputs were not compared: why"
+    assert describe_not_compared(OutputCheck(not_compared="why", compared=2)).startswith(
+        "not all timed outputs"
+    )
+    assert describe_not_compared(OutputCheck(compared=3)) == ""
+
+
+def test_a_bench_that_was_stored_before_doubts_were_facts_is_still_doubtful() -> None:
+    old = Bench(program_id="p", task_id="t", outcome="inconclusive").model_dump(exclude={"doubts"})
+    assert not Bench.model_validate(old).is_doubtful
+    assert Bench.model_validate({**old, "doubt": "the program kept 2.0 CPUs busy"}).is_doubtful

@@ -7,7 +7,6 @@ from pathlib import Path
 from stitch_tools.compile.build import Recipe, plan_build, run_recipe, sources_of
 from stitch_tools.models import Build, Program
 from stitch_tools.storage.store import Store
-from stitch_tools.worker.elf import SHT_DYNSYM, open_elf
 
 ADDRESS_AND_UNDEFINED = "address,undefined"
 THREAD = "thread"
@@ -47,15 +46,3 @@ def sanitized(recipe: Recipe, sanitizers: str) -> Recipe:
     words = [word for word in kept if word]
     compiler = len(recipe.compiler.command)
     return dataclasses.replace(recipe, command=(*words[:compiler], *flags, *words[compiler:]))
-
-
-def unknown_openmp(program: Path, runtime: Path) -> tuple[str, ...]:
-    """OpenMP functions that the built program calls and that our runtime on plain threads lacks; sorted.
-
-    Raises:
-        OSError, ValueError: one of the files cannot be read.
-    """
-    offered = {symbol.name for symbol in open_elf(runtime).symbols(SHT_DYNSYM) if symbol.section != 0}
-    called = {symbol.name for symbol in open_elf(program).symbols(SHT_DYNSYM) if symbol.section == 0}
-    openmp = {name for name in called if name.startswith(("GOMP_", "omp_", "__kmpc_"))}
-    return tuple(sorted(openmp - offered))

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 
-from stitch_tools.compile.host_build import build_openmp_threads, build_sanitizer_host
+from stitch_tools.compile.host_build import build_sanitizer_host
 from stitch_tools.errors import EnvironmentMissingError
-from stitch_tools.judge.memory.builds import ADDRESS_AND_UNDEFINED, THREAD, sanitized_build, unknown_openmp
+from stitch_tools.judge.memory.archer import AT_WORK, calls_openmp, find_archer
+from stitch_tools.judge.memory.builds import ADDRESS_AND_UNDEFINED, THREAD, sanitized_build
 from stitch_tools.judge.memory.conclude import concluded, not_checked
 from stitch_tools.judge.memory.frames import FRAME_FORMAT, Owner
 from stitch_tools.judge.memory.job import host_job
@@ -185,22 +186,29 @@ def _run_memory(bench: CpuBench, material: Material, build: Build, poison: int) 
 
 
 def _threads(bench: CpuBench, material: Material) -> dict[SanitizerTool, SanitizerRun]:
-    """ThreadSanitizer, with OpenMP on threads that it knows."""
+    """ThreadSanitizer, with OpenMP by a runtime whose order it sees."""
     build = bench.rebuilt(THREAD)
     artifact = Path(build.artifact or "")
-    openmp = build_openmp_threads(bench.cache_dir)
-    unknown = unknown_openmp(artifact, openmp)
-    if unknown:
-        reason = f"the race check has no model of {', '.join(unknown[:5])}"
-        return {"tsan": not_checked("tsan", reason, material.kind)}
     options = (
         f"halt_on_error=0:exitcode=0:report_thread_leaks=0:ignore_noninstrumented_modules=1:log_path={REPORTS}"
         f":stack_trace_format='{FRAME_FORMAT}'"
     )
     env = {"TSAN_OPTIONS": options, "OMP_NUM_THREADS": str(_RACE_THREADS)}
+    libraries: tuple[str, ...] = ()
+    readable: tuple[Path, ...] = ()
+    if calls_openmp(artifact):
+        archer = find_archer(bench.prefixes)
+        # Loaded before the program, it is found by the program's calls of GNU's runtime.
+        libraries, readable = (str(archer.runtime),), (archer.tool,)
+        env |= {"OMP_TOOL_LIBRARIES": str(archer.tool), "ARCHER_OPTIONS": "verbose=1"}
     host = build_sanitizer_host(THREAD, bench.cache_dir)
-    ran = _run_host(bench, material, build, host, env, libraries=(str(openmp),), threads=_RACE_THREADS)
+    ran = _run_host(
+        bench, material, build, host, env, libraries=libraries, readable=readable, threads=_RACE_THREADS
+    )
     found = thread_findings(ran.execution.text, bench.owner(str(artifact)))
+    if libraries and found.own and AT_WORK not in ran.execution.stdout:
+        # Without Archer every loop looks like a race, and a race is fatal.
+        return {"tsan": not_checked("tsan", "Archer was not loaded into OpenMP's runtime", material.kind)}
     return {"tsan": concluded("tsan", found, ran.execution, material.kind, bench.limit_s)}
 
 
@@ -212,6 +220,7 @@ def _run_host(
     env: dict[str, str],
     *,
     libraries: Sequence[str] = (),
+    readable: Sequence[Path] = (),
     threads: int | None = None,
     poison: int = _FIRST_POISON,
     calls: int = 1,
@@ -237,7 +246,7 @@ def _run_host(
             files={"job": job},
             env=env,
             fds=(*material.fds, outputs),
-            readable=(host, Path(build.artifact or ""), *map(Path, loaded)),
+            readable=(host, Path(build.artifact or ""), *map(Path, loaded), *readable),
             limit_s=bench.limit_s,
         )
         return _read_outputs(execution, outputs)

@@ -6,9 +6,9 @@ The file is written in the program's own sandbox: any content is survived.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from xml.etree import ElementTree
 
+from stitch_tools.judge.memory.frames import own_name
 from stitch_tools.judge.memory.reports import Findings, merged
 from stitch_tools.models.sanitizer import SanitizerFinding, SanitizerTool, Severity
 
@@ -38,11 +38,7 @@ class Kernels:
 
     def relative(self, file: str | None) -> str | None:
         """The program's own name of a file that the compiler saw in another folder."""
-        if not file:
-            return None
-        tail = "/".join(part for part in PurePosixPath(file).parts if part != ".")
-        matches = [name for name in self.files if tail == name or tail.endswith("/" + name)]
-        return max(matches, key=len, default=PurePosixPath(file).name)
+        return own_name(file or "", self.files)
 
 
 def base_name(function: str) -> str:

@@ -13,7 +13,7 @@ _RUNTIMES = re.compile(r"/lib(?:asan|ubsan|tsan|clang_rt[\w.-]*)\.so|/libsanitiz
 
 
 @dataclass(frozen=True)
-class Frame:
+class StackFrame:
     """One frame: loaded file, function, source file, line (0: unknown)."""
 
     module: str
@@ -28,7 +28,7 @@ class Frame:
 
 
 @dataclass(frozen=True)
-class Place:
+class CodeLocation:
     """Where a defect shows, in the program's own terms."""
 
     function: str | None
@@ -36,17 +36,17 @@ class Place:
     line: int | None
 
 
-def read_frame(line: str) -> Frame | None:
+def read_frame(line: str) -> StackFrame | None:
     """The frame on a line of a report, or None."""
     match = _FRAME.match(line)
     if match is None:
         return None
-    return Frame(match[2], match[3], match[4], int(match[5]) if match[5] and len(match[5]) < 10 else 0)
+    return StackFrame(match[2], match[3], match[4], int(match[5]) if match[5] and len(match[5]) < 10 else 0)
 
 
-def first_stack(lines: Iterable[str]) -> list[Frame]:
+def first_stack(lines: Iterable[str]) -> list[StackFrame]:
     """The frames of the first stack in `lines`."""
-    stack: list[Frame] = []
+    stack: list[StackFrame] = []
     for line in lines:
         frame = read_frame(line)
         if frame is not None:
@@ -65,7 +65,7 @@ class Owner:
     files: Sequence[str]
     """The program's source files, relative to its folder."""
 
-    def culprit(self, stack: Sequence[Frame]) -> Place | None:
+    def culprit(self, stack: Sequence[StackFrame]) -> CodeLocation | None:
         """Where in the program the stack's innermost code lies; None when a library's is further in."""
         inner = next((frame for frame in stack if not frame.is_runtime), None)
         if inner is None or not self.owns(inner):
@@ -74,22 +74,26 @@ class Owner:
         own = (frame for frame in stack if self.owns(frame) and self.relative(frame.file) in self.files)
         return self.place(next(own, inner))
 
-    def owns(self, frame: Frame) -> bool:
+    def owns(self, frame: StackFrame) -> bool:
         """Whether the frame's code was built from the program."""
         return Path(frame.module).name == Path(self.module).name and frame.module.endswith(self.module)
 
-    def place(self, frame: Frame) -> Place:
+    def place(self, frame: StackFrame) -> CodeLocation:
         """The frame with its file relative to the program's folder."""
-        return Place(short_name(frame.function) or None, self.relative(frame.file), frame.line or None)
+        return CodeLocation(short_name(frame.function) or None, self.relative(frame.file), frame.line or None)
 
     def relative(self, file: str) -> str | None:
         """The program's own name of a file that a compiler saw in another folder."""
-        if not file:
-            return None
-        parts = [part for part in PurePosixPath(file).parts if part != "."]
-        tail = "/".join(parts)
-        matches = [name for name in self.files if tail == name or tail.endswith("/" + name)]
-        return max(matches, key=len, default=PurePosixPath(file).name)
+        return own_name(file, self.files)
+
+
+def own_name(file: str, files: Sequence[str]) -> str | None:
+    """Which of the program's `files` a compiler's path means; of another file the name alone."""
+    if not file:
+        return None
+    tail = "/".join(part for part in PurePosixPath(file).parts if part != ".")
+    matches = [name for name in files if tail == name or tail.endswith("/" + name)]
+    return max(matches, key=len, default=PurePosixPath(file).name)
 
 
 def short_name(function: str) -> str:

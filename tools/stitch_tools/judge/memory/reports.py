@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from stitch_tools.judge.memory.frames import Frame, Owner, Place, first_stack
+from stitch_tools.judge.memory.frames import CodeLocation, Owner, StackFrame, first_stack
 from stitch_tools.models.sanitizer import SanitizerFinding, Severity
 
 MOST_FINDINGS = 50
@@ -113,7 +113,7 @@ def _undefined_finding(block: Sequence[str], owner: Owner) -> tuple[SanitizerFin
     place, own = _locate(stack, owner)
     if place.line is None and head is not None:
         line = int(head["line"]) if len(head["line"]) < 10 else None
-        place = Place(place.function, owner.relative(head["file"]), line)
+        place = CodeLocation(place.function, owner.relative(head["file"]), line)
     # Where no stack was printed, nothing but instrumented code can have reported: that is the program's.
     return _finding(rule, "suspicious", f"undefined behavior: {message}"[:400], place, None), own or not stack
 
@@ -134,7 +134,7 @@ def _thread_finding(block: Sequence[str], owner: Owner) -> tuple[SanitizerFindin
     return _finding(rule, "fatal", sentence, place, _race_space(block)), own
 
 
-def _access_stacks(block: Sequence[str]) -> Iterator[tuple[str, list[Frame]]]:
+def _access_stacks(block: Sequence[str]) -> Iterator[tuple[str, list[StackFrame]]]:
     for number, line in enumerate(block):
         match = _TSAN_STACK.match(line)
         if match is not None:
@@ -149,7 +149,7 @@ def _race_space(block: Sequence[str]) -> str | None:
     return None
 
 
-def _locate(stack: Sequence[Frame], owner: Owner) -> tuple[Place, bool]:
+def _locate(stack: Sequence[StackFrame], owner: Owner) -> tuple[CodeLocation, bool]:
     """Where the program is to be looked at, and whether the innermost code is its own."""
     place = owner.culprit(stack)
     if place is not None:
@@ -157,11 +157,11 @@ def _locate(stack: Sequence[Frame], owner: Owner) -> tuple[Place, bool]:
     called = next((frame for frame in stack if owner.owns(frame)), None)
     inner = next((frame for frame in stack if not frame.is_runtime), None)
     seen = called or inner
-    return (owner.place(seen) if seen else Place(None, None, None)), False
+    return (owner.place(seen) if seen else CodeLocation(None, None, None)), False
 
 
 def _finding(
-    rule: str, severity: Severity, message: str, place: Place, space: str | None
+    rule: str, severity: Severity, message: str, place: CodeLocation, space: str | None
 ) -> SanitizerFinding:
     return SanitizerFinding(
         rule=rule[:60],

@@ -1,10 +1,10 @@
-"""How fast can a program be at best? What measured ceilings say about the times of its gos.
+"""The shortest times of batches of calls that measured ceilings allow.
 
-The outputs of a go lie in a ring of more memory than the caches hold, so most of their bytes must reach
-memory while it runs. Of what a go of n calls touches, at most one filling of all caches can be held back in
-each pass over the ring: the rest, over the fastest rate that memory was ever seen to take, is a time that no
-program comes below. What a program writes is beyond doubt; what it has to read is not (an embedding reads few
-rows, a slice a part, a product may need fewer operations than the text book's), so only outputs convict.
+The outputs of a batch lie in a ring of more memory than the caches hold, so most of their bytes must reach
+memory while it runs. Of what a batch of n calls touches, at most one filling of all caches can be held back
+in each pass over the ring: the rest, over the fastest rate that memory was ever seen to take, is a time that
+no program comes below. What a program writes is known; what it has to read is not (an embedding reads few
+rows, a slice a part, a product may need fewer operations than the text book's). So only outputs raise doubts.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,9 +22,9 @@ MARGIN = 1.1
 OUTPUTS_RULE = "faster_than_memory"
 INPUTS_RULE = "inputs_not_read"
 OPERATIONS_RULE = "fewer_operations"
-_FEWEST_GOS = 10
+_FEWEST_BATCHES = 10
+# Convolutions have fast algorithms, and attention may leave out what a mask hides.
 _COUNTED = ("gemm", "rnn")
-"""Convolutions have fast algorithms, and attention may leave out what a mask hides."""
 _NODES = Path("/sys/devices/system/node")
 
 Kind = Literal["outputs", "inputs and outputs", "operations"]
@@ -36,14 +36,16 @@ def unavoidable_bytes(per_call: int, calls: int, slots: int, cache_bytes: int) -
     return passes * max(0, slots * per_call - cache_bytes) + max(0, rest * per_call - cache_bytes)
 
 
-def go_times(history: Sequence[tuple[int, float]]) -> dict[int, float]:
-    """Median seconds of gos by their calls, without the quickest empty go; only where there are ten."""
+def batch_times(history: Sequence[tuple[int, float]]) -> dict[int, float]:
+    """Median seconds of batches by their calls, less the quickest empty one; only where there are ten."""
     by_calls: dict[int, list[float]] = {}
     for calls, seconds in history:
         by_calls.setdefault(calls, []).append(seconds)
-    floor = min(by_calls.pop(0, [0.0]))
+    overhead = min(by_calls.pop(0, [0.0]))
     return {
-        calls: median(seconds) - floor for calls, seconds in by_calls.items() if len(seconds) >= _FEWEST_GOS
+        calls: median(seconds) - overhead
+        for calls, seconds in by_calls.items()
+        if len(seconds) >= _FEWEST_BATCHES
     }
 
 
@@ -79,8 +81,8 @@ def product_operations(graph: Graph) -> int:
     return sum(node.flops for node in graph.nodes if family_of(node.op) in _COUNTED)
 
 
-class Limits:
-    """What one bench's contestants cannot beat."""
+class TimeBounds:
+    """The times that no program of one task can beat on one device."""
 
     def __init__(
         self, ceilings: Ceilings, facts: ReferenceFacts, *, slots: int, caches: int, nodes: int = 1
@@ -98,11 +100,11 @@ class Limits:
         products = (*ceilings.flops_per_s.values(), ceilings.pointwise_flops_per_s or 0.0)
         self._computing = MARGIN * max(products)
 
-    def bounds(
+    def of(
         self, contestant: str, history: Sequence[tuple[int, float]], operations: int = 0
     ) -> tuple[TimeBound, ...]:
         """The tightest bound of each kind, () where caches could hold everything back."""
-        times = go_times(history)
+        times = batch_times(history)
         found: list[TimeBound] = []
         for kind in ("outputs", "inputs and outputs", "operations"):
             rows = list(self._of_kind(kind, contestant, times, operations))
@@ -138,18 +140,18 @@ class Limits:
         return moved, self._writing if kind == "outputs" else self._moving
 
 
-def findings_of(bounds: Sequence[TimeBound], *, proven: bool) -> tuple[Finding, ...]:
-    """One finding for each bound that was beaten; `proven`: the outputs' one in a second look, too."""
-    return tuple(_finding(row, proven=proven) for row in bounds if row.beaten)
+def findings_of(bounds: Sequence[TimeBound]) -> tuple[Finding, ...]:
+    """One finding for each bound that was beaten."""
+    return tuple(_finding(row) for row in bounds if row.beaten)
 
 
-def _finding(row: TimeBound, *, proven: bool) -> Finding:
+def _finding(row: TimeBound) -> Finding:
     calls = f"{row.calls} calls" if row.calls > 1 else "one call"
     took = f"{calls} took {row.measured_us:.1f} us"
     if row.kind == "outputs":
         return Finding(
             rule=OUTPUTS_RULE,
-            severity="fatal" if proven else "suspicious",
+            severity="suspicious",
             message=f"{took}, writing their outputs takes {row.bound_us:.1f} us at least:"
             " it does not write them all",
         )

@@ -9,13 +9,13 @@ import time
 from pathlib import Path
 from statistics import median
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Self, cast
 
-from stitch_tools.machine import nvml_query
+from stitch_tools.machine.isolation import BOOTSTRAP
 from stitch_tools.models import GpuConditions
 
+# A driver that takes longer is not asked again.
 _ANSWER_S = 5.0
-"""A driver that takes longer is not asked again."""
 
 
 class GpuWatch:
@@ -23,14 +23,14 @@ class GpuWatch:
 
     def __init__(self, uuid: str, library: Path | None = None) -> None:
         """Watch the GPU of this UUID through `library`, by default the driver's own NVML."""
-        script = str(Path(nvml_query.__file__))
-        command = [sys.executable, "-I", "-S", script, uuid, *([str(library)] if library else [])]
+        command = [sys.executable, "-I", "-S", str(BOOTSTRAP), "gpu_state", uuid]
+        command += [str(library)] if library else []
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0
         )
         self._first = self._ask()
         """Before anybody of ours used the device."""
-        self._readings: list[dict[str, Any]] = []
+        self._readings: list[dict[str, object]] = []
         self._gave_up = False
 
     def __enter__(self) -> Self:
@@ -75,7 +75,7 @@ class GpuWatch:
     def _numbers(self, name: str) -> list[int]:
         return [value for row in self._readings if (value := _number(row.get(name))) is not None]
 
-    def _ask(self) -> dict[str, Any] | None:
+    def _ask(self) -> dict[str, object] | None:
         """One answer; None where there is none in time, or it is none."""
         stdin, stdout = self._process.stdin, self._process.stdout
         if stdin is None or stdout is None:
@@ -85,7 +85,7 @@ class GpuWatch:
             answer = cast(object, json.loads(_line(stdout.fileno(), time.monotonic() + _ANSWER_S)))
         except (OSError, ValueError):
             return None
-        row = cast(dict[str, Any], answer) if isinstance(answer, dict) else {}
+        row = cast(dict[str, object], answer) if isinstance(answer, dict) else {}
         return None if not row or "problem" in row else row
 
 

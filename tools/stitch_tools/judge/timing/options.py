@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stitch_tools.judge.timing.blocks import Rules
+from stitch_tools.judge.timing.visits import TimingRules
 from stitch_tools.machine.device_lock import DEVICE_WAIT_S
 
 CPU_BASELINES = ("eager", "compile:default")
@@ -28,7 +28,7 @@ class BenchOptions:
     baselines: tuple[str, ...] | None = None
     """None: those of the target."""
     budget_s: float = 60.0
-    """Time for rounds once all contestants sit; half of it in quick runs."""
+    """Time for rounds once all contestants are ready; half of it in quick runs."""
     compile_limit_s: float = 180.0
     """Longest compilation of one baseline; beyond it the baseline counts as not measured."""
     samples: int = 3
@@ -37,7 +37,7 @@ class BenchOptions:
     """How long to wait for another process that times on the same device."""
     cache_dir: Path | None = None
     """Root of our caches; None: the user's cache folder."""
-    rules: Rules = field(default_factory=Rules)
+    rules: TimingRules = field(default_factory=TimingRules)
 
 
 def baselines_of(target: str, options: BenchOptions) -> tuple[str, ...]:

@@ -39,7 +39,7 @@ def ring_shape(facts: ReferenceFacts, *, cache_bytes: int, memory_bytes: int) ->
 
 @dataclass(frozen=True)
 class Sample:
-    """One slot's outputs as bytes, taken at "done"."""
+    """One slot's outputs as bytes, taken right after the answer to a batch."""
 
     slot: int
     outputs: tuple[bytes, ...]
@@ -53,7 +53,7 @@ class Ring(Protocol):
     slots: int
     fd: int
     settle_s: float
-    """By how many seconds a go may be longer after memory of the ring was poisoned or read."""
+    """By how many seconds a batch may be longer after memory of the ring was poisoned or read."""
 
     @property
     def request(self) -> list[tuple[str, list[int], str]]:
@@ -120,13 +120,13 @@ class OutputRing:
         return self.layout[slot * count : (slot + 1) * count]
 
 
-class Sampler:
+class OutputSampler:
     """Takes outputs of the timed region itself: which slots, nobody outside this process can know.
 
-    Where calls write straight into our memory (`live`), one slot of the last go is poisoned before a visit;
-    once the process stands still at "done", the slot's bytes are copied. Work that a program pushed behind
-    its "done" is missing from them. Elsewhere the outputs of one call of a go that nobody can foresee are
-    fetched right after its "done".
+    Where calls write straight into our memory (`live`), one slot of the last batch is poisoned before a
+    visit; once the process is stopped after its answer, the slot's bytes are copied. Work that a program does
+    after its answer is missing from them. Elsewhere the outputs of one call of a batch that nobody can
+    foresee are fetched right after its answer.
     """
 
     def __init__(self, ring: Ring, *, limit: int, live: bool, reach: int | None = None) -> None:
@@ -143,38 +143,38 @@ class Sampler:
         self._armed: int | None = None
         self._start = 0
         self._expected_calls = 0
-        self._last_go = 0
-        self._gos = self._expected_gos = 0
+        self._last_batch = 0
+        self._batches = self._expected_batches = 0
         self._due: int | None = None
         self._seen = 0
         self.samples: list[Sample] = []
 
     def before_visit(self, slot: int) -> None:
-        """The next call takes `slot`; choose one of those that the visit will end with, or one of its gos."""
-        self._start, self._armed, self._due, self._gos = slot, None, None, 0
-        if not self._live and self._expected_gos and self._limit:
-            self._due = self._random.randrange(self._expected_gos)
+        """The next call takes `slot`; choose one that the visit will end with, or one of its batches."""
+        self._start, self._armed, self._due, self._batches = slot, None, None, 0
+        if not self._live and self._expected_batches and self._limit:
+            self._due = self._random.randrange(self._expected_batches)
         if self._live and self._expected_calls:
-            back = self._random.randrange(max(1, min(self._last_go, self._expected_calls)))
+            back = self._random.randrange(max(1, min(self._last_batch, self._expected_calls)))
             self._armed = (slot + self._expected_calls - 1 - back) % self._ring.slots
             self._ring.poison(self._armed)
 
-    def after_visit(self, calls: int, last_go: int, tokens: Mapping[int, int] | None = None) -> None:
-        """The visit made `calls` calls, `last_go` of them in its last go; the process stands still.
+    def after_visit(self, calls: int, last_batch: int, tokens: Mapping[int, int] | None = None) -> None:
+        """The visit made `calls` calls, `last_batch` of them in the last batch; the process is stopped.
 
         `tokens`: by slot, what inputs were renewed with.
         """
-        self._expected_calls, self._last_go, self._expected_gos = calls, last_go, self._gos
+        self._expected_calls, self._last_batch, self._expected_batches = calls, last_batch, self._batches
         if self._armed is None or (self._armed - self._start) % self._ring.slots >= calls:
             return
         self._keep(self._ring.take(self._armed), (tokens or {}).get(self._armed, 0))
 
-    def after_go(self, slot: int, calls: int) -> int | None:
+    def after_batch(self, slot: int, calls: int) -> int | None:
         """The slot whose outputs are to be fetched now, where the next call takes `slot`; None: none."""
         if not calls:
             return None
-        is_due = self._gos == self._due
-        self._gos += 1
+        is_due = self._batches == self._due
+        self._batches += 1
         return self.choose(slot, calls) if is_due else None
 
     def choose(self, slot: int, calls: int) -> int:
@@ -196,7 +196,7 @@ class Sampler:
 
     @property
     def settle_s(self) -> float:
-        """By how many seconds a go may be longer after a slot was wiped or taken."""
+        """By how many seconds a batch may be longer after a slot was wiped or taken."""
         return self._ring.settle_s
 
     @property

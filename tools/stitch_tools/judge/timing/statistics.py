@@ -22,7 +22,7 @@ by their memory's placement, which no number of rounds averages out: medians by 
 (docs/benchmarks/scatter.md). On an H200 eager differed from itself by up to 5% from allocation to allocation
 (docs/decisions/0004-timing.md); programs were not measured against themselves there yet."""
 TIGHT_HALF_WIDTH = 0.05
-"""An interval within this share of its median is good enough to stop, and to enter a geomean."""
+"""An interval within this share of its median is good enough to stop."""
 MIN_ROUNDS = 10
 
 
@@ -121,12 +121,3 @@ def is_settled(interval: Interval) -> bool:
     """Whether more rounds would not help: enough of them, and a tight interval."""
     width = interval.half_width
     return interval.count >= MIN_ROUNDS and width is not None and width <= TIGHT_HALF_WIDTH / 2.0
-
-
-def geomean(ratios: Sequence[Interval]) -> tuple[float | None, int]:
-    """Geometric mean over the rows whose interval is within 5%, and how many rows were left out."""
-    good = [row for row in ratios if row.half_width is not None and row.half_width <= TIGHT_HALF_WIDTH]
-    left_out = len(ratios) - len(good)
-    if not good:
-        return None, left_out
-    return math.exp(sum(math.log(row.middle) for row in good) / len(good)), left_out

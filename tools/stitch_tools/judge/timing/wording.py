@@ -1,36 +1,32 @@
-"""What rounds amount to, as rows and sentences."""
+"""Put what a timing found into rows and sentences. Nothing here decides anything."""
 
-from collections.abc import Iterable
-
-from stitch_tools.judge.timing.blocks import Rounds, Series
+from stitch_tools.judge.timing.output_check import OutputCheck, WrongOutput
 from stitch_tools.judge.timing.ring import RingShape
-from stitch_tools.judge.timing.seats import Seat
+from stitch_tools.judge.timing.rounds import Rounds, Series
+from stitch_tools.judge.timing.runners import Runner
 from stitch_tools.judge.timing.statistics import MIN_ROUNDS
-from stitch_tools.models import Ratio, Timing
+from stitch_tools.models import Ratio, Timing, TimingDoubt
 
 _LEFT_OUT = "visits were left out since something waited for a CPU or lost it"
-_DISTURBED = 0.10
-"""Above this share of disturbed visits the timing counts as disturbed."""
+FIRST_CALL, TIMED_CALL = "its first call", "a timed call"
 
 
-def timing_of(seat: Seat, series: Series) -> Timing:
+def timing_of(runner: Runner, series: Series) -> Timing:
     """One contestant's medians."""
     kept = sum(visit.disturbed for visit in series.visits)
-    latency_s = series.latency_s()
-    notes = [seat.note, f"{kept} blocks were disturbed in every repetition" if kept else ""]
-    is_hidden = latency_s <= 0.0
-    if is_hidden:
-        notes.append("one call takes less than a go varies by: its latency is not measured")
-    throughput_s = series.throughput_s()
-    is_drowned = throughput_s <= 0.0
-    if is_drowned:
+    notes = [runner.note, f"{kept} blocks were disturbed in every repetition" if kept else ""]
+    # Where others delay the empty batches, their cost can exceed that of a short call.
+    latency_s, throughput_s = series.latency_s(), series.throughput_s()
+    if latency_s <= 0.0:
+        notes.append("one call takes less than a batch varies by: its latency is not measured")
+    if throughput_s <= 0.0:
         notes.append("others took more time than the calls: the throughput is not measured")
     return Timing(
-        name=seat.name,
-        latency_us=None if is_hidden else _us(latency_s),
-        latency_spread_us=None if is_hidden else _us(series.latency_spread_s()),
-        throughput_us=None if is_drowned else _us(throughput_s),
-        throughput_spread_us=None if is_drowned else _us(series.throughput_spread_s()),
+        name=runner.name,
+        latency_us=_us(latency_s) if latency_s > 0.0 else None,
+        latency_spread_us=_us(series.latency_spread_s()) if latency_s > 0.0 else None,
+        throughput_us=_us(throughput_s) if throughput_s > 0.0 else None,
+        throughput_spread_us=_us(series.throughput_spread_s()) if throughput_s > 0.0 else None,
         n=series.blocks,
         note="; ".join(note for note in notes if note),
     )
@@ -68,31 +64,72 @@ def explain(against: Ratio | None, *, rounds: int, noise: float, quick: bool) ->
     return f"{interval} does not exclude equality"
 
 
-def is_disturbed(rounds: Rounds) -> bool:
-    """Whether many visits were left out."""
-    dirty, count = _disturbed(rounds.series.values())
-    return dirty > _DISTURBED * count
+def describe_doubt(doubt: TimingDoubt) -> str:
+    """One probe's figures, and what they suggest."""
+    observed, expected = f"{doubt.observed:.2f} us", f"{doubt.expected:.2f} us"
+    match doubt.rule:
+        case "extra_cpus":
+            allowed = f"{doubt.expected:.0f} threads are" if doubt.expected > 1 else "one thread is"
+            return f"the program kept {doubt.observed:.1f} CPUs busy, where {allowed} allowed"
+        case "skipped_work":
+            return (
+                f"calls into wiped outputs take {observed}, timed ones {expected}: either results are kept"
+                " from call to call, or the machine was disturbed"
+            )
+        case "remembered_inputs":
+            return (
+                f"calls on new inputs take {observed}, on known ones {expected}: something is kept by the"
+                " values of inputs"
+            )
+        case "deferred_work":
+            return (
+                f"by the clock a call saves {expected} beside {doubt.baseline}, once its outputs are fetched"
+                f" {observed}: work is put off until outputs are read"
+            )
+        case "work_moved_between_batches":
+            return (
+                f"the slope of blocks is {expected} per call, their whole time {observed}: work is put off"
+                " from one batch of calls to the next"
+            )
+        case "work_moved_out_of_blocks":
+            return (
+                f"the slope of blocks is {expected} per call, the time of all batches of a visit {observed}:"
+                " work is done outside of the blocks"
+            )
+        case "slow_on_new_inputs":
+            return f"calls on inputs that never came before take {_costs(observed, expected)}"
+        case "slow_on_late_inputs":
+            return f"calls on inputs that come with the clock running take {_costs(observed, expected)}"
+        case "faster_than_memory":
+            calls = f"{doubt.calls} calls" if doubt.calls > 1 else "one call"
+            return f"{calls} took {observed}, writing their outputs takes {expected} at least"
+
+
+def _costs(observed: str, expected: str) -> str:
+    return f"{observed}, timed ones {expected}: what was timed is not what a call on new inputs costs"
+
+
+def describe_wrong(wrong: WrongOutput, call: str = TIMED_CALL) -> str:
+    """What is wrong with the outputs of `call`."""
+    if not wrong.problem:
+        return f"the output of {call} could not be taken"
+    return f"{call} gave another result than the reference: {wrong.problem}"
+
+
+def describe_not_compared(check: OutputCheck) -> str:
+    """Why outputs of timed calls were not compared; "" where all were."""
+    if not check.not_compared:
+        return ""
+    compared = "not all timed outputs were compared" if check.compared else "timed outputs were not compared"
+    return f"{compared}: {check.not_compared}"
 
 
 def describe_disturbance(rounds: Rounds) -> str:
     """How many visits were left out; "" where they were few."""
-    if not is_disturbed(rounds):
+    found = rounds.disturbance()
+    if not found.is_large:
         return ""
-    dirty, count = _disturbed(rounds.series.values())
-    return f"{dirty} of {count} {_LEFT_OUT}: other processes, or more threads than cores"
-
-
-def others_disturb(rounds: Rounds, program: str) -> bool:
-    """Whether others than the program disturbed: it stands still while the baselines are visited."""
-    # The program's graph is the program, too.
-    baselines = (series for name, series in rounds.series.items() if not name.startswith(program))
-    dirty, count = _disturbed(baselines)
-    return dirty > _DISTURBED * count
-
-
-def _disturbed(contestants: Iterable[Series]) -> tuple[int, int]:
-    visits = [visit for series in contestants for visit in series.visits]
-    return sum(not visit.clean for visit in visits), len(visits)
+    return f"{found.left_out} of {found.visits} {_LEFT_OUT}: other processes, or more threads than cores"
 
 
 def describe_ring(shape: RingShape) -> str:

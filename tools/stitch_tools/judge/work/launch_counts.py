@@ -1,4 +1,4 @@
-"""Launches per forward, compared: between draws by the tracer's records, and with and without the tracer.
+"""Launches per forward, compared between draws by the profiler's records.
 
 The program's own kernels must be launched equally often, by name. A library chooses its kernels by addresses,
 sizes and what it has measured, so theirs may change honestly; that it launches at all may not. Where records
@@ -7,7 +7,7 @@ are missing nothing is concluded.
 
 from dataclasses import dataclass, field
 
-from stitch_tools.judge.work.traced_worker import LaunchCounts, Report
+from stitch_tools.judge.work.traced_worker import Report
 
 _OWN = "own: "
 _OTHERS = ("library", "pytorch")
@@ -32,33 +32,15 @@ class LaunchComparison:
         return None if self.missing else True
 
 
-def compare_launches(
-    report: Report, traced: LaunchCounts | None, untraced: LaunchCounts | None, *, blocks: int
-) -> LaunchComparison:
-    """The comparison of a traced worker's blocks, and of what the gates counted with and without a tracer.
-
-    Args:
-        report: what the tracer saw.
-        traced: what the gates counted under the tracer; None where they could not.
-        untraced: what they counted in the worker that no tracer touched.
-        blocks: how many blocks were asked for.
-    """
+def compare_launches(report: Report, *, blocks: int) -> LaunchComparison:
+    """The comparison of a watched worker's blocks, of which so many were asked for."""
     found = LaunchComparison()
     if len(report.blocks) < blocks:
-        found.missing.append(f"the tracer has records of {len(report.blocks)} of {blocks} blocks")
+        found.missing.append(f"the profiler has records of {len(report.blocks)} of {blocks} blocks")
     elif report.lost:
         found.missing.append(f"{report.lost} launches left no record of the device")
     else:
         _compare_blocks(report.blocks, found)
-    if traced is None or untraced is None:
-        found.missing.append("launches without the tracer were not counted")
-    elif traced.trouble or untraced.trouble:
-        found.missing.append(untraced.trouble or traced.trouble)
-    else:
-        rows = _differences(untraced.launches, traced.launches)
-        found.differing += [
-            f"{name}: {one:g} without the tracer, {other:g} with it" for name, one, other in rows
-        ]
     return found
 
 

@@ -1,8 +1,8 @@
-/* The timed loop of a native program: no Python between "go" and "done".
+/* The timed loop of a native program: no Python between a request and its answer.
  *
  * The controller owns the clock. It writes an 8-byte count k into a pipe, and this loop makes k calls of
  * stitch_forward over a ring of prepared arguments, waits for the device, and answers with an 8-byte status.
- * The times noted here are a cross-check; nothing rests on them, since the candidate shares this process.
+ * Nothing is timed here, since the candidate shares this process.
  *
  * stitch_runner_resolve is called before the candidate is loaded, so that the candidate cannot put its own
  * cudaDeviceSynchronize in front of the driver's. The library is linked with -z now for the same reason.
@@ -11,7 +11,6 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <stddef.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "stitch/abi.h"
@@ -26,11 +25,6 @@ typedef int (*DeviceSynchronize)(void);
 typedef int (*StreamSynchronize)(void*);
 
 typedef struct {
-  uint64_t calls;
-  uint64_t nanoseconds;
-} StitchGo;
-
-typedef struct {
   uint64_t struct_size;
   ForwardFunction forward;
   StitchHandle* handle;
@@ -39,12 +33,9 @@ typedef struct {
   void* stream;         /* of the calls; NULL: the default stream */
   int32_t device_type;  /* 1: CPU, 2: CUDA */
   int32_t whole_device; /* CUDA: wait for the whole device, not for the stream alone */
-  int32_t go_fd;
-  int32_t done_fd;
+  int32_t request_fd;
+  int32_t reply_fd;
   Service service; /* serves requests; the next call takes `slot` */
-  StitchGo* log;   /* the latest `log_capacity` gos, oldest overwritten */
-  uint64_t log_capacity;
-  uint64_t gos; /* out: how many gos were run */
 } StitchLoop;
 
 static DeviceSynchronize device_synchronize;
@@ -59,12 +50,6 @@ STITCH_EXPORT int32_t stitch_runner_resolve(const char* const* names, int32_t co
   *(void**)&device_synchronize = dlsym(library, "cudaDeviceSynchronize");
   *(void**)&stream_synchronize = dlsym(library, "cudaStreamSynchronize");
   return device_synchronize && stream_synchronize ? STITCH_OK : STITCH_MISSING_LIBRARY;
-}
-
-static uint64_t now_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
 /* 1 when all 8 bytes went through, 0 when the controller is gone. */
@@ -95,34 +80,25 @@ static int synchronize(const StitchLoop* loop) {
   return loop->whole_device ? device_synchronize() : stream_synchronize(loop->stream);
 }
 
-/* Serves gos until the controller sends STOP or closes its end. Returns STITCH_OK, or why it could not start.
- * A failing call ends its go at once; the status that the controller reads is the call's own. */
+/* Serves batches of calls until the controller sends STOP or closes its end. Returns STITCH_OK, or why it could not start.
+ * A failing call ends its batch at once; the status that the controller reads is the call's own. */
 STITCH_EXPORT int32_t stitch_runner_loop(StitchLoop* loop) {
   if (loop->struct_size != sizeof *loop || loop->slots == 0) return STITCH_ERROR;
   if (loop->device_type == 2 && !(device_synchronize && stream_synchronize)) return STITCH_MISSING_LIBRARY;
   uint64_t calls, slot = 0;
-  loop->gos = 0;
-  while (read_word(loop->go_fd, &calls) && calls != STOP) {
+  while (read_word(loop->request_fd, &calls) && calls != STOP) {
     uint64_t status = STITCH_OK;
     if (calls & REQUEST) {
       status = (uint64_t)(uint32_t)loop->service(calls, slot);
-      if (!write_word(loop->done_fd, status)) break;
+      if (!write_word(loop->reply_fd, status)) break;
       continue;
     }
-    const uint64_t start = now_ns();
     for (uint64_t i = 0; i < calls && status == STITCH_OK; ++i) {
       status = (uint64_t)(uint32_t)loop->forward(loop->handle, &loop->ring[slot]);
       if (++slot == loop->slots) slot = 0;
     }
     if (synchronize(loop) != 0) status |= SYNC_FAILED;
-    const uint64_t end = now_ns();
-    if (loop->log_capacity) {
-      StitchGo* entry = &loop->log[loop->gos % loop->log_capacity];
-      entry->calls = calls;
-      entry->nanoseconds = end - start;
-    }
-    ++loop->gos;
-    if (!write_word(loop->done_fd, status)) break;
+    if (!write_word(loop->reply_fd, status)) break;
   }
   return STITCH_OK;
 }

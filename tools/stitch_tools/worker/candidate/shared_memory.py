@@ -5,8 +5,8 @@ kernel used it holds zeros: a program that takes it to be zero is right until th
 """
 
 import ctypes
-from typing import Any
 
+from stitch_tools.worker.cuda_driver import CudaDriver, DriverError
 from stitch_tools.worker.gpu_wait import wait_for_device
 
 KERNEL = b"stitch_spoil_shared"
@@ -52,9 +52,9 @@ _CYCLES = 40_000
 _THREADS = 64
 _MOST_BLOCKS = 32  # of one multiprocessor
 _RESERVED = 1 << 10  # of each block, by the system
+# Bytes a block, None: the most that one may have. How much of a multiprocessor's memory is shared depends on
+# the kernel, so that blocks of several sizes are needed; the last ones leave it as small kernels use it.
 _SIZES = (None, 48 << 10, 16 << 10, 4 << 10, 1 << 10)
-"""Bytes a block, None: the most that one may have. How much of a multiprocessor's memory is shared depends on
-the kernel, so that blocks of several sizes are needed; the last ones leave it as small kernels use it."""
 _MULTIPROCESSORS, _SHARED_OF_MULTIPROCESSOR, _SHARED_OF_BLOCK = 16, 81, 97  # of CUdevice_attribute
 _DYNAMIC_SHARED = 8  # of CUfunction_attribute
 
@@ -67,57 +67,54 @@ class SharedMemory:
         """Why it could not be spoiled; "" where it was, or was not tried yet."""
         self._function = ctypes.c_void_p()
         self._attributes: dict[int, int] = {}
+        self._driver: CudaDriver | None = None
         try:
-            self._driver: Any = ctypes.CDLL("libcuda.so.1")
-        except OSError as error:
-            self._driver, self.reason = None, str(error)
+            self._driver = CudaDriver()
+        except DriverError as error:
+            self.reason = str(error)
 
     def spoil(self, stream: int) -> None:
         """Fill what can be reached with NaN patterns, in order on `stream`; `reason` says why where not."""
-        if self._driver is None or self.reason:
+        driver = self._driver
+        if driver is None or self.reason:
             return
         try:
             if not self._function:
-                self._load()
-            self._fill_all(stream)
+                self._load(driver)
+            self._fill_all(driver, stream)
             # Streams of the program's own do not wait for this one.
             wait_for_device()
             # Another process' kernels may have come in while the device was idle; behind work that is still
             # queued they come in only between time slices.
-            self._fill_all(stream)
-        except OSError as error:
+            self._fill_all(driver, stream)
+        except DriverError as error:
             # After a fault of the program's every call fails; its own next one says so better.
             self.reason = str(error)
 
-    def _load(self) -> None:
+    def _load(self, driver: CudaDriver) -> None:
         module, device = ctypes.c_void_p(), ctypes.c_int()
-        self._call("cuCtxGetDevice", ctypes.byref(device))
+        driver.call("cuCtxGetDevice", ctypes.byref(device))
         for name in (_MULTIPROCESSORS, _SHARED_OF_MULTIPROCESSOR, _SHARED_OF_BLOCK):
             value = ctypes.c_int()
-            self._call("cuDeviceGetAttribute", ctypes.byref(value), ctypes.c_int(name), device)
+            driver.call("cuDeviceGetAttribute", ctypes.byref(value), ctypes.c_int(name), device)
             self._attributes[name] = value.value
-        self._call("cuModuleLoadData", ctypes.byref(module), ctypes.c_char_p(PTX))
+        driver.call("cuModuleLoadData", ctypes.byref(module), ctypes.c_char_p(PTX))
         function = ctypes.c_void_p()
-        self._call("cuModuleGetFunction", ctypes.byref(function), module, ctypes.c_char_p(KERNEL))
+        driver.call("cuModuleGetFunction", ctypes.byref(function), module, ctypes.c_char_p(KERNEL))
         most = ctypes.c_int(self._attributes[_SHARED_OF_BLOCK])
-        self._call("cuFuncSetAttribute", function, ctypes.c_int(_DYNAMIC_SHARED), most)
+        driver.call("cuFuncSetAttribute", function, ctypes.c_int(_DYNAMIC_SHARED), most)
         self._function = function
 
-    def _fill_all(self, stream: int) -> None:
+    def _fill_all(self, driver: CudaDriver, stream: int) -> None:
         for size in _SIZES:
-            self._fill(size or self._attributes[_SHARED_OF_BLOCK], stream)
+            self._fill(driver, size or self._attributes[_SHARED_OF_BLOCK], stream)
 
-    def _fill(self, size: int, stream: int) -> None:
+    def _fill(self, driver: CudaDriver, size: int, stream: int) -> None:
         room = self._attributes[_SHARED_OF_MULTIPROCESSOR] // (size + _RESERVED)
         blocks = self._attributes[_MULTIPROCESSORS] * max(1, min(room, _MOST_BLOCKS))
         words, cycles = ctypes.c_uint32(size // 4), ctypes.c_uint64(_CYCLES)
         arguments = (ctypes.c_void_p * 2)(ctypes.addressof(words), ctypes.addressof(cycles))
         shape = [ctypes.c_uint(value) for value in (blocks, 1, 1, _THREADS, 1, 1, size)]
-        self._call(
+        driver.call(
             "cuLaunchKernel", self._function, *shape, ctypes.c_void_p(stream), arguments, ctypes.c_void_p()
         )
-
-    def _call(self, name: str, *arguments: Any) -> None:
-        error = int(getattr(self._driver, name)(*arguments))
-        if error:
-            raise OSError(f"{name} answered with error {error}")

@@ -1,23 +1,25 @@
 """The program under the clock: a ring of prepared calls, outputs into the controller's memory."""
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from stitch_tools.protocol import memory
-from stitch_tools.protocol.serving import Reply, Request
+from stitch_tools.protocol.messages_candidate import StepReply
+from stitch_tools.protocol.timing_messages import LoadLoop, TimeProgram
 from stitch_tools.worker.candidate.candidate_state import CandidateState
-from stitch_tools.worker.candidate.native import ProgramError
+from stitch_tools.worker.candidate.native import NativeProgram, ProgramError
 from stitch_tools.worker.candidate.python_program import arranged
 from stitch_tools.worker.plain_copies import copy_plainly
 from stitch_tools.worker.tensors import map_pack
-from stitch_tools.worker.timed.loop import LoopLog, NativeRunner
+from stitch_tools.worker.timed.loop import NativeRunner
 from stitch_tools.worker.timed.region import PythonRing, graphed_program, serve_native
-from stitch_tools.worker.trees import flatten_outputs, fresh_copy, unflatten
+from stitch_tools.worker.trees import call_with, flatten_outputs, fresh_copy, unflatten
 
 
-def timed_runner(state: CandidateState, request: Request) -> Reply:
+def timed_runner(state: CandidateState, message: LoadLoop) -> StepReply:
     """Load the C loop and resolve its driver functions; asked for before the program is loaded.
 
     Raises:
@@ -25,116 +27,108 @@ def timed_runner(state: CandidateState, request: Request) -> Reply:
     """
     if state.native is not None or state.python is not None:
         raise ProgramError("error", "timed_runner", "the timed loop comes before the program")
-    state.runner = NativeRunner(request.message["library"], cuda=bool(request.message["cuda"]))
-    return _ok()
+    state.runner = NativeRunner(message.library, cuda=message.cuda)
+    return StepReply()
 
 
-def timed_program(state: CandidateState, request: Request) -> Reply:
-    """Prepare the ring and serve gos until the controller stops. Descriptors: go, done, outputs, draws.
+def timed_program(state: CandidateState, asked: TimeProgram) -> StepReply:
+    """Prepare the ring and serve batches of calls until the controller stops.
 
-    Where draws of `unseen` follow, the ring then gets these, and gos are served until it stops once more.
+    Where draws of `unseen` follow, the ring then gets these, and batches are served until it stops once more.
     With `in_place` the draws are the slots' inputs themselves, in memory that the controller writes to.
     """
-    message = request.message
-    go_fd, done_fd, outputs_fd, *draw_fds = request.fds
-    in_place = bool(message["in_place"])
-    specs = [(name, shape, None, dtype) for name, shape, dtype in message["outputs"]]
-    layout, _ = memory.lay_out(specs * int(message["slots"]))
-    targets = map_pack(outputs_fd, layout, writable=True, private=False, populate=True)
+    request_fd, reply_fd = asked.pipes
+    specs = [(name, shape, None, dtype) for name, shape, dtype in asked.outputs]
+    layout, _ = memory.lay_out(specs * asked.slots)
+    targets = map_pack(asked.outputs_fd, layout, writable=True, private=False, populate=True)
     draws = [
-        [_placed(state, tensor) for tensor in map_pack(fd, manifest, writable=True, private=not in_place)]
-        for fd, manifest in zip(draw_fds, [*message["inputs"], *message["unseen"]], strict=True)
+        [
+            _placed(state, tensor)
+            for tensor in map_pack(fd, manifest, writable=True, private=not asked.in_place)
+        ]
+        for fd, manifest in zip(asked.draw_fds, [*asked.inputs, *asked.unseen], strict=True)
     ]
-    draws, unseen = draws[: len(message["inputs"])], draws[len(message["inputs"]) :]
     rows = [targets[first : first + len(specs)] for first in range(0, len(targets), len(specs))]
-    if message["graphed"]:
-        log = _serve_graphed(state, draws, rows, (go_fd, done_fd))
+    count = len(asked.inputs)
+    ring = _Ring(draws[:count], draws[count:], rows, (request_fd, reply_fd))
+    if asked.graphed:
+        _serve_graphed(state, ring)
     elif state.native is None:
-        log = _serve_python(state, draws, unseen, rows, message, (go_fd, done_fd))
+        _serve_python(state, ring, asked)
     else:
-        log = _serve_native(state, draws, unseen, rows, message["state"], (go_fd, done_fd), in_place)
-    return _ok(gos=log.gos, log=log.entries, loop=log.loop)
+        _serve_native(state.native, state, ring, asked)
+    return StepReply()
 
 
-def _serve_native(
-    state: CandidateState,
-    draws: list[list[torch.Tensor]],
-    unseen: list[list[torch.Tensor]],
-    rows: list[list[torch.Tensor]],
-    buffers: list[str],
-    pipes: tuple[int, int],
-    in_place: bool,
-) -> LoopLog:
-    program = state.native
-    if program is None:
-        raise ProgramError("error", "timed_program", "no native program is loaded")
+@dataclass(frozen=True)
+class _Ring:
+    """What one loop goes over, and the pipes that it serves."""
+
+    draws: list[list[torch.Tensor]]
+    unseen: list[list[torch.Tensor]]
+    rows: list[list[torch.Tensor]]
+    """Outputs of every slot, in the controller's memory."""
+    pipes: tuple[int, int]
+
+
+def _serve_native(program: NativeProgram, state: CandidateState, ring: _Ring, asked: TimeProgram) -> None:
     parameters = dict(state.parameters)
-    outputs = [[tensor if tensor.is_cuda else _placed(state, tensor) for tensor in row] for row in rows]
-    return serve_native(
+    outputs = [[tensor if tensor.is_cuda else _placed(state, tensor) for tensor in row] for row in ring.rows]
+    serve_native(
         program,
-        draws,
+        ring.draws,
         outputs,
-        updated=[parameters[name].clone() for name in buffers],
-        unseen=unseen,
-        in_place=in_place,
-        collect=lambda slot: _copy_back(outputs[slot], rows[slot]),
+        updated=[parameters[name].clone() for name in asked.state],
+        unseen=ring.unseen,
+        in_place=asked.in_place,
+        collect=lambda slot: _copy_back(outputs[slot], ring.rows[slot]),
         runner=state.runner,
-        go_fd=pipes[0],
-        done_fd=pipes[1],
+        request_fd=ring.pipes[0],
+        reply_fd=ring.pipes[1],
         stream=state.stream,
     )
 
 
-def _serve_graphed(
-    state: CandidateState,
-    draws: list[list[torch.Tensor]],
-    rows: list[list[torch.Tensor]],
-    pipes: tuple[int, int],
-) -> LoopLog:
-    program = state.native
+def _serve_graphed(state: CandidateState, ring: _Ring) -> None:
+    program, draws, rows = state.native, ring.draws, ring.rows
     if program is None or not program.plan(draws[0]).capturable:
         raise ProgramError("unsupported", "timed_program", "its forward is not capturable")
     with torch.inference_mode():
         call = graphed_program(program, draws[0])
     # All slots' outputs are the graph's own memory: only those of the latest call can be fetched.
-    ring = PythonRing(call, draws, len(rows), keep_outputs=True)
-    return ring.serve(
-        *pipes, cuda=True, collect=lambda slot: _copy_back(ring.outputs[slot] or (), rows[slot])
+    calls = PythonRing(call, draws, len(rows), keep_outputs=True)
+    calls.serve(
+        *ring.pipes, cuda=True, collect=lambda slot: _copy_back(calls.outputs[slot] or (), rows[slot])
     )
 
 
-def _serve_python(
-    state: CandidateState,
-    draws: list[list[torch.Tensor]],
-    unseen: list[list[torch.Tensor]],
-    rows: list[list[torch.Tensor]],
-    message: dict[str, Any],
-    pipes: tuple[int, int],
-) -> LoopLog:
-    program, structure, wanted = state.python, message["structure"], message["output_structure"]
-    if program is None or program.module is None:
+def _serve_python(state: CandidateState, ring: _Ring, asked: TimeProgram) -> None:
+    if state.python is None or state.python.module is None:
         raise ProgramError("error", "timed_program", "load and init come first")
-    module = program.module
+    module, structure, wanted = state.python.module, asked.structure, asked.output_structure
 
-    def call(arguments: Any) -> Any:
-        return module(**arguments) if isinstance(arguments, dict) else module(*arguments)
-
-    arguments = [unflatten(structure, draw) for draw in draws]
-    ring = PythonRing(call, arguments, len(rows), keep_outputs=True, in_place=bool(message["in_place"]))
+    arguments = [unflatten(structure, draw) for draw in ring.draws]
+    call = partial(call_with, module)
+    calls = PythonRing(
+        call,
+        arguments,
+        len(ring.rows),
+        keep_outputs=True,
+        in_place=asked.in_place,
+    )
 
     def collect(slot: int) -> None:
-        value = ring.outputs[slot]
+        value = calls.outputs[slot]
         found = flatten_outputs(value) if value is not None else None
         # Another tree than the reference's is left as it was, poison.
         if found is not None and found.structure == wanted:
-            _copy_back(arranged(found, wanted).tensors, rows[slot])
+            _copy_back(arranged(found, wanted).tensors, ring.rows[slot])
 
     cuda = state.device.startswith("cuda")
-    log = ring.serve(*pipes, cuda=cuda, collect=collect)
-    if unseen:
-        ring.refill([unflatten(structure, draw) for draw in unseen])
-        log = ring.serve(*pipes, cuda=cuda, collect=collect)
-    return log
+    calls.serve(*ring.pipes, cuda=cuda, collect=collect)
+    if ring.unseen:
+        calls.refill([unflatten(structure, draw) for draw in ring.unseen])
+        calls.serve(*ring.pipes, cuda=cuda, collect=collect)
 
 
 def _copy_back(values: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> None:
@@ -146,7 +140,3 @@ def _copy_back(values: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) 
 
 def _placed(state: CandidateState, tensor: torch.Tensor) -> torch.Tensor:
     return fresh_copy(tensor, state.device) if state.device.startswith("cuda") else tensor
-
-
-def _ok(**fields: Any) -> Reply:
-    return Reply({"status": "ok", "step": "", "message": "", **fields})

@@ -1,4 +1,4 @@
-"""What is done to a ring between timed calls: inputs that never came before, and outputs that are fetched."""
+"""Renew the inputs of a ring between timed calls, and fetch outputs."""
 
 from collections.abc import Callable, Sequence
 
@@ -23,7 +23,7 @@ def mix(targets: Row, donor: Row, token: int) -> None:
 
 
 class Between:
-    """Serves the controller's requests between gos of one loop."""
+    """Serves the controller's requests between batches of one loop."""
 
     def __init__(
         self,

@@ -2,15 +2,13 @@
 
 The C loop (native/src/runner.c) serves native programs; the Python loop serves everything that is Python
 anyway (ModelNew, the reference, compiled baselines) and machines without a C compiler. Both speak the same
-8-byte words, so the controller cannot tell them apart, and both only claim times: the clock is elsewhere.
+8-byte words, so the controller cannot tell them apart. The clock is the controller's.
 """
 
 import ctypes
 import os
 import struct
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from stitch_tools.protocol.ring_messages import STOP, is_request
@@ -19,24 +17,7 @@ Service = Callable[[int, int], None]
 """Takes a request and the slot that the next call takes; see `ring_words`."""
 STATUS_OK, STATUS_ERROR = 0, 1
 _WORD = struct.Struct("=Q")
-_LOG_CAPACITY = 4096
 _CUDART_NAMES = ("libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0", "libcudart.so")
-
-
-@dataclass(frozen=True)
-class LoopLog:
-    """What the loop itself noted: a claim, for the cross-check only."""
-
-    gos: int
-    """How many gos were run."""
-    entries: list[tuple[int, int]]
-    """(calls, nanoseconds) of the latest gos, oldest first."""
-    loop: str
-    """`c` or `python`."""
-
-
-class _Go(ctypes.Structure):
-    _fields_ = [("calls", ctypes.c_uint64), ("nanoseconds", ctypes.c_uint64)]
 
 
 _SERVICE = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_uint64, ctypes.c_uint64)
@@ -52,12 +33,9 @@ class _Loop(ctypes.Structure):
         ("stream", ctypes.c_void_p),
         ("device_type", ctypes.c_int32),
         ("whole_device", ctypes.c_int32),
-        ("go_fd", ctypes.c_int32),
-        ("done_fd", ctypes.c_int32),
+        ("request_fd", ctypes.c_int32),
+        ("reply_fd", ctypes.c_int32),
         ("service", _SERVICE),
-        ("log", ctypes.POINTER(_Go)),
-        ("log_capacity", ctypes.c_uint64),
-        ("gos", ctypes.c_uint64),
     ]
 
 
@@ -83,18 +61,17 @@ class NativeRunner:
         handle: int,
         ring: int,
         slots: int,
-        go_fd: int,
-        done_fd: int,
+        request_fd: int,
+        reply_fd: int,
         stream: int = 0,
         service: Service,
-    ) -> LoopLog:
-        """Serve gos until the controller stops; `forward`, `handle` and `ring` are addresses.
+    ) -> None:
+        """Serve batches of calls until the controller stops; `forward`, `handle` and `ring` are addresses.
 
         Raises:
             RuntimeError: the loop refused its arguments.
             Exception: what `service` raised; the controller is told that it failed, and stops.
         """
-        log = (_Go * _LOG_CAPACITY)()
         raised: list[Exception] = []
 
         def serve_request(word: int, slot: int) -> int:
@@ -114,44 +91,36 @@ class NativeRunner:
             stream=stream or None,
             device_type=2 if self._cuda else 1,
             whole_device=1,
-            go_fd=go_fd,
-            done_fd=done_fd,
+            request_fd=request_fd,
+            reply_fd=reply_fd,
             service=_SERVICE(serve_request),
-            log=log,
-            log_capacity=_LOG_CAPACITY,
         )
         status = self._run(ctypes.byref(loop))
         if status != STATUS_OK:
             raise RuntimeError(f"the timed loop refused to start (status {status})")
         if raised:
             raise raised[0]
-        gos = int(loop.gos)
-        first = max(0, gos - _LOG_CAPACITY)
-        kept = [log[index % _LOG_CAPACITY] for index in range(first, gos)]
-        return LoopLog(gos, [(int(go.calls), int(go.nanoseconds)) for go in kept], "c")
 
 
 def serve_python(
     call: Callable[[int], object],
     *,
     slots: int,
-    go_fd: int,
-    done_fd: int,
+    request_fd: int,
+    reply_fd: int,
     synchronize: Callable[[], object] | None = None,
     service: Service,
-) -> LoopLog:
-    """Serve gos with a Python callable that takes the slot's number. Exceptions, of `service` too, end it."""
-    entries: list[tuple[int, int]] = []
-    gos, slot = 0, 0
+) -> None:
+    """Serve calls of a Python callable that takes the slot's number. Exceptions, of `service` too, end it."""
+    slot = 0
     while True:
-        calls = read_word(go_fd)
+        calls = read_word(request_fd)
         if calls is None or calls == STOP:
-            return LoopLog(gos, entries[-_LOG_CAPACITY:], "python")
+            return
         if is_request(calls):
             service(calls, slot)
-            os.write(done_fd, _WORD.pack(STATUS_OK))
+            os.write(reply_fd, _WORD.pack(STATUS_OK))
             continue
-        start = time.perf_counter_ns()
         for _ in range(calls):
             call(slot)
             slot += 1
@@ -159,9 +128,7 @@ def serve_python(
                 slot = 0
         if synchronize is not None:
             synchronize()
-        entries.append((calls, time.perf_counter_ns() - start))
-        gos += 1
-        os.write(done_fd, _WORD.pack(STATUS_OK))
+        os.write(reply_fd, _WORD.pack(STATUS_OK))
 
 
 def read_word(fd: int) -> int | None:

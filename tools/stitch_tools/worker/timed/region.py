@@ -1,4 +1,4 @@
-"""The timed region in the target interpreter: rings of prepared calls, and the loops that go over them.
+"""The timed region in the target interpreter: rings of prepared calls, and the loops over them.
 
 Everything that is timed, program and baselines alike, takes its inputs from a ring of distinct memory and
 leaves its outputs in one, under inference_mode. Slot i holds a copy of draw i modulo the number of draws.
@@ -16,7 +16,7 @@ from stitch_tools.worker.candidate import abi
 from stitch_tools.worker.candidate.native import NativeProgram, PreparedCall, ProgramError, make_workspace
 from stitch_tools.worker.gpu_wait import wait_for_device
 from stitch_tools.worker.timed.input_renewal import Between
-from stitch_tools.worker.timed.loop import LoopLog, NativeRunner, Service, serve_python
+from stitch_tools.worker.timed.loop import NativeRunner, Service, serve_python
 from stitch_tools.worker.trees import fresh_copy, map_tensors, raw_values
 
 Call = Callable[[Any], Any]
@@ -38,14 +38,14 @@ def serve_native(
     in_place: bool = False,
     collect: Callable[[int], object] | None = None,
     runner: NativeRunner | None,
-    go_fd: int,
-    done_fd: int,
+    request_fd: int,
+    reply_fd: int,
     stream: int = 0,
-) -> LoopLog:
-    """Serve gos of `stitch_forward`, one slot for each entry of `outputs`, until the controller stops.
+) -> None:
+    """Serve calls of `stitch_forward`, one slot for each entry of `outputs`, until the controller stops.
 
     Without a runner (no C compiler on this machine) the loop is ctypes calls from Python, and says so. With
-    `unseen` the same memory then gets these draws, and gos are served until the controller stops once more.
+    `unseen` the same memory then gets these draws, and calls are served until the controller stops once more.
     `collect` brings the outputs of one slot into the controller's memory. With `in_place` the draws
     themselves are the inputs of the slots, not copies.
 
@@ -62,17 +62,23 @@ def serve_native(
         for slot, row in enumerate(inputs)
     ]
 
-    def serve(values: Sequence[Sequence[torch.Tensor]]) -> LoopLog:
+    def serve(values: Sequence[Sequence[torch.Tensor]]) -> None:
         between = Between(inputs, values, outputs=outputs, collect=collect, cuda=device.type == "cuda")
-        return _serve_prepared(
-            program, calls, runner, device, between.serve, go_fd=go_fd, done_fd=done_fd, stream=stream
+        _serve_prepared(
+            program,
+            calls,
+            runner,
+            device,
+            between.serve,
+            request_fd=request_fd,
+            reply_fd=reply_fd,
+            stream=stream,
         )
 
-    log = serve(draws)
+    serve(draws)
     if unseen:
         refill(inputs, unseen)
-        log = serve(unseen)
-    return log
+        serve(unseen)
 
 
 def _serve_prepared(
@@ -82,30 +88,31 @@ def _serve_prepared(
     device: torch.device,
     service: Service,
     *,
-    go_fd: int,
-    done_fd: int,
+    request_fd: int,
+    reply_fd: int,
     stream: int,
-) -> LoopLog:
+) -> None:
     if runner is None:
-        return serve_python(
+        serve_python(
             lambda slot: program.call(calls[slot]),
             slots=len(calls),
-            go_fd=go_fd,
-            done_fd=done_fd,
+            request_fd=request_fd,
+            reply_fd=reply_fd,
             synchronize=wait_for_device if device.type == "cuda" else None,
             service=service,
         )
+        return
     ring = (abi.ForwardArgs * len(calls))(*(call.args for call in calls))
     forward = ctypes.cast(program.library.stitch_forward, ctypes.c_void_p).value
     if forward is None or program.handle.value is None:
         raise ProgramError("error", "stitch_forward", "the program has no handle; was it initialised?")
-    return runner.serve(
+    runner.serve(
         forward=forward,
         handle=program.handle.value,
         ring=ctypes.addressof(ring),
         slots=len(calls),
-        go_fd=go_fd,
-        done_fd=done_fd,
+        request_fd=request_fd,
+        reply_fd=reply_fd,
         stream=stream,
         service=service,
     )
@@ -151,9 +158,9 @@ class PythonRing:
         refill(self._inputs, self._draws)
 
     def serve(
-        self, go_fd: int, done_fd: int, *, cuda: bool, collect: Callable[[int], object] | None = None
-    ) -> LoopLog:
-        """Serve gos until the controller stops; exceptions of the callable pass through.
+        self, request_fd: int, reply_fd: int, *, cuda: bool, collect: Callable[[int], object] | None = None
+    ) -> None:
+        """Serve batches of calls until the controller stops; exceptions of the callable pass through.
 
         `collect` brings the outputs of one slot into the controller's memory.
         """
@@ -167,11 +174,11 @@ class PythonRing:
 
         between = Between(self._inputs, self._draws, collect=collect, cuda=cuda)
         with torch.inference_mode():
-            return serve_python(
+            serve_python(
                 keeping if self._keep else dropping,
                 slots=len(arguments),
-                go_fd=go_fd,
-                done_fd=done_fd,
+                request_fd=request_fd,
+                reply_fd=reply_fd,
                 synchronize=wait_for_device if cuda else None,
                 service=between.serve,
             )

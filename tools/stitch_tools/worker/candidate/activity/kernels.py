@@ -1,27 +1,37 @@
 """Traced kernels, attributed by caller: the program's own, a library's, PyTorch's, or a copy.
 
-The tracer (kineto over CUPTI) says of each kernel inside which ATen operator it was launched, if in any;
+The profiler (kineto over CUPTI) says of each kernel inside which ATen operator it was launched, if in any;
 the program's binary says which kernels it defines. A kernel that the program defines is its own. Any other
 that an ATen operator launched is PyTorch's; the rest were launched by the program through a library. Kernels
 of a CUDA graph carry no operator of their own: they are joined, in the order of the graph's nodes, to the
 launches that were seen when the graph was captured.
 """
 
+import ctypes
 import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any
 
-from stitch_tools.worker.candidate.activity import objects
-from stitch_tools.worker.candidate.activity.objects import Belongings
-from stitch_tools.worker.candidate.activity.samples import Work, demangle
+from stitch_tools.worker.candidate.activity.objects import Belongings, own_files
+from stitch_tools.worker.candidate.activity.profiler_records import (
+    MARK,
+    ProfilerEvent,
+    is_on_host,
+    is_operator,
+    is_pytorch,
+    kind_of,
+    metadata_of,
+)
 from stitch_tools.worker.elf import SHT_SYMTAB, open_elf
 
-MARK = "stitch::block-"
+Work = tuple[str, str]
+"""Owner (own, library, pytorch, copy) and name."""
+
 _STUB = "__device_stub_"
 _STUB_NAME = re.compile(r"(\d+)__device_stub_(\w+)")
 _ATTRIBUTE = re.compile(r"__\w+__\s*(\([^()]*\))?")
@@ -49,11 +59,11 @@ class Launched:
     """The innermost operator that it was launched in, None outside of any."""
     correlation: int
     node: int | None
-    """Its node in a CUDA graph, where the tracer says so."""
+    """Its node in a CUDA graph, where the profiler says so."""
 
 
 @dataclass(frozen=True)
-class HostCall:
+class RuntimeCall:
     """One call into the CUDA runtime or driver."""
 
     name: str
@@ -68,7 +78,7 @@ class Trace:
     """What one profile holds, in our words."""
 
     launched: list[Launched] = field(default_factory=list[Launched])
-    runtime: dict[int, HostCall] = field(default_factory=dict[int, HostCall])
+    runtime: dict[int, RuntimeCall] = field(default_factory=dict[int, RuntimeCall])
     """By correlation id."""
     blocks: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     """Start and end of each marked block, in nanoseconds."""
@@ -79,7 +89,7 @@ class OwnKernels:
     """Kernels that the program defines."""
 
     names: frozenset[str]
-    """As the tracer would write them, from the symbols of its binaries."""
+    """As the profiler would write them, from the symbols of its binaries."""
     identifiers: frozenset[str]
     """Names alone, from sources that are compiled at run time."""
 
@@ -97,9 +107,9 @@ def identifier_of(name: str) -> str:
 def own_kernels(belongings: Belongings, source_folder: str | None) -> OwnKernels:
     """The kernels that the loaded own binaries define; of a `ModelNew` also those in its sources."""
     names: set[str] = set()
-    for mapping in objects.own_files(objects.executable_mappings(), belongings):
+    for path in own_files(belongings):
         try:
-            symbols = [symbol.name for symbol in open_elf(mapping.path).symbols(SHT_SYMTAB)]
+            symbols = [symbol.name for symbol in open_elf(path).symbols(SHT_SYMTAB)]
         except (OSError, ValueError, IndexError):
             continue
         names |= stub_kernels(symbols)
@@ -107,7 +117,7 @@ def own_kernels(belongings: Belongings, source_folder: str | None) -> OwnKernels
 
 
 def stub_kernels(symbols: Iterable[str]) -> set[str]:
-    """Kernels as the tracer names them, from the host stubs that nvcc makes for each.
+    """Kernels as the profiler names them, from the host stubs that nvcc makes for each.
 
     A stub's name holds the kernel's symbol behind its length: `_ZL23__device_stub__Z4statPfPf`.
     """
@@ -143,27 +153,24 @@ def declared_kernels(source: str) -> set[str]:
     return found
 
 
-def read_trace(events: Iterable[Any]) -> Trace:
-    """The events of a profile, with operators by name. `events`: kineto's own (torch 2.6 to 2.13)."""
+def read_trace(events: Iterable[ProfilerEvent]) -> Trace:
+    """The events of a profile, with operators by name."""
     rows = list(events)
-    operators: dict[int, str] = {}
-    for event in rows:
-        if _is_operator(event):
-            operators[int(event.correlation_id())] = str(event.name())
+    operators = {event.correlation_id(): event.name() for event in rows if is_operator(event)}
     trace = Trace()
     for event in rows:
-        name, start, duration = str(event.name()), int(event.start_ns()), int(event.duration_ns())
-        on_device = str(event.device_type()).rpartition(".")[2] != "CPU"
+        name, start, duration = event.name(), event.start_ns(), event.duration_ns()
+        on_host = is_on_host(event)
         if name.startswith(MARK):
-            if not on_device:
+            if on_host:
                 trace.blocks[name] = (start, start + duration)
             continue
-        operator = operators.get(int(event.linked_correlation_id()))
-        correlation = int(event.correlation_id())
-        if not on_device:
-            if not _is_operator(event) and name.startswith("cu"):
-                trace.runtime.setdefault(correlation, HostCall(name, start, duration, operator))
-        elif _kind(event) in _DEVICE_KINDS and not _SYNCHRONISATION.match(name):
+        operator = operators.get(event.linked_correlation_id())
+        correlation = event.correlation_id()
+        if on_host:
+            if not is_operator(event) and name.startswith("cu"):
+                trace.runtime.setdefault(correlation, RuntimeCall(name, start, duration, operator))
+        elif kind_of(event) in _DEVICE_KINDS and not _SYNCHRONISATION.match(name):
             trace.launched.append(Launched(name, start, duration, operator, correlation, _node(event)))
     return trace
 
@@ -171,25 +178,8 @@ def read_trace(events: Iterable[Any]) -> Trace:
 _DEVICE_KINDS = (None, "kernel", "gpu_memcpy", "gpu_memset", "concurrent_kernel")
 
 
-def _kind(event: Any) -> str | None:
-    """The kind of activity, None where this torch does not say it."""
-    function = getattr(event, "activity_type", None)
-    if function is not None:
-        return str(function())
-    annotation = getattr(event, "is_user_annotation", None)
-    return "user_annotation" if annotation is not None and annotation() else None
-
-
-def _is_operator(event: Any) -> bool:
-    kind = _kind(event)
-    if kind is not None:
-        return kind == "cpu_op"
-    return "::" in str(event.name()) and str(event.device_type()).endswith("CPU")
-
-
-def _node(event: Any) -> int | None:
-    function = getattr(event, "metadata_json", None)
-    text = str(function() or "") if function is not None else ""
+def _node(event: ProfilerEvent) -> int | None:
+    text = metadata_of(event)
     if "graph node id" not in text:
         return None
     try:
@@ -214,7 +204,7 @@ class Attributor:
         if self._own.define(row.name):
             return "own", row.name
         operator = self._joined.get(id(row), row.operator)
-        if operator is not None and _is_pytorch(operator):
+        if operator is not None and is_pytorch(operator):
             return "pytorch", row.name
         # Not defined by the program, not in a library either: code of PyTorch that was called past operators.
         if "at::native" in row.name or "c10::" in row.name or _is_inductor(row.name):
@@ -235,18 +225,18 @@ class Attributor:
             if operators is None:
                 # Which launch became which node is unknown: what is not the program's own counts as
                 # PyTorch's as soon as PyTorch launched anything at capture.
-                some = next((name for name in self._captured if name and _is_pytorch(name)), None)
+                some = next((name for name in self._captured if name and is_pytorch(name)), None)
                 operators = [some] * len(rows)
             joined.update({id(row): operator for row, operator in zip(rows, operators, strict=True)})
         return joined
 
 
-def _captured(trace: Trace) -> list[HostCall]:
+def _captured(trace: Trace) -> list[RuntimeCall]:
     """The launches that went into graphs instead of onto the device, in their order."""
     ran = {row.correlation for row in trace.launched}
     calls = sorted(trace.runtime.items(), key=lambda item: item[1].start_ns)
     begun = any(call.name.startswith(_BEGIN) for _, call in calls)
-    depth, end, found = 0, 0, list[HostCall]()
+    depth, end, found = 0, 0, list[RuntimeCall]()
     for correlation, call in calls:
         depth += call.name.startswith(_BEGIN)
         depth -= call.name.startswith(_END)
@@ -291,10 +281,6 @@ def _only_window(captured: Sequence[str | None], length: int) -> list[str | None
     return first if repeated else None
 
 
-def _is_pytorch(operator: str) -> bool:
-    return operator.startswith(("aten::", "prims::", "c10d::", "Torch-Compiled", "CompiledFx", "## Call"))
-
-
 def _is_inductor(name: str) -> bool:
     return name.startswith("triton_") and "torch._inductor.codecache" in sys.modules
 
@@ -322,3 +308,27 @@ def block_work(trace: Trace, attributor: Attributor, block: str) -> BlockWork:
             nanoseconds[work] += row.duration_ns
             launches[work] += 1
     return BlockWork(nanoseconds, launches)
+
+
+def demangle(symbol: str) -> str:
+    """The readable name of a C++ symbol, or the symbol."""
+    function = _demangler() if symbol.startswith("_Z") else None
+    if function is None:
+        return symbol
+    status = ctypes.c_int()
+    text = function(symbol.encode("utf-8"), None, None, ctypes.byref(status))
+    if not text or status.value:
+        return symbol
+    name = ctypes.string_at(text).decode("utf-8", "replace")
+    ctypes.CDLL(None).free(ctypes.c_void_p(text))
+    return name
+
+
+@cache
+def _demangler() -> Callable[..., int | None] | None:
+    try:
+        function = ctypes.CDLL("libstdc++.so.6").__cxa_demangle
+    except (OSError, AttributeError):
+        return None
+    function.restype = ctypes.c_void_p
+    return function

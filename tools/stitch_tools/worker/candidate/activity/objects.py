@@ -1,112 +1,116 @@
-"""Whose code an address belongs to: the process' executable mappings, sorted by owner."""
+"""Which loaded files are the program's own code, and which of them reach past PyTorch's dispatcher."""
 
+import re
 import sys
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import torch
 
-NOBODY, OWN, TORCH, LIBRARY, PYTHON, BRIDGE, LIBC, HELPER, WAITING, UNNAMED = range(10)
-"""Owners. PYTHON is interpreter and harness, BRIDGE is how ctypes calls; LIBC, HELPER (libm, libstdc++) and
-UNNAMED (generated code) belong to whoever called them; in WAITING (parallel runtimes) threads wait."""
+from stitch_tools.worker.elf import SHT_DYNSYM, open_elf
 
-NAMED = (OWN, TORCH, LIBRARY, PYTHON, BRIDGE)
-CALLERS = (OWN, BRIDGE, PYTHON)
-_WAITING = ("libgomp", "libomp", "libiomp", "libpthread")
-_HELPERS = ("libm.so", "libm-", "libmvec", "libstdc++", "libgcc_s")
 _SYSTEM = ("/usr/", "/lib/", "/lib64/", "/opt/", "/nix/")
-
-
-@dataclass(frozen=True)
-class Mapping:
-    """One executable mapping."""
-
-    start: int
-    end: int
-    offset: int
-    path: str
-    """"" where it has no file."""
-
-    @property
-    def base(self) -> int:
-        """Address at which the file's first byte would lie."""
-        return self.start - self.offset
+# What any program links: no library that does the work instead of it.
+_RUNTIMES = (
+    *("ld-linux", "libc.", "libc-", "libm.", "libm-", "libmvec", "libstdc++", "libgcc_s"),
+    *("libgomp", "libomp", "libiomp", "libpthread", "libdl.", "librt.", "libffi"),
+)
+# C++ functions and C functions that run an operator's code without a record of it: what PyTorch's profiler
+# does not see. Operators that are called through the dispatcher (_ZN2at4_ops...) have records.
+_PAST_DISPATCHER = re.compile(r"_ZN2at(?:3cpu|4cuda|6native)(\d+)(\w+)")
+_C_FUNCTION = re.compile(rb"\baoti_torch_(?:cpu|cuda)_(\w+)")
 
 
 @dataclass(frozen=True)
 class Belongings:
-    """What makes an object the program's own, or a library that it was given."""
+    """What makes a loaded file the program's own."""
 
     files: tuple[str, ...]
     """The program's own binaries."""
     folders: tuple[str, ...]
     """Folders that it may write or came in: what is loaded from there is its own."""
-    harness: tuple[str, ...]
-    """Our own helpers."""
 
 
-def executable_mappings() -> list[Mapping]:
+@dataclass(frozen=True)
+class CodeMapping:
+    """Executable memory of this process."""
+
+    start: int
+    path: str
+    """"" where it has no file."""
+
+
+def executable_mappings() -> list[CodeMapping]:
     """The executable mappings of this process, by address."""
-    found: list[Mapping] = []
+    found: list[CodeMapping] = []
     for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines():
         fields = line.split(maxsplit=5)
-        start, _, end = fields[0].partition("-")
-        # The page of old system calls lies above what a signed word holds; nobody works there.
-        if "x" in fields[1] and int(end, 16) < 1 << 63:
+        if "x" in fields[1]:
             path = fields[5] if len(fields) > 5 else ""
-            found.append(Mapping(int(start, 16), int(end, 16), int(fields[2], 16), path))
+            # Memory files have names that lead nowhere: they hold generated code.
+            named = path.startswith("/") and not path.startswith(("/memfd:", "/dev/zero"))
+            found.append(CodeMapping(int(fields[0].partition("-")[0], 16), path if named else ""))
     return found
 
 
-def own_files(mappings: Sequence[Mapping], belongings: Belongings) -> list[Mapping]:
-    """The first executable mapping of each of the program's own binaries that are loaded."""
-    firsts: dict[str, Mapping] = {}
-    for mapping in mappings:
-        if mapping.path and owner_of(mapping.path, belongings) == OWN:
-            firsts.setdefault(mapping.path, mapping)
-    return list(firsts.values())
+def own_files(belongings: Belongings) -> list[str]:
+    """The program's own binaries that are loaded."""
+    paths = dict.fromkeys(mapping.path for mapping in executable_mappings() if mapping.path)
+    return [path for path in paths if is_own(path, belongings)]
 
 
-def is_waiting(path: str) -> bool:
-    """Whether this is a parallel runtime, in which threads wait for each other."""
-    return path.rpartition("/")[2].startswith(_WAITING)
-
-
-def owner_of(path: str, belongings: Belongings) -> int:
-    """Whose code lies in a mapping of this file."""
-    if not path or path.startswith(("/memfd:", "/dev/zero", "//anon")):
-        return UNNAMED
-    name = path.rpartition("/")[2]
-    if path.startswith("[") or name.startswith("ld-linux") or path in belongings.harness:
-        return PYTHON
-    if name.startswith(("libc.so", "libc-")):
-        return LIBC
-    if name.startswith(_HELPERS):
-        return HELPER
-    if name.startswith("libffi"):
-        return BRIDGE
-    if is_waiting(path):
-        return WAITING
-    return _owner_by_place(path, belongings)
-
-
-def _owner_by_place(path: str, belongings: Belongings) -> int:
+def is_own(path: str, belongings: Belongings) -> bool:
+    """Whether a loaded file is the program's own code."""
     if path in belongings.files:
-        return OWN
+        return True
     if path.startswith(_torch_folder()) or _is_inductor(path):
-        return TORCH
+        return False
     # The program's folders come first: they may lie inside of an interpreter's prefix.
     if any(path.startswith(folder.rstrip("/") + "/") for folder in belongings.folders):
-        return OWN
-    packages, interpreter, prefixes = _interpreter_places()
-    if path.startswith(packages):
-        return LIBRARY
-    if path.startswith(interpreter) or path.rpartition("/")[2].startswith("libpython"):
-        return PYTHON
-    return LIBRARY if path.startswith((*_SYSTEM, *prefixes)) else OWN
+        return True
+    return not path.startswith((*_SYSTEM, *_interpreter_folders()))
+
+
+def libraries(paths: Iterable[str], belongings: Belongings) -> list[str]:
+    """Names of the files among these that may work for the program: not its own, nobody's runtime."""
+    names: dict[str, None] = {}
+    for path in paths:
+        name = path.rpartition("/")[2]
+        if path.startswith((_torch_folder(), *_standard_library())) or name.startswith(_RUNTIMES):
+            continue
+        if not is_own(path, belongings) and not _is_inductor(path):
+            names[name] = None
+    return list(names)
+
+
+def past_dispatcher(paths: Iterable[str]) -> list[str]:
+    """Names of the operators that these binaries can call without the profiler seeing it."""
+    found = {name for path in paths for name in _reached_past(path) if _is_operator(name)}
+    return sorted(found)
+
+
+def _reached_past(path: str) -> Iterator[str]:
+    try:
+        elf = open_elf(path)
+        imported = [symbol.name for symbol in elf.symbols(SHT_DYNSYM) if symbol.section == 0]
+        # C functions are looked up by text as well as linked.
+        named = [match[1].decode() for match in _C_FUNCTION.finditer(elf.data)]
+    except (OSError, ValueError, IndexError):
+        return  # its file is gone or damaged: nothing is known of it
+    yield from named
+    for symbol in imported:
+        match = _PAST_DISPATCHER.match(symbol)
+        if match is not None:
+            yield match[2][: int(match[1])]
+
+
+def _is_operator(name: str) -> bool:
+    """Whether this is an operator's name (at::cuda::getCurrentCUDAStream, for one, is none)."""
+    base = name.removesuffix("_outf").removesuffix("_out")
+    return hasattr(torch.ops.aten, base)
 
 
 @cache
@@ -115,13 +119,16 @@ def _torch_folder() -> str:
 
 
 @cache
-def _interpreter_places() -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Folders of packages, then files of the interpreter itself, then its prefixes."""
+def _interpreter_folders() -> tuple[str, ...]:
+    prefixes = {sys.prefix, sys.base_prefix} - {"", "/"}
+    return (_real(sys.executable), *(f"{_real(path)}/" for path in prefixes))
+
+
+@cache
+def _standard_library() -> tuple[str, ...]:
+    """The interpreter's own files; packages that lie below them are libraries, and are named apart."""
     paths = sysconfig.get_paths()
-    packages = tuple(_real(paths[name]) + "/" for name in ("purelib", "platlib"))
-    interpreter = (_real(sys.executable), *(_real(paths[name]) + "/" for name in ("stdlib", "platstdlib")))
-    prefixes = tuple(_real(path) + "/" for path in {sys.prefix, sys.base_prefix} if path not in ("", "/"))
-    return packages, interpreter, prefixes
+    return tuple(f"{_real(paths[name])}/lib-dynload/" for name in ("stdlib", "platstdlib"))
 
 
 def _real(path: str) -> str:

@@ -1,0 +1,122 @@
+"""Programs that are faster than is possible, and honest ones on a device whose ceilings are far too low."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from stitch_tools.judge.timing import BenchOptions, benchmark_program
+from stitch_tools.judge.timing.probes.impossible_speed import NO_CEILINGS
+from stitch_tools.judge.timing.visits import TimingRules
+from stitch_tools.machine.devices import cpu_info
+from stitch_tools.models import Bench, Ceilings, Program
+from stitch_tools.run import ceilings
+from stitch_tools.run.ceilings import cached_ceilings
+from stitch_tools.run.interpreter import find_interpreter
+from stitch_tools.run.reference_server import ReferenceServer
+from stitch_tools.run.session import TargetSession
+from stitch_tools.storage.store import Store, write_atomically
+from tests.tools.check_support import AFFINE, affine_program, build, make_task, model_new
+
+VIEW = AFFINE.replace("x * 2.0 + 1.0", "x.t()")
+RULES = TimingRules(min_rounds=10, max_rounds=10, blocks_per_visit=1, ignore_others=True)
+OPTIONS = BenchOptions(baselines=("eager",), rules=RULES, budget_s=3.0)
+
+
+class ServerContext:
+    """A warm session, and a cache folder whose ceilings the test chooses."""
+
+    def __init__(self, session: TargetSession, root: Path) -> None:
+        self.session, self.store, self.root = session, Store(root / "store"), root
+
+    def ceilings(self, name: str, bytes_per_s: float) -> Path:
+        """A cache folder with ceilings of this bandwidth."""
+        cache_dir = self.root / name
+        measured = Ceilings(
+            device=cpu_info().model,
+            device_key="key",
+            target="cpu",
+            copy_bytes_per_s=bytes_per_s,
+            cache_bytes_per_s=10 * bytes_per_s,
+            write_bytes_per_s=bytes_per_s,
+            read_bytes_per_s=bytes_per_s,
+            last_level_cache_bytes=cpu_info().last_level_cache_bytes,
+            flops_per_s={"fp32": 1e12},
+            pointwise_flops_per_s=1e12,
+            launch_us=0.5,
+        )
+        setup = ceilings._place("cpu", self.session.threads, cache_dir)
+        write_atomically(setup.file, ceilings._entry(measured, products=True))
+        assert cached_ceilings("cpu", threads=self.session.threads, cache_dir=cache_dir) == measured
+        return cache_dir
+
+    def bench(self, program: Program, cache_dir: Path, reference: str = AFFINE) -> Bench:
+        task = make_task(self.store, reference)
+        with ReferenceServer(self.session, task, self.store) as server:
+            facts = server.observe()
+        return benchmark_program(
+            task,
+            program,
+            build(program, self.store) if program.format == "native" else None,
+            session=self.session,
+            store=self.store,
+            facts=facts,
+            options=replace(OPTIONS, cache_dir=cache_dir),
+        )
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerContext]:
+    root = tmp_path_factory.mktemp("speeding")
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        TargetSession(find_interpreter(None, root), threads=1) as session,
+    ):
+        patch.setenv("STITCH_LOCK_DIR", str(root))
+        yield ServerContext(session, root)
+
+
+def rules(bench: Bench) -> dict[str, str]:
+    return {row.rule: row.severity for row in bench.findings}
+
+
+@pytest.mark.slow
+def test_a_program_that_leaves_old_results_in_place_is_faster_than_memory(room: ServerContext) -> None:
+    bench = room.bench(affine_program(room.store, "KEEPS 5000"), room.ceilings("cheat", 20e9))
+    assert rules(bench).get("faster_than_memory") == "suspicious", (bench.message, bench.bounds)
+    # Its outputs on new inputs are wrong, too.
+    assert (bench.outcome, bench.ratios) == ("unmeasured", ())
+    assert bench.doubt
+    assert any("it does not write them all" in row.message for row in bench.findings)
+    row = next(row for row in bench.bounds if row.kind == "outputs")
+    assert row.measured_us < 0.5 * row.bound_us
+
+
+@pytest.mark.slow
+def test_an_honest_program_is_not_doubted_for_ceilings_that_are_far_too_low(room: ServerContext) -> None:
+    # A hundredth of any machine's bandwidth, as if neighbours had taken the rest while it was measured.
+    cache_dir = room.ceilings("low", 0.1e9)
+    bench = room.bench(affine_program(room.store, "REPEAT 1"), cache_dir)
+    assert "faster_than_memory" not in rules(bench), bench.findings
+    assert bench.outcome != "unmeasured"
+    mended = cached_ceilings("cpu", threads=room.session.threads, cache_dir=cache_dir)
+    assert mended is not None
+    assert mended.write_bytes_per_s is not None
+    assert mended.write_bytes_per_s > 0.2e9
+
+
+@pytest.mark.exhaustive
+def test_a_python_program_may_hand_out_views_of_its_inputs(room: ServerContext) -> None:
+    source = (
+        "import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return x.t()\n"
+    )
+    bench = room.bench(model_new(room.store, source), room.ceilings("views", 0.1e9), VIEW)
+    assert not bench.rejected
+    assert set(rules(bench).values()) <= {"suspicious"}
+
+
+def test_without_ceilings_the_bound_is_not_checked_and_says_so(room: ServerContext) -> None:
+    bench = room.bench(affine_program(room.store, "SLEEP_MS 1"), room.root / "empty")
+    assert bench.not_checked == (NO_CEILINGS,)
+    assert bench.bounds == ()

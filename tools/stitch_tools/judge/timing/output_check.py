@@ -1,0 +1,129 @@
+"""Compare outputs that were taken from timed calls with the reference."""
+
+import mmap
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from stitch_tools.judge.correctness.check_wording import describe_undecided
+from stitch_tools.judge.timing.program_runners import LoadedProgram, RingPlan, start_ring
+from stitch_tools.judge.timing.ring import Sample
+from stitch_tools.judge.timing.runners import Runner
+from stitch_tools.judge.timing.setup import Setup
+from stitch_tools.protocol import memory
+from stitch_tools.protocol.layout import GUARD, GUARD_BYTE
+from stitch_tools.protocol.ring_messages import donor_of
+from stitch_tools.run.reference_server import (
+    DrawUnavailable,
+    DrawUndecided,
+    Expectation,
+    Inputs,
+    ReferenceServer,
+)
+from stitch_tools.worker.reference.draw_kinds import mixed_kind
+
+
+@dataclass(frozen=True)
+class WrongOutput:
+    """A call whose outputs are not the reference's."""
+
+    problem: str = ""
+    """What is wrong with one output, for people; "" where no output could be taken."""
+
+
+@dataclass(frozen=True)
+class OutputCheck:
+    """What the comparison of sampled outputs showed."""
+
+    wrong: WrongOutput | None = None
+    not_compared: str = ""
+    """Why some or all outputs were not compared, for people; "" where all were."""
+    compared: int = 0
+    """Samples of which at least a part was compared."""
+
+
+def check_outputs(
+    setup: Setup, runner: Runner, *, seeds: Sequence[int] | None = None, once: bool = False
+) -> OutputCheck:
+    """Compare the samples that a runner's calls left; the judge must still hold the program's weights.
+
+    Args:
+        setup: of the timing.
+        runner: its loop has ended.
+        seeds: of the draws that its ring holds; None: those of the setup.
+        once: each sample is of the first call on its inputs, which may have changed them.
+    """
+    if setup.facts.uses_rng:
+        return OutputCheck(not_compared="forward draws random numbers")
+    if setup.task.contract.buffers == "updated" and setup.facts.mutated_buffers:
+        return OutputCheck(not_compared="buffers changed with every call")
+    samples = runner.sampler.samples if runner.sampler is not None else []
+    if not samples:
+        return OutputCheck(WrongOutput())
+    seeds = setup.seeds if seeds is None else seeds
+    not_compared, compared = "", 0
+    for sample in samples:
+        try:
+            check = _compare(setup.judge, sample, seeds, once=once)
+        except DrawUndecided as reason:  # of this one; another sample may be wrong
+            check = OutputCheck(not_compared=str(reason))
+        except _InputsChangeError:
+            return OutputCheck(not_compared="inputs changed with every call", compared=compared)
+        except DrawUnavailable as reason:
+            return OutputCheck(not_compared=str(reason), compared=compared)
+        if check.wrong is not None:
+            return check
+        compared += check.compared
+        not_compared = check.not_compared or not_compared
+    return OutputCheck(not_compared=not_compared, compared=compared)
+
+
+def check_first_call(setup: Setup, loaded: LoadedProgram, draws: Sequence[Inputs]) -> WrongOutput | None:
+    """What is wrong with the output of one call, before anything is timed.
+
+    Raises:
+        RunnerFailedError: the call failed.
+    """
+    with ExitStack() as stack:
+        runner = start_ring(stack, setup, loaded, RingPlan(slots=1, draws=draws[:1], samples=1))
+        runner.run_calls(1)
+        runner.take_one(1)
+        runner.finish()
+        return check_outputs(setup, runner, seeds=setup.seeds[:1], once=True).wrong
+
+
+def drawn_kind(slot: int, token: int, seeds: Sequence[int]) -> str:
+    """The draw that a timed call took: one of the seeds' own, or that with a stretch of another one."""
+    return mixed_kind(token, seeds[donor_of(slot, token, len(seeds))]) if token else "own-1"
+
+
+class _InputsChangeError(Exception):
+    """The reference writes to its inputs: in a ring they are others each time they come round."""
+
+
+def _compare(judge: ReferenceServer, sample: Sample, seeds: Sequence[int], *, once: bool) -> OutputCheck:
+    kind = drawn_kind(sample.slot, sample.token, seeds)
+    judge.make_draw(kind, seed=seeds[sample.slot % len(seeds)]).close()
+    expectation = judge.expect()
+    if expectation.inputs_written and not once:
+        raise _InputsChangeError
+    fd = memory.create(expectation.nbytes)
+    try:
+        _lay_down(fd, sample, expectation)
+        comparison = judge.compare(fd, expectation)
+    finally:
+        os.close(fd)
+    for row in comparison.outputs:
+        if row.problem is not None:
+            return OutputCheck(WrongOutput(f"output {row.output} {row.problem}"))
+    return OutputCheck(not_compared=describe_undecided(comparison.outputs), compared=1)
+
+
+def _lay_down(fd: int, sample: Sample, expectation: Expectation) -> None:
+    parts = iter(sample.outputs)
+    with mmap.mmap(fd, expectation.nbytes) as view:
+        view[:] = bytes([GUARD_BYTE]) * expectation.nbytes
+        for entry in expectation.layout:
+            if entry["name"] != GUARD:
+                view[entry["offset"] : entry["offset"] + entry["nbytes"]] = next(parts)

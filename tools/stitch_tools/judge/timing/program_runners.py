@@ -1,0 +1,180 @@
+"""Start the program under the clock: load it into a worker, lay out its ring, serve its calls."""
+
+import json
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from stitch_tools.compile.host_build import build_runner
+from stitch_tools.errors import EnvironmentMissingError
+from stitch_tools.judge.timing.device_ring import DeviceRing, DeviceRingError
+from stitch_tools.judge.timing.ring import OutputRing, OutputSampler, Ring
+from stitch_tools.judge.timing.runners import Runner, start_runner, take_reply, wait_until_ready
+from stitch_tools.judge.timing.setup import Setup
+from stitch_tools.judge.timing.timed_process import RunnerFailedError
+from stitch_tools.models import Build, Program
+from stitch_tools.protocol.messages import Fd
+from stitch_tools.protocol.timing_messages import LoadLoop, TimeProgram
+from stitch_tools.run.candidate_worker import Answer, Worker
+from stitch_tools.run.child import Child
+from stitch_tools.run.child_outcome import ChildDied
+from stitch_tools.run.reference_server import Inputs, Weights
+
+PROGRAM = "program"
+PROGRAM_GRAPHED = "program:cudagraph"
+"""The program replayed from a CUDA graph with its inputs copied in, as the baseline `cudagraph` is."""
+PROGRAMS = (PROGRAM, PROGRAM_GRAPHED)
+_LOAD_TIMEOUT_S = 300.0
+_READY_TIMEOUT_S = 300.0
+_PYTHON_LOOP = "timed by a Python loop"
+
+
+@dataclass(frozen=True)
+class LoadedProgram:
+    """A program that was loaded and given its weights."""
+
+    name: str
+    child: Child
+    native: bool
+    live: bool
+    """Whether it writes its outputs straight into our memory."""
+    graphed: bool
+    """Whether its forward is captured in a CUDA graph before it is timed."""
+    note: str
+
+
+@dataclass(frozen=True)
+class RingPlan:
+    """What a loaded program's ring holds."""
+
+    slots: int
+    draws: Sequence[Inputs]
+    """Slot i gets a copy of draw i modulo their number."""
+    samples: int = 0
+    """Outputs that are kept at most."""
+    unseen: Sequence[Inputs] = ()
+    """Put into the same memory once the loop was ended (`Runner.next_ring`)."""
+    in_place: bool = False
+    """The draws, one for each slot, are the inputs themselves, in memory that we write to (CPU)."""
+
+
+def load_program(
+    stack: ExitStack,
+    setup: Setup,
+    program: Program,
+    build: Build | None,
+    weights: Weights,
+    *,
+    graphed: bool = False,
+) -> LoadedProgram:
+    """The program in a worker of its own, ready for rings.
+
+    Raises:
+        RunnerFailedError: it cannot be loaded or initialised.
+    """
+    name = PROGRAM_GRAPHED if graphed else PROGRAM
+    is_native = program.format == "native"
+    loop, note = _native_loop(setup.cache_dir) if is_native and not graphed else (None, "")
+    try:
+        worker = stack.enter_context(
+            Worker(
+                setup.session,
+                setup.task,
+                program,
+                build,
+                setup.store,
+                readable=[loop] if loop is not None else [],
+                cache_dir=setup.cache_dir,
+            )
+        )
+        if loop is not None:
+            # Before the program, which could else put its own functions in front of the driver's.
+            request = LoadLoop(str(loop), setup.cuda)
+            worker.child.begin(request)
+            take_reply(worker.child, name, request, _LOAD_TIMEOUT_S)
+        _need(name, worker.load(_LOAD_TIMEOUT_S))
+        _need(name, worker.init(weights, _LOAD_TIMEOUT_S))
+    except ChildDied as death:
+        raise RunnerFailedError(name, death.outcome.describe()) from death
+    # Only a native program writes its outputs straight into memory of ours.
+    live = is_native and not graphed and (not setup.cuda or setup.shares_memory)
+    note = note if is_native else _PYTHON_LOOP
+    return LoadedProgram(name, worker.child, is_native, live, graphed, note)
+
+
+def start_program(
+    stack: ExitStack,
+    setup: Setup,
+    program: Program,
+    build: Build | None,
+    *,
+    weights: Weights,
+    draws: Sequence[Inputs],
+    samples: int,
+    graphed: bool = False,
+) -> Runner:
+    """The program, loaded and ready over a ring of the setup's length.
+
+    `graphed` captures its forward in a CUDA graph first, which only a native program on a GPU can have.
+
+    Raises:
+        RunnerFailedError: it cannot be loaded, initialised or prepared.
+    """
+    loaded = load_program(stack, setup, program, build, weights, graphed=graphed)
+    return start_ring(stack, setup, loaded, RingPlan(setup.shape.slots, draws, samples))
+
+
+def start_ring(stack: ExitStack, setup: Setup, loaded: LoadedProgram, plan: RingPlan) -> Runner:
+    """A loaded program over a ring, ready.
+
+    Raises:
+        RunnerFailedError: it cannot be prepared.
+    """
+    ring = _ring(setup, plan.slots, live=loaded.live)
+    stack.callback(ring.close)
+    updated = setup.facts.mutated_buffers if setup.task.contract.buffers == "updated" else ()
+    request = TimeProgram(
+        slots=plan.slots,
+        outputs=ring.request,
+        inputs=[draw.manifest for draw in plan.draws],
+        unseen=[draw.manifest for draw in plan.unseen],
+        structure=plan.draws[0].structure,
+        output_structure=json.loads(setup.facts.output_structure),
+        state=list(updated),
+        graphed=loaded.graphed,
+        in_place=plan.in_place,
+        outputs_fd=Fd(ring.fd),
+        draw_fds=tuple(Fd(draw.fds[0]) for draw in (*plan.draws, *plan.unseen)),
+    )
+    runner = start_runner(stack, loaded.name, loaded.child, request)
+    runner.note = loaded.note
+    seen_at_once = loaded.live and (not setup.cuda or isinstance(ring, DeviceRing))
+    reach = 1 if loaded.graphed else None
+    runner.sampler = OutputSampler(ring, limit=plan.samples, live=seen_at_once, reach=reach)
+    runner.draws = len(plan.draws) if setup.renews_inputs else 0
+    wait_until_ready(runner, _READY_TIMEOUT_S)
+    return runner
+
+
+def _ring(setup: Setup, slots: int, *, live: bool) -> Ring:
+    """Where the program's outputs go: on a GPU into its own memory, where they are to be seen at once."""
+    if live and setup.cuda:
+        try:
+            return DeviceRing(setup.judge, setup.facts.outputs, slots)
+        except DeviceRingError:  # the worker copies them, then
+            pass
+    return OutputRing(setup.facts.outputs, slots)
+
+
+def _native_loop(cache_dir: Path | None) -> tuple[Path | None, str]:
+    """The C loop; or why there is none, so that the calls come from a Python loop."""
+    try:
+        return build_runner(cache_dir), ""
+    except EnvironmentMissingError as error:
+        return None, f"{_PYTHON_LOOP}: {error.message}"
+
+
+def _need(name: str, answer: Answer) -> None:
+    if not answer.ok:
+        raise RunnerFailedError(name, f"{answer.step}: {answer.message or answer.status}")

@@ -1,0 +1,98 @@
+"""Make the Bench of one timing from its rounds and from what speaks against them: the outcome is set here."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stitch_tools.judge.timing.contestants import Contestants
+from stitch_tools.judge.timing.output_check import OutputCheck
+from stitch_tools.judge.timing.probes.probe import ProbeReport
+from stitch_tools.judge.timing.program_runners import PROGRAM, PROGRAMS
+from stitch_tools.judge.timing.rounds import Rounds
+from stitch_tools.judge.timing.setup import Setup
+from stitch_tools.judge.timing.speedup import ratio_of
+from stitch_tools.judge.timing.statistics import CPU_NOISE, GPU_NOISE
+from stitch_tools.judge.timing.wording import (
+    describe_disturbance,
+    describe_doubt,
+    describe_not_compared,
+    describe_wrong,
+    explain,
+    timing_of,
+)
+from stitch_tools.models import Bench, GpuConditions, Ratio
+from stitch_tools.models.verdict import DataPlane
+
+
+@dataclass(frozen=True)
+class TimingEvidence:
+    """What one run of rounds, and the looks after it, showed."""
+
+    rounds: Rounds
+    reports: Sequence[ProbeReport]
+    """Of the probes, in their order."""
+    outputs: OutputCheck
+    """Of the timed calls."""
+    gpu: GpuConditions | None
+    plane: DataPlane | None
+
+
+def make_bench(
+    evidence: TimingEvidence, contestants: Contestants, setup: Setup, *, program_id: str, device: str
+) -> Bench:
+    """The Bench: `unmeasured` for a wrong output, `inconclusive` for a doubt, else by the ratio to eager."""
+    rounds, options = evidence.rounds, contestants.options
+    noise = GPU_NOISE if setup.cuda else CPU_NOISE
+    ratios = _ratios(rounds, contestants, noise)
+    against = next((row for row in ratios if (row.baseline, row.contestant) == ("eager", PROGRAM)), None)
+    interval = rounds.ratio("eager", PROGRAM, contestants.figure) if "eager" in rounds.series else None
+    count = interval.count if interval is not None else 0
+    outcome = against.outcome if against is not None else "inconclusive"
+    message = explain(against, rounds=count, noise=noise, quick=options.quick)
+    doubts = tuple(doubt for report in evidence.reports for doubt in report.doubts)
+    words = describe_doubt(doubts[0]) if doubts else ""
+    if doubts:
+        outcome, message = "inconclusive", words
+        ratios = [row.model_copy(update={"outcome": outcome}) for row in ratios]
+    checks = [evidence.outputs, *(check for report in evidence.reports for check in report.outputs)]
+    wrong = next((check.wrong for check in checks if check.wrong is not None), None)
+    if wrong is not None:
+        outcome, message, ratios = "unmeasured", describe_wrong(wrong), []
+    not_compared = next((text for check in checks if (text := describe_not_compared(check))), "")
+    notes = [message, describe_disturbance(rounds), not_compared]
+    timings = (timing_of(runner, rounds.series[runner.name]) for runner in contestants.runners)
+    not_checked = [text for report in evidence.reports for text in report.not_checked]
+    return Bench(
+        program_id=program_id,
+        task_id=setup.task.task_id,
+        outcome=outcome,
+        timings=(*timings, *contestants.absent),
+        ratios=tuple(ratios),
+        figure=contestants.figure,
+        device=device,
+        threads=None if setup.cuda else setup.session.threads,
+        steal_share=rounds.steal_share,
+        disturbed=rounds.disturbance().is_large,
+        gpu=evidence.gpu,
+        bounds=tuple(row for report in evidence.reports for row in report.bounds),
+        findings=tuple(row for report in evidence.reports for row in report.findings),
+        not_checked=tuple(filter(None, [*not_checked, setup.not_renewed])),
+        sandbox=setup.session.sandbox_level,
+        plane=evidence.plane,
+        message="; ".join(note for note in notes if note),
+        doubts=doubts,
+        doubt=words,
+        program_failed=wrong is not None,
+    )
+
+
+def _ratios(rounds: Rounds, contestants: Contestants, noise: float) -> list[Ratio]:
+    """The program's, and those of its graph, to every baseline."""
+    names = [runner.name for runner in contestants.runners]
+    found = [
+        ratio_of(rounds, baseline, ours, figure=contestants.figure, noise=noise)
+        for ours in names
+        if ours in PROGRAMS
+        for baseline in names
+        if baseline not in PROGRAMS
+    ]
+    return [row for row in found if row is not None]
