@@ -19,7 +19,7 @@ from stitch_tools.storage.store import Store
 if TYPE_CHECKING:
     import torch
 
-    from stitch_tools.worker.reference.load_reference import Reference
+    from stitch_tools.worker.reference.load_reference import LoadedReference
 
     Weights = torch.nn.Module | Mapping[str, torch.Tensor]
 
@@ -216,8 +216,8 @@ def _fresh_state(archive: Archive, task: Task, folder: Path) -> "dict[str, torch
     return _state(module)
 
 
-def _reference(archive: Archive, task: Task, folder: Path) -> "Reference":
-    from stitch_tools.worker.reference.load_reference import Reference, ReferenceFault, ReferenceSource
+def _reference(archive: Archive, task: Task, folder: Path) -> "LoadedReference":
+    from stitch_tools.worker.reference.load_reference import LoadedReference, ReferenceFault, ReferenceSource
 
     _write(archive.folder("task"), folder)
     source = ReferenceSource(
@@ -231,7 +231,7 @@ def _reference(archive: Archive, task: Task, folder: Path) -> "Reference":
         device=_device(task),
     )
     try:
-        return Reference(source)
+        return LoadedReference(source)
     except ReferenceFault as error:
         raise UsageError(
             f"the certificate's reference cannot be constructed here: {error.message}",

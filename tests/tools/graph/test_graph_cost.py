@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from stitch_tools.errors import WorkerError
 from stitch_tools.graph import build_graph, distinct_bytes, family_of, node_work
 from stitch_tools.graph.bounds import min_time_us
-from stitch_tools.graph.cost import Work
+from stitch_tools.graph.cost import OperationWork
 from stitch_tools.models import (
     Argument,
     Ceilings,
@@ -42,7 +42,9 @@ def spec(*shape: int, dtype: str = "float32", stride: tuple[int, ...] | None = N
     return TensorSpec(name="t", shape=shape, dtype=dtype, stride=stride)
 
 
-def work_of(op: str, inputs: list[TensorSpec], out: TensorSpec, *rest: Argument, **named: Argument) -> Work:
+def work_of(
+    op: str, inputs: list[TensorSpec], out: TensorSpec, *rest: Argument, **named: Argument
+) -> OperationWork:
     """Work of `op` on `inputs`, all positional, followed by `rest`."""
     specs = {(f"v{i}", 0): value for i, value in enumerate(inputs)}
     args = (*(ValueRef(ref=name) for name, _ in specs), *rest)
@@ -248,11 +250,11 @@ class TestBounds:
     """The shortest time: bytes or operations, whichever takes longer, and one launch."""
 
     def test_a_large_tensor_moves_at_memory_bandwidth(self) -> None:
-        work = Work(flops=0, bytes_read=5_000_000, bytes_written=5_000_000, reduction_length=1)
+        work = OperationWork(flops=0, bytes_read=5_000_000, bytes_written=5_000_000, reduction_length=1)
         assert min_time_us(work, "pointwise", CEILINGS, Contract(), "float32") == pytest.approx(1002.0)
 
     def test_a_small_tensor_moves_at_cache_bandwidth(self) -> None:
-        work = Work(flops=0, bytes_read=400_000, bytes_written=100_000, reduction_length=1)
+        work = OperationWork(flops=0, bytes_read=400_000, bytes_written=100_000, reduction_length=1)
         assert min_time_us(work, "pointwise", CEILINGS, Contract(), "float32") == pytest.approx(7.0)
 
     @pytest.mark.parametrize(("precision", "expected"), [("fp32", 1002.0), ("tf32", 252.0), ("bf16", 127.0)])
@@ -260,12 +262,12 @@ class TestBounds:
         self, precision: str, expected: float
     ) -> None:
         contract = Contract.model_validate({"matmul_precision": precision})
-        work = Work(flops=10**9, bytes_read=0, bytes_written=0, reduction_length=1)
+        work = OperationWork(flops=10**9, bytes_read=0, bytes_written=0, reduction_length=1)
         assert min_time_us(work, "gemm", CEILINGS, contract, "float32") == pytest.approx(expected)
         assert min_time_us(work, "conv", CEILINGS, contract, "float32") == pytest.approx(1002.0)
 
     def test_half_precision_tensors_run_at_their_own_rate(self) -> None:
-        work = Work(flops=8 * 10**9, bytes_read=0, bytes_written=0, reduction_length=1)
+        work = OperationWork(flops=8 * 10**9, bytes_read=0, bytes_written=0, reduction_length=1)
         assert min_time_us(work, "gemm", CEILINGS, Contract(), "bfloat16") == pytest.approx(1002.0)
 
     def test_without_ceilings_there_is_no_time(self) -> None:

@@ -11,8 +11,7 @@ from stitch_tools.judge.correctness.check_wording import describe_reason, descri
 from stitch_tools.judge.correctness.draw_ruling import Ruling
 from stitch_tools.judge.correctness.draw_schedule import Draw
 from stitch_tools.judge.trial import Observed
-from stitch_tools.judge.work.traced_worker import RefusedError, accepted, require_step
-from stitch_tools.protocol.wire import Frame
+from stitch_tools.judge.work.traced_worker import RefusedError, require_step
 from stitch_tools.run.candidate_worker import Answer
 from stitch_tools.run.reference_server import Expectation
 from stitch_tools.worker.candidate.native import ProgramError
@@ -99,8 +98,5 @@ def test_who_mends_a_program_gets_the_whole_traceback(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("message", ["", " \n"])
 def test_a_refusal_without_words_is_quoted_by_its_status(message: str) -> None:
-    said = {"ok": True, "status": "error", "step": "stitch_forward", "message": message.strip()}
-    with pytest.raises(RefusedError, match=r"^stitch_forward: error$"):
-        accepted(Frame(said))
     with pytest.raises(RefusedError, match=r"^stitch_forward: error$"):
         require_step(Answer("error", "stitch_forward", message))

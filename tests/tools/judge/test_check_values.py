@@ -8,6 +8,7 @@ from stitch_tools.judge.check_options import CheckOptions
 from stitch_tools.judge.correctness.check_record import Record
 from stitch_tools.judge.correctness.draw_schedule import DrawGroup
 from stitch_tools.models import Check, Contract, DrawResult, Sensitivity
+from stitch_tools.protocol.messages_reference import Agreement
 from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import Store
@@ -356,7 +357,7 @@ def test_what_was_counted_of_draws_goes_when_they_are_taken_back() -> None:
     record.count("values", decided=False)
     record.count("weights", decided=False)
     record.passed.weight_sets.add("weights-2")
-    record.agreements.append({"ok": False})
+    record.agreements.append(Agreement(ok=False, tolerance=1e-4, largest_difference=None))
     record.late += 1
     record.take_back(mark)
     assert record == before

@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 
 from stitch_tools.judge.check import check_program
 from stitch_tools.judge.timing.timed_process import Pipes, RunnerFailedError, TimedProcess
-from stitch_tools.judge.work.traced_worker import HarnessFaultError, Report, parse_answer
+from stitch_tools.judge.work.traced_worker import HarnessFaultError, Report, parse_report
 from stitch_tools.models import Check
+from stitch_tools.protocol.messages import OperationFailedError, decode_reply, encode
+from stitch_tools.protocol.messages_candidate import StepReply
 from stitch_tools.protocol.wire import (
     MAX_BLOB_BYTES,
     MAX_JSON_BYTES,
@@ -155,13 +157,23 @@ def test_descriptors_that_come_with_no_frame_are_closed(data: bytes, count: int)
     os.close(null)
 
 
-@given(message=st.dictionaries(st.text(), JSON, max_size=5), ok=st.booleans() | JSON)
-def test_any_answer_is_read_as_a_claim_of_bounded_size(message: dict[str, object], ok: object) -> None:
-    for fields in (message, {**message, "status": message, "held": [message] * 60, "error": message}):
-        answer = read_answer(Frame({**fields, "ok": ok}))
-        texts = (answer.status, answer.step, answer.message, *answer.held, *answer.changed)
-        assert all(isinstance(text, str) and len(text) <= 8000 for text in texts)
-        assert len(answer.held) <= 50
+HONEST = encode(StepReply()).message
+
+
+@given(message=st.dictionaries(st.sampled_from(sorted(HONEST)) | st.text(), JSON, max_size=5))
+def test_a_reply_of_another_shape_is_refused_by_name(message: dict[str, object]) -> None:
+    with contextlib.suppress(ProtocolError, OperationFailedError):
+        answer = decode_reply(StepReply, Frame({**HONEST, **message}))
+        assert all(isinstance(text, str) for text in (answer.status, answer.step, *answer.held))
+
+
+@given(text=st.text(max_size=20), count=st.integers(0, 200))
+def test_any_reply_is_read_as_a_claim_of_bounded_size(text: str, count: int) -> None:
+    long, names = text * 1000, (text * 20,) * count
+    answer = read_answer(StepReply(long, long, long, held=names, changed=names, unspoiled=long))
+    texts = (answer.status, answer.step, answer.message, *answer.held, *answer.changed)
+    assert all(len(text) <= 8000 for text in texts)
+    assert max(len(answer.held), len(answer.changed)) <= 50
 
 
 @given(message=st.dictionaries(st.sampled_from(sorted(Report.model_fields)), JSON))
@@ -169,7 +181,7 @@ def test_what_a_watched_worker_says_is_a_report_or_a_fault_that_is_nobody_s(
     message: dict[str, object],
 ) -> None:
     with contextlib.suppress(HarnessFaultError):
-        assert isinstance(parse_answer(Report, message), Report)
+        assert isinstance(parse_report(message), Report)
 
 
 class Nobody:
@@ -314,10 +326,10 @@ CLAIMS: dict[str, tuple[dict[str, object], str]] = {
     "nothing": ({}, "crashed"),
     "error without fields": ({"ok": False}, "crashed"),
     "error of another type": ({"ok": False, "error": "none"}, "crashed"),
-    "held": ({"status": "ok", "held": [{"a": 1}, None, "x" * 10_000]}, "crashed"),
-    "half a character": ({"status": "\ud800", "message": "\udfff" * 9000}, "crashed"),
-    "long": ({"status": "error", "message": "x" * (8 << 20)}, "crashed"),
-    "not representable": ({"status": "not_representable", "message": ""}, "unmeasured"),
+    "held": ({**HONEST, "held": [{"a": 1}, None, "x" * 10_000]}, "crashed"),
+    "half a character": ({**HONEST, "status": "\ud800", "message": "\udfff" * 9000}, "crashed"),
+    "long": ({**HONEST, "status": "error", "message": "x" * (8 << 20)}, "crashed"),
+    "not representable": ({**HONEST, "status": "not_representable"}, "unmeasured"),
 }
 
 

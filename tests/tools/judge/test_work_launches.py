@@ -1,7 +1,6 @@
 """Launches per forward, compared: own kernels exactly, libraries' as a note, no lost records."""
 
 import json
-import os
 from typing import Any
 
 import pytest
@@ -12,12 +11,11 @@ from stitch_tools.judge.work.traced_worker import (
     HarnessFaultError,
     RefusedError,
     Report,
-    accepted,
-    parse_answer,
+    check_status,
+    parse_report,
     require_step,
 )
 from stitch_tools.models import WorkEvidence
-from stitch_tools.protocol.wire import Frame
 from stitch_tools.run.candidate_worker import Answer
 
 OLD_EVIDENCE: dict[str, Any] = {
@@ -89,32 +87,17 @@ def test_missing_records_are_not_compared() -> None:
         assert (found.match, found.differing, len(found.missing)) == (None, [], 1)
 
 
-def frame(**message: Any) -> Frame:
-    return Frame(message, b"", ())
-
-
 def test_what_nobody_foresaw_in_the_watched_worker_is_our_fault() -> None:
-    error = {"kind": "OSError", "message": "no space left for records", "traceback": "..."}
-    with pytest.raises(HarnessFaultError, match="OSError: no space left for records"):
-        accepted(frame(ok=False, error=error))
     with pytest.raises(HarnessFaultError):
         require_step(Answer("error", "worker", "OSError: no"))
     with pytest.raises(HarnessFaultError, match="not enough memory"):
-        accepted(frame(ok=True, status="out_of_memory", step="forward", message=""))
+        check_status("out_of_memory", "forward: ")
     with pytest.raises(HarnessFaultError, match="makes no sense"):
-        parse_answer(Report, {"rows": "many"})
+        parse_report({"rows": "many"})
 
 
 def test_what_the_program_refuses_is_its_own() -> None:
     with pytest.raises(RefusedError, match="forward: RuntimeError: watched"):
-        accepted(frame(ok=True, status="error", step="forward", message="RuntimeError: watched"))
+        check_status("error", "forward: RuntimeError: watched")
     with pytest.raises(RefusedError):
         require_step(Answer("error", "constructor", "no"))
-
-
-def test_descriptors_of_an_answer_are_closed() -> None:
-    read, write = os.pipe()
-    accepted(Frame({"ok": True, "status": "ok"}, b"", (read,)))
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(read)
-    os.close(write)

@@ -2,7 +2,7 @@
 
 import torch
 
-from stitch_tools.worker.aliased_inputs import Place, map_shared, places_of, reunite
+from stitch_tools.worker.aliased_inputs import SharedPlace, map_shared, places_of, reunite
 from stitch_tools.worker.trees import fresh_copy
 
 
@@ -25,9 +25,16 @@ def test_a_view_before_its_base_is_a_view_of_the_copy() -> None:
 def test_places_tell_root_and_offset_and_neighbors_stay_apart() -> None:
     base = torch.randn(6, 4)
     tensors = [base[1], base, base[:, 2], torch.randn(3), torch.empty(0), base.view(torch.int32)]
-    assert places_of(tensors) == [Place(1, 4), Place(1), Place(1, 2), Place(3), Place(4), Place(5)]
+    assert places_of(tensors) == [
+        SharedPlace(1, 4),
+        SharedPlace(1),
+        SharedPlace(1, 2),
+        SharedPlace(3),
+        SharedPlace(4),
+        SharedPlace(5),
+    ]
     halves = places_of([base[:4], base[3:]])
-    assert halves == [Place(0), Place(1)]
+    assert halves == [SharedPlace(0), SharedPlace(1)]
 
 
 def test_copies_that_travelled_apart_are_put_together_again() -> None:

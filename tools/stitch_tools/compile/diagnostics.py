@@ -48,25 +48,25 @@ _UNDEFINED = re.compile(
 )
 _GCC_OPTION = re.compile(r" \[(?P<code>-W[\w=+-]+)\]$")
 _OWN_ERROR = re.compile(r"\s*#\s*error\b")
+# What tools say after an error that they told before: nothing is to be looked up.
 _LAST_WORDS = re.compile(r"Ptx assembly aborted|ld returned \d|merge_elf failed|linker command failed")
-"""What tools say after an error that they told before: nothing is to be looked up."""
+# A header of a library, by convention; those of the author stand in quotes.
 _SYSTEM_HEADER = re.compile(r"\s*#\s*include\s*<")
-"""A header of a library, by convention; those of the author stand in quotes."""
 _PATH = re.compile(r"[\w.+~-]*(?:/[\w.+~-]+)+/?")
 _LONGEST_TAIL = 8
+# nvcc's messages that name no function; the line that it prints does.
 _REFUSED = re.compile(
     r"too (?:few|many) arguments in|argument of type .* is incompatible|no suitable constructor"
 )
-"""nvcc's messages that name no function; the line that it prints does."""
 _CALLED = re.compile(r"(?P<name>[A-Za-z_][\w:]*)\s*(?:<[^()]*>)?\s*$")
+# Looks of a library's name: a word of its own would only be one more word of the question.
 _OF_LIBRARY = re.compile(r"::|_|[a-z][A-Z]")
-"""Looks of a library's name: a word of its own would only be one more word of the question."""
+# A type once more, as what it stands for.
 _ALIAS = re.compile(r"\((?:aka|also known as) [^()]*(?:\([^()]*\)[^()]*)*\)")
-"""A type once more, as what it stands for."""
+# What headers of CUDA put around everything for a version and a GPU: nobody writes it.
 _INLINE_NAMESPACE = re.compile(r"\b(?:CUB|THRUST)_\d\w*::|\b_V_\d\w*::|\b__\d::")
-"""What headers of CUDA put around everything for a version and a GPU: nobody writes it."""
+# A word, or a number among template arguments: shapes are numbers.
 _QUERY_WORD = re.compile(r"[A-Za-z_][\w:.+-]*|(?<=[<,] )\d+(?=[,>])|(?<=[<,])\d+(?=[,>])")
-"""A word, or a number among template arguments: shapes are numbers."""
 _CONTINUATION = re.compile(r"^ {8,}\S")
 
 

@@ -16,12 +16,15 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from stitch_tools.compile.confinement import compiler_level, readable_paths
 from stitch_tools.errors import EnvironmentMissingError, SandboxError
 from stitch_tools.machine.isolation import BOOTSTRAP
 from stitch_tools.models.verdict import SandboxLevel
+from stitch_tools.protocol.messages import decode, encode
+from stitch_tools.protocol.messages_session import CompilerEnded, CompilerRun
+from stitch_tools.protocol.wire import Frame
 from stitch_tools.storage.store import storing
 
 OUTPUT_LIMIT_BYTES = 4 << 20
@@ -177,17 +180,17 @@ def _launcher(
     paths = [*(readable_paths(()) if readable is None else readable)]
     if level == "full":
         paths.append("/proc")  # its own, which shows the compiler's processes alone
-    request = {
-        "command": [*command],
-        "folder": str(folder.absolute()),
-        "level": level,
-        "readable": paths,
-        "writable": [*dict.fromkeys(str(Path(path).absolute()) for path in (folder, env["TMPDIR"]))],
-        "limits": _limits(time_limit_s),
-        "report": report,
-        "parent": os.getpid(),
-    }
-    return [sys.executable, "-I", "-S", str(BOOTSTRAP), "compile", json.dumps(request)]
+    request = CompilerRun(
+        command=tuple(command),
+        folder=str(folder.absolute()),
+        level=level,
+        readable=tuple(paths),
+        writable=tuple(dict.fromkeys(str(Path(path).absolute()) for path in (folder, env["TMPDIR"]))),
+        limits=_limits(time_limit_s),
+        report=report,
+        parent=os.getpid(),
+    )
+    return [sys.executable, "-I", "-S", str(BOOTSTRAP), "compile", json.dumps(encode(request).message)]
 
 
 def _limits(time_limit_s: float) -> dict[str, int]:
@@ -207,15 +210,15 @@ def _exit_code(line: str, launcher: int, command: Sequence[str]) -> int:
         OSError: the compiler cannot be started.
         SandboxError: its isolation could not be set up.
     """
-    told: dict[str, Any] = json.loads(line) if line.endswith("\n") else {}
-    if "not_started" in told:
-        raise OSError(told["not_started"], os.strerror(told["not_started"]), command[0])
-    if "sandbox" in told:
+    ended = decode(CompilerEnded, Frame(json.loads(line))) if line.endswith("\n") else CompilerEnded()
+    if ended.not_started is not None:
+        raise OSError(ended.not_started, os.strerror(ended.not_started), command[0])
+    if ended.not_isolated is not None:
         raise SandboxError(
-            f"the compiler could not be isolated: {told['sandbox']}",
+            f"the compiler could not be isolated: {ended.not_isolated}",
             hint="`stitch-mcp doctor` names the level that works here",
         )
-    return os.waitstatus_to_exitcode(told["status"]) if "status" in told else launcher
+    return launcher if ended.status is None else os.waitstatus_to_exitcode(ended.status)
 
 
 @dataclass

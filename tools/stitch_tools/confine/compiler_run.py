@@ -9,36 +9,30 @@ import json
 import os
 import signal
 from collections.abc import Callable
-from typing import Any
 
 from stitch_tools.confine import landlock, linux, sandbox, seccomp
+from stitch_tools.protocol.messages import decode, encode
+from stitch_tools.protocol.messages_session import CompilerEnded, CompilerRun
+from stitch_tools.protocol.wire import Frame
 
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full")
 
-Request = dict[str, Any]
-
 
 def main(text: str) -> int:
-    """Exit code of the outer process; 0 also when the compiler failed.
-
-    Args:
-        text: the request as JSON. `command` is run in `folder` with `limits` (by RLIMIT name); `level` is the
-            isolation, None where the system has none; `readable` and `writable` are its files; `report` is
-            the descriptor for the answer, `parent` the pid whose end is ours.
-    """
-    request: Request = json.loads(text)
-    os.set_inheritable(request["report"], False)
+    """Exit code of the outer process; 0 also when the compiler failed. `text` is a `CompilerRun` as JSON."""
+    request = decode(CompilerRun, Frame(json.loads(text)))
+    os.set_inheritable(request.report, False)
     try:
-        if request["level"] == "full":
+        if request.level == "full":
             sandbox.enter_namespaces()
-        if request["level"] is not None:
+        if request.level is not None:
             # After the namespaces: a change of credentials would unset it.
             linux.die_with_parent(signal.SIGKILL)
-            if os.getppid() != request["parent"]:
+            if os.getppid() != request.parent:
                 return 1
         inner = os.fork()
     except OSError as error:
-        _tell(request, sandbox=str(error))
+        _tell(request, CompilerEnded(not_isolated=str(error)))
         return 1
     if not inner:
         _as_child(request, _run_inner)
@@ -46,21 +40,21 @@ def main(text: str) -> int:
     return 0
 
 
-def _as_child(request: Request, step: Callable[[Request], None]) -> None:
+def _as_child(request: CompilerRun, step: Callable[[CompilerRun], None]) -> None:
     """A step as a process' whole life; what the machine refuses is told. Never returns."""
     try:
-        if request["level"] is not None:
+        if request.level is not None:
             linux.die_with_parent(signal.SIGKILL)
         step(request)
     except (OSError, ValueError) as error:  # the latter is a limit that this system does not take
-        _tell(request, sandbox=str(error))
+        _tell(request, CompilerEnded(not_isolated=str(error)))
     finally:
         os._exit(0)
 
 
-def _run_inner(request: Request) -> None:
-    if request["level"] == "full":
-        sandbox.mount_private(None, 0, request["writable"])
+def _run_inner(request: CompilerRun) -> None:
+    if request.level == "full":
+        sandbox.mount_private(None, 0, request.writable)
     compiler = os.fork()
     if not compiler:
         _as_child(request, _become_compiler)
@@ -68,24 +62,23 @@ def _run_inner(request: Request) -> None:
         pid, status = os.wait()  # orphans come to pid 1
         if pid == compiler:
             break
-    _tell(request, status=status)
+    _tell(request, CompilerEnded(status=status))
 
 
-def _become_compiler(request: Request) -> None:
-    os.chdir(request["folder"])  # by its path again: a writable mount may lie over it now
-    sandbox.set_limits(request["limits"])
-    if request["level"] is not None:
+def _become_compiler(request: CompilerRun) -> None:
+    os.chdir(request.folder)  # by its path again: a writable mount may lie over it now
+    sandbox.set_limits(request.limits)
+    if request.level is not None:
         linux.drop_capabilities()
         linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
-        if request["level"] != "process":
-            landlock.restrict(request["readable"], request["writable"], _DEVICES)
+        if request.level != "process":
+            landlock.restrict(request.readable, request.writable, _DEVICES)
         seccomp.install()
-    command = request["command"]
     try:
-        os.execvp(command[0], command)
+        os.execvp(request.command[0], request.command)
     except OSError as error:
-        _tell(request, not_started=error.errno)
+        _tell(request, CompilerEnded(not_started=error.errno))
 
 
-def _tell(request: Request, **fields: object) -> None:
-    os.write(request["report"], json.dumps(fields).encode("utf-8") + b"\n")
+def _tell(request: CompilerRun, ended: CompilerEnded) -> None:
+    os.write(request.report, json.dumps(encode(ended).message).encode("utf-8") + b"\n")

@@ -9,36 +9,37 @@ import os
 import select
 import signal
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from stitch_tools.confine import process_tree
+from stitch_tools.protocol.messages import Done, decode_one_of, encode
+from stitch_tools.protocol.messages_session import (
+    ChildEnded,
+    ChildLimits,
+    KillTree,
+    PauseTree,
+    ResumeTree,
+    TreeResumed,
+    WatchdogReason,
+)
 from stitch_tools.protocol.wire import Channel, ChannelClosedError, ChannelTimeoutError, ProtocolError
 
+if TYPE_CHECKING:
+    import resource
+
+THREADS_PER_PROCESS = 64
 _TAIL_BYTES = 32 << 10
 _WATCH_INTERVAL_S = 0.05
 _SCRATCH_INTERVAL_S = 1.0
 _STOP_WAIT_S = 1.0
+# CPU time that a stopped tree may use, at one stop and at all. On a busy machine a thread may be on its way
+# to the stop when we look (once in 1,500 stops, with a load of 6); one that works uses more.
 _STANDING_NS, _STANDING_ALL_NS = 2_000_000, 10_000_000
-"""CPU time that a stopped tree may use, at one stop and at all. On a busy machine a thread may be on its way
-to the stop when we look (once in 1,500 stops, with a load of 6); one that works uses more."""
 _MAX_SCRATCH_ENTRIES = 65536
 
 
-@dataclass(frozen=True)
-class Bounds:
-    """What the watchdog enforces; at level full the kernel bounds the scratch folder instead."""
-
-    memory_bytes: int
-    output_bytes: int
-    processes: int
-    threads: int
-    scratch: str | None
-    scratch_bytes: int
-
-
-class Output:
+class PrintedText:
     """The end of what was printed to one stream, and how much it was in all."""
 
     def __init__(self, fd: int) -> None:
@@ -66,14 +67,20 @@ class Init:
     """Supervision of one child until it ends."""
 
     def __init__(
-        self, control: Channel, child: int, outputs: tuple[int, int], bounds: Bounds, own_ns: bool
+        self,
+        control: Channel,
+        child: int,
+        outputs: tuple[int, int],
+        limits: ChildLimits,
+        scratch: str | None,
     ) -> None:
+        """`scratch`: the folder whose size is watched; None at level full, where the kernel bounds it."""
         self._control = control
         self._child = child
-        self._stdout, self._stderr = Output(outputs[0]), Output(outputs[1])
-        self._bounds = bounds
-        self._own_namespace = own_ns
-        self._reason: str | None = None
+        self._stdout, self._stderr = PrintedText(outputs[0]), PrintedText(outputs[1])
+        self._limits, self._scratch = limits, scratch
+        self._own_namespace = scratch is None
+        self._reason: WatchdogReason | None = None
         self._paused = False
         self._used_ns: dict[int, int] = {}
         """CPU time by process, when all stood still."""
@@ -117,26 +124,26 @@ class Init:
         for output in (self._stdout, self._stderr):
             if output.fd in ready and not output.drain():
                 poller.unregister(output.fd)
-        if self._stdout.total + self._stderr.total > self._bounds.output_bytes:
+        if self._stdout.total + self._stderr.total > self._limits.output_bytes:
             self._end("output_flood")
 
     def _obey(self) -> None:
         try:
-            asked = self._control.receive(timeout_s=1.0).message.get("op")
+            asked = decode_one_of((KillTree, PauseTree, ResumeTree), self._control.receive(timeout_s=1.0))
         except (ChannelClosedError, ChannelTimeoutError, ProtocolError):
             self._abandon()
-        if asked == "kill":
+        if isinstance(asked, KillTree):
             self._end("killed")
-        elif asked == "pause":
+        elif isinstance(asked, PauseTree):
             self._signal_all(signal.SIGSTOP)
             self._paused = True
             self._await_stop()
-            self._tell({"event": "paused"})
-        elif asked == "resume":
+            self._tell(Done())
+        else:
             went_on = self._paused and self._went_on()
             self._signal_all(signal.SIGCONT)
             self._paused = False
-            self._tell({"event": "resumed", "went_on": went_on})
+            self._tell(TreeResumed(went_on))
 
     def _abandon(self) -> NoReturn:
         """End everything and ourselves: the controller is gone."""
@@ -174,13 +181,17 @@ class Init:
         usages = [process_tree.usage(pid) for pid in members]
         held = sum(usage.resident_bytes for usage in usages)
         self._peak_bytes = max(self._peak_bytes, held)
-        if held - self._baseline_bytes > self._bounds.memory_bytes:
+        if held - self._baseline_bytes > self._limits.memory_bytes:
             self._end("out_of_memory")
-        elif len(members) > self._bounds.processes or sum(u.threads for u in usages) > self._bounds.threads:
+        elif (
+            len(members) > self._limits.processes
+            or sum(usage.threads for usage in usages) > self._limits.processes * THREADS_PER_PROCESS
+        ):
             self._end("too_many_processes")
-        elif self._bounds.scratch and time.monotonic() >= self._scratch_due:
+        elif self._scratch and time.monotonic() >= self._scratch_due:
             self._scratch_due = time.monotonic() + _SCRATCH_INTERVAL_S
-            if folder_bytes(self._bounds.scratch, self._bounds.scratch_bytes) > self._bounds.scratch_bytes:
+            most = self._limits.scratch_bytes
+            if folder_bytes(self._scratch, most) > most:
                 self._end("scratch_full")
 
     def _members(self) -> list[int]:
@@ -195,7 +206,7 @@ class Init:
         with contextlib.suppress(ProcessLookupError):
             os.kill(-1, number)  # everything in the namespace but us, at once
 
-    def _end(self, reason: str) -> None:
+    def _end(self, reason: WatchdogReason) -> None:
         self._reap()
         if self._status is not None:
             return  # it was faster: how it ended by itself is what counts
@@ -213,7 +224,7 @@ class Init:
                 return
             self._collect(result)
 
-    def _collect(self, result: tuple[int, int, Any]) -> None:
+    def _collect(self, result: tuple[int, int, "resource.struct_rusage"]) -> None:
         pid, status, usage = result
         if pid == self._child:
             self._status = status
@@ -231,21 +242,20 @@ class Init:
         if killed == signal.SIGKILL and self._reason is None and _oom_kills() > self._oom_kills:
             self._reason = "out_of_memory"
         self._tell(
-            {
-                "event": "ended",
-                "exit_code": os.WEXITSTATUS(status) if killed is None else None,
-                "signal": killed,
-                "reason": self._reason,
-                "stdout_tail": self._stdout.tail.decode("utf-8", "replace"),
-                "stderr_tail": self._stderr.tail.decode("utf-8", "replace"),
-                "peak_rss_bytes": self._peak_bytes,
-                "left_behind": left,
-            }
+            ChildEnded(
+                exit_code=os.WEXITSTATUS(status) if killed is None else None,
+                signal=killed,
+                reason=self._reason,
+                stdout_tail=self._stdout.tail.decode("utf-8", "replace"),
+                stderr_tail=self._stderr.tail.decode("utf-8", "replace"),
+                peak_rss_bytes=self._peak_bytes,
+                left_behind=left,
+            )
         )
 
-    def _tell(self, message: dict[str, Any]) -> None:
+    def _tell(self, message: object) -> None:
         try:
-            self._control.send(message, timeout_s=5.0)
+            self._control.send(encode(message).message, timeout_s=5.0)
         except (ChannelClosedError, ChannelTimeoutError):
             os._exit(1)
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stitch_tools.confine import file_view, landlock, linux, seccomp
+from stitch_tools.protocol.messages import Level
 
 LEVELS = ("full", "fs+net", "process")
 NAMESPACES = (
@@ -76,7 +77,7 @@ _PREFIX_PARTS = (
 class Confinement:
     """What one child gets."""
 
-    level: str
+    level: Level
     scratch: str
     """Folder that it may write; at level full a file system of its own, gone with it."""
     readable: tuple[str, ...]
@@ -119,8 +120,10 @@ def mount_private(scratch: str | None, scratch_bytes: int, writable: Iterable[st
         OSError: the machine does not allow it.
     """
     plain = linux.MS_NOSUID | linux.MS_NODEV
+    # Else what is mounted here would show up in the namespace that we came from.
     linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
     linux.forbid_writes("/")
+    # The old one shows the processes of the whole machine, with their command lines and environments.
     linux.mount("proc", "/proc", "proc", plain | linux.MS_NOEXEC)
     for folder in (scratch, _MEMORY_FOLDER) if scratch is not None else ():
         if Path(folder).is_dir():
@@ -195,7 +198,7 @@ def probe_namespaces() -> str | None:
     return reason or None
 
 
-def strongest_level() -> tuple[str, str]:
+def strongest_level() -> tuple[Level, str]:
     """The strongest level that works here, and why it is not a stronger one ("" for full)."""
     if not landlock.abi_version():
         return "process", "the kernel has no Landlock (or it is switched off)"

@@ -67,8 +67,8 @@ DENIED = {
     "process_madvise": 440,
     "mount_setattr": 442,
 }
+# Allowed to profilers and sanitizers, which are not timed beside others.
 _FOR_TOOLS = ("connect", "timer_create")
-"""Allowed to profilers and sanitizers, which are not timed beside others."""
 _SOCKET, _SENDTO, _SOCKETPAIR, _CLONE, _PRCTL, _CLONE3 = 41, 44, 53, 56, 157, 435
 _SETPRIORITY, _IOPRIO_SET, _PRLIMIT = 141, 251, 302
 _PRIO_PROCESS, _IOPRIO_WHO_PROCESS = 0, 1

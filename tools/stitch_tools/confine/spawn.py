@@ -15,49 +15,49 @@ import socket
 import sys
 import tempfile
 import traceback
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from stitch_tools.confine import init, linux, sandbox
+from stitch_tools.protocol.messages import Done, encode
+from stitch_tools.protocol.messages_session import InitFailed, SpawnChild
 from stitch_tools.protocol.serving import describe_error
 from stitch_tools.protocol.wire import Channel, ChannelClosedError, ChannelTimeoutError
 
 _OPEN_FILES = 4096
-_THREADS_PER_PROCESS = 64
 
 
-def run_outer(request: dict[str, Any], channel: int, control: int, report: int, go: int) -> None:
+def run_outer(request: SpawnChild, report: int, go: int) -> None:
     """Enter the namespaces, fork the init, tell its pid on `report` (or "error: ..."). Never returns."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    linux.close_descriptors_except({0, 1, 2, channel, control, report, go})
+    linux.close_descriptors_except({0, 1, 2, request.channel, request.control, report, go})
     try:
-        if request["level"] == "full":
+        if request.level == "full":
             sandbox.enter_namespaces()
         pid = os.fork()
         if not pid:
             os.close(report)
-            _run_init(request, channel, control, go)
+            _run_init(request, go)
         os.write(report, str(pid).encode("ascii"))
     except OSError as error:
         os.write(report, f"error: {error}".encode())
     os._exit(0)
 
 
-def _run_init(request: dict[str, Any], channel: int, control: int, go: int) -> None:
+def _run_init(request: SpawnChild, go: int) -> None:
     # Only now is the zygote our parent; nothing is read when it died meanwhile.
     if os.read(go, 1) != b"g":
         os._exit(1)
     os.close(go)
-    own_namespace = request["level"] == "full"
+    own_namespace = request.level == "full"
     # Without a pid namespace what the child left elsewhere would live on: we end it before we end.
     linux.die_with_parent(signal.SIGKILL if own_namespace else signal.SIGTERM)
-    watch = Channel(_socket(control))
+    watch = Channel(socket.socket(fileno=request.control))
     try:
         if own_namespace:
-            scratch_bytes = request["limits"]["scratch_bytes"]
-            sandbox.mount_private(request["scratch"], scratch_bytes, request["writable"])
-            if request["loopback"]:
+            sandbox.mount_private(request.scratch, request.limits.scratch_bytes, request.writable)
+            if request.loopback:
                 sandbox.prepare_for_tool(_confinement(request))
         else:
             linux.become_subreaper()
@@ -66,44 +66,37 @@ def _run_init(request: dict[str, Any], channel: int, control: int, go: int) -> N
         pid = os.fork()
         if not pid:
             watch.close()
-            _run_role(request, channel, stdout_end, stderr_end)
-        for fd in (channel, stdout_end, stderr_end):
+            _run_role(request, stdout_end, stderr_end)
+        for fd in (request.channel, stdout_end, stderr_end):
             os.close(fd)
-        limits = request["limits"]
-        bounds = init.Bounds(
-            memory_bytes=limits["memory_bytes"],
-            output_bytes=limits["output_bytes"],
-            processes=limits["processes"],
-            threads=limits["processes"] * _THREADS_PER_PROCESS,
-            scratch=None if own_namespace else request["scratch"],
-            scratch_bytes=limits["scratch_bytes"],
-        )
-        init.Init(watch, pid, (stdout, stderr), bounds, own_namespace).run()
+        # At level full the kernel bounds the scratch folder, which is a file system of its own.
+        scratch = None if own_namespace else request.scratch
+        init.Init(watch, pid, (stdout, stderr), request.limits, scratch).run()
     except Exception as error:  # outermost frame: whatever it is, the controller must hear of it
-        watch.send({"event": "failed", "error": describe_error(error)})
+        watch.send(encode(InitFailed(describe_error(error))).message)
         os._exit(1)
     os._exit(0)
 
 
-def _run_role(request: dict[str, Any], channel_fd: int, stdout: int, stderr: int) -> None:
+def _run_role(request: SpawnChild, stdout: int, stderr: int) -> None:
     linux.die_with_parent(signal.SIGKILL)
     os.setsid()
     null = os.open("/dev/null", os.O_RDONLY)
     for fd, target in ((null, 0), (stdout, 1), (stderr, 2)):
         os.dup2(fd, target)
-    linux.close_descriptors_except({0, 1, 2, channel_fd})
-    channel = Channel(_socket(channel_fd))
+    linux.close_descriptors_except({0, 1, 2, request.channel})
+    channel = Channel(socket.socket(fileno=request.channel))
     try:
         _prepare_environment(request)
         sandbox.apply(_confinement(request))
         serve = _load_serve(request)
-        channel.send({"ready": True})
+        channel.send(encode(Done()).message)
     except Exception as error:  # outermost frame of the set-up: the controller waits for an answer
-        channel.send({"ready": False, "error": describe_error(error)})
+        channel.send(encode(describe_error(error)).message)
         os._exit(1)
     code = 0
     try:
-        serve(channel, request["scratch"])
+        serve(channel, request.scratch)
     except (ChannelClosedError, ChannelTimeoutError):
         pass
     except SystemExit as error:
@@ -116,12 +109,12 @@ def _run_role(request: dict[str, Any], channel_fd: int, stdout: int, stderr: int
     os._exit(code & 0xFF)
 
 
-def _prepare_environment(request: dict[str, Any]) -> None:
-    scratch = request["scratch"]
+def _prepare_environment(request: SpawnChild) -> None:
+    scratch = request.scratch
     os.chdir(scratch)
     os.umask(0o077)
     os.environ.update({"HOME": scratch, "TMPDIR": scratch, "USER": "stitch", "LOGNAME": "stitch"})
-    os.environ.update(request["env"])
+    os.environ.update(request.env)
     # All children inherit one state from the zygote; one must not be able to predict another's draws.
     random.seed(os.urandom(32))
     tempfile.tempdir = None
@@ -131,39 +124,39 @@ def _prepare_environment(request: dict[str, Any]) -> None:
     Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
 
 
-def _confinement(request: dict[str, Any]) -> sandbox.Confinement:
-    limits, is_worker = request["limits"], request["role"] == "worker"
+def _confinement(request: SpawnChild) -> sandbox.Confinement:
+    limits, is_worker = request.limits, request.role == "worker"
     resource_limits = {
         "RLIMIT_CORE": 0,
-        "RLIMIT_DATA": limits["memory_bytes"],
+        "RLIMIT_DATA": limits.memory_bytes,
         # Files in memory are files too, so this bounds tensor packs as well.
-        "RLIMIT_FSIZE": limits["memory_bytes"],
+        "RLIMIT_FSIZE": limits.memory_bytes,
         "RLIMIT_NOFILE": _OPEN_FILES,
     }
-    if limits["shadow_memory"]:
+    if limits.shadow_memory:
         del resource_limits["RLIMIT_DATA"]
-    if request["level"] == "full":  # without an own user namespace it would count the user's other processes
+    if request.level == "full":  # without an own user namespace it would count the user's other processes
         # Above the watchdog's bound, which gives the end its name.
-        resource_limits["RLIMIT_NPROC"] = 2 * limits["processes"] * _THREADS_PER_PROCESS
+        resource_limits["RLIMIT_NPROC"] = 2 * limits.processes * init.THREADS_PER_PROCESS
     return sandbox.Confinement(
-        level=request["level"],
-        scratch=request["scratch"],
-        readable=tuple(request["readable"]),
-        writable=tuple(request["writable"]),
-        scratch_bytes=limits["scratch_bytes"],
+        level=request.level,
+        scratch=request.scratch,
+        readable=request.readable,
+        writable=request.writable,
+        scratch_bytes=limits.scratch_bytes,
         dumpable=is_worker,
         limits=resource_limits,
         import_paths=not is_worker,
-        loopback=request["loopback"],
+        loopback=request.loopback,
     )
 
 
-def _load_serve(request: dict[str, Any]) -> Any:
-    if not request["serve_file"]:
-        return importlib.import_module(request["serve_module"]).serve
-    spec = importlib.util.spec_from_file_location("stitch_serve", request["serve_file"])
+def _load_serve(request: SpawnChild) -> Callable[[Channel, str], None]:
+    if request.serve_file is None:
+        return importlib.import_module(request.serve_module).serve
+    spec = importlib.util.spec_from_file_location("stitch_serve", request.serve_file)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{request['serve_file']} is not a Python file")
+        raise ImportError(f"{request.serve_file} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.serve
@@ -173,7 +166,3 @@ def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):  # the role may have closed it
             stream.flush()
-
-
-def _socket(fd: int) -> socket.socket:
-    return socket.socket(fileno=fd)

@@ -9,11 +9,12 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from stitch_tools.confine import linux
-from stitch_tools.protocol.serving import Reply, Request, serve_ops
+from stitch_tools.protocol.messages_session import CommandEnded, ExecuteCommand
+from stitch_tools.protocol.serving import on, serve_ops
 from stitch_tools.protocol.wire import Channel
 
 _MAX_TEXT_BYTES = 4 << 20
@@ -26,60 +27,52 @@ def serve(channel: Channel, scratch: str) -> None:
     # Shadow memory lies at fixed places that a random layout may take (for programs executed from here on).
     with contextlib.suppress(OSError):
         linux.syscall(_SYS_PERSONALITY, _FIXED_ADDRESSES)
-    serve_ops(channel, {"execute": lambda request: _execute(request, Path(scratch))})
+    serve_ops(channel, on(ExecuteCommand, lambda message: _execute(message, Path(scratch))))
 
 
-def _execute(request: Request, scratch: Path) -> Reply:
-    """Run `command` in the scratch folder with the request's descriptors, for at most `limit_s` seconds.
-
-    `files` are written before; `{0}`, `{1}`, ... in the command stand for the descriptors' numbers. The
-    answer holds the exit code, what was printed, and the text of all files whose names begin with `reports`.
-    """
-    message = request.message
-    for name, text in message["files"].items():
+def _execute(message: ExecuteCommand, scratch: Path) -> CommandEnded:
+    for name, text in message.files.items():
         (scratch / name).write_text(text, encoding="utf-8")
-    command = [_filled(word, request.fds) for word in message["command"]]
+    command = [_filled(word, message.fds) for word in message.command]
     start = time.monotonic()
     with (scratch / "stdout").open("wb") as stdout, (scratch / "stderr").open("wb") as stderr:
         process = subprocess.Popen(
             command,
             cwd=scratch,
-            env={**os.environ, **message["env"]},
+            env={**os.environ, **message.env},
             stdin=subprocess.DEVNULL,
             stdout=stdout,
             stderr=stderr,
-            pass_fds=request.fds,
+            pass_fds=message.fds,
             start_new_session=True,
         )
         timed_out = False
         try:
-            process.wait(message["limit_s"])
+            process.wait(message.limit_s)
         except subprocess.TimeoutExpired:
             timed_out = True
         # Also what it may have left behind; the group is this process' own.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    return Reply(
-        {
-            "exit_code": process.returncode,
-            "timed_out": timed_out,
-            "wall_s": time.monotonic() - start,
-            "stdout": _text(scratch / "stdout"),
-            "stderr": _text(scratch / "stderr"),
-            "reports": _reports(scratch, message["reports"]),
-        }
+    return CommandEnded(
+        exit_code=process.returncode,
+        timed_out=timed_out,
+        wall_s=time.monotonic() - start,
+        stdout=_text(scratch / "stdout"),
+        stderr=_text(scratch / "stderr"),
+        reports=_reports(scratch, message.reports),
     )
 
 
-def _filled(word: str, fds: tuple[int, ...]) -> str:
+def _filled(word: str, fds: Sequence[int]) -> str:
     for position, fd in enumerate(fds):
         if word == f"{{{position}}}":
             return str(fd)
     return word
 
 
-def _reports(scratch: Path, prefix: str) -> dict[str, Any]:
+def _reports(scratch: Path, prefix: str) -> dict[str, str]:
     found = sorted(path for path in scratch.iterdir() if path.name.startswith(prefix) and path.is_file())
     return {path.name: _text(path) for path in found[:16]}
 

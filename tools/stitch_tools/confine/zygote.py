@@ -13,11 +13,12 @@ import select
 import signal
 import socket
 import sys
-from typing import Any
 
 from stitch_tools.confine import landlock, linux, process_tree, sandbox, spawn
+from stitch_tools.protocol.messages import decode_one_of, encode
+from stitch_tools.protocol.messages_session import ChildSpawned, SpawnChild, ZygoteReady
 from stitch_tools.protocol.serving import describe_error
-from stitch_tools.protocol.wire import Channel, ChannelClosedError, Frame
+from stitch_tools.protocol.wire import Channel, ChannelClosedError, Frame, ProtocolError
 
 _WORKER_MODULE = "stitch_tools.worker.candidate.candidate_server"
 
@@ -49,26 +50,24 @@ class Zygote:
                     frame = self._control.receive()
                 except ChannelClosedError:
                     break
-                self._control.send(self._answer(frame))
+                self._control.send(encode(self._answer(frame)).message)
         process_tree.kill_descendants(os.getpid())
 
-    def _answer(self, frame: Frame) -> dict[str, Any]:
+    def _answer(self, frame: Frame) -> object:
         try:
-            if frame.message.get("op") != "spawn" or len(frame.fds) != 2:
-                raise ValueError("the zygote only knows how to spawn, with two sockets")
-            return {"ok": True, "pid": self._spawn(frame.message, *frame.fds)}
-        except (OSError, ValueError) as error:
-            return {"ok": False, "error": describe_error(error)}
+            return ChildSpawned(self._spawn(decode_one_of((SpawnChild,), frame)))
+        except (OSError, ProtocolError) as error:
+            return describe_error(error)
         finally:
             for fd in frame.fds:
                 os.close(fd)
 
-    def _spawn(self, request: dict[str, Any], channel: int, control: int) -> int:
+    def _spawn(self, request: SpawnChild) -> int:
         report_reader, report = os.pipe()
         go, go_writer = os.pipe()
         outer = os.fork()
         if not outer:
-            spawn.run_outer(request, channel, control, report, go)
+            spawn.run_outer(request, report, go)
         os.close(report)
         os.close(go)
         with os.fdopen(report_reader, encoding="utf-8") as told:
@@ -120,19 +119,17 @@ def main(control_fd: int, *, bound: bool) -> int:
         linux.become_subreaper()
         linux.set_dumpable(False)
         level, reason = sandbox.strongest_level()
-        control.send(
-            {
-                "ready": True,
-                "python_version": platform.python_version(),
-                "torch_version": str(torch.__version__),
-                "cuda_version": torch.version.cuda,
-                "level": level,
-                "level_reason": reason,
-                "landlock_abi": landlock.abi_version(),
-            }
+        ready = ZygoteReady(
+            python_version=platform.python_version(),
+            torch_version=str(torch.__version__),
+            cuda_version=torch.version.cuda,
+            level=level,
+            level_reason=reason,
+            landlock_abi=landlock.abi_version(),
         )
+        control.send(encode(ready).message)
     except Exception as error:  # outermost frame: import torch runs foreign code
-        control.send({"ready": False, "error": describe_error(error)})
+        control.send(encode(describe_error(error)).message)
         return 1
     # What exists now stays: collecting it in a child would only copy shared pages.
     gc.collect()

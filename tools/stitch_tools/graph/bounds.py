@@ -1,6 +1,6 @@
 """The shortest time that an operation can take on a device whose limits were measured."""
 
-from stitch_tools.graph.cost import Work
+from stitch_tools.graph.cost import OperationWork
 from stitch_tools.graph.families import Family
 from stitch_tools.models import Ceilings, Contract
 
@@ -8,7 +8,9 @@ _MATRIX_FAMILIES: tuple[Family, ...] = ("gemm", "conv", "sdpa", "rnn")
 _FASTEST_FIRST = ("bf16", "fp16", "tf32", "fp32")
 
 
-def min_time_us(work: Work, family: Family, ceilings: Ceilings, contract: Contract, dtype: str) -> float:
+def min_time_us(
+    work: OperationWork, family: Family, ceilings: Ceilings, contract: Contract, dtype: str
+) -> float:
     """max(bytes / bandwidth, operations / rate) + launch in microseconds; 0 for what moves nothing.
 
     Data that fits the last-level cache is charged at the cache's bandwidth, matrix products at the rate of

@@ -1,7 +1,6 @@
 """From the capture's JSON to the Graph fact, with the work and the shortest time of every operation."""
 
 from collections.abc import Mapping
-from typing import cast
 
 from pydantic import ValidationError
 
@@ -10,6 +9,8 @@ from stitch_tools.graph.bounds import min_time_us
 from stitch_tools.graph.cost import node_work
 from stitch_tools.graph.families import family_of
 from stitch_tools.models import Ceilings, Contract, Graph, GraphNode, ReferenceFacts, Task, TensorSpec
+from stitch_tools.protocol.messages import OperationFailedError
+from stitch_tools.protocol.messages_reference import CaptureGraph
 from stitch_tools.run.child import Child
 
 CAPTURE_TIMEOUT_S = 180.0
@@ -23,23 +24,17 @@ def capture_graph(child: Child, task: Task, facts: ReferenceFacts | None, ceilin
         WorkerError: the answer is not a graph, or does not fit what was observed.
         ChildDied, ChildTimeout: as `Child.request`.
     """
-    frame = child.request({"op": "capture"}, timeout_s=CAPTURE_TIMEOUT_S)
-    answer = frame.message
-    if not answer.get("ok"):
-        raise TaskError(_fault_text(answer.get("error")), hint="does the forward run by itself?")
-    graph = build_graph(answer["graph"], task.contract, ceilings)
+    try:
+        captured = child.call(CaptureGraph(), CAPTURE_TIMEOUT_S)
+    except OperationFailedError as error:
+        fault = error.fault
+        place = f"{fault.file}:{fault.line}: " if fault.file else ""
+        hint = "does the forward run by itself?"
+        raise TaskError(f"{place}{fault.message or fault.kind}", hint=hint) from error
+    graph = build_graph(captured.graph, task.contract, ceilings)
     if facts is not None:
         _compare(graph, facts)
     return graph
-
-
-def _fault_text(error: object) -> str:
-    """What a serve loop's error says, with the user's file and line in front."""
-    if not isinstance(error, dict):
-        return "the graph cannot be captured"
-    told = cast("dict[str, object]", error)
-    place = f"{told['file']}:{told['line']}: " if told.get("file") else ""
-    return f"{place}{told.get('message') or told.get('kind')}"
 
 
 def build_graph(data: Mapping[str, object], contract: Contract, ceilings: Ceilings | None) -> Graph:

@@ -16,7 +16,7 @@ Specs = Mapping[tuple[str, int], TensorSpec]
 
 
 @dataclass(frozen=True)
-class Work:
+class OperationWork:
     """What one operation has to do."""
 
     flops: int
@@ -49,8 +49,8 @@ class _Call:
         return self.node.kwargs.get(name, default)
 
 
+# Gives (flops, reduction length).
 _Rule = Callable[[_Call], tuple[int, int]]
-"""Gives (flops, reduction length)."""
 
 # Fewest operations per element; a name that is missing counts one.
 _POINTWISE_FLOPS = {
@@ -138,15 +138,15 @@ _LOSS_FLOPS = {
 }
 
 
-def node_work(node: GraphNode, specs: Specs) -> Work:
+def node_work(node: GraphNode, specs: Specs) -> OperationWork:
     """The node's work; `specs` must hold every value that it uses."""
     family, call = family_of(node.op), _Call(node, specs)
     if family == "view" and not _copies(call):
-        return Work(0, 0, 0, 1)
+        return OperationWork(0, 0, 0, 1)
     flops, reduction = _RULES[family](call)
     operands = [specs[value.ref, value.index] for value in references(node)]
     written = sum(spec.nbytes for spec in node.outputs)
-    return Work(int(flops), _bytes_read(family, node, operands), written, max(1, int(reduction)))
+    return OperationWork(int(flops), _bytes_read(family, node, operands), written, max(1, int(reduction)))
 
 
 def references(node: GraphNode) -> list[ValueRef]:

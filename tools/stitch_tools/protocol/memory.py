@@ -100,6 +100,7 @@ def create(nbytes: int, name: str = "stitch", *, sealable: bool = False) -> int:
     """
     import fcntl  # not on every system where this module is imported
 
+    # A file without a name: gone with its last descriptor, and out of reach for whoever was given none.
     fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     with contextlib.ExitStack() as undo:
         undo.callback(os.close, fd)

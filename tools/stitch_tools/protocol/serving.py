@@ -6,18 +6,21 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from stitch_tools.protocol.messages import Done, Exit, Fault, Operation, Ping, Pong, decode, encode
 from stitch_tools.protocol.wire import Channel, ChannelClosedError, Frame
 
 _STANDARD_LIBRARY = str(Path(os.__file__).parent) + os.sep
 _OWN_FOLDER = str(Path(__file__).resolve().parents[1]) + os.sep
 _MAX_TRACEBACK_CHARS = 20_000
 
+OperationT = TypeVar("OperationT", bound=Operation[object])
+
 
 @dataclass(frozen=True)
-class Request:
-    """One question. Its descriptors are closed after the handler returns: map or dup what is to stay."""
+class RawRequest:
+    """A request without a type. Its descriptors are closed after the handler has returned: map or dup."""
 
     op: str
     message: dict[str, Any]
@@ -26,30 +29,44 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Reply:
-    """The answer. Its descriptors are closed after they were sent."""
+class RawReply:
+    """The answer to a `RawRequest`. Its descriptors are closed after they were sent."""
 
     message: dict[str, Any] = field(default_factory=dict)
     blob: bytes = b""
     fds: tuple[int, ...] = ()
 
 
-Handler = Callable[[Request], Reply]
+Handler = Callable[[RawRequest], RawReply]
+Handlers = Mapping[str, Handler]
 
 
-def serve_ops(channel: Channel, handlers: Mapping[str, Handler]) -> None:
-    """Answer until `exit` is asked for or the peer is gone. `ping` is built in.
+def on(kind: type[OperationT], handler: Callable[[OperationT], object]) -> dict[str, Handler]:
+    """A typed handler under its operation's name. It returns the operation's reply or a `Fault`."""
 
-    A handler's exception becomes `{"ok": false, "error": {...}}`; only `SystemExit` passes through.
+    def answer(request: RawRequest) -> RawReply:
+        message = handler(decode(kind, Frame(request.message, request.blob, request.fds)))
+        if not isinstance(message, (kind.reply, Fault)):
+            raise TypeError(f"{kind.op} is answered with {kind.reply.__name__}, not {type(message).__name__}")
+        frame = encode(message)
+        return RawReply(frame.message, frame.blob, frame.fds)
+
+    return {kind.op: answer}
+
+
+def serve_ops(channel: Channel, handlers: Handlers) -> None:
+    """Answer until `Exit` is asked for or the peer is gone. `Ping` is built in.
+
+    A handler's exception becomes a `Fault`; only `SystemExit` passes through.
     """
-    known: dict[str, Handler] = {"ping": lambda request: Reply({"pid": os.getpid()}), **handlers}
+    known = {**on(Ping, lambda _: Pong(os.getpid())), **on(Exit, lambda _: Done()), **handlers}
     while True:
         try:
             frame = channel.receive()
         except ChannelClosedError:
             return
         asked = str(frame.message.get("op"))
-        reply = Reply() if asked == "exit" else _answer(known, asked, frame)
+        reply = _answer(known, asked, frame)
         message = {"ok": True, **reply.message, "seq": frame.message.get("seq")}
         try:
             channel.send(message, reply.blob, reply.fds)
@@ -57,36 +74,30 @@ def serve_ops(channel: Channel, handlers: Mapping[str, Handler]) -> None:
             return
         finally:
             _close(reply.fds)
-        if asked == "exit":
+        if asked == Exit.op:
             return
 
 
-def _answer(handlers: Mapping[str, Handler], op: str, frame: Frame) -> Reply:
+def _answer(handlers: Handlers, op: str, frame: Frame) -> RawReply:
     try:
         handler = handlers.get(op)
         if handler is None:
             raise ValueError(f"unknown operation {op!r}; known are {', '.join(sorted(handlers))}")
-        return handler(Request(op, frame.message, frame.blob, frame.fds))
+        return handler(RawRequest(op, frame.message, frame.blob, frame.fds))
     except Exception as error:  # the worker's outermost frame: a fault of foreign code is an answer
-        return Reply({"ok": False, "error": describe_error(error)})
+        return RawReply(encode(describe_error(error)).message)
     finally:
         _close(frame.fds)
 
 
-def describe_error(error: BaseException) -> dict[str, Any]:
-    """The error as JSON: kind, message, traceback, and file and line of the innermost frame outside ours."""
+def describe_error(error: BaseException) -> Fault:
+    """The error with its traceback, and file and line of the innermost frame outside our code."""
     kind = type(error).__name__
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error) or kind == "OutOfMemoryError":
         kind = "out_of_memory"
     file, line = user_place(error)
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    return {
-        "kind": kind,
-        "message": str(error),
-        "traceback": text[-_MAX_TRACEBACK_CHARS:],
-        "file": file,
-        "line": line,
-    }
+    return Fault(kind, str(error), file, line, traceback=text[-_MAX_TRACEBACK_CHARS:])
 
 
 def user_place(error: BaseException) -> tuple[str | None, int | None]:

@@ -12,6 +12,7 @@ import select
 import socket
 import struct
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,7 +48,7 @@ class Frame:
     """Sender's pid in the receiver's namespace, where the kernel passed credentials."""
 
 
-def _parsed(text: bytearray) -> Any:
+def _parsed(text: bytearray) -> object:
     message = json.loads(text, parse_constant=_finite, parse_float=_finite)
     if _is_deep(message):
         raise ValueError("nested too deeply")
@@ -65,7 +66,7 @@ def _finite(text: str) -> float:
     return number
 
 
-def _is_deep(message: Any) -> bool:
+def _is_deep(message: object) -> bool:
     """Whether values lie deeper in each other than any of ours: a step further on, writing it could fail."""
     level: list[Any] = [message] if isinstance(message, (dict, list)) else []
     for _ in range(_MOST_NESTED):
@@ -81,6 +82,7 @@ class Channel:
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
+        # A peer that stops in the middle of a frame must not hold us beyond the deadline.
         sock.setblocking(False)
 
     def fileno(self) -> int:
@@ -92,7 +94,11 @@ class Channel:
         self.sock.close()
 
     def send(
-        self, message: dict[str, Any], blob: bytes = b"", fds: tuple[int, ...] = (), timeout_s: float = 60.0
+        self,
+        message: Mapping[str, object],
+        blob: bytes = b"",
+        fds: tuple[int, ...] = (),
+        timeout_s: float = 60.0,
     ) -> None:
         """Send one frame.
 

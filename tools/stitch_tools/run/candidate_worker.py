@@ -3,15 +3,23 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Self
 
 from stitch_tools.compile.headers import find_onednn
 from stitch_tools.compile.segments import built_segments, place_segments
 from stitch_tools.errors import WorkerError
 from stitch_tools.models import Build, Contract, Program, ReferenceFacts, Task
-from stitch_tools.protocol.wire import Frame
+from stitch_tools.protocol.messages import Fault, Fd, Operation, OperationFailedError
+from stitch_tools.protocol.messages_candidate import (
+    InitProgram,
+    LoadNative,
+    LoadPython,
+    ReloadWeights,
+    RunProgram,
+    StepReply,
+)
 from stitch_tools.run.child_limits import Limits
-from stitch_tools.run.reference_server import Expectation, Inputs, Weights
+from stitch_tools.run.reference_server import Expectation, Inputs, WeightSet
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.scratch import Scratch, make_scratch
 from stitch_tools.storage.store import Store
@@ -70,11 +78,11 @@ class Worker:
             kept: buffers whose bytes are compared before and after calls.
             cache_dir: root of our caches; None is the user's cache folder.
         """
-        self._kept = list(kept)
+        self._kept = tuple(kept)
         self._task, self._program, self._build, self._store = task, program, build, store
         self._threads = session.threads
         self._scratch: Scratch | None = None
-        self._loading = False
+        self._loading: Operation[StepReply] | None = None
         visible = list(readable)
         env: dict[str, str] = {}
         if program.format == "native":
@@ -115,52 +123,48 @@ class Worker:
 
     def begin_load(self) -> None:
         """Ask for `load` without waiting for it; only `load` may follow."""
-        self.child.ask({"op": "load", **self._load_message()})
-        self._loading = True
+        self._loading = self._load_request()
+        self.child.begin(self._loading)
 
     def load(self, timeout_s: float) -> Answer:
         """Load the program's library or file, or wait for that where it has begun."""
-        if self._loading:
-            self._loading = False
-            return read_answer(self.child.answer(timeout_s))
-        return read_answer(self.child.request({"op": "load", **self._load_message()}, timeout_s=timeout_s))
+        if self._loading is None:
+            return self._call(self._load_request(), timeout_s)
+        request, self._loading = self._loading, None
+        return self._answer(request, timeout_s)
 
-    def _load_message(self) -> dict[str, Any]:
+    def _load_request(self) -> Operation[StepReply]:
         device = self._task.target.partition(":")[0]
-        if self._build is not None and self._program.format == "native":
-            return {
-                "format": "native",
-                "path": self._build.artifact,
-                "libraries": list(self._build.libraries),
-                "device": device,
-                "threads": self._threads,
-            }
-        return {
-            "format": "kernelbench",
-            "folder": str(self.folder),
-            "main": self._program.main,
-            "matmul_precision": self._task.contract.matmul_precision,
-            "conv_precision": self._task.contract.conv_precision,
-            "device": device,
-        }
+        if self._program.format == "native" and self._build is not None and self._build.artifact is not None:
+            libraries = tuple(self._build.libraries)
+            return LoadNative(self._build.artifact, libraries, device, self._threads)
+        contract = self._task.contract
+        return LoadPython(
+            folder=str(self.folder),
+            main=self._program.main,
+            device=device,
+            matmul_precision=contract.matmul_precision,
+            conv_precision=contract.conv_precision,
+        )
 
-    def init(self, weights: Weights, timeout_s: float) -> Answer:
+    def init(self, weights: WeightSet, timeout_s: float) -> Answer:
         """Give the program its weights."""
-        message = {
-            "op": "init",
-            "parameters": weights.parameters,
-            "init": weights.init,
-            "init_structure": weights.init_structure,
-            "scale": weights.scale,
-            "training": weights.training,
-            "kept": self._kept,
-        }
-        return read_answer(self.child.request(message, weights.generator, weights.fds, timeout_s))
+        weights_fd, init_fd = map(Fd, weights.fds)
+        request = InitProgram(
+            parameters=weights.parameters,
+            init=weights.init,
+            init_structure=weights.init_structure,
+            scale=weights.scale,
+            training=weights.training,
+            kept=self._kept,
+            generator=weights.generator,
+            fds=(weights_fd, init_fd),
+        )
+        return self._call(request, timeout_s)
 
-    def reload(self, weights: Weights, timeout_s: float) -> Answer:
+    def reload(self, weights: WeightSet, timeout_s: float) -> Answer:
         """Other weights into the same `ModelNew`; status `not_reloadable` when names do not agree."""
-        message = {"op": "reload", "parameters": weights.parameters, "kept": self._kept}
-        return read_answer(self.child.request(message, fds=weights.fds[:1], timeout_s=timeout_s))
+        return self._call(ReloadWeights(weights.parameters, self._kept, Fd(weights.fds[0])), timeout_s)
 
     def run(
         self,
@@ -182,19 +186,30 @@ class Worker:
             timeout_s: longest wait.
             again: the output memory is that of the call before: the program sees the same addresses.
         """
-        message = {
-            "op": "run",
-            "inputs": inputs.manifest,
-            "structure": inputs.structure,
-            "layout": expectation.layout,
-            "shared": inputs.shared,
-            "reuse": reuse,
-            "places": inputs.places,
-            "again": again,
-            "output_structure": expectation.structure,
-        }
-        fds = (inputs.fds[0], outputs_fd)
-        return read_answer(self.child.request(message, expectation.generator, fds, timeout_s))
+        request = RunProgram(
+            inputs=inputs.manifest,
+            structure=inputs.structure,
+            layout=expectation.layout,
+            shared=inputs.shared,
+            reuse=reuse,
+            places=inputs.places,
+            again=again,
+            output_structure=expectation.structure,
+            generator=expectation.generator,
+            inputs_fd=Fd(inputs.fds[0]),
+            outputs_fd=Fd(outputs_fd),
+        )
+        return self._call(request, timeout_s)
+
+    def _call(self, request: Operation[StepReply], timeout_s: float) -> Answer:
+        self.child.begin(request, timeout_s)
+        return self._answer(request, timeout_s)
+
+    def _answer(self, request: Operation[StepReply], timeout_s: float) -> Answer:
+        try:
+            return read_answer(self.child.reply_to(request, timeout_s))
+        except OperationFailedError as error:
+            return fault_answer(error.fault)
 
     def _place_segments(self, session: TargetSession, cache_dir: Path | None) -> None:
         """Put a stitched program's native parts beside it: else each worker would compile them anew.
@@ -219,19 +234,18 @@ class Worker:
             self._scratch.remove()
 
 
-def read_answer(frame: Frame) -> Answer:
-    """The claim in a frame. Nothing in it is believed to have the right type."""
-    message = frame.message
-    if message["ok"] is not True:
-        # An exception that no handler foresaw: foreign code raised it, so it is the program's.
-        error = message.get("error")
-        fields = cast(dict[str, object], error) if isinstance(error, dict) else {}
-        status = "out_of_memory" if fields.get("kind") == "out_of_memory" else "error"
-        return Answer(status, "worker", f"{fields.get('kind')}: {fields.get('message')}"[:_MAX_CHARS])
-    status, step, text = (str(message.get(name))[:_MAX_CHARS] for name in ("status", "step", "message"))
-    held, changed = (_names(message.get(name)) for name in ("held", "changed"))
-    unspoiled = str(message.get("unspoiled", ""))[:_MAX_REASON_CHARS]
-    return Answer(status, step, text, frame.blob, held, changed, unspoiled)
+def read_answer(reply: StepReply) -> Answer:
+    """The claim in a worker's reply, cut to a size that a report can hold."""
+    # A report quotes these texts: a hostile program must not fill it.
+    status, step, message = (text[:_MAX_CHARS] for text in (reply.status, reply.step, reply.message))
+    held, changed = (tuple(name[:100] for name in names[:50]) for names in (reply.held, reply.changed))
+    return Answer(status, step, message, reply.generator, held, changed, reply.unspoiled[:_MAX_REASON_CHARS])
+
+
+def fault_answer(fault: Fault) -> Answer:
+    """The claim in an exception that no handler foresaw: foreign code raised it, so it is the program's."""
+    status = "out_of_memory" if fault.kind == "out_of_memory" else "error"
+    return Answer(status, "worker", f"{fault.kind}: {fault.message}"[:_MAX_CHARS])
 
 
 def kept_buffers(contract: Contract, facts: ReferenceFacts) -> tuple[str, ...]:
@@ -239,11 +253,6 @@ def kept_buffers(contract: Contract, facts: ReferenceFacts) -> tuple[str, ...]:
     if contract.buffers == "ignored":
         return ()
     return tuple(name for name in facts.buffers if name not in facts.mutated_buffers)
-
-
-def _names(claim: object) -> tuple[str, ...]:
-    names = cast(list[object], claim)[:50] if isinstance(claim, list) else []
-    return tuple(str(name)[:100] for name in names)
 
 
 def _onednn(prefix: Path) -> tuple[dict[str, str], list[Path]]:

@@ -24,6 +24,8 @@ from stitch_tools.machine.device_lock import DEVICE_WAIT_S, device_lock
 from stitch_tools.machine.devices import Gpu, cpu_info, find_gpus, resolve_target, usable_cpus
 from stitch_tools.machine.interference import snapshot, waited_share
 from stitch_tools.models import Ceilings, sha256_hex
+from stitch_tools.protocol.messages import OperationFailedError
+from stitch_tools.protocol.timing_messages import CeilingsMeasured, MeasureCeilings
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import write_atomically
 from stitch_tools.storage.user_cache import user_cache_dir
@@ -209,7 +211,7 @@ def _measure_cpu(key: str, threads: int, cache_dir: Path | None, session: Target
     fma = best["fma_flops_per_s"]
     rates = {"fp32": fma}
     if session is not None:
-        rates |= _ask_child(session, "cpu")["flops_per_s"]
+        rates |= _ask_child(session, "cpu").flops_per_s
     return Ceilings(
         device=cpu_info().model,
         device_key=key,
@@ -258,27 +260,28 @@ def _measure_gpu(key: str, gpu: Gpu, target: str, session: TargetSession | None)
             "the ceilings of a GPU are measured by torch", hint="give the target interpreter (--python)"
         )
     answer = _ask_child(session, f"cuda:{gpu.index}")
+    rates = answer.device
+    assert rates is not None, "a GPU was asked for"
     return Ceilings(
         device=gpu.name,
         device_key=key,
         target=target,
-        copy_bytes_per_s=answer["copy_bytes_per_s"],
-        cache_bytes_per_s=answer["cache_bytes_per_s"],
-        write_bytes_per_s=answer["write_bytes_per_s"],
-        read_bytes_per_s=answer["read_bytes_per_s"],
-        last_level_cache_bytes=int(gpu.l2_bytes or answer["last_level_cache_bytes"]),
-        flops_per_s=answer["flops_per_s"],
-        pointwise_flops_per_s=answer.get("pointwise_flops_per_s"),
-        launch_us=answer["launch_s"] * 1e6,
+        copy_bytes_per_s=rates.copy_bytes_per_s,
+        cache_bytes_per_s=rates.cache_bytes_per_s,
+        write_bytes_per_s=rates.write_bytes_per_s,
+        read_bytes_per_s=rates.read_bytes_per_s,
+        last_level_cache_bytes=int(gpu.l2_bytes or rates.last_level_cache_bytes),
+        flops_per_s=answer.flops_per_s,
+        launch_us=rates.launch_s * 1e6,
     )
 
 
-def _ask_child(session: TargetSession, device: str) -> dict[str, Any]:
+def _ask_child(session: TargetSession, device: str) -> CeilingsMeasured:
     with session.spawn("reference") as child:
-        answer = child.request({"op": "ceilings", "device": device}, timeout_s=_CHILD_TIMEOUT_S).message
-    if not answer["ok"]:
-        raise WorkerError(
-            f"measuring the matrix-product rate failed: {answer['error']['message']}",
-            hint="does `torch.mm` work in the target interpreter?",
-        )
-    return answer
+        try:
+            return child.call(MeasureCeilings(device), _CHILD_TIMEOUT_S)
+        except OperationFailedError as error:
+            raise WorkerError(
+                f"measuring the matrix-product rate failed: {error.fault.message}",
+                hint="does `torch.mm` work in the target interpreter?",
+            ) from error

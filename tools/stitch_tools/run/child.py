@@ -5,10 +5,19 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Generator
-from typing import Any
+from collections.abc import Callable, Generator, Mapping
+from typing import TypeVar, cast
 
 from stitch_tools.errors import WorkerError
+from stitch_tools.protocol.messages import (
+    Exit,
+    Operation,
+    OperationFailedError,
+    decode_one_of,
+    decode_reply,
+    encode,
+)
+from stitch_tools.protocol.messages_session import ChildEnded, InitFailed, KillTree, PauseTree, ResumeTree
 from stitch_tools.protocol.wire import (
     Channel,
     ChannelClosedError,
@@ -28,12 +37,9 @@ from stitch_tools.run.child_outcome import (
 _GRACE_S = 2.0
 _STANDSTILL_S = 15.0
 _CLOSE_RACE_S = 0.25
-_WATCHDOG_KINDS: tuple[OutcomeKind, ...] = (
-    "out_of_memory",
-    "output_flood",
-    "too_many_processes",
-    "scratch_full",
-)
+_REPORTS = (ChildEnded, InitFailed)
+
+ReplyT = TypeVar("ReplyT")
 
 
 class Child:
@@ -69,26 +75,50 @@ class Child:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
+    def call(self, operation: Operation[ReplyT], timeout_s: float | None = 60.0) -> ReplyT:
+        """The child's reply. The caller owns the descriptors in it.
+
+        Raises:
+            OperationFailedError: the operation failed; the child goes on.
+            ChildTimeout: no answer before the deadline; the child was killed.
+            ChildDied: the child ended, or sent something else than such a reply and was killed for it.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        self.begin(operation, _remaining(deadline))
+        return self.reply_to(operation, _remaining(deadline))
+
+    def begin(self, operation: Operation[object], timeout_s: float | None = 60.0) -> None:
+        """Send a request without waiting for its reply; `reply_to` must follow. Raises as `ask`."""
+        frame = encode(operation)
+        self.ask(frame.message, frame.blob, frame.fds, timeout_s)
+
+    def reply_to(self, operation: Operation[ReplyT], timeout_s: float | None = 60.0) -> ReplyT:
+        """The reply to the operation that was begun last. Raises as `call`."""
+        frame = self.answer(timeout_s)
+        try:
+            return decode_reply(cast("type[ReplyT]", operation.reply), frame)
+        except (OperationFailedError, ProtocolError) as error:
+            for fd in frame.fds:
+                os.close(fd)
+            if isinstance(error, ProtocolError):
+                raise ChildDied(self._finish("protocol", detail=str(error))) from error
+            raise
+
     def request(
         self,
-        message: dict[str, Any],
+        message: Mapping[str, object],
         blob: bytes = b"",
         fds: tuple[int, ...] = (),
         timeout_s: float | None = 60.0,
     ) -> Frame:
-        """The child's answer. The caller owns the descriptors in it.
-
-        Raises:
-            ChildTimeout: no answer before the deadline; the child was killed.
-            ChildDied: the child ended, or sent something else than an answer and was killed for it.
-        """
+        """The frame that a request without a type is answered with. Raises as `answer`."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self.ask(message, blob, fds, timeout_s=_remaining(deadline))
         return self.answer(_remaining(deadline))
 
     def ask(
         self,
-        message: dict[str, Any],
+        message: Mapping[str, object],
         blob: bytes = b"",
         fds: tuple[int, ...] = (),
         timeout_s: float | None = 60.0,
@@ -175,7 +205,7 @@ class Child:
         Raises:
             ChildDied: it had ended.
         """
-        self._tell("pause", "paused")
+        self._tell(PauseTree())
 
     def resume(self) -> None:
         """Let it go on.
@@ -183,7 +213,7 @@ class Child:
         Raises:
             ChildDied: it had ended, or had not stood still, and was killed for it.
         """
-        if self._tell("resume", "resumed").get("went_on"):
+        if self._tell(ResumeTree()).went_on:
             raise ChildDied(self._finish("went_on"))
 
     def kill(self, kind: OutcomeKind = "killed", *, grace_s: float = 0.0) -> Outcome:
@@ -195,67 +225,78 @@ class Child:
         if self._outcome is None and not self._exit_asked:
             try:
                 self._exit_asked = True
-                self.channel.send({"op": "exit", "seq": 0}, timeout_s=0.1)
+                self.channel.send({**encode(Exit()).message, "seq": 0}, timeout_s=0.1)
             except (ChannelClosedError, ChannelTimeoutError):
                 pass
         if self._outcome is None:
             self._finish("killed", _GRACE_S)
 
-    def _tell(self, op: str, event: str) -> dict[str, Any]:
+    def _tell(self, operation: Operation[ReplyT]) -> ReplyT:
+        """What the init answers; its report of the end may come instead."""
         if self._outcome is not None:
             raise ChildDied(self._outcome)
         try:
-            self._control.send({"op": op})
-            answer = self._control.receive(_STANDSTILL_S).message
-        except (ChannelClosedError, ChannelTimeoutError, ProtocolError):
+            self._control.send(encode(operation).message)
+            frame = self._control.receive(_STANDSTILL_S)
+            if "op" not in frame.message:
+                return decode_reply(cast("type[ReplyT]", operation.reply), frame)
+            # The child may have ended just before: then the report comes in place of the reply.
+            report = decode_one_of(_REPORTS, frame)
+        except (ChannelClosedError, ChannelTimeoutError, ProtocolError, OperationFailedError):
             raise ChildDied(self._finish("killed")) from None
-        if answer.get("event") != event:
-            raise ChildDied(self._record(answer, "killed"))
-        return answer
+        raise ChildDied(self._record(report, "killed"))
 
-    def _finish(self, kind: OutcomeKind, wait_s: float = 0.0) -> Outcome:
+    def _finish(self, kind: OutcomeKind, wait_s: float = 0.0, detail: str = "") -> Outcome:
         """End the child (after `wait_s` in which it may end by itself) and remember how."""
         # The channel closes a moment before the init can tell how the process ended.
         report = self._receive_report(wait_s) if wait_s else None
         if report is None:
             with contextlib.suppress(ChannelClosedError, ChannelTimeoutError):
-                self._control.send({"op": "kill"}, timeout_s=0.5)
+                self._control.send(encode(KillTree()).message, timeout_s=0.5)
             report = self._receive_report(_GRACE_S)
-        return self._record(report or {}, kind)
+        return self._record(report, kind, detail)
 
-    def _receive_report(self, timeout_s: float) -> dict[str, Any] | None:
+    def _receive_report(self, timeout_s: float) -> ChildEnded | InitFailed | None:
         deadline = time.monotonic() + timeout_s
         while True:
             try:
-                message = self._control.receive(max(0.0, deadline - time.monotonic())).message
+                frame = self._control.receive(max(0.0, deadline - time.monotonic()))
+                if "op" in frame.message:  # else a reply that nobody waits for any more
+                    return decode_one_of(_REPORTS, frame)
             except (ChannelClosedError, ChannelTimeoutError, ProtocolError):
                 return None
-            if message.get("event") in ("ended", "failed"):
-                return message
 
-    def _record(self, report: dict[str, Any], kind: OutcomeKind) -> Outcome:
+    def _record(self, report: ChildEnded | InitFailed | None, kind: OutcomeKind, detail: str = "") -> Outcome:
         self._release()
-        self._outcome = Outcome(
-            kind=self._judge(report, kind),
-            exit_code=report.get("exit_code"),
-            signal_name=signal_name(report.get("signal")),
-            stdout_tail=str(report.get("stdout_tail", "")),
-            stderr_tail=str(report.get("stderr_tail", report.get("error", ""))),
-            peak_rss_bytes=report.get("peak_rss_bytes"),
-            left_behind=int(report.get("left_behind", 0)),
-        )
+        if isinstance(report, ChildEnded):
+            self._outcome = Outcome(
+                kind=self._judge(report, kind),
+                exit_code=report.exit_code,
+                signal_name=signal_name(report.signal),
+                stdout_tail=report.stdout_tail,
+                stderr_tail=report.stderr_tail,
+                peak_rss_bytes=report.peak_rss_bytes,
+                left_behind=report.left_behind,
+                detail=detail,
+            )
+        elif report is not None:
+            fault = report.fault
+            self._outcome = Outcome(
+                "early_exit", stderr_tail=f"{fault.kind}: {fault.message}\n{fault.traceback}"
+            )
+        else:
+            self._outcome = Outcome(kind, detail=detail)
         return self._outcome
 
-    def _judge(self, report: dict[str, Any], kind: OutcomeKind) -> OutcomeKind:
-        reason = report.get("reason")
-        if reason in _WATCHDOG_KINDS:
-            return reason
-        if not report or reason == "killed":
+    def _judge(self, report: ChildEnded, kind: OutcomeKind) -> OutcomeKind:
+        if report.reason == "killed":
             return kind
-        name = signal_name(report.get("signal"))
+        if report.reason is not None:
+            return report.reason
+        name = signal_name(report.signal)
         if name is None:
-            return "exited" if self._exit_asked and report.get("exit_code") == 0 else "early_exit"
-        if name == "SIGABRT" and "bad_alloc" in str(report.get("stderr_tail")):
+            return "exited" if self._exit_asked and report.exit_code == 0 else "early_exit"
+        if name == "SIGABRT" and "bad_alloc" in report.stderr_tail:
             return "out_of_memory"
         return "crashed" if name in CRASH_SIGNALS else "signaled"
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from stitch_tools.confine.free_memory import available_bytes
+from stitch_tools.protocol.messages_session import ChildLimits
 
 _GIB = 1 << 30
 _SHARE_OF_FREE = 0.9
@@ -23,12 +24,12 @@ class Limits:
     """Whether a sanitizer's shadow memory is reserved: terabytes of addresses that RLIMIT_DATA would count.
     The watchdog over resident memory then bounds it alone."""
 
-    def as_message(self) -> dict[str, int]:
+    def as_message(self) -> ChildLimits:
         """The limits as plain numbers for the zygote."""
-        return {
-            "memory_bytes": self.memory_bytes or int(available_bytes() * _SHARE_OF_FREE),
-            "scratch_bytes": self.scratch_bytes,
-            "output_bytes": self.output_bytes,
-            "processes": self.processes,
-            "shadow_memory": int(self.shadow_memory),
-        }
+        return ChildLimits(
+            memory_bytes=self.memory_bytes or int(available_bytes() * _SHARE_OF_FREE),
+            scratch_bytes=self.scratch_bytes,
+            output_bytes=self.output_bytes,
+            processes=self.processes,
+            shadow_memory=self.shadow_memory,
+        )

@@ -43,10 +43,13 @@ class Outcome:
     peak_rss_bytes: int | None = None
     left_behind: int = 0
     """Processes that it had started and that had to be ended after it."""
+    detail: str = ""
+    """What was wrong with an answer; "" where nothing more is known."""
 
     def describe(self) -> str:
         """One sentence for people."""
-        detail = {
+        why = f": {self.detail}" if self.detail else ""
+        return {
             "exited": "the process ended as asked",
             "early_exit": f"the process ended by itself with code {self.exit_code} before it had answered",
             "crashed": f"the process crashed with {self.signal_name}",
@@ -58,11 +61,10 @@ class Outcome:
             "scratch_full": "the process wrote more to its scratch folder than it may",
             "forked": "another process than the one we started answered",
             "closed_descriptors": "the process closed its connection to us",
-            "protocol": "the process sent something that is not an answer",
+            "protocol": f"the process sent something that is not an answer{why}",
             "went_on": "the process went on while it was stopped",
             "killed": "we ended the process",
-        }
-        return detail[self.kind]
+        }[self.kind]
 
 
 class ChildDied(Exception):  # noqa: N818 (an event that callers turn into a result, not an error of ours)

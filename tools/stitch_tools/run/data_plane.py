@@ -6,23 +6,30 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import Protocol
 
 import stitch_tools
 from stitch_tools.models.verdict import DataPlane
-from stitch_tools.protocol.wire import Frame
+from stitch_tools.protocol.messages import Operation, OperationFailedError
+from stitch_tools.protocol.messages_session import (
+    ProbeGive,
+    ProbePoison,
+    ProbeRead,
+    ProbeReply,
+    ProbeSend,
+    ProbeStart,
+    ProbeTake,
+    Role,
+)
 from stitch_tools.run.child import Child
 from stitch_tools.run.child_outcome import ChildDied
-
-if TYPE_CHECKING:
-    from stitch_tools.run.session import TargetSession
 
 SETTING = "STITCH_DATA_PLANE"
 """`device` or `host`; what it does not name is not used."""
 _DEFAULT: DataPlane = "device"
 _PROBE = Path(stitch_tools.__file__).parent / "worker" / "plane_probe.py"
+# More than one page of the device, and no whole number of them.
 _PROBE_BYTES = 3 << 20
-"""More than one page of the device, and no whole number of them."""
 _TIMEOUT_S = 60.0
 _MOST_CHARS = 300
 
@@ -48,11 +55,19 @@ class Times:
     """From the program's result to the judge's own copy, and compared."""
 
 
+class Spawner(Protocol):
+    """What starts confined children: a TargetSession."""
+
+    def spawn(self, role: Role, *, serve_file: Path | None = None) -> Child:
+        """A confined child that serves requests by the code of a file."""
+        ...
+
+
 class PlaneError(Exception):
     """Tensors did not come through; the message says where."""
 
 
-def find_plane(session: "TargetSession") -> Plane:
+def find_plane(session: Spawner) -> Plane:
     """`device` where a tensor went there and back in memory of the GPU, else `host` and why.
 
     Two children of their own try it out, confined as the reference server and a worker are.
@@ -60,6 +75,7 @@ def find_plane(session: "TargetSession") -> Plane:
     wanted = os.environ.get(SETTING) or _DEFAULT
     if wanted != "device":
         return Plane("host", f"{SETTING} is {wanted}")
+    # With real tensors: what the driver reports does not tell whether the sandbox lets them through.
     try:
         with started_pair(session, "device") as pair:
             pair.round_trip(_PROBE_BYTES)
@@ -92,30 +108,29 @@ class Pair:
             self._fds.clear()
 
     def _round_trip(self, nbytes: int) -> Times:
+        on_device = self.kind == "device"
         began = time.perf_counter()
-        sent = self._ask(self.judge, "send", nbytes=nbytes)
-        manifest = sent.message["manifest"]
-        self._ask(self.program, "take", fds=sent.fds, manifest=manifest)
+        sent = self._ask(self.judge, ProbeSend(on_device, nbytes))
+        self._ask(self.program, ProbeTake(sent.manifest, sent.fds[0]))
         taken = time.perf_counter()
-        outputs = self._ask(self.judge, "poison", manifest=manifest)
+        outputs = self._ask(self.judge, ProbePoison(on_device, sent.manifest)).fds[0]
         poisoned = time.perf_counter()
-        self._ask(self.program, "give", fds=outputs.fds, manifest=manifest)
-        read = self._ask(self.judge, "read", fds=outputs.fds, manifest=manifest)
+        self._ask(self.program, ProbeGive(sent.manifest, outputs))
+        read = self._ask(self.judge, ProbeRead(sent.manifest, outputs))
         done = time.perf_counter()
-        if read.message.get("right") is not True:
+        if not read.right:
             raise PlaneError("a tensor came back with other values")
         return Times(poisoned - taken, taken - began, done - poisoned)
 
-    def _ask(self, child: Child, op: str, fds: tuple[int, ...] = (), **fields: object) -> Frame:
-        message = {"op": op, "on_device": self.kind == "device", **fields}
-        frame = child.request(message, fds=fds, timeout_s=_TIMEOUT_S)
-        self._fds.extend(frame.fds)
-        _require(frame, op)
-        return frame
+    def _ask(self, child: Child, step: Operation[ProbeReply]) -> ProbeReply:
+        child.begin(step, _TIMEOUT_S)
+        reply = _reply_to(child, step)
+        self._fds.extend(reply.fds)
+        return reply
 
 
 @contextmanager
-def started_pair(session: "TargetSession", kind: DataPlane) -> Generator[Pair]:
+def started_pair(session: Spawner, kind: DataPlane) -> Generator[Pair]:
     """Two children that are ready on the GPU; they end with the block.
 
     Raises:
@@ -126,17 +141,19 @@ def started_pair(session: "TargetSession", kind: DataPlane) -> Generator[Pair]:
         session.spawn("reference", serve_file=_PROBE) as judge,
         session.spawn("worker", serve_file=_PROBE) as program,
     ):
+        start = ProbeStart(on_device=kind == "device")
         for child in (judge, program):  # side by side: each makes a context of its own
-            child.ask({"op": "start", "on_device": kind == "device"})
+            child.begin(start)
         for child in (judge, program):
-            _require(child.answer(_TIMEOUT_S), "start")
+            _reply_to(child, start)
         yield Pair(kind, judge, program)
 
 
-def _require(frame: Frame, step: str) -> None:
-    reason: object = frame.message.get("refused")
-    if frame.message.get("ok") is not True:
-        error = frame.message.get("error")
-        reason = cast(dict[str, object], error).get("message") if isinstance(error, dict) else "it failed"
-    if reason is not None:
-        raise PlaneError(f"{step}: {reason}")
+def _reply_to(child: Child, step: Operation[ProbeReply]) -> ProbeReply:
+    try:
+        reply = child.reply_to(step, _TIMEOUT_S)
+    except OperationFailedError as error:
+        raise PlaneError(f"{step.op}: {error.fault.message}") from error
+    if reply.refused is not None:
+        raise PlaneError(f"{step.op}: {reply.refused}")
+    return reply

@@ -18,8 +18,8 @@ _PROBE_TIMEOUT_S = 30.0
 
 Source = Literal["option", "STITCH_PYTHON", "workspace .venv", "VIRTUAL_ENV", "CONDA_PREFIX", "set-up", "own"]
 
+# Left in our own environment by scripts/setup: the path of an interpreter that had torch already.
 _TARGET_FILE = ".stitch-target"
-"""Left in our own environment by scripts/setup: the path of an interpreter that had torch already."""
 
 # Reads the version file of torch instead of importing it: 30 ms instead of seconds.
 _PROBE = """

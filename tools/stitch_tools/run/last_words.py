@@ -8,8 +8,8 @@ _OURS = "/stitch_tools/worker/"
 _NATIVE_CALL = re.compile(r'/candidate/native\.py", line \d+ in (init|plan|call)\n')
 _FUNCTIONS = {"init": "stitch_init", "plan": "stitch_plan", "call": "stitch_forward"}
 _HEADER = "(most recent call first):"
+# What Python adds to the stack of a crash: one line that can be longer than all the rest.
 _MODULES = "Extension modules: "
-"""What Python adds to the stack of a crash: one line that can be longer than all the rest."""
 
 
 def without_modules(text: str) -> str:

@@ -6,13 +6,33 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, Self
+from typing import Self, TypeVar
 
 from stitch_tools.errors import EnvironmentMissingError, TaskError, WorkerError
 from stitch_tools.models import OutputError, ReferenceFacts, Sensitivity, Task
 from stitch_tools.models.verdict import DataPlane
 from stitch_tools.protocol import memory
-from stitch_tools.protocol.wire import Frame
+from stitch_tools.protocol.memory import PackEntry
+from stitch_tools.protocol.messages import Fault, Fd, Operation, OperationFailedError
+from stitch_tools.protocol.messages_reference import (
+    DRAW_UNAVAILABLE,
+    DRAW_UNDECIDED,
+    Agreement,
+    BitsCompared,
+    CompareBits,
+    CompareOutputs,
+    Expectation,
+    ExpectOutputs,
+    LoadReference,
+    MakeDraw,
+    MakeOutputs,
+    MeasureSensitivity,
+    ObserveReference,
+    PrimeOutputs,
+    ReferenceSource,
+    Scale,
+    SetWeights,
+)
 from stitch_tools.run.child import Child
 from stitch_tools.run.child_limits import Limits
 from stitch_tools.run.child_outcome import ChildDied
@@ -21,6 +41,7 @@ from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.scratch import make_scratch
 from stitch_tools.storage.store import Store
 
+ReplyT = TypeVar("ReplyT")
 _SEED_BITS = 62
 _HINTS = {
     "syntax": "Correct the line, then run again.",
@@ -74,14 +95,14 @@ class Pack:
 
 
 @dataclass
-class Weights(Pack):
+class WeightSet(Pack):
     """A set of weights: named tensors, constructor arguments, and the generator state before construction."""
 
-    parameters: list[dict[str, Any]]
-    init: list[dict[str, Any]]
-    init_structure: Any
+    parameters: list[PackEntry]
+    init: list[PackEntry]
+    init_structure: object
     generator: bytes
-    scale: dict[str, Any] | None = None
+    scale: Scale | None = None
     """How weights of order 1 were made; None: by the task's own initialisers."""
     training: bool = True
     """Whether the reference with these weights is in training mode."""
@@ -92,29 +113,15 @@ class Inputs(Pack):
     """Inputs of one draw."""
 
     kind: str
-    manifest: list[dict[str, Any]]
-    structure: Any
+    manifest: list[PackEntry]
+    structure: object
     shared: bool
     seed: int
-    places: list[list[int]]
+    places: tuple[tuple[int, int], ...]
     """Which of them lie in each other's memory."""
 
 
-@dataclass(frozen=True)
-class Expectation:
-    """What is expected of the current draw, without the values."""
-
-    layout: list[dict[str, Any]]
-    nbytes: int
-    oracle: str
-    notes: tuple[str, ...]
-    reference_s: float
-    generator: bytes
-    structure: Any
-    held: tuple[str, ...]
-    """Outputs that lie in the memory of the inputs."""
-    inputs_written: bool
-    """Whether the reference changes its inputs."""
+Weights = WeightSet
 
 
 @dataclass(frozen=True)
@@ -126,7 +133,7 @@ class Comparison:
     """Whether bytes beside the outputs were written to."""
     inputs_intact: bool | None
     same_generator: bool | None
-    agreement: dict[str, Any] | None = None
+    agreement: Agreement | None = None
     """What KernelBench's rule says; None on draws that are ours."""
     decided: bool = True
     """Whether anything was compared; else the reference itself is too far off everywhere."""
@@ -208,13 +215,12 @@ class ReferenceServer:
         Raises:
             TaskError: inputs cannot be made or do not fit, or forward raises.
         """
-        names = ("weights_seed", "input_seed", "other_input_seed", "forward_seed")
-        answer = self.ask({"op": "observe", **{name: _seed() for name in names}})
-        return ReferenceFacts.model_validate(answer.message["facts"])
+        observed = self.call(ObserveReference(_seed(), _seed(), _seed(), _seed()))
+        return ReferenceFacts.model_validate(observed.facts)
 
     def set_weights(
         self, *, gain: float | None = None, positive: bool = False, on_host: bool = False
-    ) -> Weights:
+    ) -> WeightSet:
         """A fresh secret set of weights, which the reference now has, too.
 
         With `gain` the weights are of order 1, whatever the task's initialisers would give (`order_one.py`).
@@ -223,25 +229,19 @@ class ReferenceServer:
         Raises:
             DrawUnavailable: weights of order 1 are asked for, and the reference has none to fill.
         """
-        scale = None if gain is None else {"gain": gain, "positive": positive}
-        request = {"op": "set_weights", "seed": _seed(), "scale": scale}
-        answer = self._ask_for_pack(request, "parameters", on_host=on_host)
-        message = answer.message
-        return Weights(
-            answer.fds,
-            message["parameters"],
-            message["init"],
-            message["init_structure"],
-            answer.blob,
-            scale,
-            message["training"],
+        scale = None if gain is None else Scale(gain, positive)
+        made = self.call(SetWeights(_seed(), scale, self._on_device(on_host)))
+        self._note_plane(made.parameters, made.fds, on_host=on_host)
+        return WeightSet(
+            made.fds, made.parameters, made.init, made.init_structure, made.generator, scale, made.training
         )
 
     def sensitivity(self) -> tuple[Sensitivity, ...]:
         """How the reference reacts to other inputs and weights; measured once, since no program matters."""
+        # Five seeds of their own: none of a draw that a program will see.
         if self._sensitivity is None:
-            answer = self.ask({"op": "sensitivity", "seeds": [_seed() for _ in range(5)]})
-            self._sensitivity = tuple(Sensitivity.model_validate(row) for row in answer.message["rows"])
+            measured = self.call(MeasureSensitivity(_seed(), _seed(), _seed(), _seed(), _seed()))
+            self._sensitivity = tuple(map(Sensitivity.model_validate, measured.rows))
         return self._sensitivity
 
     def make_draw(
@@ -255,12 +255,9 @@ class ReferenceServer:
             DrawUnavailable: the kind does not apply to this task.
         """
         seed = _seed() if seed is None else seed
-        request = {"op": "make_draw", "kind": kind, "seed": seed, "forward_seed": _seed(), "shared": shared}
-        answer = self._ask_for_pack(request, "inputs", on_host=on_host)
-        message = answer.message
-        return Inputs(
-            answer.fds, kind, message["inputs"], message["structure"], shared, seed, message["places"]
-        )
+        made = self.call(MakeDraw(kind, seed, _seed(), shared, self._on_device(on_host)))
+        self._note_plane(made.inputs, made.fds, on_host=on_host)
+        return Inputs(made.fds, kind, made.inputs, made.structure, shared, seed, made.places)
 
     def expect(self, updated_buffers: Sequence[str] = ()) -> Expectation:
         """Run reference and oracle on the current draw.
@@ -269,86 +266,65 @@ class ReferenceServer:
             DrawUnavailable: the reference refuses the draw.
             DrawUndecided: it cannot tell right from wrong.
         """
-        answer = self.ask({"op": "expect", "updated_buffers": list(updated_buffers)})
-        _refuse_unavailable(answer)
-        message = answer.message
-        return Expectation(
-            message["layout"],
-            message["nbytes"],
-            message["oracle"],
-            tuple(message["notes"]),
-            message["seconds"],
-            answer.blob,
-            message["structure"],
-            tuple(message["held"]),
-            message["inputs_written"],
-        )
+        return self.call(ExpectOutputs(tuple(updated_buffers)))
 
     def make_outputs(self, nbytes: int) -> int:
         """The descriptor of memory for the outputs of one call; the caller closes it."""
         if self.plane == "device":
-            answer = self.ask({"op": "make_outputs", "nbytes": nbytes})
-            if answer.fds:
-                return answer.fds[0]
+            made = self.call(MakeOutputs(nbytes))
+            if made.fds:
+                return made.fds[0]
             self.plane = "host"
         return memory.create(nbytes)
 
     def prime(self, outputs_fd: int, expectation: Expectation) -> None:
         """Poison the output memory, and put the updated buffers' values into it."""
-        self.ask({"op": "prime", "layout": expectation.layout}, fds=(outputs_fd,))
+        self.call(PrimeOutputs(expectation.layout, Fd(outputs_fd)))
 
     def compare(self, outputs_fd: int, expectation: Expectation, generator_after: bytes = b"") -> Comparison:
         """Compare what lies in the output memory with the oracle."""
-        request = {"op": "compare", "layout": expectation.layout}
-        message = self.ask(request, generator_after, (outputs_fd,)).message
+        compared = self.call(CompareOutputs(expectation.layout, generator_after, Fd(outputs_fd)))
         return Comparison(
-            tuple(OutputError.model_validate(row) for row in message["outputs"]),
-            message["overrun"],
-            message["inputs_intact"],
-            message.get("same_generator"),
-            message.get("agreement"),
-            message["decided"],
+            tuple(map(OutputError.model_validate, compared.outputs)),
+            compared.overrun,
+            compared.inputs_intact,
+            compared.same_generator,
+            compared.agreement,
+            compared.decided,
         )
 
     def same_bits(self, first_fd: int, second_fd: int, expectation: Expectation) -> bool:
         """Whether two output memories hold the same bytes."""
-        return self._compare_bits(first_fd, second_fd, expectation)["same"]
+        return self._compare_bits(first_fd, second_fd, expectation).same
 
     def same_results(self, first_fd: int, second_fd: int, expectation: Expectation) -> bool:
         """Whether two output memories hold the same bytes, and more than one value repeated."""
-        found = self._compare_bits(first_fd, second_fd, expectation)
-        return found["same"] and not found["constant"]
+        compared = self._compare_bits(first_fd, second_fd, expectation)
+        return compared.same and not compared.constant
 
-    def ask(self, message: dict[str, Any], blob: bytes = b"", fds: tuple[int, ...] = ()) -> Frame:
-        """The answer to a request, of another room's too; the caller closes its descriptors.
+    def call(self, operation: Operation[ReplyT]) -> ReplyT:
+        """The reply to a request, of another room's too; the caller closes its descriptors.
 
         Raises:
+            DrawUnavailable: the server has, or can judge, no such draw.
             TaskError: the server did not survive it, or the reference failed.
             WorkerError: the server itself failed.
         """
-        return self._exchange(self.child, message, blob, fds)
+        return self._exchange(self.child, operation)
 
-    def _compare_bits(self, first_fd: int, second_fd: int, expectation: Expectation) -> dict[str, bool]:
-        request = {"op": "same_bits", "layout": expectation.layout}
-        return self.ask(request, fds=(first_fd, second_fd)).message
+    def _compare_bits(self, first_fd: int, second_fd: int, expectation: Expectation) -> BitsCompared:
+        return self.call(CompareBits(expectation.layout, (Fd(first_fd), Fd(second_fd))))
 
     def _find_plane(self) -> DataPlane | None:
         return self._session.plane().kind if self.task.target.startswith("cuda") else None
 
-    def _ask_for_pack(self, request: dict[str, Any], manifest: str, *, on_host: bool) -> Frame:
-        """The answer whose first descriptor holds tensors, in memory of the GPU where they travel there.
+    def _on_device(self, on_host: bool) -> bool:
+        return not on_host and self.plane == "device"
 
-        Where the GPU had no memory left to hand out, or a tensor was not on it, all go by the host now.
-
-        Raises:
-            DrawUnavailable: the server has no such tensors.
-        """
-        on_device = not on_host and self.plane == "device"
-        answer = self.ask({**request, "on_device": on_device})
-        _refuse_unavailable(answer)
-        if on_device and answer.message[manifest] and not memory.is_on_device(answer.fds[0]):
+    def _note_plane(self, manifest: list[PackEntry], fds: tuple[int, ...], *, on_host: bool) -> None:
+        """Where the GPU had no memory left to hand out, or a tensor was not on it, all go by the host now."""
+        if self._on_device(on_host) and manifest and not memory.is_on_device(fds[0]):
             self.plane = "host"
-        return answer
 
     def _start(self) -> Child:
         task, contract = self.task, self.task.contract
@@ -356,41 +332,40 @@ class ReferenceServer:
         child = self._session.spawn(
             "reference", readable=readable, writable=self._writable, env=self._env, limits=self._limits
         )
-        message = {
-            "op": "load",
-            "folder": str(self._folder),
-            "main": task.main,
-            "entry": task.entry,
-            "inputs": task.inputs,
-            "init_inputs": task.init_inputs,
-            "search_path": list(task.search_path),
-            "mode": contract.named_mode,
-            "device": task.target.partition(":")[0],
-            "rtol": contract.tolerance.rtol,
-            "atol": contract.tolerance.atol,
-            "matmul_precision": contract.matmul_precision,
-            "conv_precision": contract.conv_precision,
-            "input_low": contract.input_low,
-            "input_high": contract.input_high,
-            "input_writes": contract.input_writes == "compared",
-        }
+        source = ReferenceSource(
+            folder=str(self._folder),
+            main=task.main,
+            entry=task.entry,
+            inputs=task.inputs,
+            init_inputs=task.init_inputs,
+            search_path=tuple(task.search_path),
+            mode=contract.named_mode,
+            device=task.target.partition(":")[0],
+        )
+        load = LoadReference(
+            source=source,
+            rtol=contract.tolerance.rtol,
+            atol=contract.tolerance.atol,
+            matmul_precision=contract.matmul_precision,
+            conv_precision=contract.conv_precision,
+            input_low=contract.input_low,
+            input_high=contract.input_high,
+            input_writes=contract.input_writes == "compared",
+        )
         try:
-            self._exchange(child, message)
+            self._exchange(child, load)
         except BaseException:
             child.kill()
             raise
         return child
 
-    def _exchange(
-        self, child: Child, message: dict[str, Any], blob: bytes = b"", fds: tuple[int, ...] = ()
-    ) -> Frame:
+    def _exchange(self, child: Child, operation: Operation[ReplyT]) -> ReplyT:
         try:
-            answer = child.request(message, blob, fds, self._timeout_s)
+            return child.call(operation, self._timeout_s)
         except ChildDied as death:
             raise _death_of_reference(death, self._by_hand("The same")) from death
-        if not answer.message["ok"]:
-            raise _fault(self.task, answer.message["error"], self._by_hand("Its whole traceback"))
-        return answer
+        except OperationFailedError as error:
+            raise _fault(self.task, error.fault, self._by_hand("Its whole traceback")) from error
 
     def _by_hand(self, what: str) -> str:
         """What to do about a fault that says no more itself: the command that shows `what`."""
@@ -429,30 +404,28 @@ def _seed() -> int:
     return secrets.randbits(_SEED_BITS)
 
 
-def _refuse_unavailable(answer: Frame) -> None:
-    reason = answer.message.get("unavailable")
-    if reason is not None:
-        raise DrawUndecided(reason) if answer.message.get("undecided") else DrawUnavailable(reason)
-
-
-def _fault(task: Task, error: dict[str, Any], by_hand: str) -> Exception:
-    kind, file, line = str(error["kind"]), error.get("file"), error.get("line")
-    if kind == "no_device":
+def _fault(task: Task, fault: Fault, by_hand: str) -> Exception:
+    if fault.kind == DRAW_UNAVAILABLE:
+        return DrawUnavailable(fault.message)
+    if fault.kind == DRAW_UNDECIDED:
+        return DrawUndecided(fault.message)
+    if fault.kind == "no_device":
         return NoDeviceError(
-            f"{error['message']}; the task's target is {task.target}",
+            f"{fault.message}; the task's target is {task.target}",
             hint="Use a machine with such a GPU and a CUDA build of torch, or --target cpu.",
         )
-    where = f"{file}:{line}: " if file and line else f"{file}: " if file else ""
-    text = f"\n    {error['source_line']}" if error.get("source_line") else ""
-    if error.get("traceback"):
+    if fault.traceback:
         # Not a ReferenceFault: the server itself failed.
         return WorkerError(
-            f"the reference server failed: {kind}: {error['message']}", hint=str(error["traceback"])
+            f"the reference server failed: {fault.kind}: {fault.message}", hint=fault.traceback
         )
-    hint = error.get("hint") or _HINTS.get(kind, by_hand)
-    if any(word in error["message"] for word in _CONFINED):
+    file, line = fault.file, fault.line
+    where = f"{file}:{line}: " if file and line else f"{file}: " if file else ""
+    text = f"\n    {fault.source_line}" if fault.source_line else ""
+    hint = fault.hint or _HINTS.get(fault.kind, by_hand)
+    if any(word in fault.message for word in _CONFINED):
         hint = _CONFINED_HINT
-    return TaskError(f"{where}{error['message']}{text}", hint=hint)
+    return TaskError(f"{where}{fault.message}{text}", hint=hint)
 
 
 def _death_of_reference(death: ChildDied, by_hand: str) -> TaskError:

@@ -7,21 +7,18 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any, Literal, Self
+from typing import IO, Self, TypeVar
 
 from stitch_tools.confine import linux
 from stitch_tools.errors import EnvironmentMissingError, SandboxError, StoreError, WorkerError
 from stitch_tools.machine.devices import usable_cpus
 from stitch_tools.machine.isolation import BOOTSTRAP, fix_for
 from stitch_tools.models.verdict import SandboxLevel
-from stitch_tools.protocol.wire import (
-    Channel,
-    ChannelClosedError,
-    ChannelTimeoutError,
-    Frame,
-    ProtocolError,
-)
+from stitch_tools.protocol.messages import Done, Fd, OperationFailedError, decode_reply, encode
+from stitch_tools.protocol.messages_session import ChildSpawned, Role, SpawnChild, ZygoteReady
+from stitch_tools.protocol.wire import Channel, ChannelClosedError, ChannelTimeoutError, ProtocolError
 from stitch_tools.run.child import Child
 from stitch_tools.run.child_environment import checked_environment, target_environment
 from stitch_tools.run.child_limits import Limits
@@ -30,7 +27,7 @@ from stitch_tools.run.gpu_canary import GpuCanary
 from stitch_tools.run.interpreter import Interpreter
 from stitch_tools.storage.scratch import Scratch, make_scratch, remove_tree
 
-Role = Literal["reference", "worker"]
+ReplyT = TypeVar("ReplyT")
 
 _SERVE_MODULES: dict[Role, str] = {
     "reference": "stitch_tools.worker.reference.reference_operations",
@@ -113,7 +110,14 @@ class TargetSession:
         with contextlib.ExitStack() as undo:
             undo.callback(self.close)
             self._launch()
-            self._adopt(self._receive(_START_TIMEOUT_S))
+            try:
+                hello = self._receive(ZygoteReady, _START_TIMEOUT_S)
+            except OperationFailedError as error:
+                raise EnvironmentMissingError(
+                    f"{self.interpreter.path} cannot import torch: {error}",
+                    hint=f"Try it by hand: {self.interpreter.path} -c 'import torch'. Or use --python.",
+                ) from error
+            self._adopt(hello)
             undo.pop_all()
 
     def fits(
@@ -160,23 +164,17 @@ class TargetSession:
                 hint="Let TMPDIR name a folder on a disk that can be written and has space.",
             ) from error
 
-    def _adopt(self, hello: dict[str, Any]) -> None:
-        if not hello.get("ready"):
-            error: dict[str, Any] = hello.get("error", {})
-            raise EnvironmentMissingError(
-                f"{self.interpreter.path} cannot import torch: {error.get('kind')}: {error.get('message')}",
-                hint=f"Try it by hand: {self.interpreter.path} -c 'import torch'. Or use --python.",
-            )
-        found: SandboxLevel = hello["level"]
+    def _adopt(self, hello: ZygoteReady) -> None:
+        found = hello.level
         self.sandbox_level = found if _LEVELS.index(found) <= _LEVELS.index(self._at_most) else self._at_most
-        self.sandbox_reason = str(hello["level_reason"])
-        self.torch_version = str(hello["torch_version"])
-        self.cuda_version = hello["cuda_version"]
+        self.sandbox_reason = hello.level_reason
+        self.torch_version = hello.torch_version
+        self.cuda_version = hello.cuda_version
         if self._require and _LEVELS.index(self.sandbox_level) < _LEVELS.index(self._require):
             raise SandboxError(
                 f"isolation level {self._require} is required, but only {self.sandbox_level} works here:"
                 f" {self.sandbox_reason or 'it was limited by the caller'}",
-                hint=fix_for(found, hello["landlock_abi"]) or "Require a lower level.",
+                hint=fix_for(found, hello.landlock_abi) or "Require a lower level.",
             )
 
     def spawn(
@@ -214,28 +212,26 @@ class TargetSession:
         with self._lock:
             self._count += 1
             scratch = self._need_folder() / f"{role}-{self._count}"
-            message = {
-                "op": "spawn",
-                "role": role,
-                "serve_module": _SERVE_MODULES[role],
-                "serve_file": str(serve_file) if serve_file else None,
-                "level": self.sandbox_level,
-                "scratch": str(scratch),
-                "readable": [
-                    str(path.resolve()) for path in (*readable, *([serve_file] if serve_file else ()))
-                ],
-                "writable": [str(path.resolve()) for path in writable],
-                "env": checked_environment(env or {}),
-                "limits": (limits or Limits()).as_message(),
-                "loopback": loopback,
-            }
+            own = (serve_file,) if serve_file else ()
+            request = SpawnChild(
+                role=role,
+                serve_module=_SERVE_MODULES[role],
+                serve_file=str(serve_file) if serve_file else None,
+                level=self.sandbox_level,
+                scratch=str(scratch),
+                readable=tuple(str(path.resolve()) for path in (*readable, *own)),
+                writable=tuple(str(path.resolve()) for path in writable),
+                env=checked_environment(env or {}),
+                limits=(limits or Limits()).as_message(),
+                loopback=loopback,
+            )
             scratch.mkdir(mode=0o700)
-            child = self._fork(message, scratch)
+            child = self._fork(request, scratch)
         self._children.add(child)
         self._await_ready(child)
         return child
 
-    def _fork(self, message: dict[str, Any], scratch: Path) -> Child:
+    def _fork(self, request: SpawnChild, scratch: Path) -> Child:
         channel, channel_end = _pair()
         control, control_end = _pair()
         with contextlib.ExitStack() as undo:
@@ -244,7 +240,8 @@ class TargetSession:
             undo.callback(control.close)
             with channel_end, control_end:
                 # Ours are the only ends left then, so that the end of the child is the end of the stream.
-                pid = self._ask_zygote(message, (channel_end.fileno(), control_end.fileno()))
+                ends = Fd(channel_end.fileno()), Fd(control_end.fileno())
+                pid = self._ask_zygote(replace(request, channel=ends[0], control=ends[1]))
             # A handle instead of the number, which the kernel may give to somebody else once it has ended.
             handle = os.pidfd_open(pid)
             child = Child(
@@ -254,43 +251,40 @@ class TargetSession:
                 pid,
                 str(scratch),
                 lambda: self._forget(child),
-                gives_descriptors=message["role"] == "reference",
+                gives_descriptors=request.role == "reference",
             )
             undo.pop_all()
         return child
 
-    def _ask_zygote(self, message: dict[str, Any], ends: tuple[int, int]) -> int:
+    def _ask_zygote(self, request: SpawnChild) -> int:
         """Pid of the new child's init."""
         if self._control is None:
             raise WorkerError("the session has not started or is closed", hint="Use it as a context manager.")
+        frame = encode(request)
         try:
-            self._control.send(message, fds=ends)
+            self._control.send(frame.message, fds=frame.fds)
         except (ChannelClosedError, ChannelTimeoutError) as error:
             raise WorkerError(f"the zygote is gone: {self._tail()}", hint="Start a new session.") from error
-        answer = self._receive(_SPAWN_TIMEOUT_S)
-        if not answer.get("ok"):
+        try:
+            return self._receive(ChildSpawned, _SPAWN_TIMEOUT_S).pid
+        except OperationFailedError as error:
             raise SandboxError(
-                f"a child could not be started at isolation level {message['level']}:"
-                f" {answer.get('error', {}).get('message')}",
+                f"a child could not be started at isolation level {request.level}: {error.fault.message}",
                 hint="`stitch-mcp doctor` names the level that works here.",
-            )
-        return int(answer["pid"])
+            ) from error
 
     def _await_ready(self, child: Child) -> None:
         try:
-            first: Frame = child.channel.receive(_SPAWN_TIMEOUT_S)
+            first = child.channel.receive(_SPAWN_TIMEOUT_S)
+            decode_reply(Done, first)
         except (ChannelClosedError, ChannelTimeoutError, ProtocolError):
             outcome = child.kill("closed_descriptors", grace_s=0.5)
             raise WorkerError(
                 f"a child ended while it was set up: {outcome.describe()}", hint=outcome.stderr_tail
             ) from None
-        if not first.message.get("ready"):
+        except OperationFailedError as error:
             child.kill()
-            error = first.message.get("error", {})
-            raise SandboxError(
-                f"a child could not be set up: {error.get('kind')}: {error.get('message')}",
-                hint=str(error.get("traceback", "")),
-            )
+            raise SandboxError(f"a child could not be set up: {error}", hint=error.fault.traceback) from error
         child.pid = first.pid or child.pid
 
     def _forget(self, child: Child) -> None:
@@ -312,11 +306,17 @@ class TargetSession:
             raise WorkerError("the session has not started or is closed", hint="Use it as a context manager.")
         return self._scratch.path
 
-    def _receive(self, timeout_s: float) -> dict[str, Any]:
+    def _receive(self, kind: type[ReplyT], timeout_s: float) -> ReplyT:
+        """What the zygote says next.
+
+        Raises:
+            OperationFailedError: that something failed there.
+            WorkerError: nothing that makes sense.
+        """
         if self._control is None:
             raise WorkerError("the session is closed")
         try:
-            return self._control.receive(timeout_s).message
+            return decode_reply(kind, self._control.receive(timeout_s))
         except (ChannelClosedError, ChannelTimeoutError, ProtocolError) as error:
             raise WorkerError(
                 f"the process that imports torch in {self.interpreter.path} failed: {error}",

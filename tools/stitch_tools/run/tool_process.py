@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
 
 import stitch_tools
+from stitch_tools.protocol.messages import Fd, OperationFailedError
+from stitch_tools.protocol.messages_session import ExecuteCommand
 from stitch_tools.run.child_limits import Limits
 from stitch_tools.run.child_outcome import ChildDied
 from stitch_tools.run.session import TargetSession
@@ -94,14 +95,14 @@ def execute(
         SandboxError: the isolation could not be applied, or is too weak for `loopback`.
         WorkerError: the zygote is gone.
     """
-    message: dict[str, Any] = {
-        "op": "execute",
-        "command": list(command),
-        "files": dict(files),
-        "env": dict(env),
-        "limit_s": limit_s,
-        "reports": REPORTS,
-    }
+    request = ExecuteCommand(
+        command=tuple(command),
+        files=dict(files),
+        env=dict(env),
+        limit_s=limit_s,
+        reports=REPORTS,
+        fds=tuple(map(Fd, fds)),
+    )
     child = session.spawn(
         "worker",
         readable=readable,
@@ -112,16 +113,9 @@ def execute(
     )
     with child:
         try:
-            answer = child.request(message, fds=fds, timeout_s=limit_s + _ANSWER_S).message
+            ended = child.call(request, limit_s + _ANSWER_S)
         except ChildDied as death:
             return Execution(None, False, 0.0, trouble=death.outcome.describe())
-    if answer["ok"] is not True:
-        return Execution(None, False, 0.0, trouble=str(answer.get("error"))[:500])
-    return Execution(
-        exit_code=cast(int, answer["exit_code"]),
-        timed_out=answer["timed_out"] is True,
-        wall_s=float(answer["wall_s"]),
-        stdout=str(answer["stdout"]),
-        stderr=str(answer["stderr"]),
-        reports={str(name): str(text) for name, text in answer["reports"].items()},
-    )
+        except OperationFailedError as error:
+            return Execution(None, False, 0.0, trouble=str(error)[:500])
+    return Execution(**vars(ended))

@@ -2,40 +2,39 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from stitch_tools.protocol.memory import span_elements
-from stitch_tools.worker.trees import map_tensors
+from stitch_tools.worker.trees import ValueT, map_tensors
 
 
 @dataclass(frozen=True)
-class Place:
+class SharedPlace:
     """Where a tensor lies: `offset` elements into the memory of tensor `root`, which may be itself."""
 
     root: int
     offset: int = 0
 
 
-def places_of(tensors: Sequence[torch.Tensor]) -> list[Place]:
+def places_of(tensors: Sequence[torch.Tensor]) -> list[SharedPlace]:
     """The place of each tensor. Partial overlaps, where neither holds the other, are not followed."""
     spans = [_span(tensor) for tensor in tensors]
-    places = [Place(index) for index in range(len(tensors))]
+    places = [SharedPlace(index) for index in range(len(tensors))]
     roots: list[int] = []
     for index in sorted(range(len(tensors)), key=lambda index: spans[index].start - spans[index].stop):
         span, tensor = spans[index], tensors[index]
         for root in roots:
             inside = spans[root].start <= span.start < span.stop <= spans[root].stop
             if inside and tensor.dtype == tensors[root].dtype:
-                places[index] = Place(root, (span.start - spans[root].start) // tensor.element_size())
+                places[index] = SharedPlace(root, (span.start - spans[root].start) // tensor.element_size())
                 break
         else:
             roots.append(index)
     return places
 
 
-def reunite(tensors: list[torch.Tensor], places: Sequence[Place]) -> list[torch.Tensor]:
+def reunite(tensors: list[torch.Tensor], places: Sequence[SharedPlace]) -> list[torch.Tensor]:
     """The tensors of separate copies, each put back to its place in the copy that holds it."""
     joined = list(tensors)
     for index, place in enumerate(places):
@@ -45,7 +44,7 @@ def reunite(tensors: list[torch.Tensor], places: Sequence[Place]) -> list[torch.
     return joined
 
 
-def map_shared(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+def map_shared(value: ValueT, change: Callable[[torch.Tensor], torch.Tensor]) -> ValueT:
     """As `map_tensors`; what lies in another tensor's memory lies in the changed one's, and is not changed.
 
     Where `change` does not keep strides, views of a tensor are changed on their own.

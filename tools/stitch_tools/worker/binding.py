@@ -6,14 +6,14 @@ program. Another order is put right here, and other values are refused.
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import cast
 
 import torch
 
-from stitch_tools.worker.trees import flatten_inputs
+from stitch_tools.worker.trees import Structure, flatten_inputs
 
 
-def parameter_names(function: Callable[..., Any]) -> tuple[str, ...]:
+def parameter_names(function: Callable[..., object]) -> tuple[str, ...]:
     """Names of the arguments that may be given by position, in order; empty where they are not known."""
     try:
         parameters = inspect.signature(function).parameters.values()
@@ -23,7 +23,9 @@ def parameter_names(function: Callable[..., Any]) -> tuple[str, ...]:
     return tuple(parameter.name for parameter in parameters if parameter.kind in kinds)
 
 
-def bind_inputs(structure: Any, names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def bind_inputs(
+    structure: Structure, names: Sequence[str], args: Sequence[object], kwargs: Mapping[str, object]
+) -> list[object] | dict[str, object]:
     """The call's arguments as the reference got them: a list by position, or a dict by name.
 
     Args:
@@ -45,15 +47,15 @@ def bind_inputs(structure: Any, names: Sequence[str], args: Sequence[Any], kwarg
         return dict(kwargs) if kwargs else list(args)
     if isinstance(structure, dict):
         given = _by_name(names, args, kwargs)
-        return _fit(structure, given, "")
-    wanted = structure[1:]
+        return _fit_dict(cast("dict[str, dict[str, Structure]]", structure)["dict"], given, "")
+    wanted = cast("list[Structure]", structure)[1:]
     labels = [names[place] if place < len(names) else str(place) for place in range(len(wanted))]
     given = _by_name([*labels, *names[len(wanted) :]], args, kwargs)
     fields = dict(zip(labels, wanted, strict=True))
-    return list(_fit({"dict": fields}, given, "").values())
+    return list(_fit_dict(fields, given, "").values())
 
 
-def _by_name(names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def _by_name(names: Sequence[str], args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, object]:
     if len(args) > len(names):
         raise TypeError(f"{len(args)} positional arguments were given, the program takes {len(names)}")
     given = dict(zip(names, args, strict=False))
@@ -64,20 +66,19 @@ def _by_name(names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any
     return given
 
 
-def _fit(wanted: Any, value: Any, path: str) -> Any:
+def _fit(wanted: Structure, value: object, path: str) -> object:
     """`value` with the keys of dicts in the order of `wanted`, all else compared."""
     if isinstance(wanted, dict):
-        return _fit_dict(cast("dict[str, Any]", wanted)["dict"], value, path)
+        return _fit_dict(cast("dict[str, dict[str, Structure]]", wanted)["dict"], value, path)
     if wanted == "leaf":
         if not isinstance(value, torch.Tensor):
             raise TypeError(f"argument {path} was a tensor when the program was made, now it is {value!r}")
         return value
-    if wanted[0] in ("tuple", "list"):
-        if not isinstance(value, (tuple, list)) or len(cast("Sequence[Any]", value)) != len(wanted) - 1:
-            raise TypeError(
-                f"argument {path} was a {wanted[0]} of {len(wanted) - 1} when the program was made"
-            )
-        items = zip(wanted[1:], cast("Sequence[Any]", value), strict=True)
+    kind, *inside = cast("list[Structure]", wanted)
+    if kind in ("tuple", "list"):
+        if not isinstance(value, (tuple, list)) or len(cast("Sequence[object]", value)) != len(inside):
+            raise TypeError(f"argument {path} was a {kind} of {len(inside)} when the program was made")
+        items = zip(inside, cast("Sequence[object]", value), strict=True)
         return [_fit(item, inner, f"{path}.{place}") for place, (item, inner) in enumerate(items)]
     if isinstance(value, torch.Tensor):
         raise TypeError(f"argument {path} was {_words(wanted)} when the program was made, now it is a tensor")
@@ -89,10 +90,10 @@ def _fit(wanted: Any, value: Any, path: str) -> Any:
     return value
 
 
-def _fit_dict(wanted: Mapping[str, Any], value: Any, path: str) -> dict[str, Any]:
+def _fit_dict(wanted: Mapping[str, object], value: object, path: str) -> dict[str, object]:
     if not isinstance(value, dict):
         raise TypeError(f"argument {path} was a dict when the program was made")
-    given = cast("dict[str, Any]", value)
+    given = cast("dict[str, object]", value)
     for name in given:
         if name not in wanted:
             raise TypeError(f"argument {_join(path, name)} was not given when the program was made")
@@ -108,8 +109,9 @@ def _join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def _words(wanted: Sequence[str]) -> str:
+def _words(structure: Structure) -> str:
     """A constant of the structure as text."""
+    wanted = cast("Sequence[str]", structure)
     if wanted[0] == "none":
         return "None"
     if wanted[0] == "opaque":

@@ -5,7 +5,6 @@
 
 import ctypes
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.utils.dlpack
@@ -37,8 +36,8 @@ class _Managed(ctypes.Structure):
     _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
 
 
-_held: dict[int, tuple[_Managed, Any, Callable[[], None]]] = {}
-"""What torch knows by address only, until it gives it back."""
+# What torch knows by address only, until it gives it back.
+_held: dict[int, tuple[_Managed, object, Callable[[], None]]] = {}
 
 
 @ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -68,6 +67,6 @@ def bytes_at(address: int, nbytes: int, device: tuple[int, int], release: Callab
     return torch.utils.dlpack.from_dlpack(capsule)
 
 
-_new_capsule: Any = ctypes.pythonapi.PyCapsule_New
+_new_capsule = ctypes.pythonapi.PyCapsule_New
 _new_capsule.restype = ctypes.py_object
 _new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)

@@ -14,8 +14,8 @@ from collections.abc import Generator
 from stitch_tools.worker.cuda_driver import CudaDriver, DriverError
 
 _DEVICE_ORDINAL, _PLAIN, _READ_WRITE, _AS_DESCRIPTOR = 1, 1, 3, 1
+# Attributes of a device: virtual memory management, and its handles as descriptors.
 _CAN_MAP, _CAN_EXPORT = 102, 103
-"""Attributes of a device: virtual memory management, and its handles as descriptors."""
 
 
 class Location(ctypes.Structure):

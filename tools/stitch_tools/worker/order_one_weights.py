@@ -9,27 +9,18 @@ again. What a constructor computes from other parameters (copies, packed or scal
 import contextlib
 import hashlib
 import math
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
+from stitch_tools.protocol.messages_reference import Scale
+
+# Buffers that are weights in eval mode, and that start as zeros and ones.
 _STATISTICS = ("running_mean", "running_var")
-"""Buffers that are weights in eval mode, and that start as zeros and ones."""
 
 _OVERWRITING = ("uniform_", "normal_", "zero_", "fill_", "copy_", "exponential_", "bernoulli_", "random_")
-
-
-@dataclass(frozen=True)
-class Scale:
-    """How large the values are. Matrices are scaled so that activations stay of order 1 (He et al., 2015)."""
-
-    gain: float = 1.0
-    """Factor on matrices and kernels."""
-    positive: bool = False
-    """Whether vectors (biases, a norm's weight) are positive, for references that take roots of them."""
 
 
 @dataclass
@@ -80,9 +71,11 @@ class OrderOne(TorchFunctionMode):
         kind = f"{statistic}{shape}"
         number = self._made.get(kind, 0)
         self._made[kind] = number + 1
+        # By shape and count, not by name: a program may call its parameters what it likes.
         digest = hashlib.sha256(self._key + f"{kind}{number}".encode()).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
         if len(shape) >= 2 and shape[0] > 1 and not statistic:
+            # He's scaling keeps activations of order 1 through layers of any width.
             fan_in = math.prod(shape[1:])
             return torch.randn(shape, generator=generator) * self._scale.gain * math.sqrt(2 / fan_in)
         magnitude = 0.5 + torch.rand(shape, generator=generator)
@@ -91,8 +84,12 @@ class OrderOne(TorchFunctionMode):
         return magnitude * (torch.randint(0, 2, shape, generator=generator) * 2 - 1)
 
     def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         out = func(*args, **(kwargs or {}))
         tensors = _tensors((args, list((kwargs or {}).values())))
         if not tensors:
@@ -133,13 +130,17 @@ def order_one_weights(state: bytes, scale: Scale) -> Generator[OrderOne]:
     make, register = parameter.__new__, module.register_buffer
     mode = OrderOne(state, scale)
 
-    def patched_make(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
+    def patched_make(
+        cls: type[torch.nn.Parameter], data: torch.Tensor | None = None, requires_grad: bool = True
+    ) -> torch.nn.Parameter:
         made = make(cls, data, requires_grad)
         if requires_grad and cls is parameter:
             mode.adopt(made.detach())
         return made
 
-    def patched_register(self: torch.nn.Module, name: str, tensor: Any, persistent: bool = True) -> None:
+    def patched_register(
+        self: torch.nn.Module, name: str, tensor: torch.Tensor | None, persistent: bool = True
+    ) -> None:
         register(self, name, tensor, persistent)
         if name in _STATISTICS and isinstance(tensor, torch.Tensor):
             mode.adopt(tensor, name)
@@ -159,7 +160,7 @@ def _write(tensor: torch.Tensor, values: torch.Tensor) -> None:
         tensor.detach().copy_(values)
 
 
-def _tensors(value: Any) -> list[torch.Tensor]:
+def _tensors(value: object) -> list[torch.Tensor]:
     """The tensors in nested tuples and lists; torch's own way to walk trees would import sympy."""
     if isinstance(value, torch.Tensor):
         return [value]

@@ -8,7 +8,17 @@ from collections.abc import Callable
 import torch
 
 from stitch_tools.protocol import memory
-from stitch_tools.protocol.serving import Handler, Reply, Request, serve_ops
+from stitch_tools.protocol.messages import Fd
+from stitch_tools.protocol.messages_session import (
+    ProbeGive,
+    ProbePoison,
+    ProbeRead,
+    ProbeReply,
+    ProbeSend,
+    ProbeStart,
+    ProbeTake,
+)
+from stitch_tools.protocol.serving import Handler, Handlers, OperationT, on, serve_ops
 from stitch_tools.protocol.wire import Channel
 from stitch_tools.worker import exported_memory
 from stitch_tools.worker.cuda_driver import DriverError
@@ -39,75 +49,73 @@ def serve(channel: Channel, scratch: str) -> None:
     serve_ops(channel, handlers(Side()))
 
 
-def handlers(side: Side) -> dict[str, Handler]:
+def handlers(side: Side) -> Handlers:
     """Handlers by operation. `refused` in an answer is the driver's reason against memory for two."""
-    own = {"start": _start, "send": _send, "poison": _poison, "take": _take, "give": _give, "read": _read}
 
-    def bound(step: Callable[[Side, Request], Reply]) -> Handler:
-        def answer(request: Request) -> Reply:
+    def bound(kind: type[OperationT], step: Callable[[Side, OperationT], ProbeReply]) -> dict[str, Handler]:
+        def answer(message: OperationT) -> ProbeReply:
             try:
-                return step(side, request)
+                return step(side, message)
             except DriverError as error:
-                return Reply({"refused": str(error)})
+                return ProbeReply(refused=str(error))
 
-        return answer
+        return on(kind, answer)
 
-    return {name: bound(step) for name, step in own.items()}
+    return {
+        **bound(ProbeStart, _start),
+        **bound(ProbeSend, _send),
+        **bound(ProbePoison, _poison),
+        **bound(ProbeTake, _take),
+        **bound(ProbeGive, _give),
+        **bound(ProbeRead, _read),
+    }
 
 
-def _start(side: Side, request: Request) -> Reply:
-    """Come into being on the device."""
+def _start(side: Side, message: ProbeStart) -> ProbeReply:
     if side.device == "cuda":
         if not torch.cuda.is_available():
-            return Reply({"refused": "torch sees no CUDA device here"})
-        if request.message["on_device"]:
+            return ProbeReply(refused="torch sees no CUDA device here")
+        if message.on_device:
             exported_memory.require_support(torch.cuda.current_device())
         side.wait()
-    return Reply()
+    return ProbeReply()
 
 
-def _send(side: Side, request: Request) -> Reply:
-    """The judge's part: inputs for the program, from a master of `nbytes` random bytes that stays."""
-    nbytes = int(request.message["nbytes"])
-    if side.master.numel() != nbytes:
-        side.master = torch.randint(256, (nbytes,), dtype=torch.uint8, device=side.device)
-    pack = export_pack if request.message["on_device"] else write_pack
+def _send(side: Side, message: ProbeSend) -> ProbeReply:
+    if side.master.numel() != message.nbytes:
+        side.master = torch.randint(256, (message.nbytes,), dtype=torch.uint8, device=side.device)
+    pack = export_pack if message.on_device else write_pack
     fd, manifest = pack([("x", side.master)])
-    return Reply({"manifest": manifest}, fds=(fd,))
+    return ProbeReply(manifest=manifest, fds=(Fd(fd),))
 
 
-def _poison(side: Side, request: Request) -> Reply:
-    """The judge's part: memory for the program's outputs, that holds what it does not compute."""
-    manifest = request.message["manifest"]
-    nbytes = memory.end_of(manifest)
-    fd = create_on_device(nbytes) if request.message["on_device"] else memory.create(nbytes)
-    (outputs,) = map_pack(fd, manifest, writable=True, private=False)
+def _poison(side: Side, message: ProbePoison) -> ProbeReply:
+    nbytes = memory.end_of(message.manifest)
+    fd = create_on_device(nbytes) if message.on_device else memory.create(nbytes)
+    (outputs,) = map_pack(fd, message.manifest, writable=True, private=False)
     outputs.fill_(_POISON)
     side.wait()
-    return Reply(fds=(fd,))
+    return ProbeReply(fds=(Fd(fd),))
 
 
-def _take(side: Side, request: Request) -> Reply:
-    """The program's part: a copy of the inputs, in its own memory."""
-    (inputs,) = map_pack(request.fds[0], request.message["manifest"], writable=True)
+def _take(side: Side, message: ProbeTake) -> ProbeReply:
+    (inputs,) = map_pack(message.fd, message.manifest, writable=True)
     side.taken = fresh_copy(inputs, side.device)
     side.wait()
-    return Reply()
+    return ProbeReply()
 
 
-def _give(side: Side, request: Request) -> Reply:
-    """The program's part: every bit turned round, straight into the outputs where it can reach them."""
-    (outputs,) = map_pack(request.fds[0], request.message["manifest"], writable=True, private=False)
+def _give(side: Side, message: ProbeGive) -> ProbeReply:
+    (outputs,) = map_pack(message.fd, message.manifest, writable=True, private=False)
     if outputs.device.type == side.device:
         torch.bitwise_not(side.taken, out=outputs)
     else:
         outputs.copy_(torch.bitwise_not(side.taken))
     side.wait()
-    return Reply()
+    return ProbeReply()
 
 
-def _read(side: Side, request: Request) -> Reply:
-    """The judge's part: whether a copy of the outputs is what the program had to compute."""
-    copies = [tensor.clone() for tensor in map_pack(request.fds[0], request.message["manifest"])]
+def _read(side: Side, message: ProbeRead) -> ProbeReply:
+    copies = [tensor.clone() for tensor in map_pack(message.fd, message.manifest)]
     found = copies[0].to(side.device)
-    return Reply({"right": torch.equal(found, torch.bitwise_not(side.master))})
+    return ProbeReply(right=torch.equal(found, torch.bitwise_not(side.master)))

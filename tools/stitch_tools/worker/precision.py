@@ -2,15 +2,21 @@
 
 import contextlib
 from collections.abc import Generator
-from typing import Any
+from typing import Protocol, cast
 
 import torch
 
 
+class _Switch(Protocol):
+    """A part of torch's backends; the stubs say less of both."""
+
+    allow_tf32: bool
+
+
 def set_precision(matmul: str, conv: str) -> tuple[bool, bool]:
     """The flags that were set before TF32 was allowed where the contract allows it, and only there."""
-    backends: Any = torch.backends
-    cuda, cudnn = backends.cuda.matmul, backends.cudnn
+    cuda = cast("_Switch", torch.backends.cuda.matmul)
+    cudnn = cast("_Switch", torch.backends.cudnn)
     before = (bool(cuda.allow_tf32), bool(cudnn.allow_tf32))
     cuda.allow_tf32, cudnn.allow_tf32 = matmul != "fp32", conv != "fp32"
     return before

@@ -2,14 +2,13 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import torch
 
 from stitch_tools.worker.aliased_inputs import map_shared
 from stitch_tools.worker.binding import bind_inputs
 from stitch_tools.worker.candidate.native import NativeProgram, ProgramError, make_workspace
-from stitch_tools.worker.trees import flatten_inputs, unflatten
+from stitch_tools.worker.trees import Structure, flatten_inputs, unflatten
 
 TensorSpec = tuple[str, Sequence[int], str]
 """Name, shape and type of a tensor; the type is torch's name without the prefix."""
@@ -136,7 +135,7 @@ class StitchModule(torch.nn.Module):
             for tensor in [module._buffers.get(own) for module, own in self._places.values()]
         ]
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args: object, **kwargs: object) -> object:
         """The reference's outputs.
 
         Raises:
@@ -230,7 +229,9 @@ def forward_only(
     """
     structure = json.loads(input_structure) if input_structure else None
 
-    def bind(_: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    def bind(
+        _: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> tuple[tuple[object, ...], dict[str, object]]:
         bound = _bind(structure, input_names, args, kwargs)
         return ((), bound) if isinstance(bound, dict) else (tuple(bound), {})
 
@@ -253,7 +254,9 @@ def _described(shape: Sequence[int], dtype: str) -> str:
     return f"{dtype}{list(shape)}"
 
 
-def _bind(structure: Any, names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _bind(
+    structure: Structure, names: Sequence[str], args: Sequence[object], kwargs: Mapping[str, object]
+) -> list[object] | dict[str, object]:
     """The arguments as the reference got them, none of which asks for a gradient."""
     bound = bind_inputs(structure, names, args, kwargs)
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in flatten_inputs(bound).tensors):
@@ -284,7 +287,7 @@ def _words(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _refresh_loaded(module: torch.nn.Module, keys: Any) -> None:
+def _refresh_loaded(module: torch.nn.Module, keys: object) -> None:
     if isinstance(module, StitchModule):
         module.refresh()
 

@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Generator, Mapping
-from typing import Any
 
 import torch
 
@@ -30,7 +29,7 @@ def replaced(module: torch.nn.Module, values: Mapping[str, torch.Tensor]) -> Gen
             table.update(before)
 
 
-def _tables(module: torch.nn.Module) -> list[dict[str, Any]]:
+def _tables(module: torch.nn.Module) -> list[dict[str, torch.Tensor | None]]:
     """Where each distinct module keeps its parameters and buffers; scripted modules keep theirs elsewhere."""
     found = [vars(child).get(name) for child in module.modules() for name in ("_parameters", "_buffers")]
     return [table for table in found if isinstance(table, dict)]

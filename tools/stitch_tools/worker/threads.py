@@ -5,8 +5,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
+# Elements below which one thread is quick enough.
 _SMALL = 1 << 22
-"""Elements below which one thread is quick enough."""
 
 
 @contextmanager

@@ -5,20 +5,25 @@ The structure is JSON: "leaf" (a tensor), ["tuple"|"list", ...], {"dict": {...}}
 or device among the inputs, which stays what it is) and ["opaque", type] (an input that cannot travel).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar, cast
 
 import torch
 
 from stitch_tools.protocol.memory import span_elements
 
+# Far deeper than any model nests, and far from Python's own limit, which nobody could tell a user about.
 _MAX_DEPTH = 64
-"""Far deeper than any model nests, and far from Python's own limit, which nobody could tell a user about."""
 _SCALAR_DTYPES = {"bool": torch.bool, "int": torch.int64, "float": torch.float64}
 _TORCH_CONSTANTS = {
     name: getattr(torch, name) for name in dir(torch) if isinstance(getattr(torch, name), torch.dtype)
 }
+
+
+Structure = object
+"""JSON as described above; whoever reads it narrows it."""
+ValueT = TypeVar("ValueT")
 
 
 class TreeError(Exception):
@@ -31,10 +36,10 @@ class Flat:
 
     names: tuple[str, ...]
     tensors: tuple[torch.Tensor, ...]
-    structure: Any
+    structure: Structure
 
 
-def flatten_inputs(value: Any) -> Flat:
+def flatten_inputs(value: object) -> Flat:
     """The tensors among the inputs; everything else is kept in the structure as a constant.
 
     Raises:
@@ -43,7 +48,7 @@ def flatten_inputs(value: Any) -> Flat:
     return _flatten(value, inputs=True)
 
 
-def flatten_outputs(value: Any) -> Flat:
+def flatten_outputs(value: object) -> Flat:
     """The outputs as tensors; a Python number becomes a 0-d tensor.
 
     Raises:
@@ -53,7 +58,7 @@ def flatten_outputs(value: Any) -> Flat:
     return _flatten(value, inputs=False)
 
 
-def unflatten(structure: Any, tensors: list[torch.Tensor]) -> Any:
+def unflatten(structure: Structure, tensors: Sequence[torch.Tensor]) -> object:
     """The nested value again. Named tuples come back as tuples, subclasses of dict as dict.
 
     Raises:
@@ -66,43 +71,54 @@ def unflatten(structure: Any, tensors: list[torch.Tensor]) -> Any:
     return value
 
 
-def leaf_names(structure: Any, path: str = "") -> tuple[str, ...]:
-    """Dotted names of the tensors in a structure, in order."""
+def call_with(function: Callable[..., ValueT], arguments: object) -> ValueT:
+    """The function's result: named arguments from a dict, positional ones from anything else."""
+    if isinstance(arguments, dict):
+        return function(**cast("dict[str, object]", arguments))
+    return function(*cast("Sequence[object]", arguments))
+
+
+def _opened(structure: Structure) -> tuple[str, Iterable[tuple[object, Structure]]]:
+    """The kind of a structure, and what lies in it by key or position."""
     if isinstance(structure, dict):
-        items = list(structure["dict"].items())
-    elif structure == "leaf" or structure[0] == "scalar":
+        return "dict", cast("dict[str, dict[str, Structure]]", structure)["dict"].items()
+    kind, *items = ["leaf"] if structure == "leaf" else cast("list[Structure]", structure)
+    return str(kind), enumerate(items)
+
+
+def leaf_names(structure: Structure, path: str = "") -> tuple[str, ...]:
+    """Dotted names of the tensors in a structure, in order."""
+    kind, items = _opened(structure)
+    if kind in ("leaf", "scalar"):
         return (path or "0",)
-    elif structure[0] in ("tuple", "list"):
-        items = list(enumerate(structure[1:]))
-    else:
+    if kind not in ("tuple", "list", "dict"):
         return ()
     return tuple(name for key, item in items for name in leaf_names(item, _join(path, key)))
 
 
-def describe_structure(structure: Any) -> str:
+def describe_structure(structure: Structure) -> str:
     """A structure for people: (tensor, {"n": int})."""
-    if structure == "leaf":
+    kind, pairs = _opened(structure)
+    items = list(pairs)
+    if kind == "leaf":
         return "tensor"
-    if isinstance(structure, dict):
-        return (
-            "{"
-            + ", ".join(f"{key!r}: {describe_structure(item)}" for key, item in structure["dict"].items())
-            + "}"
-        )
-    kind, *items = structure
+    if kind == "dict":
+        return "{" + ", ".join(f"{key!r}: {describe_structure(item)}" for key, item in items) + "}"
     if kind in ("tuple", "list"):
-        inner = ", ".join(map(describe_structure, items))
+        inner = ", ".join(describe_structure(item) for _, item in items)
         return f"[{inner}]" if kind == "list" else f"({inner},)" if len(items) == 1 else f"({inner})"
-    return "None" if kind == "none" else str(items[0])
+    return "None" if kind == "none" else str(items[0][1])
 
 
-def _flatten(value: Any, *, inputs: bool) -> Flat:
+def _flatten(value: object, *, inputs: bool) -> Flat:
     found: list[tuple[str, torch.Tensor]] = []
     structure = _walk(value, "", found, inputs, _MAX_DEPTH)
     return Flat(tuple(name for name, _ in found), tuple(tensor for _, tensor in found), structure)
 
 
-def _walk(value: Any, path: str, found: list[tuple[str, torch.Tensor]], inputs: bool, depth: int) -> Any:
+def _walk(
+    value: object, path: str, found: list[tuple[str, torch.Tensor]], inputs: bool, depth: int
+) -> Structure:
     if isinstance(value, torch.Tensor):
         _refuse_odd(value, path or "the value")
         found.append((path or "0", value))
@@ -138,7 +154,7 @@ def _join(path: str, key: object) -> str:
     return f"{path}.{key}" if path else str(key)
 
 
-def _constant(value: Any) -> list[str]:
+def _constant(value: object) -> list[str]:
     kind = type(value).__name__
     if isinstance(value, (bool, int, float, str)) and kind in ("bool", "int", "float", "str"):
         return ["constant", kind, str(value) if isinstance(value, str) else repr(value)]
@@ -149,9 +165,9 @@ def _constant(value: Any) -> list[str]:
     return ["opaque", kind]
 
 
-def _scalar(value: Any, path: str, found: list[tuple[str, torch.Tensor]]) -> list[str]:
+def _scalar(value: object, path: str, found: list[tuple[str, torch.Tensor]]) -> list[str]:
     kind = type(value).__name__
-    if kind not in _SCALAR_DTYPES:
+    if not isinstance(value, (bool, int, float)) or kind not in _SCALAR_DTYPES:
         raise TreeError(
             f"output {path or '0'} is of type {kind};"
             " only tensors, numbers and tuples, lists or dicts of them work"
@@ -167,10 +183,10 @@ def number_tensor(value: bool | int | float) -> torch.Tensor:
     return torch.tensor(value, dtype=_SCALAR_DTYPES[type(value).__name__])
 
 
-def _build(structure: Any, rest: Iterator[torch.Tensor]) -> Any:
-    if isinstance(structure, dict):
-        return {key: _build(item, rest) for key, item in structure["dict"].items()}
-    kind, *items = ["leaf"] if structure == "leaf" else structure
+def _build(structure: Structure, rest: Iterator[torch.Tensor]) -> object:
+    kind, items = _opened(structure)
+    if kind == "dict":
+        return {key: _build(item, rest) for key, item in items}
     if kind in ("leaf", "scalar"):
         tensor = next(rest, None)
         if tensor is None:
@@ -179,14 +195,15 @@ def _build(structure: Any, rest: Iterator[torch.Tensor]) -> Any:
     if kind == "none":
         return None
     if kind == "constant":
-        return _parse_constant(*items)
+        return _parse_constant(*(str(item) for _, item in items))
     if kind == "opaque":
-        raise TreeError(f"an input of type {items[0]} cannot be handed to another process")
-    values = [_build(item, rest) for item in items]
+        ((_, name),) = items
+        raise TreeError(f"an input of type {name} cannot be handed to another process")
+    values = [_build(item, rest) for _, item in items]
     return values if kind == "list" else tuple(values)
 
 
-def _parse_constant(kind: str, text: str) -> Any:
+def _parse_constant(kind: str, text: str) -> object:
     if kind == "bool":
         return text == "True"
     if kind == "dtype":
@@ -214,12 +231,16 @@ def raw_values(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.as_strided((extent,), (1,), tensor.storage_offset())
 
 
-def map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+def map_tensors(value: ValueT, change: Callable[[torch.Tensor], torch.Tensor]) -> ValueT:
     """The nested value with every tensor replaced; containers of the user's own classes stay as they are."""
+    return cast("ValueT", _mapped(value, change))
+
+
+def _mapped(value: object, change: Callable[[torch.Tensor], torch.Tensor]) -> object:
     if isinstance(value, torch.Tensor):
         return change(value)
-    if type(value) in (tuple, list):
-        return type(value)(map_tensors(item, change) for item in value)
+    if type(value) is tuple or type(value) is list:
+        return type(value)(_mapped(item, change) for item in value)
     if type(value) is dict:
-        return {key: map_tensors(item, change) for key, item in value.items()}
+        return {key: _mapped(item, change) for key, item in value.items()}
     return value

@@ -8,10 +8,10 @@ import torch
 
 from stitch_tools.worker.reference.compare import Verdict, compare_output
 from stitch_tools.worker.reference.decision_margins import Margins
-from stitch_tools.worker.reference.rounding_allowance import Expected, Rule, honest_of
+from stitch_tools.worker.reference.rounding_allowance import EqualityRule, Expected, honest_of
 from stitch_tools.worker.reference.rounding_depth import Rounding
 
-RULE = Rule(rtol=1e-3, atol=1e-5)
+RULE = EqualityRule(rtol=1e-3, atol=1e-5)
 FP32 = Rounding(eps=2.0**-23, length=64)
 
 
@@ -30,7 +30,7 @@ def truth(*shape: int) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
 
 
-def compare(actual: torch.Tensor, row: Expected, rule: Rule = RULE) -> Verdict:
+def compare(actual: torch.Tensor, row: Expected, rule: EqualityRule = RULE) -> Verdict:
     return compare_output(actual, row, rule)
 
 
@@ -86,7 +86,7 @@ def test_a_reference_that_is_exact_by_luck_leaves_the_floor() -> None:
 def test_the_contract_is_a_ceiling_however_bad_the_reference_is() -> None:
     row = expected(truth(64, 48), own_error=1e-2)
     assert compare(row.reference, row).problem is not None
-    assert compare(row.reference, row, Rule(rtol=0.1, atol=0)).problem is None
+    assert compare(row.reference, row, EqualityRule(rtol=0.1, atol=0)).problem is None
     assert honest_of(row, RULE).undecided is not None
     assert honest_of(expected(truth(4, 4)), RULE).undecided is None
 
@@ -192,7 +192,7 @@ def test_an_output_of_zeros_is_bounded_absolutely() -> None:
 def test_noise_below_atol_counts_as_zero_on_drawn_inputs_only() -> None:
     row = expected(torch.full((8, 32), 1e-12, dtype=torch.float64), own_error=0.0)
     noisy = torch.full((8, 32), 1e-7)
-    assert compare(noisy, row, Rule(1e-3, 1e-5, structured=True)).problem is None
+    assert compare(noisy, row, EqualityRule(1e-3, 1e-5, structured=True)).problem is None
     assert compare(noisy, row).problem is not None
 
 

@@ -12,7 +12,7 @@ from stitch_tools.worker.random_streams import generator_state, restore_generato
 from stitch_tools.worker.reference.altered_inputs import smallest_alteration
 from stitch_tools.worker.reference.draws import DrawUnavailableError
 from stitch_tools.worker.reference.load_reference import ReferenceSource
-from stitch_tools.worker.reference.reference_state import Draw, ServerState, Settings
+from stitch_tools.worker.reference.reference_state import ServedDraw, ServerSettings, ServerState
 from stitch_tools.worker.trees import flatten_inputs
 
 EPS = 2.0**-23
@@ -33,12 +33,12 @@ def server(folder: Path, forward: str, inputs: str = "torch.randn(16, 256)") -> 
     )
     (folder / "conditioned.py").write_text(source, encoding="utf-8")
     state = ServerState()
-    state.load(ReferenceSource(str(folder), "conditioned.py"), Settings())
+    state.load(ReferenceSource(str(folder), "conditioned.py"), ServerSettings())
     state.set_weights(3)
     return state
 
 
-def expect(state: ServerState, kind: str) -> Draw:
+def expect(state: ServerState, kind: str) -> ServedDraw:
     state.make_draw(kind, 5, 7)
     return state.expect(())
 

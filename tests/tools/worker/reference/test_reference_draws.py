@@ -1,29 +1,32 @@
 """Draws: the task's own inputs from hidden seeds, and variations within what the contract allows."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 
-from stitch_tools.protocol.serving import Request
+from stitch_tools.protocol.messages import encode
+from stitch_tools.protocol.messages_reference import LoadReference, ReferenceSource
+from stitch_tools.protocol.serving import RawRequest
 from stitch_tools.worker.reference.draw_kinds import BATCHES, STRUCTURED
-from stitch_tools.worker.reference.draws import Bounds, DrawUnavailableError, make_draw
-from stitch_tools.worker.reference.load_reference import Reference, ReferenceSource
+from stitch_tools.worker.reference.draws import DrawUnavailableError, InputBounds, make_draw
+from stitch_tools.worker.reference.load_reference import LoadedReference
 from stitch_tools.worker.reference.reference_operations import handlers
-from stitch_tools.worker.reference.reference_state import ServerState, Settings
+from stitch_tools.worker.reference.reference_state import ServerSettings, ServerState
 from stitch_tools.worker.trees import flatten_inputs
 
 
-def task(folder: Path, inputs: str) -> Reference:
+def task(folder: Path, inputs: str) -> LoadedReference:
     source = f"import torch\ndef Model(*xs):\n    return xs\ndef get_inputs():\n    return {inputs}\n"
     (folder / "drawn_from.py").write_text(source, encoding="utf-8")
-    return Reference(ReferenceSource(str(folder), "drawn_from.py", init_inputs=None))
+    return LoadedReference(ReferenceSource(str(folder), "drawn_from.py", init_inputs=None))
 
 
-def draw(reference: Reference, kind: str, seed: int = 5, **bounds: Any) -> tuple[Any, ...]:
-    return make_draw(reference, kind, seed, Bounds(**bounds))
+def draw(reference: LoadedReference, kind: str, seed: int = 5, **bounds: Any) -> tuple[Any, ...]:
+    return cast("tuple[Any, ...]", make_draw(reference, kind, seed, InputBounds(**bounds)))
 
 
 def test_equal_seeds_give_equal_draws_in_fresh_memory(tmp_path: Path) -> None:
@@ -97,13 +100,13 @@ def test_no_value_is_larger_than_the_formats_on_its_way_hold(tmp_path: Path) -> 
         draw(task(tmp_path, "[torch.rand(4, 8).half()]"), "towers")
     reference = task(tmp_path, "[torch.rand(4, 8)]")
     state = ServerState()
-    message = {
-        "folder": str(tmp_path), "main": "drawn_from.py", "entry": "Model", "inputs": "get_inputs",
-        "init_inputs": None, "search_path": [], "mode": None, "device": "cpu", "rtol": 1e-3, "atol": 1e-5,
-        "input_low": None, "input_high": None, "input_writes": True, "matmul_precision": "fp32",
-    }  # fmt: skip
+    load = LoadReference(
+        ReferenceSource(str(tmp_path), "drawn_from.py", init_inputs=None), rtol=1e-3, atol=1e-5,
+        matmul_precision="fp32", conv_precision="fp32", input_low=None, input_high=None, input_writes=True,
+    )  # fmt: skip
     for conv, largest in (("bf16", math.inf), ("fp16", 65504.0)):
-        handlers(state)["load"](Request("load", {**message, "conv_precision": conv}))
+        request = encode(replace(load, conv_precision=conv))
+        handlers(state)[load.op](RawRequest(load.op, request.message))
         assert state.settings.bounds.largest == largest
     assert draw(reference, "towers")[0].isfinite().all()
     with pytest.raises(DrawUnavailableError, match="holds no such values"):
@@ -176,7 +179,7 @@ def test_an_altered_draw_differs_in_so_many_values_from_that_of_its_seed(tmp_pat
 )
 def test_strides_of_the_task_s_own_inputs_are_kept(tmp_path: Path, inputs: str) -> None:
     reference = task(tmp_path, inputs)
-    (made,) = reference.make_inputs(5)
+    (made,) = cast("tuple[torch.Tensor]", reference.make_inputs(5))
     for kind in ("own-1", *STRUCTURED):
         try:
             (values,) = draw(reference, kind)
@@ -232,7 +235,7 @@ def masked_server(folder: Path) -> ServerState:
         encoding="utf-8",
     )
     state = ServerState()
-    state.load(ReferenceSource(str(folder), "masked.py"), Settings())
+    state.load(ReferenceSource(str(folder), "masked.py"), ServerSettings())
     state.set_weights(3)
     return state
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from stitch_tools.worker.reference.load_reference import Reference, ReferenceFault, ReferenceSource
+from stitch_tools.worker.reference.load_reference import LoadedReference, ReferenceFault, ReferenceSource
 from stitch_tools.worker.reference.reference_calls import call_reference
 
 GOOD = """\
@@ -43,12 +43,12 @@ def _clean_imports() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
             del sys.modules[name]
 
 
-def load(folder: Path, source: str, **fields: object) -> Reference:
+def load(folder: Path, source: str, **fields: object) -> LoadedReference:
     (folder / "model.py").write_text(source, encoding="utf-8")
-    return Reference(ReferenceSource(str(folder), "model.py", **fields))  # pyright: ignore[reportArgumentType]
+    return LoadedReference(ReferenceSource(str(folder), "model.py", **fields))  # pyright: ignore[reportArgumentType]
 
 
-def run(reference: Reference, seed: int = 1) -> torch.Tensor:
+def run(reference: LoadedReference, seed: int = 1) -> torch.Tensor:
     module, _ = reference.construct(seed)
     return call_reference(reference, module, reference.make_inputs(2), forward_seed=3).outputs.tensors[0]
 
@@ -67,7 +67,7 @@ def test_the_folder_of_the_reference_can_be_imported_from(tmp_path: Path) -> Non
 
 def test_a_file_named_like_a_loaded_module_does_not_replace_it(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text(GOOD, encoding="utf-8")
-    reference = Reference(ReferenceSource(str(tmp_path), "torch.py"))
+    reference = LoadedReference(ReferenceSource(str(tmp_path), "torch.py"))
     assert sys.modules["torch"] is torch
     assert run(reference).shape == (2, 4)
 
@@ -190,7 +190,7 @@ def test_a_fault_in_an_imported_file_names_that_file(tmp_path: Path) -> None:
 
 def test_a_missing_file_and_a_missing_device_say_so(tmp_path: Path) -> None:
     with pytest.raises(ReferenceFault, match=r"no file model\.py"):
-        Reference(ReferenceSource(str(tmp_path), "model.py"))
+        LoadedReference(ReferenceSource(str(tmp_path), "model.py"))
     if not torch.cuda.is_available():
         with pytest.raises(ReferenceFault, match="no CUDA device"):
             load(tmp_path, GOOD, device="cuda")

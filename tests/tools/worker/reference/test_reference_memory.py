@@ -15,7 +15,7 @@ from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.reference_server import Expectation, ReferenceServer
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import Store
-from stitch_tools.worker.reference.memory_forecast import Place, places_for
+from stitch_tools.worker.reference.memory_forecast import OraclePlace, places_for
 from tests.tools.check_support import checked, make_task, model_new
 
 MIB = 1 << 20
@@ -196,4 +196,4 @@ def test_the_gpu_comes_first_then_the_host(
 ) -> None:
     found = places_for(1000, host_free_bytes=host_free, gpu_free_bytes=gpu_free)
     assert tuple(place.kind for place in found) == places
-    assert all(place == Place("fp64-cpu", "cpu") for place in found if place.kind == "fp64-cpu")
+    assert all(place == OraclePlace("fp64-cpu", "cpu") for place in found if place.kind == "fp64-cpu")

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from stitch_tools.models import ReferenceFacts
-from stitch_tools.worker.reference.load_reference import Reference, ReferenceFault, ReferenceSource
-from stitch_tools.worker.reference.observe import Seeds, observe
+from stitch_tools.protocol.messages_reference import ObserveReference
+from stitch_tools.worker.reference.load_reference import LoadedReference, ReferenceFault, ReferenceSource
+from stitch_tools.worker.reference.observe import observe
 
 HEAD = "import torch\nfrom torch import nn\n"
 
@@ -16,9 +17,11 @@ HEAD = "import torch\nfrom torch import nn\n"
 def look(folder: Path, source: str, **fields: Any) -> ReferenceFacts:
     (folder / "watched.py").write_text(HEAD + source, encoding="utf-8")
     fields.setdefault("init_inputs", None)
-    reference = Reference(ReferenceSource(str(folder), "watched.py", **fields))
+    reference = LoadedReference(ReferenceSource(str(folder), "watched.py", **fields))
     module, _ = reference.construct(1)
-    return ReferenceFacts.model_validate(observe(reference, module, Seeds(2, 3, 4), rtol=1e-3, atol=1e-5))
+    return ReferenceFacts.model_validate(
+        observe(reference, module, ObserveReference(1, 2, 3, 4), rtol=1e-3, atol=1e-5)
+    )
 
 
 def test_inputs_are_listed_in_order_with_their_layout_and_constants_are_left_out(tmp_path: Path) -> None:

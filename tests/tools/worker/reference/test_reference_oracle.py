@@ -11,9 +11,9 @@ from torch import nn
 from torch.nn import functional
 
 from stitch_tools.worker.random_streams import generator_state
-from stitch_tools.worker.reference.load_reference import Reference, ReferenceSource
+from stitch_tools.worker.reference.load_reference import LoadedReference, ReferenceSource
 from stitch_tools.worker.reference.oracle import OracleRun, run_oracle
-from stitch_tools.worker.reference.reference_calls import Call, call_reference
+from stitch_tools.worker.reference.reference_calls import ReferenceCall, call_reference
 
 
 class Wrap(nn.Module):
@@ -30,20 +30,22 @@ class Wrap(nn.Module):
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
+def reference(tmp_path_factory: pytest.TempPathFactory) -> LoadedReference:
     folder = tmp_path_factory.mktemp("oracle")
     (folder / "unused_model.py").write_text("def Model(): ...\ndef get_inputs(): ...\n", encoding="utf-8")
-    return Reference(ReferenceSource(str(folder), "unused_model.py"))
+    return LoadedReference(ReferenceSource(str(folder), "unused_model.py"))
 
 
-def both(reference: Reference, module: nn.Module, *args: torch.Tensor) -> tuple[Call, OracleRun, bool]:
+def both(
+    reference: LoadedReference, module: nn.Module, *args: torch.Tensor
+) -> tuple[ReferenceCall, OracleRun, bool]:
     """The reference's call, the oracle's, and whether both consumed the generator alike."""
     call = call_reference(reference, module, args, forward_seed=7)
     oracle = run_oracle(module, args, forward_seed=7)
     return call, oracle, generator_state().same_as(call.generators_after)
 
 
-def error(call: Call, oracle: OracleRun) -> float:
+def error(call: ReferenceCall, oracle: OracleRun) -> float:
     left, right = call.outputs.tensors[0].double(), oracle.outputs.tensors[0]
     return float((left - right).abs().max() / right.square().mean().sqrt())
 
@@ -68,7 +70,7 @@ def error(call: Call, oracle: OracleRun) -> float:
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
 )
 def test_common_modules_run_in_fp64_and_their_sums_are_counted(
-    reference: Reference, module: nn.Module, shape: tuple[int, ...] | None, length: int
+    reference: LoadedReference, module: nn.Module, shape: tuple[int, ...] | None, length: int
 ) -> None:
     torch.manual_seed(0)
     args = (torch.randn(shape),) if shape else (torch.randn(2, 6, 16),) * 3
@@ -81,7 +83,7 @@ def test_common_modules_run_in_fp64_and_their_sums_are_counted(
     assert oracle.rounding[0].eps == torch.finfo(torch.float32).eps
 
 
-def test_the_module_and_its_buffers_are_left_alone(reference: Reference) -> None:
+def test_the_module_and_its_buffers_are_left_alone(reference: LoadedReference) -> None:
     module = nn.BatchNorm1d(3)
     before = {name: value.clone() for name, value in module.state_dict().items()}
     _, oracle, _ = both(reference, module, torch.randn(5, 3))
@@ -140,7 +142,7 @@ def held(module: nn.Module) -> dict[str, tuple[int, type, torch.dtype, torch.Ten
     ],
 )
 def test_what_is_registered_under_several_names_runs_in_fp64_and_comes_back(
-    reference: Reference, module: nn.Module, shape: tuple[int, ...]
+    reference: LoadedReference, module: nn.Module, shape: tuple[int, ...]
 ) -> None:
     x = torch.randn(shape)
     before, alone = held(module), call_reference(reference, module, (x,), forward_seed=7)
@@ -170,7 +172,7 @@ def test_a_module_comes_back_also_when_its_forward_fails_in_fp64() -> None:
     assert weight.dtype == torch.float32
 
 
-def test_a_buffer_that_forward_replaces_is_the_oracles_own(reference: Reference) -> None:
+def test_a_buffer_that_forward_replaces_is_the_oracles_own(reference: LoadedReference) -> None:
     class Mean(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -200,14 +202,14 @@ def test_a_buffer_that_forward_replaces_is_the_oracles_own(reference: Reference)
         lambda self, x: functional.scaled_dot_product_attention(x[None], x[None], x[None], dropout_p=0.2),
     ],
 )
-def test_random_numbers_are_those_of_the_reference(reference: Reference, function: Any) -> None:
+def test_random_numbers_are_those_of_the_reference(reference: LoadedReference, function: Any) -> None:
     torch.manual_seed(0)
     call, oracle, same_generator = both(reference, Wrap(function), torch.randn(40, 24))
     assert same_generator
     assert error(call, oracle) < 2e-2 if "bfloat16" in str(function) else error(call, oracle) < 1e-2
 
 
-def test_dropout_is_not_rounded(reference: Reference) -> None:
+def test_dropout_is_not_rounded(reference: LoadedReference) -> None:
     call, oracle, _ = both(reference, nn.Dropout(0.3), torch.randn(40, 24))
     assert 0 < error(call, oracle) < 1e-6
 
@@ -219,7 +221,9 @@ def test_dropout_is_not_rounded(reference: Reference) -> None:
         lambda self, x: x.type_as(torch.zeros(1, dtype=torch.bfloat16)).float(),
     ],
 )
-def test_casts_that_nobody_sees_are_left_out_of_the_oracle_too(reference: Reference, function: Any) -> None:
+def test_casts_that_nobody_sees_are_left_out_of_the_oracle_too(
+    reference: LoadedReference, function: Any
+) -> None:
     def autocast(x: torch.Tensor) -> torch.Tensor:
         with torch.autocast("cpu", dtype=torch.bfloat16):
             return (x @ x.t()).float()
@@ -239,7 +243,7 @@ def test_casts_that_nobody_sees_are_left_out_of_the_oracle_too(reference: Refere
         lambda self, x: torch.zeros(x.shape, dtype=torch.bfloat16).add_(x).float(),
     ],
 )
-def test_casts_and_narrow_factories_are_widened(reference: Reference, function: Any) -> None:
+def test_casts_and_narrow_factories_are_widened(reference: LoadedReference, function: Any) -> None:
     torch.manual_seed(0)
     call, oracle, _ = both(reference, Wrap(function), torch.randn(12, 12))
     assert oracle.outputs.tensors[0].dtype == torch.float64
@@ -247,7 +251,7 @@ def test_casts_and_narrow_factories_are_widened(reference: Reference, function: 
     assert oracle.rounding[0].eps >= torch.finfo(torch.float16).eps
 
 
-def test_tensors_in_plain_attributes_take_part_and_come_back(reference: Reference) -> None:
+def test_tensors_in_plain_attributes_take_part_and_come_back(reference: LoadedReference) -> None:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         self.state = self.state + x / 3
         return self.state * self.table[0]
@@ -258,13 +262,13 @@ def test_tensors_in_plain_attributes_take_part_and_come_back(reference: Referenc
     assert torch.equal(vars(module)["state"], torch.zeros(5, dtype=torch.float32))
 
 
-def test_integers_that_are_divided_are_divided_in_fp64(reference: Reference) -> None:
+def test_integers_that_are_divided_are_divided_in_fp64(reference: LoadedReference) -> None:
     call, oracle, _ = both(reference, Wrap(lambda self, x: x / 3), torch.arange(1, 50))
     assert 0 < error(call, oracle) < 1e-6
     assert torch.equal(oracle.outputs.tensors[0], torch.arange(1, 50) / torch.tensor(3.0).double())
 
 
-def test_writes_through_views_are_seen(reference: Reference) -> None:
+def test_writes_through_views_are_seen(reference: LoadedReference) -> None:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         out = torch.zeros(3, 4)
         out[:, 1] = x / 3
@@ -275,14 +279,16 @@ def test_writes_through_views_are_seen(reference: Reference) -> None:
     assert 0 < error(call, oracle) < 1e-6
 
 
-def test_a_reference_in_fp64_is_its_own_oracle(reference: Reference) -> None:
+def test_a_reference_in_fp64_is_its_own_oracle(reference: LoadedReference) -> None:
     module = nn.Linear(8, 8).double()
     call, oracle, _ = both(reference, module, torch.randn(2, 8, dtype=torch.float64))
     assert error(call, oracle) == 0
     assert oracle.rounding[0].eps == torch.finfo(torch.float64).eps
 
 
-def test_an_operation_without_fp64_runs_strictly_and_is_named(reference: Reference, tmp_path: Path) -> None:
+def test_an_operation_without_fp64_runs_strictly_and_is_named(
+    reference: LoadedReference, tmp_path: Path
+) -> None:
     library = torch.library.Library("stitch_test", "DEF")
     library.define("narrow(Tensor x) -> Tensor")
 
@@ -299,7 +305,9 @@ def test_an_operation_without_fp64_runs_strictly_and_is_named(reference: Referen
     assert error(call, oracle) < 1e-6
 
 
-def test_the_format_of_matrix_products_and_convolutions_follows_the_contract(reference: Reference) -> None:
+def test_the_format_of_matrix_products_and_convolutions_follows_the_contract(
+    reference: LoadedReference,
+) -> None:
     _, product, _ = both(reference, nn.Linear(16, 4), torch.randn(2, 16))
     _, convolution, _ = both(reference, nn.Conv1d(4, 4, 3), torch.randn(2, 4, 16))
     assert product.rounding[0].floor("fp32", "tf32") < 1e-5 < product.rounding[0].floor("tf32", "fp32")
@@ -325,7 +333,7 @@ def test_no_compiler_is_imported_for_it() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Guards may run slower:RuntimeWarning")  # so says torch of Python 3.13.0
-def test_a_reference_that_compiles_itself_runs_in_fp64(reference: Reference) -> None:
+def test_a_reference_that_compiles_itself_runs_in_fp64(reference: LoadedReference) -> None:
     compiled = torch.compile(lambda x: torch.nn.functional.gelu(x) * 3.0, backend="eager")
     call, oracle, same = both(reference, Wrap(lambda module, x: compiled(x)), torch.randn(8, 16))
     assert oracle.outputs.tensors[0].dtype == torch.float64

@@ -2,7 +2,6 @@
 
 import copy
 from dataclasses import dataclass, field
-from typing import Any
 
 from stitch_tools.judge.correctness.check_wording import describe_draw, describe_refusal
 from stitch_tools.judge.correctness.draw_schedule import DrawGroup, Passed, least_decided, uncovered_subjects
@@ -17,6 +16,7 @@ from stitch_tools.models import (
     Severity,
 )
 from stitch_tools.models.evidence import WorkEvidence
+from stitch_tools.protocol.messages_reference import Agreement
 from stitch_tools.run.candidate_worker import Answer
 from stitch_tools.run.child_outcome import ChildDied
 from stitch_tools.run.last_words import native_call, without_modules
@@ -73,7 +73,7 @@ class Record:
     oracle_seen: bool = False
     passed: Passed = field(default_factory=Passed)
     sensitivity: tuple[Sensitivity, ...] | None = None
-    agreements: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    agreements: list[Agreement] = field(default_factory=list[Agreement])
     """What KernelBench's rule says of each own draw."""
     work: WorkEvidence | None = None
 
@@ -152,14 +152,14 @@ class Record:
         """KernelBench's verdict over the own draws."""
         if not self.agreements:
             return None
-        gaps: list[float | None] = [row["largest_difference"] for row in self.agreements]
+        gaps: list[float | None] = [row.largest_difference for row in self.agreements]
         known = [gap for gap in gaps if gap is not None]
-        tolerance = max(row["tolerance"] for row in self.agreements)
+        tolerance = max(row.tolerance for row in self.agreements)
         return ReferenceTolerance(
             rule=_RULE,
             atol=tolerance,
             rtol=tolerance,
-            ok=all(row["ok"] for row in self.agreements),
+            ok=all(row.ok for row in self.agreements),
             draws=len(self.agreements),
             largest_difference=max(known) if len(known) == len(gaps) else None,
         )

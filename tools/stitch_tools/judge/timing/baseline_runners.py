@@ -10,10 +10,10 @@ from stitch_tools.errors import TaskError
 from stitch_tools.judge.timing.runners import Runner, start_runner, wait_until_ready
 from stitch_tools.judge.timing.setup import Setup
 from stitch_tools.judge.timing.timed_process import RunnerFailedError
+from stitch_tools.protocol.timing_messages import TimeBaseline
 from stitch_tools.run.reference_server import ReferenceServer
 from stitch_tools.storage.store import storing
 from stitch_tools.storage.user_cache import SIZE_CAP_BYTES, evict_unused, user_cache_dir
-from stitch_tools.worker.timing_messages import TimeBaseline
 
 # Inductor's pool of compile processes would run beside the clock. Its precompiled headers lie in the
 # temporary folder, which is each child's own: every bench would make them anew, even with all else cached.

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from stitch_tools.judge.timing.ring import Sample
 from stitch_tools.models import TensorSpec
-from stitch_tools.protocol.wire import Frame
+from stitch_tools.protocol.messages_reference import CloseRing, OpenRing, PoisonRing, ReadRing
 from stitch_tools.run.reference_server import ReferenceServer
 
 # By which a batch may be longer after another process has used the GPU.
@@ -26,35 +26,32 @@ class DeviceRing:
         self.slots = slots
         self.request = [(spec.name, list(spec.shape), spec.dtype) for spec in specs]
         self._judge = judge
-        answer = judge.ask({"op": "open_ring", "outputs": self.request, "slots": slots})
-        if not answer.fds:
-            raise DeviceRingError(str(answer.message.get("refused")))
-        self.fd = answer.fds[0]
-        self._number = int(answer.message["ring"])
+        outputs = tuple((spec.name, tuple(spec.shape), spec.dtype) for spec in specs)
+        opened = judge.call(OpenRing(outputs, slots))
+        if opened.refused is not None:
+            raise DeviceRingError(opened.refused)
+        self.fd: int = opened.fds[0]
+        self._number = opened.ring
 
     def poison(self, slot: int, count: int = 1) -> None:
         """Overwrite the outputs of `count` slots from `slot` on with what no program computes."""
-        self._ask("poison_ring", slot=slot, count=count)
+        self._judge.call(PoisonRing(self._number, slot, count))
 
     def take(self, slot: int) -> Sample:
         """A copy of one slot's outputs."""
-        answer = self._ask("read_ring", slot=slot)
-        (fd,) = answer.fds
+        read = self._judge.call(ReadRing(self._number, slot))
         try:
-            rows = answer.message["manifest"]
-            return Sample(slot, tuple(_read(fd, row["offset"], row["nbytes"]) for row in rows))
+            rows = read.manifest
+            return Sample(slot, tuple(_read(read.fd, row["offset"], row["nbytes"]) for row in rows))
         finally:
-            os.close(fd)
+            os.close(read.fd)
 
     def close(self) -> None:
         """Give the memory back."""
         os.close(self.fd)
         # A server that is gone has given it back.
         if self._judge.child.is_alive():
-            self._ask("close_ring")
-
-    def _ask(self, op: str, **fields: int) -> Frame:
-        return self._judge.ask({"op": op, "ring": self._number, **fields})
+            self._judge.call(CloseRing(self._number))
 
 
 class DeviceRingError(Exception):

@@ -5,22 +5,21 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 from stitch_tools.compile.host_build import build_runner
 from stitch_tools.errors import EnvironmentMissingError
 from stitch_tools.judge.timing.device_ring import DeviceRing, DeviceRingError
 from stitch_tools.judge.timing.ring import OutputRing, OutputSampler, Ring
-from stitch_tools.judge.timing.runners import Runner, refuse_failure, start_runner, wait_until_ready
+from stitch_tools.judge.timing.runners import Runner, start_runner, take_reply, wait_until_ready
 from stitch_tools.judge.timing.setup import Setup
 from stitch_tools.judge.timing.timed_process import RunnerFailedError
 from stitch_tools.models import Build, Program
-from stitch_tools.protocol.memory import PackEntry
+from stitch_tools.protocol.messages import Fd
+from stitch_tools.protocol.timing_messages import LoadLoop, TimeProgram
 from stitch_tools.run.candidate_worker import Answer, Worker
 from stitch_tools.run.child import Child
 from stitch_tools.run.child_outcome import ChildDied
 from stitch_tools.run.reference_server import Inputs, Weights
-from stitch_tools.worker.timing_messages import LoadLoop, TimeProgram, to_message
 
 PROGRAM = "program"
 PROGRAM_GRAPHED = "program:cudagraph"
@@ -91,8 +90,9 @@ def load_program(
         )
         if loop is not None:
             # Before the program, which could else put its own functions in front of the driver's.
-            request = to_message(LoadLoop(str(loop), setup.cuda))
-            refuse_failure(name, worker.child.request(request).message)
+            request = LoadLoop(str(loop), setup.cuda)
+            worker.child.begin(request)
+            take_reply(worker.child, name, request, _LOAD_TIMEOUT_S)
         _need(name, worker.load(_LOAD_TIMEOUT_S))
         _need(name, worker.init(weights, _LOAD_TIMEOUT_S))
     except ChildDied as death:
@@ -137,16 +137,17 @@ def start_ring(stack: ExitStack, setup: Setup, loaded: LoadedProgram, plan: Ring
     request = TimeProgram(
         slots=plan.slots,
         outputs=ring.request,
-        inputs=_manifests(plan.draws),
-        unseen=_manifests(plan.unseen),
+        inputs=[draw.manifest for draw in plan.draws],
+        unseen=[draw.manifest for draw in plan.unseen],
         structure=plan.draws[0].structure,
         output_structure=json.loads(setup.facts.output_structure),
         state=list(updated),
         graphed=loaded.graphed,
         in_place=plan.in_place,
+        outputs_fd=Fd(ring.fd),
+        draw_fds=tuple(Fd(draw.fds[0]) for draw in (*plan.draws, *plan.unseen)),
     )
-    fds = (ring.fd, *(draw.fds[0] for draw in (*plan.draws, *plan.unseen)))
-    runner = start_runner(stack, loaded.name, loaded.child, request, fds)
+    runner = start_runner(stack, loaded.name, loaded.child, request)
     runner.note = loaded.note
     seen_at_once = loaded.live and (not setup.cuda or isinstance(ring, DeviceRing))
     reach = 1 if loaded.graphed else None
@@ -154,10 +155,6 @@ def start_ring(stack: ExitStack, setup: Setup, loaded: LoadedProgram, plan: Ring
     runner.draws = len(plan.draws) if setup.renews_inputs else 0
     wait_until_ready(runner, _READY_TIMEOUT_S)
     return runner
-
-
-def _manifests(draws: Sequence[Inputs]) -> list[list[PackEntry]]:
-    return [cast("list[PackEntry]", draw.manifest) for draw in draws]
 
 
 def _ring(setup: Setup, slots: int, *, live: bool) -> Ring:

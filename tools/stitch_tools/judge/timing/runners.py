@@ -5,17 +5,18 @@ Whatever needs a process raises RunnerFailedError where that is gone, answers to
 
 import contextlib
 import secrets
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import cast
 
 from stitch_tools.judge.timing.ring import OutputSampler
 from stitch_tools.judge.timing.timed_process import Pipes, RunnerFailedError, TimedProcess
+from stitch_tools.protocol.messages import Operation, OperationFailedError
+from stitch_tools.protocol.messages_candidate import StepReply
 from stitch_tools.protocol.ring_messages import COLLECT, COLLECT_LATEST, RENEW, TOKEN_BITS, request
+from stitch_tools.protocol.timing_messages import RingRequest, with_pipes
 from stitch_tools.run.child import Child
 from stitch_tools.run.child_outcome import ChildDied
-from stitch_tools.worker.timing_messages import TimeBaseline, TimeProgram, to_message
 
 _TIMEOUT_S = 120.0
 _STOP_TIMEOUT_S = 60.0
@@ -31,6 +32,8 @@ class Runner(TimedProcess):
     """
 
     child: Child | None = None
+    request: RingRequest | None = None
+    """What the child was asked for; its reply follows the end of the loop."""
     sampler: OutputSampler | None = None
     note: str = ""
     draws: int = 0
@@ -108,7 +111,7 @@ class Runner(TimedProcess):
             yield
         except RunnerFailedError as failure:
             if failure.ended and self.child is not None:
-                take_answer(self.child, self.name, _LAST_WORDS_S)
+                self.take_reply(_LAST_WORDS_S)
             raise
 
     def resume(self) -> None:
@@ -146,12 +149,17 @@ class Runner(TimedProcess):
         if self.sampler is not None:
             self.sampler.samples.clear()
 
+    def take_reply(self, timeout_s: float) -> None:
+        """Take the child's reply, which follows the end of the loop."""
+        if self.child is not None and self.request is not None:
+            take_reply(self.child, self.name, self.request, timeout_s)
+
     def finish(self) -> None:
         """End the loop."""
         if self.child is not None:
             self._let_run()
             self.stop()
-            take_answer(self.child, self.name, _STOP_TIMEOUT_S)
+            self.take_reply(_STOP_TIMEOUT_S)
 
 
 def new_token() -> int:
@@ -163,19 +171,18 @@ def start_runner(
     stack: ExitStack,
     name: str,
     child: Child,
-    request: TimeProgram | TimeBaseline,
-    fds: tuple[int, ...] = (),
+    request: RingRequest,
 ) -> Runner:
     """A runner in a child that was sent its request and its pipes, and may still be at work on it."""
     pipes = Pipes.open()
     stack.callback(pipes.close)
     try:
-        child.ask(to_message(request), fds=(*pipes.far, *fds))
+        child.begin(with_pipes(request, pipes.far))
     except ChildDied as death:
         raise RunnerFailedError(name, death.outcome.describe()) from death
     finally:
         pipes.close_far()
-    return Runner(name, child, pipes, request.slots, child=child)
+    return Runner(name, child, pipes, request.slots, child=child, request=request)
 
 
 def wait_until_ready(runner: Runner, timeout_s: float) -> None:
@@ -193,20 +200,14 @@ def wait_until_ready(runner: Runner, timeout_s: float) -> None:
     runner.timeout_s = _TIMEOUT_S
 
 
-def take_answer(child: Child, name: str, timeout_s: float) -> None:
-    """Take the answer to the request that runs the loop."""
+def take_reply(child: Child, name: str, request: Operation[object], timeout_s: float) -> None:
+    """Take the reply to a request of ours that was begun. What it says is a claim."""
     try:
-        message = child.answer(timeout_s).message
+        reply = child.reply_to(request, timeout_s)
     except ChildDied as death:
         raise RunnerFailedError(name, death.outcome.describe()) from death
-    refuse_failure(name, message)
-
-
-def refuse_failure(name: str, message: Mapping[str, object]) -> None:
-    """Check the answer to a request of ours; nothing in it is believed to have the right type."""
-    if not message["ok"]:
-        error = message.get("error")
-        fields = cast(dict[str, object], error) if isinstance(error, dict) else {}
-        raise RunnerFailedError(name, f"{fields.get('kind')}: {str(fields.get('message'))[:_REASON_CHARS]}")
-    if message.get("status", "ok") != "ok":
-        raise RunnerFailedError(name, f"{message.get('step')}: {str(message.get('message'))[:_REASON_CHARS]}")
+    except OperationFailedError as error:
+        reason = f"{error.fault.kind}: {error.fault.message[:_REASON_CHARS]}"
+        raise RunnerFailedError(name, reason) from error
+    if isinstance(reply, StepReply) and reply.status != "ok":
+        raise RunnerFailedError(name, f"{reply.step}: {reply.message[:_REASON_CHARS]}")

@@ -5,7 +5,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from pydantic import ValidationError
 
@@ -13,11 +13,14 @@ from stitch_tools.judge.check_options import CheckOptions
 from stitch_tools.judge.correctness.check_wording import describe_reason, describe_refusal
 from stitch_tools.models import Build, Fact, Program, Task
 from stitch_tools.models.evidence import WorkOwner
-from stitch_tools.protocol.wire import Frame
+from stitch_tools.protocol.messages import Fd, Operation, OperationFailedError
+from stitch_tools.protocol.messages_candidate import BeginTrace, EndTrace, RunTraced, StepReply
 from stitch_tools.run.candidate_worker import Answer, Worker
 from stitch_tools.run.reference_server import ReferenceServer
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import Store
+
+ReplyT = TypeVar("ReplyT")
 
 _BLOCK_S = 0.1
 _EXTRA_S = 60.0
@@ -95,7 +98,7 @@ class WatchedWorker:
             HarnessFaultError: the profiler cannot be started.
         """
         # The profiler comes first: a program may capture a graph in its constructor, or while it is loaded.
-        self._ask("activity_begin", cuda=self._case.cuda, **_belongings(self._case, self._worker))
+        _accept(self._call(_begin_trace(self._case, self._worker), self._case.options.init_timeout_s))
         self._worker.begin_load()
 
     def load(self) -> None:
@@ -128,7 +131,8 @@ class WatchedWorker:
         Raises:
             HarnessFaultError: the answer makes no sense.
         """
-        return parse_answer(Report, self._ask("activity_end"))
+        ended = self._call(EndTrace(), self._case.options.init_timeout_s)
+        return parse_report(ended.report)
 
     def traced_draw(self, kind: str, calls: int) -> bool:
         """Whether the outputs were right after a block of `calls` calls (cuda) or of some time (cpu)."""
@@ -138,31 +142,33 @@ class WatchedWorker:
             outputs_fd = self._reference.make_outputs(expectation.nbytes)
             try:
                 self._reference.prime(outputs_fd, expectation)
-                message = {
-                    "op": "activity_run",
-                    "inputs": inputs.manifest,
-                    "structure": inputs.structure,
-                    "layout": expectation.layout,
-                    "output_structure": expectation.structure,
-                    "calls": calls,
-                    "seconds": _BLOCK_S,
-                }
+                request = RunTraced(
+                    inputs=inputs.manifest,
+                    structure=inputs.structure,
+                    layout=expectation.layout,
+                    output_structure=expectation.structure,
+                    calls=calls,
+                    seconds=_BLOCK_S,
+                    generator=expectation.generator,
+                    inputs_fd=Fd(inputs.fds[0]),
+                    outputs_fd=Fd(outputs_fd),
+                )
                 # Recording slows small operators down, and a block is many calls.
                 timeout_s = max(self._case.options.call_timeout_s, _TIMES_REFERENCE * expectation.reference_s)
-                frame = self._worker.child.request(
-                    message, expectation.generator, (inputs.fds[0], outputs_fd), timeout_s + _EXTRA_S
-                )
-                comparison = self._reference.compare(outputs_fd, expectation, accepted(frame).blob)
+                reply = _accept(self._call(request, timeout_s + _EXTRA_S))
+                comparison = self._reference.compare(outputs_fd, expectation, reply.generator)
             finally:
                 os.close(outputs_fd)
         finally:
             inputs.close()
         return not any(row.problem for row in comparison.outputs)
 
-    def _ask(self, op: str, **fields: object) -> dict[str, object]:
-        message = {"op": op, **fields}
-        frame = self._worker.child.request(message, timeout_s=self._case.options.init_timeout_s)
-        return accepted(frame).message
+    def _call(self, operation: Operation[ReplyT], timeout_s: float) -> ReplyT:
+        try:
+            return self._worker.child.call(operation, timeout_s)
+        except OperationFailedError as error:
+            # The program's own exceptions come as a status (worker/candidate); what nobody foresaw is ours.
+            raise HarnessFaultError(str(error)[:300]) from error
 
 
 @contextmanager
@@ -180,52 +186,30 @@ def watched_worker(case: Case, reference: ReferenceServer) -> Generator[WatchedW
         yield WatchedWorker(case, reference, worker)
 
 
-def _belongings(case: Case, worker: Worker) -> dict[str, object]:
-    """What makes a loaded file in a worker the program's own."""
+def _begin_trace(case: Case, worker: Worker) -> BeginTrace:
+    """The request for a trace, with what makes a loaded file in the worker the program's own."""
     artifact = case.build.artifact if case.build is not None and case.program.format == "native" else None
-    files = [] if artifact is None else [str(Path(artifact).resolve())]
+    files = () if artifact is None else (str(Path(artifact).resolve()),)
     folder = None if worker.folder is None else str(worker.folder.resolve())
-    folders = [str(Path(worker.child.scratch).resolve()), *([folder] if folder else [])]
-    return {"files": files, "folders": folders, "source_folder": folder}
+    folders = (str(Path(worker.child.scratch).resolve()), *([folder] if folder else []))
+    return BeginTrace(files, folders, folder, case.cuda)
 
 
-_Answered = TypeVar("_Answered", bound=Fact)
-
-
-def parse_answer(kind: type[_Answered], message: dict[str, object]) -> _Answered:
-    """What a message says.
+def parse_report(fields: dict[str, object]) -> Report:
+    """What a worker says of its trace.
 
     Raises:
         HarnessFaultError: it makes no sense. Our own code wrote it; one that was forged says nothing either.
     """
     try:
-        return kind.model_validate({name: message[name] for name in kind.model_fields if name in message})
+        return Report.model_validate(fields)
     except ValidationError as error:
         raise HarnessFaultError(f"the watched worker's answer makes no sense: {error}"[:500]) from error
 
 
-def accepted(frame: Frame) -> Frame:
-    """The answer, its descriptors closed.
-
-    Raises:
-        HarnessFaultError: something of ours failed, or there is not enough memory to watch.
-        RefusedError: the program did not do the step.
-    """
-    for fd in frame.fds:
-        os.close(fd)
-    message = frame.message
-    if message.get("ok") is not True:
-        # The program's own exceptions come as a status (worker/candidate); what nobody foresaw is ours.
-        raise HarnessFaultError(_describe_fault(message.get("error")))
-    status = f"{message.get('status')}"
-    _check_status(status, f"{message.get('step')}: {message.get('message') or status}"[:500])
-    return frame
-
-
-def _describe_fault(error: object) -> str:
-    """One line on an exception of the worker's own code."""
-    fields = cast(dict[str, object], error) if isinstance(error, dict) else {"message": error}
-    return f"{fields.get('kind', 'error')}: {fields.get('message')}"[:300]
+def _accept(reply: StepReply) -> StepReply:
+    check_status(reply.status, f"{reply.step}: {reply.message or reply.status}"[:500])
+    return reply
 
 
 def require_step(answer: Answer) -> None:
@@ -239,10 +223,11 @@ def require_step(answer: Answer) -> None:
         raise HarnessFaultError(answer.message[:500])
     # It is quoted as the reason why something was not looked at: one line is enough.
     reason = describe_reason(answer) if answer.message.strip() else ""
-    _check_status(answer.status, describe_refusal(replace(answer, message=reason)))
+    check_status(answer.status, describe_refusal(replace(answer, message=reason)))
 
 
-def _check_status(status: str, reason: str) -> None:
+def check_status(status: str, reason: str) -> None:
+    """Go on where the status is `ok`. Raises as `require_step`."""
     if status == "out_of_memory":
         raise HarnessFaultError(f"not enough memory to watch the program: {reason}"[:500])
     if status != "ok":

@@ -32,7 +32,7 @@ DTYPE_CODES: dict[torch.dtype, tuple[int, int]] = {
 DTYPES = {code: dtype for dtype, code in DTYPE_CODES.items()}
 
 
-class Device(ctypes.Structure):
+class AbiDevice(ctypes.Structure):
     """DLDevice."""
 
     _fields_ = [("device_type", c_int32), ("device_id", c_int32)]
@@ -49,7 +49,7 @@ class DLTensor(ctypes.Structure):
 
     _fields_ = [
         ("data", c_void_p),
-        ("device", Device),
+        ("device", AbiDevice),
         ("ndim", c_int32),
         ("dtype", DataType),
         ("shape", POINTER(c_int64)),
@@ -71,13 +71,13 @@ class InitArgs(ctypes.Structure):
         ("struct_size", c_uint64),
         ("num_params", c_int64),
         ("params", POINTER(NamedTensor)),
-        ("device", Device),
+        ("device", AbiDevice),
         ("stream", c_void_p),
         ("num_threads", c_int32),
     ]
 
 
-class TensorSpec(ctypes.Structure):
+class AbiTensorSpec(ctypes.Structure):
     """StitchTensorSpec."""
 
     _fields_ = [
@@ -88,14 +88,14 @@ class TensorSpec(ctypes.Structure):
     ]
 
 
-class Plan(ctypes.Structure):
+class AbiPlan(ctypes.Structure):
     """StitchPlan."""
 
     _fields_ = [
         ("struct_size", c_uint64),
         ("capacity", c_int32),
         ("num_outputs", c_int32),
-        ("outputs", POINTER(TensorSpec)),
+        ("outputs", POINTER(AbiTensorSpec)),
         ("workspace_bytes", c_uint64),
         ("flags", c_uint32),
     ]
@@ -118,9 +118,9 @@ class ForwardArgs(ctypes.Structure):
     ]
 
 
-def device_of(device: torch.device) -> Device:
+def device_of(device: torch.device) -> AbiDevice:
     """The DLDevice of a torch device."""
-    return Device(2, device.index or 0) if device.type == "cuda" else Device(1, 0)
+    return AbiDevice(2, device.index or 0) if device.type == "cuda" else AbiDevice(1, 0)
 
 
 def fill_tensor(target: DLTensor, tensor: torch.Tensor) -> list[object]:
@@ -148,7 +148,7 @@ def bind(library: ctypes.CDLL) -> None:
     signatures = {
         "stitch_abi_version": (c_int32, []),
         "stitch_init": (c_int32, [POINTER(InitArgs), POINTER(handle)]),
-        "stitch_plan": (c_int32, [handle, POINTER(DLTensor), c_int32, POINTER(Plan)]),
+        "stitch_plan": (c_int32, [handle, POINTER(DLTensor), c_int32, POINTER(AbiPlan)]),
         "stitch_forward": (c_int32, [handle, POINTER(ForwardArgs)]),
         "stitch_last_error": (c_char_p, [handle]),
         "stitch_free": (None, [handle]),

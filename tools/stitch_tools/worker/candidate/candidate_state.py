@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from stitch_tools.protocol import memory
 from stitch_tools.protocol.layout import BUFFER, GUARD
 from stitch_tools.protocol.memory import PackEntry
-from stitch_tools.worker.aliased_inputs import Place, places_of, reunite
+from stitch_tools.worker.aliased_inputs import SharedPlace, places_of, reunite
 from stitch_tools.worker.candidate.device_pack import DevicePack
 from stitch_tools.worker.candidate.kept_buffers import changed, digests
 from stitch_tools.worker.candidate.native import NativeProgram, Planned, ProgramError, make_workspace
@@ -20,7 +19,7 @@ from stitch_tools.worker.order_one_weights import Scale
 from stitch_tools.worker.plain_copies import copy_plainly
 from stitch_tools.worker.tensors import dtype_name, map_pack
 from stitch_tools.worker.timed.loop import NativeRunner
-from stitch_tools.worker.trees import fresh_copy, raw_values, unflatten
+from stitch_tools.worker.trees import Structure, fresh_copy, raw_values, unflatten
 
 
 @dataclass
@@ -71,7 +70,7 @@ class CandidateState:
         self.buffer_names: tuple[str, ...] = ()
         self._kept: dict[str, str] = {}
         """Hashes of the buffers that no call may change, as they were before the first."""
-        self.structure: Any = ["tuple"]
+        self.structure: Structure = ["tuple"]
 
     @property
     def stream(self) -> int:
@@ -101,7 +100,7 @@ class CandidateState:
         self,
         parameters: list[tuple[str, torch.Tensor]],
         generator_state: bytes,
-        init_structure: Any,
+        init_structure: Structure,
         init_tensors: list[torch.Tensor],
         scale: Scale | None = None,
         kept: Sequence[str] = (),
@@ -147,7 +146,7 @@ class CandidateState:
         *,
         shared: bool,
         reuse: bool,
-        places: Sequence[Place] = (),
+        places: Sequence[SharedPlace] = (),
     ) -> list[torch.Tensor]:
         """The inputs in fresh memory, or (`reuse`) in the memory of the inputs before.
 
@@ -214,7 +213,9 @@ class CandidateState:
         outputs.copy_back()
         return planned
 
-    def run_python(self, structure: Any, outputs: Outputs, generator_state: bytes, wanted: Any) -> bytes:
+    def run_python(
+        self, structure: Structure, outputs: Outputs, generator_state: bytes, wanted: Structure
+    ) -> bytes:
         """Run one forward of a `ModelNew`; returns the generator state after it.
 
         `wanted` is the structure that its outputs must have; keys of dicts may come in any order.

@@ -3,8 +3,8 @@
 Stands alone beside `native.py`: the stitcher copies both into the programs that it writes in Python.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import cast
 
 import torch
 
@@ -15,8 +15,8 @@ Wanted = tuple[str, tuple[int, ...], tuple[int, ...] | None]
 
 
 def take(
-    args: Sequence[Any],
-    named: Mapping[str, Any],
+    args: Sequence[object],
+    named: Mapping[str, object],
     tensors: Mapping[str, Wanted],
     constants: Mapping[str, tuple[str, str]] | None,
 ) -> dict[str, torch.Tensor]:
@@ -35,20 +35,21 @@ def take(
     for path in (*tensors, *(constants or ())):
         if path not in leaves:
             raise _refusal(f"input {path} is missing")
+    found: dict[str, torch.Tensor] = {}
     for path, value in leaves.items():
         if path in tensors:
-            _check_tensor(path, value, tensors[path])
+            found[path] = _checked(path, value, tensors[path])
         elif constants is not None and _words(value) != constants.get(path):
             made = " ".join(constants[path]) if path in constants else "none"
             raise _refusal(f"input {path}: made for {made}, given {' '.join(_words(value))}")
-    return {path: leaves[path] for path in tensors}
+    return {path: found[path] for path in tensors}
 
 
-def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+def _leaves(value: object, path: str) -> Iterator[tuple[str, object]]:
     if isinstance(value, dict):
-        items: Any = cast("dict[object, Any]", value).items()
+        items: Iterable[tuple[object, object]] = cast("dict[object, object]", value).items()
     elif isinstance(value, (list, tuple)):
-        items = enumerate(cast("Sequence[Any]", value))
+        items = enumerate(cast("Sequence[object]", value))
     else:
         yield path, value
         return
@@ -56,7 +57,7 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield from _leaves(item, f"{path}.{key}" if path else str(key))
 
 
-def _check_tensor(path: str, value: Any, wanted: Wanted) -> None:
+def _checked(path: str, value: object, wanted: Wanted) -> torch.Tensor:
     dtype, shape, stride = wanted
     if not isinstance(value, torch.Tensor):
         raise _refusal(f"input {path} is no tensor")
@@ -66,6 +67,7 @@ def _check_tensor(path: str, value: Any, wanted: Wanted) -> None:
         raise _refusal(f"input {path}: made for {dtype}{list(shape)}, given {_described(value)}")
     if stride is not None and value.stride() != stride:
         raise _refusal(f"input {path}: made for strides {stride}, given {value.stride()}")
+    return value
 
 
 def _described(tensor: torch.Tensor) -> str:
@@ -76,7 +78,7 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _words(value: Any) -> tuple[str, str]:
+def _words(value: object) -> tuple[str, str]:
     """Kind and text of a constant, as the tree of a reference's inputs names them."""
     if isinstance(value, torch.Tensor):
         return "tensor", _described(value)

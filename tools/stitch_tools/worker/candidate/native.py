@@ -122,10 +122,10 @@ class NativeProgram:
             ProgramError: status `unsupported` when the program refuses such inputs.
         """
         array, keep = _tensor_array(inputs)
-        specs = (abi.TensorSpec * abi.MAX_OUTPUTS)()
+        specs = (abi.AbiTensorSpec * abi.MAX_OUTPUTS)()
         for spec in specs:
-            spec.struct_size = ctypes.sizeof(abi.TensorSpec)
-        plan = abi.Plan(ctypes.sizeof(abi.Plan), abi.MAX_OUTPUTS, 0, specs, 0, 0)
+            spec.struct_size = ctypes.sizeof(abi.AbiTensorSpec)
+        plan = abi.AbiPlan(ctypes.sizeof(abi.AbiPlan), abi.MAX_OUTPUTS, 0, specs, 0, 0)
         status = self.library.stitch_plan(self.handle, array, len(inputs), ctypes.byref(plan))
         if status != abi.OK:
             raise ProgramError(_status_name(status), "stitch_plan", self._last_error(self.handle))
@@ -206,7 +206,7 @@ def _tensor_array(tensors: Sequence[torch.Tensor]) -> tuple[ctypes.Array[abi.DLT
     return array, keep
 
 
-def _read_spec(spec: abi.TensorSpec) -> tuple[tuple[int, ...], torch.dtype]:
+def _read_spec(spec: abi.AbiTensorSpec) -> tuple[tuple[int, ...], torch.dtype]:
     dtype = abi.DTYPES.get((spec.dtype.code, spec.dtype.bits))
     if dtype is None or not 0 <= spec.ndim <= abi.MAX_DIMS:
         raise ProgramError(

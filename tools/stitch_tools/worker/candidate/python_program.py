@@ -4,21 +4,28 @@ import contextlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from stitch_tools.worker.candidate.native import ProgramError
 from stitch_tools.worker.order_one_weights import Scale, order_one_weights
 from stitch_tools.worker.random_streams import pack_torch_state, unpack_torch_state
-from stitch_tools.worker.trees import Flat, TreeError, describe_structure, flatten_outputs, leaf_names
+from stitch_tools.worker.trees import (
+    Flat,
+    Structure,
+    TreeError,
+    call_with,
+    describe_structure,
+    flatten_outputs,
+    leaf_names,
+)
 
 ENTRY = "ModelNew"
 REFERENCE_ENTRY = "Model"
+# What a broken device is told by; older versions of torch raise plain RuntimeErrors.
 _FAULTS: tuple[type[Exception], ...] = tuple(filter(None, (getattr(torch, "AcceleratorError", None),)))
-"""What a broken device is told by; older versions of torch raise plain RuntimeErrors."""
 
 
 class PythonProgram:
@@ -50,11 +57,11 @@ class PythonProgram:
                 else ""
             )
             raise ProgramError("not_loadable", "load", f"{main} defines no {ENTRY}{hint}")
-        self._entry: Any = entry
+        self._entry: Callable[..., torch.nn.Module] = entry
         self.module: torch.nn.Module | None = None
 
     def init(
-        self, generator_state: bytes, arguments: Any, scale: Scale | None = None, *, training: bool = True
+        self, generator_state: bytes, arguments: object, scale: Scale | None = None, *, training: bool = True
     ) -> None:
         """Construct `ModelNew` from the generator state that the reference was constructed from.
 
@@ -71,7 +78,7 @@ class PythonProgram:
         weights = order_one_weights(generator_state, scale) if scale else contextlib.nullcontext()
         try:
             with weights:
-                module = self._entry(**arguments) if isinstance(arguments, dict) else self._entry(*arguments)
+                module = call_with(self._entry, arguments)
             if not training:
                 module.eval()
             self.module = module.to(self.device)
@@ -100,7 +107,7 @@ class PythonProgram:
                 if name in buffers and buffers[name].shape == value.shape:
                     buffers[name].copy_(value)
 
-    def run(self, arguments: Any, generator_state: bytes) -> tuple[Flat, bytes]:
+    def run(self, arguments: object, generator_state: bytes) -> tuple[Flat, bytes]:
         """Outputs of one forward, and the generator's state after it.
 
         Raises:
@@ -111,7 +118,7 @@ class PythonProgram:
             unpack_torch_state(generator_state)
         try:
             with torch.no_grad():
-                raw = module(**arguments) if isinstance(arguments, dict) else module(*arguments)
+                raw = call_with(module, arguments)
             flat = flatten_outputs(raw)
         except TreeError as error:
             raise ProgramError("error", "forward", str(error)) from error
@@ -130,7 +137,7 @@ class PythonProgram:
         return self.module
 
 
-def arranged(flat: Flat, wanted: Any) -> Flat:
+def arranged(flat: Flat, wanted: Structure) -> Flat:
     """The outputs in the order of the reference's tree: a dict's keys may come in another one.
 
     Raises:

@@ -52,9 +52,9 @@ _CYCLES = 40_000
 _THREADS = 64
 _MOST_BLOCKS = 32  # of one multiprocessor
 _RESERVED = 1 << 10  # of each block, by the system
+# Bytes a block, None: the most that one may have. How much of a multiprocessor's memory is shared depends on
+# the kernel, so that blocks of several sizes are needed; the last ones leave it as small kernels use it.
 _SIZES = (None, 48 << 10, 16 << 10, 4 << 10, 1 << 10)
-"""Bytes a block, None: the most that one may have. How much of a multiprocessor's memory is shared depends on
-the kernel, so that blocks of several sizes are needed; the last ones leave it as small kernels use it."""
 _MULTIPROCESSORS, _SHARED_OF_MULTIPROCESSOR, _SHARED_OF_BLOCK = 16, 81, 97  # of CUdevice_attribute
 _DYNAMIC_SHARED = 8  # of CUfunction_attribute
 

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import torch
 
 from stitch_tools.protocol import memory
-from stitch_tools.protocol.serving import Reply, Request
+from stitch_tools.protocol.messages_candidate import StepReply
+from stitch_tools.protocol.timing_messages import LoadLoop, TimeProgram
 from stitch_tools.worker.candidate.candidate_state import CandidateState
 from stitch_tools.worker.candidate.native import NativeProgram, ProgramError
 from stitch_tools.worker.candidate.python_program import arranged
@@ -15,11 +16,10 @@ from stitch_tools.worker.plain_copies import copy_plainly
 from stitch_tools.worker.tensors import map_pack
 from stitch_tools.worker.timed.loop import NativeRunner
 from stitch_tools.worker.timed.region import PythonRing, graphed_program, serve_native
-from stitch_tools.worker.timing_messages import LoadLoop, TimeProgram, read_message
-from stitch_tools.worker.trees import flatten_outputs, fresh_copy, unflatten
+from stitch_tools.worker.trees import call_with, flatten_outputs, fresh_copy, unflatten
 
 
-def timed_runner(state: CandidateState, request: Request) -> Reply:
+def timed_runner(state: CandidateState, message: LoadLoop) -> StepReply:
     """Load the C loop and resolve its driver functions; asked for before the program is loaded.
 
     Raises:
@@ -27,30 +27,26 @@ def timed_runner(state: CandidateState, request: Request) -> Reply:
     """
     if state.native is not None or state.python is not None:
         raise ProgramError("error", "timed_runner", "the timed loop comes before the program")
-    loop = read_message(LoadLoop, request.message)
-    state.runner = NativeRunner(loop.library, cuda=loop.cuda)
-    return _ok()
+    state.runner = NativeRunner(message.library, cuda=message.cuda)
+    return StepReply()
 
 
-def timed_program(state: CandidateState, request: Request) -> Reply:
+def timed_program(state: CandidateState, asked: TimeProgram) -> StepReply:
     """Prepare the ring and serve batches of calls until the controller stops.
-
-    Descriptors: requests, replies, outputs, draws.
 
     Where draws of `unseen` follow, the ring then gets these, and batches are served until it stops once more.
     With `in_place` the draws are the slots' inputs themselves, in memory that the controller writes to.
     """
-    asked = read_message(TimeProgram, request.message)
-    request_fd, reply_fd, outputs_fd, *draw_fds = request.fds
+    request_fd, reply_fd = asked.pipes
     specs = [(name, shape, None, dtype) for name, shape, dtype in asked.outputs]
     layout, _ = memory.lay_out(specs * asked.slots)
-    targets = map_pack(outputs_fd, layout, writable=True, private=False, populate=True)
+    targets = map_pack(asked.outputs_fd, layout, writable=True, private=False, populate=True)
     draws = [
         [
             _placed(state, tensor)
             for tensor in map_pack(fd, manifest, writable=True, private=not asked.in_place)
         ]
-        for fd, manifest in zip(draw_fds, [*asked.inputs, *asked.unseen], strict=True)
+        for fd, manifest in zip(asked.draw_fds, [*asked.inputs, *asked.unseen], strict=True)
     ]
     rows = [targets[first : first + len(specs)] for first in range(0, len(targets), len(specs))]
     count = len(asked.inputs)
@@ -61,7 +57,7 @@ def timed_program(state: CandidateState, request: Request) -> Reply:
         _serve_python(state, ring, asked)
     else:
         _serve_native(state.native, state, ring, asked)
-    return _ok()
+    return StepReply()
 
 
 @dataclass(frozen=True)
@@ -111,11 +107,15 @@ def _serve_python(state: CandidateState, ring: _Ring, asked: TimeProgram) -> Non
         raise ProgramError("error", "timed_program", "load and init come first")
     module, structure, wanted = state.python.module, asked.structure, asked.output_structure
 
-    def call(arguments: Any) -> Any:
-        return module(**arguments) if isinstance(arguments, dict) else module(*arguments)
-
     arguments = [unflatten(structure, draw) for draw in ring.draws]
-    calls = PythonRing(call, arguments, len(ring.rows), keep_outputs=True, in_place=asked.in_place)
+    call = partial(call_with, module)
+    calls = PythonRing(
+        call,
+        arguments,
+        len(ring.rows),
+        keep_outputs=True,
+        in_place=asked.in_place,
+    )
 
     def collect(slot: int) -> None:
         value = calls.outputs[slot]
@@ -140,7 +140,3 @@ def _copy_back(values: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) 
 
 def _placed(state: CandidateState, tensor: torch.Tensor) -> torch.Tensor:
     return fresh_copy(tensor, state.device) if state.device.startswith("cuda") else tensor
-
-
-def _ok() -> Reply:
-    return Reply({"status": "ok", "step": "", "message": ""})

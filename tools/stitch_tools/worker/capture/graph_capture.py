@@ -12,15 +12,16 @@ import logging
 import re
 import warnings
 from collections import OrderedDict
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from stitch_tools.protocol.serving import Reply, Request, is_users, user_place
+from stitch_tools.protocol.messages_reference import CaptureGraph, GraphCaptured
+from stitch_tools.protocol.serving import is_users, user_place
 from stitch_tools.worker.capture.cumulative_norm import averages_as_tensors
 from stitch_tools.worker.capture.graph_json import Json, UnsupportedGraphError, tensor_spec
 from stitch_tools.worker.capture.tracing import Arguments, by_export, by_tracing
@@ -33,7 +34,7 @@ MAX_CONSTANTS_CHARS = 8 << 20
 _ANY_SEED, _OTHER_SEED = 1, 2  # a graph without constants is the same for all weights and inputs
 
 
-def capture(module: nn.Module, inputs: Sequence[Any] | Mapping[str, Any]) -> Json:
+def capture(module: nn.Module, inputs: object) -> Json:
     """JSON of `module(*inputs)` in the fields of the Graph fact, in the mode that the module is in.
 
     A mapping holds named inputs. The module and the generators are as before when this returns.
@@ -63,9 +64,9 @@ def _in_abi_order(rows: list[Json], paths: Sequence[str]) -> list[Json]:
     return [row for row in rows if row["kind"] != "user"] + [users[path] for path in paths if path in users]
 
 
-def handle_capture(state: ServerState, request: Request) -> Reply:
+def handle_capture(state: ServerState, message: CaptureGraph) -> GraphCaptured:
     """The `capture` request: the loaded reference's graph on the inputs of the current draw."""
-    del request
+    del message
     if state.module is None:
         state.set_weights(_ANY_SEED)
     if state.draw is None:
@@ -75,7 +76,7 @@ def handle_capture(state: ServerState, request: Request) -> Reply:
     if any("data_base64" in row for row in graph["inputs"]):
         other, _ = reference.construct(_OTHER_SEED)
         _keep_equal_constants(graph, capture(other, state.arguments))
-    return Reply({"graph": graph})
+    return GraphCaptured(graph)
 
 
 def _drop_beyond_limit(rows: list[Json]) -> None:
@@ -95,18 +96,18 @@ def _keep_equal_constants(graph: Json, other: Json) -> None:
             del row["data_base64"]
 
 
-def _arguments(module: nn.Module, inputs: Sequence[Any] | Mapping[str, Any]) -> Arguments:
+def _arguments(module: nn.Module, inputs: object) -> Arguments:
     if _share_memory(inputs):
         # Export would take two inputs that are one tensor for one input; other draws need not share it.
         inputs = map_tensors(inputs, fresh_copy)
-    if not isinstance(inputs, Mapping):
-        return Arguments(tuple(inputs))
+    if not isinstance(inputs, dict):
+        return Arguments(tuple(cast("Sequence[object]", inputs)))
     order = [name for name in inspect.signature(module.forward).parameters if name in inputs]
     order += [name for name in inputs if name not in order]
     return Arguments(kwargs={name: inputs[name] for name in order})
 
 
-def _share_memory(inputs: Any) -> bool:
+def _share_memory(inputs: object) -> bool:
     tensors = [leaf for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, torch.Tensor)]
     return len({tensor.untyped_storage().data_ptr() for tensor in tensors}) < len(tensors)
 

@@ -7,6 +7,7 @@ afterwards; where one is, `NeedsFunctionalError` asks the caller for torch's own
 
 import math
 import operator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,8 +15,9 @@ import torch
 from torch import fx
 
 Json = dict[str, Any]
-# An fx.Node whose arguments are taken as they come: fx types them as a deep union that says little.
+"""An object of the graph's JSON."""
 Node = Any
+"""An fx.Node whose arguments are taken as they come: fx types them as a deep union that says little."""
 
 # Checks that export writes into the graph; shapes are fixed here, so they say nothing.
 _ASSERTIONS = ("aten._assert", "aten.sym_constrain_range")
@@ -96,7 +98,7 @@ class GraphWriter:
             elif node.op not in ("placeholder", "output"):
                 raise UnsupportedGraphError(f"{node.op} {node.target} is not an operation of ATen")
 
-    def argument(self, value: Any) -> Any:
+    def argument(self, value: object) -> object:
         """`value` as JSON, with fx nodes replaced by references."""
         if isinstance(value, fx.Node):
             return self._reference(value)
@@ -110,7 +112,7 @@ class GraphWriter:
             return str(value)
         raise UnsupportedGraphError(f"argument of type {type(value).__name__}")
 
-    def _reference(self, node: Node) -> Any:
+    def _reference(self, node: Node) -> Json | list[Json | None]:
         if self.seen.get(node) is None:
             raise UnsupportedGraphError(f"{node.name} is not a tensor that the graph holds")
         return self.seen[node]
@@ -139,7 +141,7 @@ class GraphWriter:
         source, index = node.args
         held = self._reference(source)
         # An inlined region leaves a list of references, an operation one reference with an index.
-        self.seen[node] = held[index] if isinstance(held, list) else {"ref": held["ref"], "index": index}
+        self.seen[node] = held[index] if isinstance(held, list) else {**held, "index": index}
         if source in self.roots:
             self.roots[node] = self.roots[source]
 
@@ -162,8 +164,9 @@ class GraphWriter:
         self.same[node] = self.same.get(source, source)
         self.roots[node] = self.roots.get(source, source)
 
-    def _note_view(self, node: Node, target: Any) -> None:
-        for argument in _schema(target).arguments:
+    def _note_view(self, node: Node, target: Node) -> None:
+        schema = _schema(target)
+        for argument in schema.arguments if schema is not None else ():
             if argument.alias_info is not None and node.all_input_nodes:
                 source = node.all_input_nodes[0]
                 self.roots[node] = self.roots.get(source, source)
@@ -177,8 +180,9 @@ class GraphWriter:
             if isinstance(statistic, fx.Node) and statistic.op == "placeholder":
                 self.mutated.setdefault(statistic, {})
 
-    def _write_mutation(self, node: Node, target: Any) -> None:
-        arguments = _schema(target).arguments
+    def _write_mutation(self, node: Node, target: Node) -> None:
+        schema = _schema(target)
+        arguments = schema.arguments if schema is not None else ()
         written = [i for i, a in enumerate(arguments) if a.alias_info is not None and a.alias_info.is_write]
         functional = _functional_twin(target)
         if written != [0] or functional is None:
@@ -208,7 +212,7 @@ class GraphWriter:
             if late or member.op == "placeholder":
                 raise NeedsFunctionalError(f"{writer.name} writes to memory that {member.name} shares")
 
-    def _inline(self, node: Node, module: Any, arguments: Any) -> None:
+    def _inline(self, node: Node, module: Node, arguments: Sequence[fx.Node]) -> None:
         """Write the operations of a region that only switches gradients off."""
         owner = node.graph.owning_module
         inner = owner.get_submodule(str(module.target))
@@ -220,7 +224,7 @@ class GraphWriter:
         output = next(n for n in inner.graph.nodes if n.op == "output").args[0]
         self.seen[node] = [self._reference(n) if isinstance(n, fx.Node) else None for n in output]
 
-    def _emit(self, node: Node, target: Any) -> None:
+    def _emit(self, node: Node, target: Node) -> None:
         value = node.meta.get("val")
         values = list(value) if isinstance(value, (list, tuple)) else [value]
         if not all(isinstance(item, torch.Tensor) for item in values):
@@ -239,12 +243,12 @@ class GraphWriter:
         self.seen[node] = {"ref": node.name, "index": 0}
 
 
-def _schema(target: Any) -> Any:
+def _schema(target: Node) -> torch.FunctionSchema | None:
     """The schema of an ATen operation, or None for any other callable."""
     return getattr(target, "_schema", None)
 
 
-def _functional_twin(target: Any) -> Any | None:
+def _functional_twin(target: Node) -> Callable[..., object] | None:
     """`relu` for `relu_`, or None where ATen has no operation of that name and overload."""
     name = str(target).removeprefix("aten.").split(".")[0]
     if not name.endswith("_"):
@@ -271,7 +275,7 @@ def drop_unused(nodes: list[Json], wanted: list[Json]) -> list[Json]:
     return kept[::-1]
 
 
-def _references(value: Any) -> set[str]:
+def _references(value: object) -> set[str]:
     if isinstance(value, dict):
         return {value["ref"]}
     if isinstance(value, list):

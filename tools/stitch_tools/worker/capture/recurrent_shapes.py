@@ -6,8 +6,7 @@ operations cannot be given rules just takes longer.
 """
 
 import contextlib
-from collections.abc import Generator
-from typing import Any
+from collections.abc import Generator, Sequence
 
 import torch
 
@@ -17,9 +16,8 @@ _NAMES = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 @contextlib.contextmanager
 def recurrent_shape_rules() -> Generator[None]:
     """Let lstm, gru and rnn say their output shapes without running their steps."""
-    key: Any = getattr(torch, "_C").DispatchKey.CompositeImplicitAutograd  # noqa: B009 (private in the stubs)
-    packets: Any = torch.ops.aten
-    operations = [getattr(packets, name).input for name in _NAMES]
+    key = getattr(torch, "_C").DispatchKey.CompositeImplicitAutograd  # noqa: B009 (private in the stubs)
+    operations = [getattr(torch.ops.aten, name).input for name in _NAMES]
     tables = [op.py_kernels for op in operations if hasattr(op, "py_kernels")]
     before = [table.get(key) for table in tables]
     for table in tables:
@@ -36,7 +34,7 @@ def recurrent_shape_rules() -> Generator[None]:
         _forget(operations)
 
 
-def _forget(operations: list[Any]) -> None:
+def _forget(operations: Sequence[object]) -> None:
     """Drop what the operations remember about which kernel to call."""
     for operation in operations:
         cache = getattr(operation, "_dispatch_cache", None)
@@ -44,13 +42,15 @@ def _forget(operations: list[Any]) -> None:
             cache.clear()
 
 
-def _output_shapes(inputs: torch.Tensor, state: Any, *rest: Any) -> tuple[torch.Tensor, ...]:
+def _output_shapes(
+    inputs: torch.Tensor, state: torch.Tensor | Sequence[torch.Tensor], *rest: object
+) -> tuple[torch.Tensor, ...]:
     """Empty outputs: (output, hidden) or, for an LSTM, (output, hidden, cell).
 
     `rest` is (weights, has_biases, layers, dropout, train, bidirectional, batch_first).
     """
     bidirectional, batch_first = rest[5], rest[6]
-    states = state if isinstance(state, (list, tuple)) else [state]
+    states = [state] if isinstance(state, torch.Tensor) else state
     width = states[0].shape[-1] * (2 if bidirectional else 1)
     if batch_first and inputs.dim() == 3:
         # The steps are written one after the other; batch first is a view of that.

@@ -2,10 +2,12 @@
 
 import base64
 from dataclasses import dataclass, field
-from typing import Any
+from typing import cast
 
 import torch
 from torch import fx, nn
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, OutputSpec
 from torch.utils import _pytree as pytree
 
 from stitch_tools.worker.capture.graph_json import (
@@ -30,14 +32,14 @@ _KINDS = {"PARAMETER": "parameter", "BUFFER": "buffer", "CONSTANT_TENSOR": "cons
 class Arguments:
     """Inputs of one call: positional ones, or named ones in the order of forward's parameters."""
 
-    args: tuple[Any, ...] = ()
+    args: tuple[object, ...] = ()
     kwargs: Json = field(default_factory=dict)
 
     def flat(self) -> Flat:
         """Tensors with their dotted paths ("0", "1.hidden", "mask.0"), in the order of the ABI."""
         return flatten_inputs(self.kwargs or self.args)
 
-    def leaves(self) -> list[tuple[str, Any]]:
+    def leaves(self) -> list[tuple[str, object]]:
         """Leaves in export's order; a tensor with its path, anything else with "".
 
         Raises:
@@ -57,7 +59,7 @@ def by_export(module: nn.Module, inputs: Arguments) -> Json:
     Raises:
         Exception: whatever torch raises on what it cannot export; UnsupportedGraphError from us.
     """
-    export: Any = getattr(torch.export, "export" if _has_training_ir() else "export_for_training")
+    export = getattr(torch.export, "export" if _has_training_ir() else "export_for_training")
     with recurrent_shape_rules():
         program = export(module, inputs.args, inputs.kwargs, strict=False)
     try:
@@ -74,7 +76,7 @@ def _has_training_ir() -> bool:
     return (major, minor) >= (2, 7)
 
 
-def _write_exported(program: Any, inputs: Arguments) -> Json:
+def _write_exported(program: ExportedProgram, inputs: Arguments) -> Json:
     writer = GraphWriter()
     placeholders = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
     paths = iter(inputs.leaves())
@@ -92,17 +94,18 @@ def _write_exported(program: Any, inputs: Arguments) -> Json:
             raise UnsupportedGraphError(f"input {path} is not what export calls {name}")
         entry: Json = {"name": name, "kind": kind, "target": path, "spec": tensor_spec(path, value)}
         if kind == "constant":
-            entry.update(_constant_data(program.constants[spec.target]))
+            entry.update(_constant_data(cast("torch.Tensor", program.constants[path])))
         writer.add_input(node, name)
         graph_inputs.append(entry)
         by_name[name] = entry
     writer.write(program.graph)
-    specs = [s for s in program.graph_signature.output_specs if getattr(s.arg, "value", 0) is not None]
     outputs: list[Json] = []
-    for spec in specs:  # None is no output; a number is one, that no node computes
-        if hasattr(spec.arg, "value"):
+    for spec in program.graph_signature.output_specs:
+        if isinstance(spec.arg, ConstantArgument):
+            if spec.arg.value is None:
+                continue  # None is no output; a number is one, that no node computes
             name = _unused(f"number_{len(outputs)}", {*by_name, *(node.name for node in program.graph.nodes)})
-            by_name[name] = _number_row(name, spec.arg.value)
+            by_name[name] = _number_row(name, cast("float", spec.arg.value))
             graph_inputs.append(by_name[name])
             outputs.append({"value": {"ref": name, "index": 0}, "kind": "user", "target": ""})
         else:
@@ -111,7 +114,7 @@ def _write_exported(program: Any, inputs: Arguments) -> Json:
     return _finish(writer, graph_inputs, outputs)
 
 
-def _number_row(name: str, value: Any) -> Json:
+def _number_row(name: str, value: float) -> Json:
     """A number that the forward returns, as a constant of the graph."""
     tensor = number_tensor(value)
     return {
@@ -129,11 +132,13 @@ def _unused(name: str, names: set[str]) -> str:
     return name
 
 
-def _exported_output(writer: GraphWriter, program: Any, spec: Any, by_name: dict[str, Json]) -> Json:
+def _exported_output(
+    writer: GraphWriter, program: ExportedProgram, spec: OutputSpec, by_name: dict[str, Json]
+) -> Json:
     if spec.kind.name == "BUFFER_MUTATION":
         kind, target = "buffer_mutation", str(spec.target)
     elif spec.kind.name == "USER_INPUT_MUTATION":
-        kind, target = "input_mutation", by_name[spec.target]["target"]
+        kind, target = "input_mutation", by_name[str(spec.target)]["target"]
     elif spec.kind.name == "USER_OUTPUT":
         kind, target = "user", ""
     elif spec.kind.name == "PARAMETER_MUTATION":
@@ -181,7 +186,7 @@ def by_tracing(module: nn.Module, inputs: Arguments) -> Json:
     leaves, structure = pytree.tree_flatten((inputs.args, inputs.kwargs))
     where = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
 
-    def forward(flat_weights: list[torch.Tensor], tensors: list[torch.Tensor]) -> list[Any]:
+    def forward(flat_weights: list[torch.Tensor], tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         filled = list(leaves)
         for position, tensor in zip(where, tensors, strict=True):
             filled[position] = tensor

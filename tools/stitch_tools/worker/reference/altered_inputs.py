@@ -9,7 +9,7 @@ from stitch_tools.worker.reference.draws import DrawUnavailableError, make_draw
 from stitch_tools.worker.reference.load_reference import ReferenceFault
 from stitch_tools.worker.reference.reference_calls import call_reference
 from stitch_tools.worker.reference.reference_state import ServerState
-from stitch_tools.worker.reference.rounding_allowance import Expected, Rule
+from stitch_tools.worker.reference.rounding_allowance import EqualityRule, Expected
 from stitch_tools.worker.reference.rounding_depth import Rounding
 from stitch_tools.worker.trees import Flat
 
@@ -23,7 +23,7 @@ def smallest_alteration(state: ServerState, seed: int, forward_seed: int) -> str
         DrawUnavailableError: no small number of values makes a difference, or the reference refuses them.
     """
     settings = state.settings
-    rule = Rule(settings.rtol, settings.atol)
+    rule = EqualityRule(settings.rtol, settings.atol)
     with precision(settings.matmul_precision, settings.conv_precision):
         before = _outputs(state, "own-1", seed, forward_seed)
         for count in _COUNTS:
@@ -45,7 +45,7 @@ def _outputs(state: ServerState, kind: str, seed: int, forward_seed: int) -> Fla
     return call_reference(reference, module, arguments, forward_seed=forward_seed).outputs
 
 
-def _differ(before: torch.Tensor, after: torch.Tensor, rule: Rule) -> bool:
+def _differ(before: torch.Tensor, after: torch.Tensor, rule: EqualityRule) -> bool:
     """Whether one counts as wrong where the other is expected, by the contract's ceiling."""
     truth = after.double() if after.is_floating_point() else after
     expected = Expected("", after, truth, Rounding.unknown(after.dtype))

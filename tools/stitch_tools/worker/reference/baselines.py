@@ -1,10 +1,9 @@
 """Baselines in the reference server: each one is built, and then serves calls in a loop of its own."""
 
-from typing import Any
-
 import torch
 
-from stitch_tools.protocol.serving import Reply, Request
+from stitch_tools.protocol.messages import Done
+from stitch_tools.protocol.timing_messages import CeilingsMeasured, DeviceRates, MeasureCeilings, TimeBaseline
 from stitch_tools.worker.plain_copies import copy_plainly
 from stitch_tools.worker.precision import precision
 from stitch_tools.worker.reference.draws import make_draw
@@ -17,17 +16,16 @@ from stitch_tools.worker.timed.region import (
     keeps_outputs,
     matmul_rates,
 )
-from stitch_tools.worker.timing_messages import TimeBaseline, read_message
 from stitch_tools.worker.trees import flatten_outputs
 
 
-def timed_baseline(state: ServerState, request: Request) -> Reply:
-    """Build one baseline and serve batches of its calls over the two descriptors until the controller stops.
+def timed_baseline(state: ServerState, asked: TimeBaseline) -> Done:
+    """Build one baseline and serve batches of its calls over its pipes until the controller stops.
 
     The first answer follows the first batch, so building counts towards that batch's time limit.
     """
     reference, module = state.need()
-    asked, (request_fd, reply_fd) = read_message(TimeBaseline, request.message), request.fds
+    request_fd, reply_fd = asked.pipes
     settings = state.settings
     draws = [make_draw(reference, "own", seed, settings.bounds) for seed in asked.seeds]
     kind, device = asked.baseline, reference.source.device
@@ -38,7 +36,7 @@ def timed_baseline(state: ServerState, request: Request) -> Reply:
             call = build_baseline(kind, module, draws[0])
         ring = PythonRing(call, draws, asked.slots, keep_outputs=keeps_outputs(kind, device))
         ring.serve(request_fd, reply_fd, cuda=cuda, collect=_Collector(ring))
-    return Reply({})
+    return Done()
 
 
 class _Collector:
@@ -56,10 +54,9 @@ class _Collector:
         copy_plainly(self._places[slot], tensors)
 
 
-def ceilings(state: ServerState, request: Request) -> Reply:
+def ceilings(state: ServerState, message: MeasureCeilings) -> CeilingsMeasured:
     """Rates of this device by torch; needs no reference."""
-    device = str(request.message["device"])
-    answer: dict[str, Any] = {"flops_per_s": matmul_rates(device), "threads": torch.get_num_threads()}
-    if device.startswith("cuda"):
-        answer |= cuda_ceilings(device)
-    return Reply(answer)
+    del state
+    device = message.device
+    rates = DeviceRates(**cuda_ceilings(device)) if device.startswith("cuda") else None
+    return CeilingsMeasured(matmul_rates(device), rates)

@@ -2,16 +2,15 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 
 from stitch_tools.worker.reference.error_distance import OwnError, distance_of, figures_of, size_of
 from stitch_tools.worker.reference.rounding_allowance import (
     OWN_ERROR_FACTOR,
+    EqualityRule,
     Expected,
     Honest,
-    Rule,
     ceiling,
     honest_of,
 )
@@ -44,7 +43,7 @@ class Verdict:
     is_open: bool = False
     """Wrong, unless it turns out how else the reference might have rounded."""
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """The fields of OutputError, with None for numbers that JSON lacks."""
         return {
             name: None if isinstance(value, float) and not math.isfinite(value) else value
@@ -53,7 +52,7 @@ class Verdict:
         }
 
 
-def compare_output(actual: torch.Tensor, expected: Expected, rule: Rule) -> Verdict:
+def compare_output(actual: torch.Tensor, expected: Expected, rule: EqualityRule) -> Verdict:
     """How `actual` compares; `problem` is None when it counts as equal."""
     reference = expected.reference
     if actual.shape != reference.shape or actual.dtype != reference.dtype:
@@ -70,10 +69,11 @@ def compare_output(actual: torch.Tensor, expected: Expected, rule: Rule) -> Verd
     return _compare_floating(actual, expected, rule)
 
 
-def _compare_floating(actual: torch.Tensor, expected: Expected, rule: Rule) -> Verdict:
+def _compare_floating(actual: torch.Tensor, expected: Expected, rule: EqualityRule) -> Verdict:
     wide, reference, oracle = actual.double(), expected.reference.double(), expected.oracle.double()
     usable = wide.isfinite() & oracle.isfinite()
     if not bool((usable & reference.isfinite()).all()):
+        # Where reference and oracle differ (fp32 overflows, fp64 does not) a program may follow either.
         odd = _pattern(wide) != _pattern(reference)
         odd &= _pattern(wide) != _pattern(oracle)
         if bool(odd.any()):
@@ -106,7 +106,7 @@ def _judge(
     left_open: torch.Tensor | None,
     expected: Expected,
     honest: Honest,
-    rule: Rule,
+    rule: EqualityRule,
 ) -> Verdict:
     """The figures of these distances, and what is wrong with them."""
     rms, own = honest.rms, honest.error
@@ -115,6 +115,7 @@ def _judge(
     errors = figures_of(distance, size, rms)
     limit = ceiling(scale, expected, rule, rms)
     beyond = bool((distance > limit).any())
+    # A structured draw may cancel to nothing: own error and rms are then both rounding, and say nothing.
     if not (rule.structured and rms <= rule.atol):
         limit = limit.minimum(max(OWN_ERROR_FACTOR * own.largest, floor) * scale)
     # Of those elements that come nearest to what they may be off by, or go beyond it, the first.
@@ -162,7 +163,8 @@ def _spread_problem(errors: OwnError, own: OwnError, floor: float) -> str | None
     return None
 
 
-def _compare_discrete(actual: torch.Tensor, expected: Expected, rule: Rule) -> Verdict:
+def _compare_discrete(actual: torch.Tensor, expected: Expected, rule: EqualityRule) -> Verdict:
+    # Either decision is right: between them lies nothing but the reference's own rounding.
     wrong = (actual != expected.reference) & (actual != expected.oracle)
     if expected.margin is not None and bool(wrong.any()):
         tolerance = max(
@@ -191,7 +193,7 @@ def _compare_discrete(actual: torch.Tensor, expected: Expected, rule: Rule) -> V
 
 
 def _open_decisions(
-    actual: torch.Tensor, wrong: torch.Tensor, expected: Expected, rule: Rule
+    actual: torch.Tensor, wrong: torch.Tensor, expected: Expected, rule: EqualityRule
 ) -> torch.Tensor | None:
     """Elements that rounding alone decides, on draws that are not the task's own; None: there are no such."""
     if not rule.made_up:

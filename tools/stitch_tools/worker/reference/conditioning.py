@@ -1,7 +1,6 @@
 """How much of an output's error the inputs' own last bits excuse: the oracle on inputs that differ by one."""
 
 import math
-from typing import Any
 
 import torch
 
@@ -15,7 +14,7 @@ _SEED = 0x5EED
 
 def inputs_slack(
     module: torch.nn.Module,
-    arguments: Any,
+    arguments: object,
     oracle: OracleRun,
     factor: float,
     formats: tuple[str, str],
@@ -40,6 +39,7 @@ def inputs_slack(
     """
     generator = torch.Generator().manual_seed(_SEED)
     nudged = map_shared(arguments, lambda tensor: _nudged(tensor, generator))
+    # The coarsest input moves the output most, and sets the unit that the distance is measured in.
     eps = max((dtype_eps(tensor.dtype) for tensor in flatten_inputs(arguments).tensors), default=0.0)
     if not eps:
         return [0.0] * len(oracle.outputs.tensors)
@@ -52,6 +52,7 @@ def inputs_slack(
 def _nudged(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     if not tensor.is_floating_point() or not tensor.numel():
         return tensor
+    # Random signs: moved all one way, inputs would do no more than scale what is linear in them.
     signs = (torch.randint(0, 2, tensor.shape, generator=generator) * 2 - 1).to(tensor.device)
     values = tensor.double() * (1.0 + signs * dtype_eps(tensor.dtype))
     result = fresh_copy(tensor)

@@ -1,9 +1,10 @@
 """How close the oracle's discrete decisions (argmax, topk, comparisons) were to falling the other way."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
+
+from stitch_tools.worker.reference.rounding_depth import OpArguments, OpKeywords
 
 _COMPARISONS = ("gt", "lt", "ge", "le", "eq", "ne")
 _VIEWS = (
@@ -52,7 +53,7 @@ class Margins:
         found = self._found(tensor)
         return None if found is None else found.gap
 
-    def note(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+    def note(self, name: str, args: OpArguments, kwargs: OpKeywords, out: object) -> None:
         """Record the margins of one operation's discrete results."""
         results = [
             leaf
@@ -71,9 +72,7 @@ class Margins:
         found = self._known.get(_key(tensor))
         return found if found is not None and found.gap.shape == tensor.shape else None
 
-    def _margin(
-        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: torch.Tensor
-    ) -> Margin | None:
+    def _margin(self, name: str, args: OpArguments, kwargs: OpKeywords, out: torch.Tensor) -> Margin | None:
         source = args[0] if args and isinstance(args[0], torch.Tensor) else None
         if source is None:
             return None
@@ -106,7 +105,7 @@ def _extreme_margin(source: torch.Tensor, dim: int | None, out: torch.Tensor) ->
 
 
 def _order_margin(
-    name: str, source: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any], out: torch.Tensor
+    name: str, source: torch.Tensor, args: OpArguments, kwargs: OpKeywords, out: torch.Tensor
 ) -> Margin:
     position = 2 if name == "topk" else 1
     dim = kwargs.get(
@@ -117,6 +116,7 @@ def _order_margin(
     descending = bool(kwargs.get("largest" if default else "descending", flags[0] if flags else default))
     if source.dim() == 0 or source.shape[dim] < 2:
         return Margin(torch.full_like(out, float("inf"), dtype=torch.float64))
+    # A place in the order tips over to the nearer of its two neighbours.
     ordered = source.sort(dim=dim, descending=descending).values
     gaps = ordered.diff(dim=dim).abs()
     edge = torch.full_like(gaps.narrow(dim, 0, 1), float("inf"))
@@ -126,6 +126,7 @@ def _order_margin(
 
 def _margin_of(distance: torch.Tensor, values: torch.Tensor) -> Margin:
     finite = values[values.isfinite()]
+    # Relative to all values that decide: a gap between two large ones is small beside their own rounding.
     rms = finite.square().mean().sqrt() if finite.numel() else values.new_ones(())
     return Margin(distance, rms.clamp_min(torch.finfo(torch.float64).tiny))
 

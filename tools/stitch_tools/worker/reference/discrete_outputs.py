@@ -7,8 +7,8 @@ by is more than the gap. Elsewhere it is only known how many elements another ev
 
 import torch
 
+# Times the largest honest difference: numbers further off are no rounding of any kind.
 _FAR = 1024.0
-"""Times the largest honest difference: numbers further off are no rounding of any kind."""
 
 
 class Decisions:

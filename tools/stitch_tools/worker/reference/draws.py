@@ -3,13 +3,12 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from stitch_tools.worker.aliased_inputs import map_shared
 from stitch_tools.worker.reference.draw_kinds import MIXED
-from stitch_tools.worker.reference.load_reference import Reference
+from stitch_tools.worker.reference.load_reference import LoadedReference
 from stitch_tools.worker.reference.spiked_inputs import spikes
 from stitch_tools.worker.timed.input_renewal import mix
 from stitch_tools.worker.trees import flatten_inputs, fresh_copy
@@ -17,20 +16,20 @@ from stitch_tools.worker.trees import flatten_inputs, fresh_copy
 _OUTLIER_SHARE = 1e-3
 _OUTLIER_FACTOR = 100.0
 _ROW_NOISE = 2.0**-7
+# Of the rms: large enough to rule a softmax, and small enough for a variance around any element.
 _PEAK = 8.0
-"""Of the rms: large enough to rule a softmax, and small enough for a variance around any element."""
 _FLIPPED_SHARE = 1 / 8
+# Inputs of this size are not made half as large again, only by one row.
 _LARGE_BYTES = 1 << 28
-"""Inputs of this size are not made half as large again, only by one row."""
+# Kinds that leave nothing of the task's own values: a program that knows where a mask lies is found out.
 _EVERYWHERE = ("constants", "zeros", "near-constant")
-"""Kinds that leave nothing of the task's own values: a program that knows where a mask lies is found out."""
+# Kinds whose values lie far outside of the task's own.
 _BEYOND = ("scaled", "outliers", "amplified", "spikes", "towers")
-"""Kinds whose values lie far outside of the task's own."""
 AMPLIFICATION = 64.0
 """Factor of `amplified` inputs, by which the sensitivity probes try to make a task react."""
+# Of the rms: so large that a maximum off by a thousandth is off by more than an exponential stands, behind a
+# scale of an eighth, too. Not further apart: rows beside each other are compared by the size of all.
 _TOWERS = 2.0**17, 2.0**20
-"""Of the rms: so large that a maximum off by a thousandth is off by more than an exponential stands, behind a
-scale of an eighth, too. Not further apart: rows beside each other are compared by the size of all."""
 
 
 class DrawUnavailableError(Exception):
@@ -38,7 +37,7 @@ class DrawUnavailableError(Exception):
 
 
 @dataclass(frozen=True)
-class Bounds:
+class InputBounds:
     """What the contract says about floating inputs; None is unbounded."""
 
     low: float | None = None
@@ -57,7 +56,7 @@ class Bounds:
         return tensor.clamp(self.low, self.high)
 
 
-def make_draw(reference: Reference, kind: str, seed: int, bounds: Bounds) -> Any:
+def make_draw(reference: LoadedReference, kind: str, seed: int, bounds: InputBounds) -> object:
     """Arguments of one call, in fresh memory with the strides (and the sharing of memory) of the task's own.
 
     Kinds are `own-N`, those of `STRUCTURED` and `BATCHES`, `altered-N` (N values are others than those of
@@ -74,6 +73,7 @@ def make_draw(reference: Reference, kind: str, seed: int, bounds: Bounds) -> Any
     placed = map_shared(own, lambda tensor: fresh_copy(tensor, device))
     if kind.partition("-")[0] in ("own", "maker"):
         return placed
+    # Another stream than the maker's: its values must say nothing about where they are changed.
     generator = torch.Generator().manual_seed(seed ^ 0x9E3779B97F4A7C15 & (2**63 - 1))
     if kind.startswith(("batch-", "size-")):
         return _other_batch(reference, placed, seed, kind)
@@ -113,7 +113,7 @@ def _changed(kind: str, values: torch.Tensor, generator: torch.Generator) -> tor
     return changed if kind in _EVERYWHERE else changed.where(known, values)
 
 
-def _check_kind(kind: str, tensors: tuple[torch.Tensor, ...], bounds: Bounds) -> None:
+def _check_kind(kind: str, tensors: tuple[torch.Tensor, ...], bounds: InputBounds) -> None:
     floats = [tensor for tensor in tensors if tensor.is_floating_point() and tensor.numel()]
     if kind == "zeros" and not bounds.allows(0.0):
         raise DrawUnavailableError("the contract does not allow zero as an input")
@@ -132,8 +132,8 @@ def _check_kind(kind: str, tensors: tuple[torch.Tensor, ...], bounds: Bounds) ->
 
 
 def _discrete_draw(
-    kind: str, placed: Any, tensors: tuple[torch.Tensor, ...], generator: torch.Generator
-) -> Any:
+    kind: str, placed: object, tensors: tuple[torch.Tensor, ...], generator: torch.Generator
+) -> object:
     applies, missing, change = _DISCRETE_CHANGES[kind]
     if not any(applies(tensor) for tensor in tensors):
         raise DrawUnavailableError(f"the task has no {missing}")
@@ -248,7 +248,9 @@ _DISCRETE_CHANGES: dict[
 }
 
 
-def _altered(reference: Reference, own: Any, seed: int, count: int, generator: torch.Generator) -> Any:
+def _altered(
+    reference: LoadedReference, own: object, seed: int, count: int, generator: torch.Generator
+) -> object:
     """`own` with `count` values of each floating tensor (without such, of each) from another draw."""
     tensors = [tensor for tensor in flatten_inputs(own).tensors if tensor.numel()]
     chosen = [tensor for tensor in tensors if tensor.is_floating_point()] or tensors
@@ -276,7 +278,7 @@ def _altered(reference: Reference, own: Any, seed: int, count: int, generator: t
     return result
 
 
-def _mixed(reference: Reference, own: Any, token: int, donor_seed: int) -> Any:
+def _mixed(reference: LoadedReference, own: object, token: int, donor_seed: int) -> object:
     """`own` with the stretches that a timed call's inputs were renewed with."""
     tensors = flatten_inputs(own).tensors
     donors = [
@@ -304,7 +306,7 @@ def _filled_like(tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     return result
 
 
-def _other_batch(reference: Reference, own: Any, seed: int, kind: str) -> Any:
+def _other_batch(reference: LoadedReference, own: object, seed: int, kind: str) -> object:
     tensors = flatten_inputs(own).tensors
     sizes = {tensor.shape[0] if tensor.dim() else -1 for tensor in tensors}
     if sizes == {0}:

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import torch
 
+# Shorter slices have no rms worth the name.
 _SLICE_LENGTH = 16
-"""Shorter slices have no rms worth the name."""
+# A slice is not scaled by less than this share of the whole output's rms: what cancels is not precise.
 _SLICE_SCALE = 2.0**-7
-"""A slice is not scaled by less than this share of the whole output's rms: what cancels is not precise."""
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,13 @@
 """Memory that the reference server keeps between operations, instead of having the system clear it again."""
 
 import ctypes
-from typing import Any
+from collections.abc import Callable
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 _MOST_BYTES = (1 << 31) - 1  # mallopt takes an int
 _SHARE_OF_FREE = 8
+# What the C library starts with.
 _GLIBC_TRIM_BYTES, _GLIBC_MAPS = 128 << 10, 1 << 16
-"""What the C library starts with."""
 
 
 def keep_freed_memory(free_bytes: int) -> bool:
@@ -41,6 +41,6 @@ def give_back_kept_memory() -> None:
         trim(ctypes.c_size_t(0))
 
 
-def _function(name: str) -> Any:
+def _function(name: str) -> Callable[..., int] | None:
     """A function of the C library; None where it has none of this name."""
     return getattr(ctypes.CDLL(None), name, None)

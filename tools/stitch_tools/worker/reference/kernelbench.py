@@ -1,21 +1,13 @@
 """KernelBench's own rule: torch.allclose with the reference's output, at a tolerance by type."""
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
+from stitch_tools.protocol.messages_reference import Agreement
+
 _FP32_TOLERANCE, _HALF_TOLERANCE = 1e-4, 1e-2
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """What the rule says of one call."""
-
-    ok: bool
-    tolerance: float
-    """Absolute and relative alike; that of the least precise output."""
-    largest_difference: float
 
 
 def agreement(actual: Sequence[torch.Tensor], reference: Sequence[torch.Tensor]) -> Agreement:
@@ -23,7 +15,7 @@ def agreement(actual: Sequence[torch.Tensor], reference: Sequence[torch.Tensor])
     ok, tolerance, largest = True, _FP32_TOLERANCE, 0.0
     for own, expected in zip(actual, reference, strict=True):
         if own.shape != expected.shape or own.dtype != expected.dtype:
-            return Agreement(ok=False, tolerance=tolerance, largest_difference=float("inf"))
+            return Agreement(ok=False, tolerance=tolerance, largest_difference=None)
         own = own.to(expected.device)
         if not (own.is_floating_point() or own.is_complex()):
             ok = ok and torch.equal(own, expected)
@@ -35,4 +27,4 @@ def agreement(actual: Sequence[torch.Tensor], reference: Sequence[torch.Tensor])
             wide = torch.complex128 if own.is_complex() else torch.float64
             gap = (own.to(wide) - expected.to(wide)).abs()
             largest = max(largest, float(gap.nan_to_num(nan=float("inf")).max()))
-    return Agreement(ok, tolerance, largest)
+    return Agreement(ok, tolerance, largest if math.isfinite(largest) else None)

@@ -8,19 +8,19 @@ import linecache
 import sys
 import traceback
 import types
-from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Sized
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import torch
 from torch.nn.parameter import is_lazy
 
+from stitch_tools.protocol.messages_reference import ReferenceSource, Scale
 from stitch_tools.worker.binding import parameter_names
-from stitch_tools.worker.order_one_weights import Scale, order_one_weights
+from stitch_tools.worker.order_one_weights import order_one_weights
 from stitch_tools.worker.random_streams import pack_torch_state, seed_generators
 from stitch_tools.worker.reference.memory_forecast import is_out_of_memory
-from stitch_tools.worker.trees import TreeError, flatten_inputs
+from stitch_tools.worker.trees import TreeError, call_with, flatten_inputs
 
 FACTORY_HINT = (
     "A function is what is solved; to build a module, name its class (with get_init_inputs) or an instance."
@@ -28,8 +28,8 @@ FACTORY_HINT = (
 """For a function that makes a module where it should compute what the module would."""
 
 
+# What a reference may raise. A Ctrl-C of ours never comes here: workers have no terminal.
 _FROM_USERS = (Exception, SystemExit, KeyboardInterrupt)
-"""What a reference may raise. A Ctrl-C of ours never comes here: workers have no terminal."""
 
 
 class ReferenceFault(Exception):  # noqa: N818 (it is the reference's fault, not an error of ours)
@@ -46,38 +46,18 @@ class ReferenceFault(Exception):  # noqa: N818 (it is the reference's fault, not
         """What to do about this very fault; None: what its kind says."""
 
 
-@dataclass(frozen=True)
-class ReferenceSource:
-    """Where the reference lies and how its parts are found; the fields are those of Task and Contract."""
-
-    folder: str
-    main: str
-    entry: str = "Model"
-    inputs: str = "get_inputs"
-    init_inputs: str | None = "get_init_inputs"
-    search_path: tuple[str, ...] = ()
-    mode: str = ""
-    """`train` or `eval`; "": the mode in which the file leaves the module."""
-    device: str = "cpu"
-
-    @property
-    def file(self) -> Path:
-        """The main file."""
-        return Path(self.folder) / self.main
-
-
 class _Function(torch.nn.Module):
     """A plain callable as a module."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., object]) -> None:
         super().__init__()
         self.function = function
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args: object, **kwargs: object) -> object:
         return self.function(*args, **kwargs)
 
 
-class Reference:
+class LoadedReference:
     """The user's loaded file, from which modules and inputs are made."""
 
     def __init__(self, source: ReferenceSource) -> None:
@@ -120,14 +100,14 @@ class Reference:
         if isinstance(entry, torch.nn.Module):
             return self._reimport(weights_seed, scale)
         if not isinstance(entry, type):
-            return self._finish(_Function(entry)), b""
+            return self._finish(_Function(cast("Callable[..., object]", entry))), b""
         if self.source.init_inputs is None:
             self._refuse_needy(entry)
         arguments = self.init_arguments(weights_seed)
         seed_generators(weights_seed)
         state = pack_torch_state()
         with self.blame("constructor"), self._filling(state, scale):
-            module = entry(**arguments) if isinstance(arguments, dict) else entry(*arguments)
+            module = call_with(entry, arguments)
         if not isinstance(module, torch.nn.Module):
             if not callable(module):
                 raise ReferenceFault(
@@ -138,7 +118,7 @@ class Reference:
             module = _Function(module)
         return self._finish(module), state
 
-    def init_arguments(self, weights_seed: int) -> Any:
+    def init_arguments(self, weights_seed: int) -> object:
         """Constructor arguments: a tuple of positional ones, or a dict of named ones.
 
         Raises:
@@ -149,7 +129,7 @@ class Reference:
         seed_generators(weights_seed ^ 0x5DEECE66D)
         return self._made("init_inputs", self.source.init_inputs, "missing_init_inputs")
 
-    def make_inputs(self, input_seed: int, maker_name: str | None = None) -> Any:
+    def make_inputs(self, input_seed: int, maker_name: str | None = None) -> object:
         """Inputs of one call on the task's device: a tuple of positional ones, or a dict of named ones.
 
         `maker_name` names another function than the task's input maker.
@@ -160,7 +140,7 @@ class Reference:
         seed_generators(input_seed)
         return self._made("inputs", maker_name or self.source.inputs, "missing_inputs")
 
-    def _made(self, kind: str, name: str, missing: str) -> Any:
+    def _made(self, kind: str, name: str, missing: str) -> object:
         maker = self._find(name, missing)
         with self.blame(kind):
             value = maker() if callable(maker) else maker
@@ -177,32 +157,34 @@ class Reference:
             raise fault from error
         return arguments
 
-    def call(self, module: torch.nn.Module, arguments: Any) -> Any:
+    def call(self, module: torch.nn.Module, arguments: object) -> object:
         """What forward returns, without gradients.
 
         Raises:
             ReferenceFault: the inputs do not fit forward, or forward raises.
         """
         with self.blame("forward", module, arguments), torch.no_grad():
-            return module(**arguments) if isinstance(arguments, dict) else module(*arguments)
+            return call_with(module, arguments)
 
     def input_names(self, module: torch.nn.Module) -> tuple[str, ...]:
         """Names of the arguments that forward takes by position; empty where they are not known."""
         return parameter_names(self.forward_of(module))
 
-    def forward_of(self, module: torch.nn.Module) -> Callable[..., Any]:
+    def forward_of(self, module: torch.nn.Module) -> Callable[..., object]:
         """The user's function that computes: the entry itself, or the module's forward."""
         return module.function if isinstance(module, _Function) else module.forward
 
     @contextlib.contextmanager
-    def blame(self, kind: str, module: torch.nn.Module | None = None, arguments: Any = ()) -> Generator[None]:
+    def blame(
+        self, kind: str, module: torch.nn.Module | None = None, arguments: object = ()
+    ) -> Generator[None]:
         """Turn what user code raises into a ReferenceFault with the user's file and line."""
         try:
             yield
         except _FROM_USERS as error:
             raise explain(error, kind, self.source, module, arguments) from error
 
-    def _find(self, dotted: str, kind: str) -> Any:
+    def _find(self, dotted: str, kind: str) -> object:
         try:
             return functools.reduce(getattr, dotted.split("."), self.namespace)
         except AttributeError:
@@ -237,7 +219,7 @@ class Reference:
         state = pack_torch_state()
         with self._filling(state, scale):
             self.namespace = _execute(self.source)
-        return self._finish(self._find(self.source.entry, "missing_entry")), state
+        return self._finish(cast("torch.nn.Module", self._find(self.source.entry, "missing_entry"))), state
 
     @contextlib.contextmanager
     def _filling(self, state: bytes, scale: Scale | None) -> Generator[None]:
@@ -264,7 +246,7 @@ class Reference:
             return module.to(self.source.device)
 
 
-def fault_at(kind: str, message: str, function: Any, source: ReferenceSource) -> ReferenceFault:
+def fault_at(kind: str, message: str, function: object, source: ReferenceSource) -> ReferenceFault:
     """A fault of what `function` gives, with the file and line where it is defined."""
     file, line, text = _definition(function, source)
     fault = ReferenceFault(kind, message, file=file, line=line)
@@ -277,7 +259,7 @@ def explain(
     kind: str,
     source: ReferenceSource,
     module: torch.nn.Module | None = None,
-    arguments: Any = (),
+    arguments: object = (),
 ) -> ReferenceFault:
     """The fault that `error`, raised by user code, amounts to."""
     if isinstance(error, ReferenceFault):
@@ -300,9 +282,8 @@ def explain(
         kind = "wrong_inputs"
         function = module.function if isinstance(module, _Function) else type(module).forward
         file, line, text = _definition(function, source)
-        message = (
-            f"{error}; {source.inputs}() gave {len(arguments)} input{'s' if len(arguments) != 1 else ''}"
-        )
+        count = len(cast("Sized", arguments))
+        message = f"{error}; {source.inputs}() gave {count} input{'s' if count != 1 else ''}"
     fault = ReferenceFault(kind, message, file=file, line=line)
     fault.source_line = text
     if kind == "wrong_inputs" and isinstance(module, _Function) and inspect.isroutine(module.function):
@@ -337,7 +318,7 @@ def _execute(source: ReferenceSource) -> types.ModuleType:
     return namespace
 
 
-def _as_arguments(value: Any) -> Any:
+def _as_arguments(value: object) -> object:
     if isinstance(value, dict):
         return value
     return tuple(value) if isinstance(value, (list, tuple)) else (value,)
@@ -358,7 +339,7 @@ def _is_users(filename: str, source: ReferenceSource) -> bool:
     return path.is_absolute() and any(root in path.resolve().parents for root in roots)
 
 
-def _definition(function: Any, source: ReferenceSource) -> tuple[str | None, int | None, str | None]:
+def _definition(function: object, source: ReferenceSource) -> tuple[str | None, int | None, str | None]:
     code = getattr(function, "__code__", None)
     if code is None or not _is_users(code.co_filename, source):  # built in, inherited or generated
         return source.main, None, None

@@ -19,13 +19,13 @@ from stitch_tools.worker.reference.kept_memory import (
 SHARE_OF_FREE = 0.7
 WIDE_FACTOR = 3
 """fp64 copies of everything that one call touches, and the temporaries of widening."""
+# How many times what an oracle needs has to be free before freed memory is kept.
 _PLENTY = 4
-"""How many times what an oracle needs has to be free before freed memory is kept."""
 ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True)
-class Place:
+class OraclePlace:
     """Where the oracle runs."""
 
     kind: str
@@ -71,7 +71,7 @@ class Forecast:
             self._note(_peak_bytes() - before, input_bytes)
         return result
 
-    def places(self, module: torch.nn.Module, input_bytes: int) -> tuple[Place, ...]:
+    def places(self, module: torch.nn.Module, input_bytes: int) -> tuple[OraclePlace, ...]:
         """Where there is room for the module in fp64 on such inputs, the better place first."""
         self._weight_bytes = sum(tensor.nbytes for tensor in (*module.parameters(), *module.buffers()))
         needed = self._needed(input_bytes)
@@ -106,13 +106,15 @@ class Forecast:
         self._input_bytes = max(self._input_bytes, input_bytes)
 
 
-def places_for(needed_bytes: float, *, host_free_bytes: int, gpu_free_bytes: int | None) -> tuple[Place, ...]:
+def places_for(
+    needed_bytes: float, *, host_free_bytes: int, gpu_free_bytes: int | None
+) -> tuple[OraclePlace, ...]:
     """Where so much memory is; `gpu_free_bytes` is None for a reference on the host."""
     on_host = needed_bytes <= SHARE_OF_FREE * host_free_bytes
     if gpu_free_bytes is None:
-        return (Place("fp64", None),) if on_host else ()
+        return (OraclePlace("fp64", None),) if on_host else ()
     on_gpu = needed_bytes <= SHARE_OF_FREE * gpu_free_bytes
-    places = (Place("fp64", None), on_gpu), (Place("fp64-cpu", "cpu"), on_host)
+    places = (OraclePlace("fp64", None), on_gpu), (OraclePlace("fp64-cpu", "cpu"), on_host)
     return tuple(place for place, fits in places if fits)
 
 

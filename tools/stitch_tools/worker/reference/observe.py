@@ -3,14 +3,13 @@
 import json
 import math
 import platform
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 
-from stitch_tools.worker.reference.draws import Bounds, DrawUnavailableError, make_draw
-from stitch_tools.worker.reference.load_reference import Reference, ReferenceFault
-from stitch_tools.worker.reference.reference_calls import Call, call_reference, named_tensors
+from stitch_tools.protocol.messages_reference import ObserveReference
+from stitch_tools.worker.reference.draws import DrawUnavailableError, InputBounds, make_draw
+from stitch_tools.worker.reference.load_reference import LoadedReference, ReferenceFault
+from stitch_tools.worker.reference.reference_calls import ReferenceCall, call_reference, named_tensors
 from stitch_tools.worker.trees import flatten_inputs
 
 KNOWN_DTYPES = (
@@ -18,33 +17,24 @@ KNOWN_DTYPES = (
     "complex64", "complex128",
 )  # fmt: skip
 
+# Of a difference: an output whose rms is below that has no size to measure by.
 _TINY = 1e-12
-"""Of a difference: an output whose rms is below that has no size to measure by."""
-
-
-@dataclass(frozen=True)
-class Seeds:
-    """Secret seeds of one observation."""
-
-    inputs: int
-    other_inputs: int
-    forward: int
 
 
 def observe(
-    reference: Reference, module: torch.nn.Module, seeds: Seeds, *, rtol: float, atol: float
-) -> dict[str, Any]:
+    reference: LoadedReference, module: torch.nn.Module, seeds: ObserveReference, *, rtol: float, atol: float
+) -> dict[str, object]:
     """The fields of ReferenceFacts as JSON values.
 
     Raises:
         ReferenceFault: the inputs cannot be made, do not fit, or forward raises.
     """
-    arguments = make_draw(reference, "own-1", seeds.inputs, Bounds())
+    arguments = make_draw(reference, "own-1", seeds.input_seed, InputBounds())
     versions = {name: tensor._version for name, tensor, is_buffer in named_tensors(module) if not is_buffer}
-    first = call_reference(reference, module, arguments, forward_seed=seeds.forward)
+    first = call_reference(reference, module, arguments, forward_seed=seeds.forward_seed)
     # Before anything is computed with them: types that torch can hardly compare are refused here.
     outputs = _specs(first.outputs.names, first.outputs.tensors)
-    again = call_reference(reference, module, arguments, forward_seed=seeds.forward)
+    again = call_reference(reference, module, arguments, forward_seed=seeds.forward_seed)
     uses_rng = not first.generators_before.same_as(first.generators_after)
     warnings: list[str] = []
     deterministic = _judge_determinism(first, again, uses_rng, warnings)
@@ -75,8 +65,8 @@ def observe(
     }
 
 
-def spec(name: str, tensor: torch.Tensor) -> dict[str, Any]:
-    """The fields of TensorSpec; strides only where the tensor is not contiguous.
+def known_dtype(name: str, tensor: torch.Tensor) -> str:
+    """The tensor's type by its name.
 
     Raises:
         ReferenceFault: the type is none that crosses the ABI.
@@ -86,15 +76,22 @@ def spec(name: str, tensor: torch.Tensor) -> dict[str, Any]:
         raise ReferenceFault(
             "unsupported_dtype", f"tensor {name!r} is {dtype}; known are {', '.join(KNOWN_DTYPES)}"
         )
+    return dtype
+
+
+def _spec(name: str, tensor: torch.Tensor) -> dict[str, object]:
+    """The fields of TensorSpec; strides only where the tensor is not contiguous."""
     stride = None if tensor.is_contiguous() else list(tensor.stride())
-    return {"name": name, "shape": list(tensor.shape), "dtype": dtype, "stride": stride}
+    return {"name": name, "shape": list(tensor.shape), "dtype": known_dtype(name, tensor), "stride": stride}
 
 
-def _specs(names: tuple[str, ...], tensors: tuple[torch.Tensor, ...]) -> list[dict[str, Any]]:
-    return [spec(name, tensor) for name, tensor in zip(names, tensors, strict=True)]
+def _specs(names: tuple[str, ...], tensors: tuple[torch.Tensor, ...]) -> list[dict[str, object]]:
+    return [_spec(name, tensor) for name, tensor in zip(names, tensors, strict=True)]
 
 
-def _judge_determinism(first: Call, again: Call, uses_rng: bool, warnings: list[str]) -> bool:
+def _judge_determinism(
+    first: ReferenceCall, again: ReferenceCall, uses_rng: bool, warnings: list[str]
+) -> bool:
     difference = largest_difference(first.outputs.tensors, again.outputs.tensors)
     if difference is None:
         return True
@@ -107,7 +104,7 @@ def _judge_determinism(first: Call, again: Call, uses_rng: bool, warnings: list[
     return False
 
 
-def _repeat_errors(first: Call, again: Call) -> dict[str, float]:
+def _repeat_errors(first: ReferenceCall, again: ReferenceCall) -> dict[str, float]:
     """ReferenceFacts.repeat_errors of two calls."""
     found: dict[str, float] = {}
     pairs = zip(first.outputs.tensors, again.outputs.tensors, strict=True)
@@ -125,11 +122,11 @@ def _repeat_errors(first: Call, again: Call) -> dict[str, float]:
 
 
 def _judge_dependence(
-    reference: Reference,
+    reference: LoadedReference,
     module: torch.nn.Module,
-    arguments: Any,
-    first: Call,
-    seeds: Seeds,
+    arguments: object,
+    first: ReferenceCall,
+    seeds: ObserveReference,
     rtol: float,
     atol: float,
     warnings: list[str],
@@ -139,7 +136,7 @@ def _judge_dependence(
         return False
     other = _other_inputs(reference, arguments, seeds)
     try:
-        second = call_reference(reference, module, other, forward_seed=seeds.forward)
+        second = call_reference(reference, module, other, forward_seed=seeds.forward_seed)
     except ReferenceFault as fault:
         warnings.append(f"on a second set of its own inputs the reference failed: {fault.message}")
         return True
@@ -156,19 +153,19 @@ def _judge_dependence(
     return True
 
 
-def _other_inputs(reference: Reference, arguments: Any, seeds: Seeds) -> Any:
-    other = make_draw(reference, "own-2", seeds.other_inputs, Bounds())
+def _other_inputs(reference: LoadedReference, arguments: object, seeds: ObserveReference) -> object:
+    other = make_draw(reference, "own-2", seeds.other_input_seed, InputBounds())
     if largest_difference(flatten_inputs(arguments).tensors, flatten_inputs(other).tensors) is not None:
         return other
     for kind in ("scaled", "permuted"):  # the maker returns the same values at every call
         try:
-            return make_draw(reference, kind, seeds.other_inputs, Bounds())
+            return make_draw(reference, kind, seeds.other_input_seed, InputBounds())
         except DrawUnavailableError:
             continue
     return other
 
 
-def _reaction(first: Call, second: Call, rtol: float, atol: float) -> float:
+def _reaction(first: ReferenceCall, second: ReferenceCall, rtol: float, atol: float) -> float:
     """Largest change of an output in units of its tolerance; infinite where a discrete output changed."""
     worst = 0.0
     for left, right in zip(first.outputs.tensors, second.outputs.tensors, strict=True):
@@ -186,7 +183,7 @@ def _reaction(first: Call, second: Call, rtol: float, atol: float) -> float:
 
 
 def _note_side_effects(
-    module: torch.nn.Module, versions: dict[str, int], call: Call, warnings: list[str]
+    module: torch.nn.Module, versions: dict[str, int], call: ReferenceCall, warnings: list[str]
 ) -> None:
     changed = [
         name

@@ -6,9 +6,10 @@ that has no fp64 kernel runs in its own type and is named: then the oracle is `f
 """
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import cast
 
 import torch
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
@@ -16,9 +17,23 @@ from stitch_tools.worker.aliased_inputs import map_shared
 from stitch_tools.worker.random_streams import seed_generators
 from stitch_tools.worker.reference.decision_margins import Margins
 from stitch_tools.worker.reference.reference_calls import restore, snapshot
-from stitch_tools.worker.reference.rounding_depth import Rounding, reduction_length
+from stitch_tools.worker.reference.rounding_depth import (
+    OpArguments,
+    OpKeywords,
+    Rounding,
+    reduction_length,
+    schema_of,
+)
 from stitch_tools.worker.replaced_tensors import replaced
-from stitch_tools.worker.trees import Flat, flatten_inputs, flatten_outputs, fresh_copy, map_tensors
+from stitch_tools.worker.trees import (
+    Flat,
+    ValueT,
+    call_with,
+    flatten_inputs,
+    flatten_outputs,
+    fresh_copy,
+    map_tensors,
+)
 
 _WIDER = {
     torch.float32: torch.float64,
@@ -106,8 +121,8 @@ class Fp64Mode(TorchDispatchMode):
         self.notes.put(wide, own, Rounding.of(own), merge=False)
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        self, func: OpOverload, types: object, args: OpArguments = (), kwargs: OpKeywords | None = None
+    ) -> object:
         kwargs = dict(kwargs or {})
         tensors = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, torch.Tensor)]
         if _is_random(func, args, kwargs):
@@ -120,8 +135,8 @@ class Fp64Mode(TorchDispatchMode):
         self._note(func, args, kwargs, tensors, out)
         return out
 
-    def _wide(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        name = func._schema.name
+    def _wide(self, func: OpOverload, args: OpArguments, kwargs: OpKeywords) -> object:
+        name = schema_of(func).name
         if name.endswith("softmax") and len(args) == 3 and isinstance(args[2], bool):
             args = (*args[:2], False)  # half_to_float: the input is not half any more
         wide_args, wide_kwargs, written = _widen_call(func, args, kwargs)
@@ -140,12 +155,15 @@ class Fp64Mode(TorchDispatchMode):
             self.strict_ops.add(name)
         return tree_map(lambda leaf: _original(leaf, written), out)
 
-    def _from_integers(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
-        def widen(leaf: Any) -> Any:
-            is_integer = (
-                isinstance(leaf, torch.Tensor) and leaf.dtype not in _FLOATS and not leaf.is_complex()
-            )
-            return leaf.to(torch.float64) if is_integer and leaf.dtype != torch.bool else leaf
+    def _from_integers(self, func: OpOverload, args: OpArguments, kwargs: OpKeywords, out: object) -> object:
+        def widen(leaf: object) -> object:
+            if (
+                not isinstance(leaf, torch.Tensor)
+                or leaf.dtype in (*_FLOATS, torch.bool)
+                or leaf.is_complex()
+            ):
+                return leaf
+            return leaf.to(torch.float64)
 
         try:
             again = func(*tree_map(widen, args), **tree_map(widen, kwargs))
@@ -153,19 +171,19 @@ class Fp64Mode(TorchDispatchMode):
             again = out
         return tree_map(_widened, again)
 
-    def _strict(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self.strict_ops.add(func._schema.name)
+    def _strict(self, func: OpOverload, args: OpArguments, kwargs: OpKeywords) -> object:
+        self.strict_ops.add(schema_of(func).name)
         return self._in_own_type(func, args, kwargs)
 
-    def _random(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if func._schema.name in _DROPOUTS:
-            _, mask = self._in_own_type(func, args, kwargs)
+    def _random(self, func: OpOverload, args: OpArguments, kwargs: OpKeywords) -> object:
+        if schema_of(func).name in _DROPOUTS:
+            _, mask = cast("tuple[torch.Tensor, torch.Tensor]", self._in_own_type(func, args, kwargs))
             rate = args[1]
             kept = args[0].to(torch.float64) * mask
             return (kept / (1 - rate) if rate < 1 else kept), mask
         return self._in_own_type(func, args, kwargs)
 
-    def _in_own_type(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _in_own_type(self, func: OpOverload, args: OpArguments, kwargs: OpKeywords) -> object:
         """The operation in the types that the reference holds; results and written arguments widened."""
         leaves, spec = tree_flatten((args, kwargs))
         narrowed = [
@@ -185,10 +203,15 @@ class Fp64Mode(TorchDispatchMode):
         return tree_map(lambda leaf: _widened(_original(leaf, pairs)), out)
 
     def _note(
-        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor], out: Any
+        self,
+        func: OpOverload,
+        args: OpArguments,
+        kwargs: OpKeywords,
+        tensors: list[torch.Tensor],
+        out: object,
     ) -> None:
         own = _result_type(self.notes, tensors, args, kwargs)
-        name = func._schema.name.removeprefix("aten::")
+        name = schema_of(func).name.removeprefix("aten::")
         path = self.notes.path(tensors).after(
             length=reduction_length(name, args, out),
             matmul=any(part in name for part in _MATMULS),
@@ -208,7 +231,7 @@ class Fp64Mode(TorchDispatchMode):
 
 def run_oracle(
     module: torch.nn.Module,
-    arguments: Any,
+    arguments: object,
     *,
     forward_seed: int | None,
     device: str | None = None,
@@ -234,12 +257,11 @@ def run_oracle(
     own = map_shared(arguments, register)
     for child, name, value in state.attributes:
         vars(child)[name] = map_tensors(value, register)
-    positional, named = ((), own) if isinstance(own, dict) else (own, {})
     try:
         if forward_seed is not None:
             seed_generators(forward_seed)
         with torch.no_grad(), mode, replaced(module, wide):
-            raw = module(*positional, **named)
+            raw = call_with(module, own)
             # Forward may have put another tensor in a buffer's place.
             buffers = dict(module.named_buffers(remove_duplicate=False))
         flat = flatten_outputs(raw)
@@ -261,28 +283,33 @@ def _key(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def _widened(leaf: Any) -> Any:
+def _widened(leaf: ValueT) -> ValueT:
     if isinstance(leaf, torch.Tensor) and leaf.dtype in _WIDER:
-        return leaf.to(_WIDER[leaf.dtype])
+        return cast("ValueT", leaf.to(_WIDER[leaf.dtype]))
     return leaf
 
 
-def _original(leaf: Any, pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> Any:
+def _original(leaf: object, pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> object:
     """The caller's own tensor where `leaf` is the temporary that stood in for it (in-place operations)."""
     return next((own for own, temporary in pairs if leaf is temporary), leaf)
 
 
 def _widen_call(
-    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any], list[tuple[torch.Tensor, torch.Tensor]]]:
+    func: OpOverload, args: OpArguments, kwargs: OpKeywords
+) -> tuple[OpArguments, OpKeywords, list[tuple[torch.Tensor, torch.Tensor]]]:
     written: list[tuple[torch.Tensor, torch.Tensor]] = []
     targets = _written(func, args, kwargs)
 
-    def change(leaf: Any) -> Any:
+    def change(leaf: object) -> object:
         if isinstance(leaf, torch.dtype):
             return _WIDER.get(leaf, leaf)
         wide = _widened(leaf)
-        if wide is not leaf and id(leaf) in targets:
+        if (
+            isinstance(leaf, torch.Tensor)
+            and isinstance(wide, torch.Tensor)
+            and wide is not leaf
+            and id(leaf) in targets
+        ):
             written.append((leaf, wide))
         return wide
 
@@ -290,22 +317,22 @@ def _widen_call(
     return wide_args, wide_kwargs, written
 
 
-def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> set[int]:
+def _written(func: OpOverload, args: OpArguments, kwargs: OpKeywords) -> set[int]:
     """Ids of the arguments that the operation writes to."""
-    if not func._schema.is_mutable:
+    if not schema_of(func).is_mutable:
         return set()
     found: set[int] = set()
-    for index, argument in enumerate(func._schema.arguments):
+    for index, argument in enumerate(schema_of(func).arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = args[index] if index < len(args) else kwargs.get(argument.name)
             found.update(id(leaf) for leaf in tree_flatten(value)[0])
     return found
 
 
-def _is_random(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _is_random(func: OpOverload, args: OpArguments, kwargs: OpKeywords) -> bool:
     if torch.Tag.nondeterministic_seeded not in func.tags:
         return False
-    schema = func._schema
+    schema = schema_of(func)
     for index, argument in enumerate(schema.arguments):
         if argument.name in ("dropout_p", "dropout"):  # attention and recurrent layers draw only with dropout
             value = args[index] if index < len(args) else kwargs.get(argument.name, argument.default_value)
@@ -317,7 +344,7 @@ def _is_random(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool
 
 
 def _result_type(
-    notes: _Notes, tensors: list[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
+    notes: _Notes, tensors: list[torch.Tensor], args: OpArguments, kwargs: OpKeywords
 ) -> torch.dtype | None:
     asked = next((leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, torch.dtype)), None)
     if asked is not None:

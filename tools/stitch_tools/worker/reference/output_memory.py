@@ -1,13 +1,21 @@
 """The memory of a draw's outputs: poisoned before the program writes to it, compared afterwards."""
 
 import math
-from typing import Any
 
 import torch
 
 from stitch_tools.protocol import memory
 from stitch_tools.protocol.layout import BUFFER, GUARD, GUARD_BYTE, untouched_byte
-from stitch_tools.protocol.serving import Reply, Request
+from stitch_tools.protocol.messages import Done, Fd
+from stitch_tools.protocol.messages_reference import (
+    BitsCompared,
+    CompareBits,
+    CompareOutputs,
+    MakeOutputs,
+    OutputsCompared,
+    OutputsMade,
+    PrimeOutputs,
+)
 from stitch_tools.worker.cuda_driver import DriverError
 from stitch_tools.worker.random_streams import pack_torch_state
 from stitch_tools.worker.reference.reference_calls import all_buffers, kept_generators
@@ -19,15 +27,14 @@ from stitch_tools.worker.trees import flatten_inputs
 _FIRST_LOOK_BYTES = 1 << 12
 
 
-def prime(state: ServerState, request: Request) -> Reply:
+def prime(state: ServerState, message: PrimeOutputs) -> Done:
     """Poison the outputs' memory, and put the updated buffers' present values into it."""
-    manifest = request.message["layout"]
     _, module = state.need()
     buffers = all_buffers(module)
-    whole = map_whole(request.fds[0], memory.end_of(manifest))
+    whole = map_whole(message.fd, memory.end_of(message.layout))
     # Guards and the gaps that alignment leaves: nobody may write there.
     whole.fill_(GUARD_BYTE)
-    for entry in manifest:
+    for entry in message.layout:
         name, tensor = entry["name"], view_of(whole, entry)
         if name.startswith(BUFFER):
             tensor.copy_(buffers[name.removeprefix(BUFFER)])
@@ -35,7 +42,7 @@ def prime(state: ServerState, request: Request) -> Reply:
             poison(tensor)
     if whole.is_cuda:
         torch.cuda.synchronize()  # the program's process reads it next
-    return Reply()
+    return Done()
 
 
 def poison(tensor: torch.Tensor) -> None:
@@ -44,60 +51,47 @@ def poison(tensor: torch.Tensor) -> None:
         tensor.reshape(-1).view(torch.uint8).fill_(untouched_byte(dtype_name(tensor.dtype)))
 
 
-def make_outputs(state: ServerState, request: Request) -> Reply:
+def make_outputs(state: ServerState, message: MakeOutputs) -> OutputsMade:
     """Memory of the GPU for outputs, which the program then writes to; no descriptor where it gives none."""
     del state
     try:
-        return Reply(fds=(create_on_device(int(request.message["nbytes"])),))
-    except DriverError as error:
-        return Reply({"refused": str(error)})
+        return OutputsMade((Fd(create_on_device(message.nbytes)),))
+    except DriverError:
+        return OutputsMade(())
 
 
-def compare(state: ServerState, request: Request) -> Reply:
+def compare(state: ServerState, message: CompareOutputs) -> OutputsCompared:
     """Verdicts on the outputs in the pack; whether bytes beside them or the inputs were written to."""
-    wanted = [entry for entry in request.message["layout"] if entry["name"] != GUARD]
-    elements = sum(math.prod(entry["shape"]) for entry in wanted)
-    with threads_for(elements):
-        return _compare(state, request, wanted)
+    wanted = [entry for entry in message.layout if entry["name"] != GUARD]
+    with threads_for(sum(math.prod(entry["shape"]) for entry in wanted)):
+        whole = map_whole(message.fd, memory.end_of(message.layout))
+        outputs = [view_of(whole, entry).clone() for entry in wanted]
+        checked = [_as_bool(tensor) for tensor in outputs]
+        found = state.compare(checked)
+        verdicts = [verdict.as_json() for verdict in found]
+        for row, tensor in zip(verdicts, outputs, strict=False):  # written inputs come after the outputs
+            row["problem"] = _untouched(tensor) or row["problem"]
+        return OutputsCompared(
+            outputs=tuple(verdicts),
+            overrun=_overrun(whole, wanted),
+            inputs_intact=_inputs_intact(state),
+            same_generator=_same_generator(state, message.generator) if message.generator else None,
+            agreement=state.agrees_with_reference(checked),
+            decided=any(row.decided for row in found) or not found,
+        )
 
 
-def _compare(state: ServerState, request: Request, wanted: list[memory.PackEntry]) -> Reply:
-    whole = map_whole(request.fds[0], memory.end_of(request.message["layout"]))
-    outputs = [view_of(whole, entry).clone() for entry in wanted]
-    checked = [_as_bool(tensor) for tensor in outputs]
-    found = state.compare(checked)
-    verdicts = [verdict.as_json() for verdict in found]
-    for row, tensor in zip(verdicts, outputs, strict=False):  # written inputs come after the outputs
-        row["problem"] = _untouched(tensor) or row["problem"]
-    message: dict[str, Any] = {
-        "outputs": verdicts,
-        "decided": any(row.decided for row in found) or not found,
-        "overrun": _overrun(whole, wanted),
-        "inputs_intact": _inputs_intact(state),
-    }
-    agreed = state.agrees_with_reference(checked)
-    if agreed is not None:
-        message["agreement"] = {**vars(agreed), "largest_difference": _finite(agreed.largest_difference)}
-    if request.blob:
-        message["same_generator"] = _same_generator(state, request.blob)
-    return Reply(message)
-
-
-def same_bits(state: ServerState, request: Request) -> Reply:
+def same_bits(state: ServerState, message: CompareBits) -> BitsCompared:
     """Whether the outputs in two packs of one layout hold the same bytes, and whether each is one value."""
     del state
-    layout = request.message["layout"]
-    first, second = (map_pack(fd, layout) for fd in request.fds)
+    layout = message.layout
+    first, second = (map_pack(fd, layout) for fd in message.fds)
     outputs = [tensor for entry, tensor in zip(layout, first, strict=True) if entry["name"] != GUARD]
-    return Reply({"same": all(map(_same_bytes, first, second)), "constant": all(map(_is_constant, outputs))})
+    return BitsCompared(all(map(_same_bytes, first, second)), all(map(_is_constant, outputs)))
 
 
 def _is_constant(tensor: torch.Tensor) -> bool:
     return not tensor.numel() or bool((tensor == tensor.reshape(-1)[0]).all())
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def _overrun(whole: torch.Tensor, outputs: list[memory.PackEntry]) -> bool:

@@ -13,22 +13,30 @@ program that computes each of them alike.
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import cast
 
 import torch
+from torch._ops import OpOverload
 from torch.utils._pytree import tree_flatten
 
 from stitch_tools.worker.reference.oracle import Fp64Mode, OracleRun, run_oracle
-from stitch_tools.worker.reference.rounding_depth import dtype_eps, reduction_length
+from stitch_tools.worker.reference.rounding_depth import (
+    OpArguments,
+    OpKeywords,
+    dtype_eps,
+    reduction_length,
+    schema_of,
+)
 
 SAMPLES = 4
 """Evaluations beside the reference's own: all small by chance once in 10,000 times, for a single number."""
 
 _SEED = 0x0DDE
+# Rounding to nearest is off by at most this share of an eps.
 _HALF = 0.5
-"""Rounding to nearest is off by at most this share of an eps."""
+# Operations that add their first operand's elements, or products of them.
 _SUMS = ("sum", "mean", "mm", "bmm", "mv", "dot", "addmm", "baddbmm", "addmv", "convolution", "cumsum")
-"""Operations that add their first operand's elements, or products of them."""
+# Operations that subtract a mean, and give it beside the result with the inverse of the deviation.
 _NORMS = (
     "native_layer_norm",
     "native_group_norm",
@@ -37,13 +45,12 @@ _NORMS = (
     "_batch_norm_with_update",
     "cudnn_batch_norm",
 )
-"""Operations that subtract a mean, and give it beside the result with the inverse of the deviation."""
+# Those whose first operand is only added: the terms come second.
 _ADDED_TO = ("addmm", "baddbmm", "addmv")
-"""Those whose first operand is only added: the terms come second."""
 
 
 def other_roundings(
-    module: torch.nn.Module, arguments: Any, *, forward_seed: int | None, device: str | None
+    module: torch.nn.Module, arguments: object, *, forward_seed: int | None, device: str | None
 ) -> Iterator[OracleRun]:
     """Runs of the oracle that round as the reference might have, each otherwise.
 
@@ -64,25 +71,25 @@ class _Rounded(Fp64Mode):
         self._generators: dict[torch.device, torch.Generator] = {}
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        self, func: OpOverload, types: object, args: OpArguments = (), kwargs: OpKeywords | None = None
+    ) -> object:
         operands = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, torch.Tensor)]
         out = super().__torch_dispatch__(func, types, args, kwargs)
         if _name(func) in _NORMS:
-            self._shift(_name(func), args, out)
+            self._shift(_name(func), args, cast("OpArguments", out))
         inputs = {leaf.untyped_storage().data_ptr() for leaf in operands}
         length = 1 if _name(func) in _SUMS else reduction_length(_name(func), args, out)
         for leaf in tree_flatten(out)[0]:
             # A view is no result, and what nothing went into is not rounded.
             fresh = isinstance(leaf, torch.Tensor) and leaf.untyped_storage().data_ptr() not in inputs
-            if operands and isinstance(leaf, torch.Tensor) and (fresh or func._schema.is_mutable):
+            if operands and isinstance(leaf, torch.Tensor) and (fresh or schema_of(func).is_mutable):
                 self._round(leaf, length)
         return out
 
-    def _wide(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _wide(self, func: OpOverload, args: OpArguments, kwargs: OpKeywords) -> object:
         out = super()._wide(func, args, kwargs)
         name = _name(func)
-        if name not in _SUMS or func._schema.is_mutable:
+        if name not in _SUMS or schema_of(func).is_mutable:
             return out
         place = 1 if name in _ADDED_TO else 0
         terms = args[place] if len(args) > place else None
@@ -92,7 +99,7 @@ class _Rounded(Fp64Mode):
         moved = terms.double().mul(self._noise(terms, dtype_eps(self.notes.own_dtype(terms)), length))
         return super()._wide(func, (*args[:place], moved, *args[place + 1 :]), kwargs)
 
-    def _shift(self, name: str, args: tuple[Any, ...], out: Any) -> None:
+    def _shift(self, name: str, args: OpArguments, out: OpArguments) -> None:
         """Move in place what a norm gives as if its means were off by a rounded sum's error."""
         result, mean, inverse = out[:3]
         weight = args[2 if name == "native_layer_norm" else 1]
@@ -132,8 +139,8 @@ class _Rounded(Fp64Mode):
         return noise.mul_(2).sub_(1).mul_(_HALF * eps * math.sqrt(length)).add_(1)
 
 
-def _name(func: Any) -> str:
-    return str(func._schema.name).removeprefix("aten::").rstrip("_")
+def _name(func: OpOverload) -> str:
+    return str(schema_of(func).name).removeprefix("aten::").rstrip("_")
 
 
 def _integral(values: torch.Tensor) -> bool:

@@ -3,7 +3,6 @@
 import contextlib
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -14,7 +13,7 @@ from stitch_tools.worker.random_streams import (
     restore_generators,
     seed_generators,
 )
-from stitch_tools.worker.reference.load_reference import FACTORY_HINT, Reference, fault_at
+from stitch_tools.worker.reference.load_reference import FACTORY_HINT, LoadedReference, fault_at
 from stitch_tools.worker.trees import (
     Flat,
     TreeError,
@@ -39,11 +38,11 @@ class ModuleState:
     """Copies of the buffers and of the tensors that modules keep as plain attributes."""
 
     buffers: dict[str, torch.Tensor]
-    attributes: tuple[tuple[torch.nn.Module, str, Any], ...]
+    attributes: tuple[tuple[torch.nn.Module, str, object], ...]
 
 
 @dataclass(frozen=True)
-class Call:
+class ReferenceCall:
     """One call of the reference: its outputs, and what it did beside them."""
 
     outputs: Flat
@@ -96,8 +95,8 @@ def restore(module: torch.nn.Module, state: ModuleState) -> None:
 
 
 def call_reference(
-    reference: Reference, module: torch.nn.Module, arguments: Any, *, forward_seed: int | None
-) -> Call:
+    reference: LoadedReference, module: torch.nn.Module, arguments: object, *, forward_seed: int | None
+) -> ReferenceCall:
     """One call with everything restored afterwards; `forward_seed` None continues the present generator.
 
     Raises:
@@ -122,12 +121,12 @@ def call_reference(
             for (_, name, old), (_, _, new) in zip(before.attributes, _attributes(module), strict=False)
             if not _identical_trees(old, new)
         )
-        return Call(outputs, start, end, changed, _written_inputs(own, arguments), attributes, held)
+        return ReferenceCall(outputs, start, end, changed, _written_inputs(own, arguments), attributes, held)
     finally:
         restore(module, before)
 
 
-def _written_inputs(own: Any, masters: Any) -> dict[str, torch.Tensor]:
+def _written_inputs(own: object, masters: object) -> dict[str, torch.Tensor]:
     after, before = flatten_inputs(own), flatten_inputs(masters)
     rows = zip(after.names, after.tensors, before.tensors, strict=True)
     # Copies: an output may be a view of such an input.
@@ -145,7 +144,7 @@ def kept_generators() -> Generator[None]:
 
 
 def _detached(
-    raw: Any, arguments: Any, reference: Reference, module: torch.nn.Module
+    raw: object, arguments: object, reference: LoadedReference, module: torch.nn.Module
 ) -> tuple[Flat, tuple[str, ...]]:
     try:
         flat = flatten_outputs(raw)
@@ -161,7 +160,7 @@ def _detached(
     return Flat(flat.names, copies, flat.structure), held
 
 
-def _attributes(module: torch.nn.Module) -> list[tuple[torch.nn.Module, str, Any]]:
+def _attributes(module: torch.nn.Module) -> list[tuple[torch.nn.Module, str, object]]:
     return [
         (child, name, value)
         for child in module.modules()
@@ -170,18 +169,18 @@ def _attributes(module: torch.nn.Module) -> list[tuple[torch.nn.Module, str, Any
     ]
 
 
-def _holds_tensors(value: Any) -> bool:
+def _holds_tensors(value: object) -> bool:
     if isinstance(value, torch.Tensor):
         return True
-    if type(value) in (tuple, list):
+    if type(value) is tuple or type(value) is list:
         return any(_holds_tensors(item) for item in value)
     return type(value) is dict and any(_holds_tensors(item) for item in value.values())
 
 
-def _identical_trees(left: Any, right: Any) -> bool:
+def _identical_trees(left: object, right: object) -> bool:
     if isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor):
         return _identical(left, right)
-    if type(left) in (tuple, list) and type(left) is type(right):
+    if (type(left) is tuple and type(right) is tuple) or (type(left) is list and type(right) is list):
         return len(left) == len(right) and all(map(_identical_trees, left, right))
     if type(left) is dict and type(right) is dict:
         return left.keys() == right.keys() and all(_identical_trees(left[key], right[key]) for key in left)

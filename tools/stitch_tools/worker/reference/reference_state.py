@@ -3,7 +3,6 @@
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 
@@ -19,14 +18,25 @@ from stitch_tools.worker.random_streams import (
 from stitch_tools.worker.reference.compare import Verdict, compare_output
 from stitch_tools.worker.reference.conditioning import inputs_slack
 from stitch_tools.worker.reference.draw_kinds import EXACT, MIXED, SLACK
-from stitch_tools.worker.reference.draws import Bounds, DrawUnavailableError, make_draw
+from stitch_tools.worker.reference.draws import DrawUnavailableError, InputBounds, make_draw
 from stitch_tools.worker.reference.kernelbench import Agreement, agreement
-from stitch_tools.worker.reference.load_reference import Reference, ReferenceFault, ReferenceSource
-from stitch_tools.worker.reference.memory_forecast import Forecast, Place, is_out_of_memory
+from stitch_tools.worker.reference.load_reference import LoadedReference, ReferenceFault, ReferenceSource
+from stitch_tools.worker.reference.memory_forecast import Forecast, OraclePlace, is_out_of_memory
 from stitch_tools.worker.reference.oracle import OracleRun, run_oracle
 from stitch_tools.worker.reference.random_rounding import other_roundings
-from stitch_tools.worker.reference.reference_calls import Call, all_buffers, call_reference, kept_generators
-from stitch_tools.worker.reference.rounding_allowance import Evaluations, Expected, Honest, Rule, honest_of
+from stitch_tools.worker.reference.reference_calls import (
+    ReferenceCall,
+    all_buffers,
+    call_reference,
+    kept_generators,
+)
+from stitch_tools.worker.reference.rounding_allowance import (
+    EqualityRule,
+    Evaluations,
+    Expected,
+    Honest,
+    honest_of,
+)
 from stitch_tools.worker.reference.rounding_depth import Rounding
 from stitch_tools.worker.trees import flatten_inputs
 
@@ -34,31 +44,31 @@ _NO_MEMORY = "not enough memory for the reference in fp64"
 
 
 @dataclass(frozen=True)
-class Settings:
+class ServerSettings:
     """The contract's fields that the server needs."""
 
     rtol: float = 1e-3
     atol: float = 1e-5
     matmul_precision: str = "fp32"
     conv_precision: str = "fp32"
-    bounds: Bounds = field(default_factory=Bounds)
+    bounds: InputBounds = field(default_factory=InputBounds)
     input_writes: bool = True
     """Whether a program must write to its inputs what the reference does."""
 
 
 @dataclass
-class Draw:
+class ServedDraw:
     """One set of inputs, and what the reference makes of it."""
 
     kind: str
-    arguments: Any
+    arguments: object
     """Masters; never handed out themselves."""
     forward_seed: int
     shared: tuple[torch.Tensor, ...] | None = None
     """The inputs' memory that the worker may write to, where it was given such."""
-    call: Call | None = None
+    call: ReferenceCall | None = None
     oracle_kind: str = "none"
-    place: Place | None = None
+    place: OraclePlace | None = None
     """Where the oracle ran; None: it did not."""
     undecided: str | None = None
     """Why it is not known how far rounding alone moves the outputs."""
@@ -85,31 +95,31 @@ class ServerState:
     """Everything between two requests. `module` and `arguments` are for handlers that other rooms add."""
 
     def __init__(self) -> None:
-        self.reference: Reference | None = None
+        self.reference: LoadedReference | None = None
         self.module: torch.nn.Module | None = None
-        self.settings = Settings()
-        self.draw: Draw | None = None
+        self.settings = ServerSettings()
+        self.draw: ServedDraw | None = None
         self.finite_on_own = True
         self.own_weights = True
         """Whether the weights are what the task's own initialisers give."""
         self._forecast = Forecast("cpu")
 
     @property
-    def arguments(self) -> Any:
+    def arguments(self) -> object:
         """Inputs of the current draw (the task's own when none was made yet)."""
         return self._need_draw().arguments
 
-    def load(self, source: ReferenceSource, settings: Settings) -> None:
+    def load(self, source: ReferenceSource, settings: ServerSettings) -> None:
         """Execute the user's file.
 
         Raises:
             ReferenceFault: the reference cannot be loaded.
         """
         self.module, self.draw = None, None
-        self.reference, self.settings = Reference(source), settings
+        self.reference, self.settings = LoadedReference(source), settings
         self._forecast = Forecast(source.device)
 
-    def need(self) -> tuple[Reference, torch.nn.Module]:
+    def need(self) -> tuple[LoadedReference, torch.nn.Module]:
         """Reference and module.
 
         Raises:
@@ -134,14 +144,14 @@ class ServerState:
             raise DrawUnavailableError("the reference has no trainable weights")
         return state
 
-    def make_draw(self, kind: str, seed: int, forward_seed: int) -> Draw:
+    def make_draw(self, kind: str, seed: int, forward_seed: int) -> ServedDraw:
         """Inputs of the next draw; the one before is forgotten."""
         reference, _ = self.need()
         self.draw = None
-        self.draw = Draw(kind, make_draw(reference, kind, seed, self.settings.bounds), forward_seed)
+        self.draw = ServedDraw(kind, make_draw(reference, kind, seed, self.settings.bounds), forward_seed)
         return self.draw
 
-    def expect(self, updated_buffers: tuple[str, ...]) -> Draw:
+    def expect(self, updated_buffers: tuple[str, ...]) -> ServedDraw:
         """Run reference and oracle on the current draw.
 
         Raises:
@@ -227,18 +237,18 @@ class ServerState:
         call = self._need_draw().call
         return call.generators_after if call else None
 
-    def _is_own(self, draw: Draw) -> bool:
+    def _is_own(self, draw: ServedDraw) -> bool:
         return self.own_weights and draw.kind.startswith(("own", "maker-"))
 
-    def _need_draw(self) -> Draw:
+    def _need_draw(self) -> ServedDraw:
         if self.draw is None:
             raise ReferenceFault("not_loaded", "make_draw comes first")
         return self.draw
 
-    def _rule(self, draw: Draw) -> Rule:
+    def _rule(self, draw: ServedDraw) -> EqualityRule:
         settings = self.settings
         made_up = not self._is_own(draw)
-        return Rule(
+        return EqualityRule(
             settings.rtol,
             settings.atol,
             settings.matmul_precision,
@@ -248,7 +258,7 @@ class ServerState:
             made_up=made_up and not draw.kind.startswith(MIXED),
         )
 
-    def _add_slack(self, module: torch.nn.Module, draw: Draw, oracle: OracleRun) -> None:
+    def _add_slack(self, module: torch.nn.Module, draw: ServedDraw, oracle: OracleRun) -> None:
         """Excuse what rounding of the inputs alone does to the outputs."""
         formats = self.settings.matmul_precision, self.settings.conv_precision
         try:
@@ -269,7 +279,7 @@ class ServerState:
         excused = tuple(replace(row, slack=value) for row, value in rows)
         draw.expected = (*excused, *draw.expected[len(excused) :])
 
-    def _add_other_roundings(self, draw: Draw) -> None:
+    def _add_other_roundings(self, draw: ServedDraw) -> None:
         """Count evaluations that round otherwise than the reference beside its own error."""
         draw.rounded_otherwise = True
         if draw.place is None:
@@ -287,7 +297,7 @@ class ServerState:
         rule = self._rule(draw)
         draw.set_honest({name: row.conclude(rule) for name, row in evaluations.items()})
 
-    def _run_oracle(self, module: torch.nn.Module, draw: Draw) -> OracleRun | None:
+    def _run_oracle(self, module: torch.nn.Module, draw: ServedDraw) -> OracleRun | None:
         draw.oracle_kind, draw.notes = "fp32-strict", (_NO_MEMORY,)
         for place in self._forecast.places(module, _nbytes(draw)):
             try:
@@ -312,7 +322,10 @@ class ServerState:
 
 
 def _expectations(
-    call: Call, oracle: OracleRun | None, buffers: tuple[str, ...], unchanged: dict[str, torch.Tensor]
+    call: ReferenceCall,
+    oracle: OracleRun | None,
+    buffers: tuple[str, ...],
+    unchanged: dict[str, torch.Tensor],
 ) -> tuple[Expected, ...]:
     rows: list[Expected] = []
     for index, (name, tensor) in enumerate(zip(call.outputs.names, call.outputs.tensors, strict=True)):
@@ -337,7 +350,7 @@ def _named_values(run: OracleRun) -> dict[str, torch.Tensor]:
     return values | {f"{INPUT}{name}": value for name, value in run.inputs.items()}
 
 
-def _written_inputs(call: Call, oracle: OracleRun | None) -> tuple[Expected, ...]:
+def _written_inputs(call: ReferenceCall, oracle: OracleRun | None) -> tuple[Expected, ...]:
     rows: list[Expected] = []
     for name, tensor in call.inputs_after.items():
         truth = oracle.inputs[name].to(tensor.device) if oracle else _wide(tensor)
@@ -361,6 +374,6 @@ def _all_finite(rows: tuple[Expected, ...]) -> bool:
     return all(bool(row.reference.isfinite().all()) for row in rows if row.reference.is_floating_point())
 
 
-def _nbytes(draw: Draw) -> int:
+def _nbytes(draw: ServedDraw) -> int:
     """Of the inputs."""
     return sum(tensor.nbytes for tensor in flatten_inputs(draw.arguments).tensors)

@@ -26,17 +26,17 @@ from stitch_tools.worker.reference.rounding_depth import Rounding, dtype_eps
 OWN_ERROR_FACTOR = 4.0
 """Starting value of DESIGN 6; docs/decisions/0003-equality.md has the calibration."""
 
+# Share of the output's rms beyond which rounding of the inputs leaves nothing to compare.
 _MOST_SLACK = 0.1
-"""Share of the output's rms beyond which rounding of the inputs leaves nothing to compare."""
+# Where one element is undecided, those down to this share of the limit are precise by luck.
 _ALIKE = 16.0
-"""Where one element is undecided, those down to this share of the limit are precise by luck."""
+# Times the largest honest distance: what is further off is no rounding of any kind.
 _FAR = 1024.0
-"""Times the largest honest distance: what is further off is no rounding of any kind."""
 _NONE = OwnError()
 
 
 @dataclass(frozen=True)
-class Rule:
+class EqualityRule:
     """The contract's share of the rule."""
 
     rtol: float
@@ -139,7 +139,7 @@ class Evaluations:
         self._error = self._error.or_worse(figures_of(distance, self._size, self._rms))
         self._worst = distance.maximum(self._worst)
 
-    def conclude(self, rule: Rule) -> Honest:
+    def conclude(self, rule: EqualityRule) -> Honest:
         """What all of them amount to."""
         if not self._measurable:
             return Honest(decisions=self._decisions)
@@ -167,7 +167,7 @@ class Evaluations:
         return Honest(rms, error, undecided, reach, because)
 
 
-def honest_of(expected: Expected, rule: Rule, others: Iterable[torch.Tensor] = ()) -> Honest:
+def honest_of(expected: Expected, rule: EqualityRule, others: Iterable[torch.Tensor] = ()) -> Honest:
     """What the reference, and other evaluations of it, are off by."""
     evaluations = Evaluations(expected)
     for value in others:
@@ -175,7 +175,7 @@ def honest_of(expected: Expected, rule: Rule, others: Iterable[torch.Tensor] = (
     return evaluations.conclude(rule)
 
 
-def ceiling(scale: torch.Tensor, expected: Expected, rule: Rule, rms: float) -> torch.Tensor:
+def ceiling(scale: torch.Tensor, expected: Expected, rule: EqualityRule, rms: float) -> torch.Tensor:
     """The contract's ceiling for each element, never below the rounding to the output's own type."""
     largest = peak_of(only(expected.oracle, expected.oracle.isfinite()))
     contract = (scale * (rule.rtol if rms else 0.0)).add_(rule.atol)

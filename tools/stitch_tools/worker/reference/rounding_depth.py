@@ -6,7 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
+OpArguments = tuple[Any, ...]
+OpKeywords = dict[str, Any]
+"""Arguments of an operation of torch as a mode gets them: each operation has its own types."""
 FLOOR_FACTOR = 16.0
 """Starting value of DESIGN 6; docs/decisions/0003-equality.md has the calibration."""
 
@@ -14,6 +18,11 @@ _FORMAT_EPS = {"fp32": 2.0**-23, "tf32": 2.0**-10, "fp16": 2.0**-10, "bf16": 2.0
 
 _NO_SUMS = ("index", "select", "slice", "gather", "embedding", "topk", "sort")
 _EXTREMES = ("max", "min", "amax", "amin", "argmax", "argmin", "adaptive_max", "fractional_max")
+
+
+def schema_of(operation: OpOverload) -> torch.FunctionSchema:
+    """Name and arguments of an operation; torch has no public way to them."""
+    return operation._schema  # pyright: ignore[reportPrivateUsage]
 
 
 def dtype_eps(dtype: torch.dtype) -> float:
@@ -73,12 +82,13 @@ class Rounding:
         return FLOOR_FACTOR * eps * math.sqrt(self.length)
 
 
-def reduction_length(name: str, args: tuple[Any, ...], out: Any) -> int:
+def reduction_length(name: str, args: OpArguments, out: object) -> int:
     """Longest chain of additions behind one element of the operation `name` (without namespace)."""
     name = name.rstrip("_")
     tensors = [leaf for leaf in args if isinstance(leaf, torch.Tensor)]
     if not tensors or any(part in name for part in _NO_SUMS) or name.startswith(_EXTREMES):
         return 1
+    # A product adds up along the axis that both operands share, and nothing of its result shows how long.
     first = tensors[0]
     if name in ("mm", "bmm", "mv", "dot"):
         return max(1, first.shape[-1])
@@ -93,7 +103,7 @@ def reduction_length(name: str, args: tuple[Any, ...], out: Any) -> int:
     return _row_length(name, args, tensors, out)
 
 
-def _row_length(name: str, args: tuple[Any, ...], tensors: list[torch.Tensor], out: Any) -> int:
+def _row_length(name: str, args: OpArguments, tensors: list[torch.Tensor], out: object) -> int:
     first = tensors[0]
     if "softmax" in name or name in ("cumsum", "cumprod", "logcumsumexp"):
         return _dim_size(first, args)
@@ -106,7 +116,7 @@ def _row_length(name: str, args: tuple[Any, ...], tensors: list[torch.Tensor], o
     return _shrinkage(first, out)
 
 
-def _shrinkage(first: torch.Tensor, out: Any) -> int:
+def _shrinkage(first: torch.Tensor, out: object) -> int:
     """Sums, means, norms and pools make fewer elements than they read; views do too, at no rounding."""
     results = [
         leaf for leaf in (out if isinstance(out, (tuple, list)) else [out]) if isinstance(leaf, torch.Tensor)
@@ -116,7 +126,7 @@ def _shrinkage(first: torch.Tensor, out: Any) -> int:
     return max(1, first.numel() // results[0].numel())
 
 
-def _convolution_length(args: tuple[Any, ...], weight: torch.Tensor) -> int:
+def _convolution_length(args: OpArguments, weight: torch.Tensor) -> int:
     transposed = len(args) > 6 and args[6] is True
     kernel = math.prod(weight.shape[2:])
     groups = args[8] if len(args) > 8 and isinstance(args[8], int) else 1
@@ -124,6 +134,6 @@ def _convolution_length(args: tuple[Any, ...], weight: torch.Tensor) -> int:
     return max(1, channels * kernel)
 
 
-def _dim_size(tensor: torch.Tensor, args: tuple[Any, ...]) -> int:
+def _dim_size(tensor: torch.Tensor, args: OpArguments) -> int:
     dim = args[1] if len(args) > 1 and isinstance(args[1], int) else -1
     return max(1, tensor.shape[dim]) if tensor.dim() else 1

@@ -2,19 +2,17 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
-from stitch_tools.protocol.serving import Reply, Request
-from stitch_tools.worker.order_one_weights import Scale
+from stitch_tools.protocol.messages_reference import MeasureSensitivity, Scale, SensitivityMeasured
 from stitch_tools.worker.precision import precision
 from stitch_tools.worker.reference.draw_kinds import PROBES, SensitivityProbe
 from stitch_tools.worker.reference.draws import DrawUnavailableError, make_draw
-from stitch_tools.worker.reference.load_reference import Reference, ReferenceFault
+from stitch_tools.worker.reference.load_reference import LoadedReference, ReferenceFault
 from stitch_tools.worker.reference.observe import largest_difference
 from stitch_tools.worker.reference.reference_calls import call_reference
-from stitch_tools.worker.reference.reference_state import ServerState, Settings
+from stitch_tools.worker.reference.reference_state import ServerSettings, ServerState
 from stitch_tools.worker.trees import Flat, flatten_inputs
 
 
@@ -32,45 +30,49 @@ class _Move:
         return self.change > self.tolerance
 
 
-def sensitivity(state: ServerState, request: Request) -> Reply:
+def sensitivity(state: ServerState, message: MeasureSensitivity) -> SensitivityMeasured:
     """Rows of the fact `Sensitivity`, probe by probe until inputs and weights have both shown an effect.
 
     The server's own module and draw are left alone.
     """
     if state.reference is None:
         raise ReferenceFault("not_loaded", "load comes first")
-    seeds = [int(seed) for seed in request.message["seeds"]]
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, object]] = []
     settled: set[str] = set()
     with precision(state.settings.matmul_precision, state.settings.conv_precision):
         for probe in PROBES:
-            found = _try_probe(state.reference, state.settings, probe, seeds, settled)
+            found = _try_probe(state.reference, state.settings, probe, message, settled)
             rows += found
-            settled |= {row["subject"] for row in found if row["reacts"]}
+            settled |= {str(row["subject"]) for row in found if row["reacts"]}
             if settled == {"inputs", "weights"} or (not found and probe is not PROBES[0]):
                 break
-    return Reply({"rows": rows})
+    return SensitivityMeasured(tuple(rows))
 
 
 def _try_probe(
-    reference: Reference, settings: Settings, probe: SensitivityProbe, seeds: list[int], settled: set[str]
-) -> list[dict[str, Any]]:
+    reference: LoadedReference,
+    settings: ServerSettings,
+    probe: SensitivityProbe,
+    seeds: MeasureSensitivity,
+    settled: set[str],
+) -> list[dict[str, object]]:
     scale = Scale(probe.gain, probe.positive) if probe.gain is not None else None
-    weights_seed, other_weights_seed, input_seed, other_input_seed, forward_seed = seeds
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, object]] = []
     try:
-        module, _ = reference.construct(weights_seed, scale)
+        module, _ = reference.construct(seeds.weights_seed, scale)
         if scale is not None and not reference.filled:
             return []
-        arguments, other = _inputs(reference, settings, probe.inputs, input_seed, other_input_seed)
-        before = call_reference(reference, module, arguments, forward_seed=forward_seed).outputs
+        arguments, other = _inputs(
+            reference, settings, probe.inputs, seeds.input_seed, seeds.other_input_seed
+        )
+        before = call_reference(reference, module, arguments, forward_seed=seeds.forward_seed).outputs
         if "inputs" not in settled and flatten_inputs(arguments).tensors:
-            after = call_reference(reference, module, other, forward_seed=forward_seed).outputs
+            after = call_reference(reference, module, other, forward_seed=seeds.forward_seed).outputs
             rows.append(_row(probe.name, "inputs", before, after, settings))
         if "weights" not in settled and any(True for _ in module.parameters()):
             del module
-            module, _ = reference.construct(other_weights_seed, scale)
-            after = call_reference(reference, module, arguments, forward_seed=forward_seed).outputs
+            module, _ = reference.construct(seeds.other_weights_seed, scale)
+            after = call_reference(reference, module, arguments, forward_seed=seeds.forward_seed).outputs
             rows.append(_row(probe.name, "weights", before, after, settings))
     except (DrawUnavailableError, ReferenceFault):
         # A probe of ours that the reference cannot follow says nothing; its own inputs were called before.
@@ -79,8 +81,8 @@ def _try_probe(
 
 
 def _inputs(
-    reference: Reference, settings: Settings, kind: str, seed: int, other_seed: int
-) -> tuple[Any, Any]:
+    reference: LoadedReference, settings: ServerSettings, kind: str, seed: int, other_seed: int
+) -> tuple[object, object]:
     first = make_draw(reference, kind, seed, settings.bounds)
     second = make_draw(reference, kind, other_seed, settings.bounds)
     if largest_difference(flatten_inputs(first).tensors, flatten_inputs(second).tensors) is None:
@@ -92,7 +94,7 @@ def _inputs(
     return first, second
 
 
-def _row(probe: str, subject: str, before: Flat, after: Flat, settings: Settings) -> dict[str, Any]:
+def _row(probe: str, subject: str, before: Flat, after: Flat, settings: ServerSettings) -> dict[str, object]:
     moves = [
         _move(name, left, right, settings)
         for name, left, right in zip(before.names, before.tensors, after.tensors, strict=True)
@@ -108,7 +110,7 @@ def _row(probe: str, subject: str, before: Flat, after: Flat, settings: Settings
     }
 
 
-def _move(name: str, left: torch.Tensor, right: torch.Tensor, settings: Settings) -> _Move:
+def _move(name: str, left: torch.Tensor, right: torch.Tensor, settings: ServerSettings) -> _Move:
     if left.shape != right.shape:
         return _Move(name, math.inf, 0.0)
     if left.is_complex():

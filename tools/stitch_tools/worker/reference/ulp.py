@@ -6,8 +6,8 @@ ULP_LIMITS = (0, 1, 2, 4, 16, 256)
 """Largest distance of each bin; beyond the last comes `more`, then `non-finite`."""
 
 _FAR = 1 << 20
+# Elements at a time: several temporary tensors of this size fit into a cache.
 _PART = 1 << 18
-"""Elements at a time: several temporary tensors of this size fit into a cache."""
 
 _BITS = {
     torch.float16: torch.int16,

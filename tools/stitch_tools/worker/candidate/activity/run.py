@@ -9,17 +9,17 @@ import torch
 from torch._C._profiler import _ExperimentalConfig  # pyright: ignore[reportPrivateUsage]
 
 from stitch_tools.protocol.layout import BUFFER
-from stitch_tools.protocol.serving import Reply, Request
+from stitch_tools.protocol.messages_candidate import BeginTrace, EndTrace, RunTraced, StepReply, TraceEnded
 from stitch_tools.worker.candidate.activity import kernels, objects
 from stitch_tools.worker.candidate.activity.kernels import Work
 from stitch_tools.worker.candidate.activity.objects import Belongings
 from stitch_tools.worker.candidate.activity.operators import operator_time
 from stitch_tools.worker.candidate.activity.profiler_records import MARK, ProfilerEvent
-from stitch_tools.worker.candidate.candidate_state import CandidateState, Outputs
+from stitch_tools.worker.candidate.candidate_state import CandidateState
 from stitch_tools.worker.candidate.native import ProgramError, make_workspace
 from stitch_tools.worker.gpu_wait import wait_for_device
 from stitch_tools.worker.sleeping_threads import rest_between_loops
-from stitch_tools.worker.trees import unflatten
+from stitch_tools.worker.trees import call_with, unflatten
 
 _WARM_CALLS = {"cpu": 1, "cuda": 2}
 _MOST_CALLS = 50  # of one block on a CPU: each operator leaves a record
@@ -151,7 +151,7 @@ def _repeat(call: Calls, seconds: float) -> None:
         calls += 1
 
 
-def activity_begin(state: CandidateState, request: Request) -> Reply:
+def activity_begin(state: CandidateState, message: BeginTrace) -> StepReply:
     """Start the profiler; asked for before the program is loaded.
 
     Raises:
@@ -160,36 +160,36 @@ def activity_begin(state: CandidateState, request: Request) -> Reply:
     if state.native is not None or state.python is not None:
         raise ProgramError("error", "activity_begin", "the profiler comes before the program")
     rest_between_loops()
-    message = request.message
-    belongings = Belongings(tuple(message["files"]), tuple(message["folders"]))
-    state.tracer = Tracer(belongings, message["source_folder"], cuda=bool(message["cuda"]))
-    return _ok()
+    belongings = Belongings(message.files, message.folders)
+    state.tracer = Tracer(belongings, message.source_folder, cuda=message.cuda)
+    return StepReply()
 
 
-def activity_run(state: CandidateState, request: Request) -> Reply:
+def activity_run(state: CandidateState, message: RunTraced) -> StepReply:
     """Some forwards on new inputs under the profiler, and one more whose outputs are the answer."""
-    message, (inputs_fd, outputs_fd) = request.message, request.fds
     tracer = _tracer(state, "activity_run")
-    layout = message["layout"]
-    state.buffer_names = tuple(
-        entry["name"].removeprefix(BUFFER) for entry in layout if entry["name"].startswith(BUFFER)
-    )
-    state.take_inputs(inputs_fd, message["inputs"], shared=False, reuse=False)
-    outputs = state.map_outputs(outputs_fd, layout)
-    state.structure = message["structure"]
+    names = [entry["name"] for entry in message.layout]
+    state.buffer_names = tuple(name.removeprefix(BUFFER) for name in names if name.startswith(BUFFER))
+    state.take_inputs(message.inputs_fd, message.inputs, shared=False, reuse=False)
+    outputs = state.map_outputs(message.outputs_fd, message.layout)
+    state.structure = message.structure
     buffers = _copied_buffers(state)
-    tracer.block(state, int(message["calls"]), float(message["seconds"]))
+    tracer.block(state, message.calls, message.seconds)
     for target, value in buffers:
         target.copy_(value)
     # A forward that writes to its inputs finds them as they came.
-    state.take_inputs(inputs_fd, message["inputs"], shared=False, reuse=True)
-    blob = _compared_call(state, outputs, request)
-    return Reply({"status": "ok", "step": "", "message": ""}, blob)
+    state.take_inputs(message.inputs_fd, message.inputs, shared=False, reuse=True)
+    if state.native is None:
+        end = state.run_python(state.structure, outputs, message.generator, message.output_structure)
+        return StepReply(generator=end)
+    state.run_native(outputs)
+    return StepReply()
 
 
-def activity_end(state: CandidateState, request: Request) -> Reply:
+def activity_end(state: CandidateState, message: EndTrace) -> TraceEnded:
     """End the profiler and say what it saw."""
-    return _ok(**_tracer(state, "activity_end").finish())
+    del message
+    return TraceEnded(_tracer(state, "activity_end").finish())
 
 
 def _tracer(state: CandidateState, step: str) -> Tracer:
@@ -214,7 +214,7 @@ def scratch_calls(state: CandidateState) -> Calls:
         try:
             with torch.no_grad():
                 for _ in range(calls):
-                    _ = module(**arguments) if isinstance(arguments, dict) else module(*arguments)
+                    _ = call_with(module, arguments)
         except Exception as error:  # the candidate's outermost frame: what else is raised here is our trouble
             raise ProgramError("error", "forward", f"{type(error).__name__}: {error}") from error
 
@@ -242,13 +242,6 @@ def _native_calls(state: CandidateState) -> Calls:
     return call
 
 
-def _compared_call(state: CandidateState, outputs: Outputs, request: Request) -> bytes:
-    if state.native is None:
-        return state.run_python(state.structure, outputs, request.blob, request.message["output_structure"])
-    state.run_native(outputs)
-    return b""
-
-
 def _copied_buffers(state: CandidateState) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """The module's buffers with their present values: many calls must not leave other statistics than one."""
     if state.python is None or state.python.module is None:
@@ -259,7 +252,3 @@ def _copied_buffers(state: CandidateState) -> list[tuple[torch.Tensor, torch.Ten
 def _row(work: Work, calls: float | None, weight: int) -> ReportedRow:
     owner, name = work
     return {"owner": owner, "name": name[:_MAX_NAME], "calls": calls, "weight": weight}
-
-
-def _ok(**fields: object) -> Reply:
-    return Reply({"status": "ok", "step": "", "message": "", **fields})

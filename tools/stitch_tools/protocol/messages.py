@@ -1,0 +1,269 @@
+"""Typed messages between the controller and its children: one class an operation, one for its reply.
+
+A message is a frozen dataclass. Its fields travel as the JSON object of a frame; the `bytes` among them
+travel as the frame's blob and the `Fd`s as its descriptors, wherever they stand. Both ends come from one
+installation, so every field is always sent: a missing or an unknown one is a protocol error.
+"""
+
+import dataclasses
+import functools
+import types
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import ClassVar, Generic, Literal, TypeVar, cast
+
+from stitch_tools.protocol.wire import Frame, ProtocolError
+
+# Keys beside a message's fields: the operation, whether it is a fault, and which request is answered.
+_ENVELOPE = frozenset({"op", "ok", "seq"})
+
+Level = Literal["process", "fs+net", "full"]
+"""Isolation of a child, weakest first."""
+
+ReplyT_co = TypeVar("ReplyT_co", covariant=True)
+MessageT = TypeVar("MessageT")
+
+
+class Fd(int):
+    """A descriptor that travels with a message.
+
+    Who receives a reply owns its descriptors. Those of a request are closed after its handler has returned:
+    map or dup what is to stay.
+    """
+
+
+class Notice:
+    """A message that nobody answers. Subclasses are frozen dataclasses and have a name on the wire."""
+
+    op: ClassVar[str]
+
+    def __init_subclass__(cls, *, op: str = "") -> None:
+        super().__init_subclass__()
+        cls.op = op
+
+
+class Operation(Notice, Generic[ReplyT_co]):
+    """A request that is answered with such a reply."""
+
+    reply: ClassVar[type[object]]
+
+    def __init_subclass__(cls, *, op: str) -> None:
+        super().__init_subclass__(op=op)
+        (cls.reply,) = typing.get_args(cls.__dict__["__orig_bases__"][0])
+
+
+@dataclass(frozen=True)
+class Done:
+    """The reply of an operation that has nothing to tell."""
+
+
+@dataclass(frozen=True)
+class Pong:
+    """The reply of `Ping`."""
+
+    pid: int
+
+
+@dataclass(frozen=True)
+class Ping(Operation[Pong], op="ping"):
+    """Ask whether the child answers."""
+
+
+@dataclass(frozen=True)
+class Exit(Operation[Done], op="exit"):
+    """Have the child end after its reply."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is answered where an operation failed."""
+
+    kind: str
+    """The exception's class, or a word of ours: `out_of_memory`, `missing_entry`, ..."""
+    message: str
+    file: str | None = None
+    """File and line are those of the innermost frame in the user's code."""
+    line: int | None = None
+    source_line: str | None = None
+    hint: str | None = None
+    traceback: str = ""
+
+
+class OperationFailedError(Exception):
+    """The child answered with a fault."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(f"{fault.kind}: {fault.message}")
+        self.fault = fault
+
+
+@dataclass
+class _Beside:
+    """What travels beside the JSON."""
+
+    blob: bytearray = field(default_factory=bytearray)
+    fds: list[int] = field(default_factory=list[int])
+
+
+def encode(message: object) -> Frame:
+    """The frame of a request, a reply or a fault, without its sequence number."""
+    beside = _Beside()
+    fields = cast("dict[str, object]", _pack(message, beside))
+    envelope: dict[str, object] = {"ok": True}
+    if isinstance(message, Notice):
+        envelope = {"op": message.op}
+    elif isinstance(message, Fault):
+        envelope["ok"], fields = False, {"error": fields}
+    return Frame({**envelope, **fields}, bytes(beside.blob), tuple(beside.fds))
+
+
+def decode(kind: type[MessageT], frame: Frame) -> MessageT:
+    """The message in a frame.
+
+    Raises:
+        ProtocolError: a field is missing, unknown or of another type; the text names message and field.
+    """
+    fields = {name: value for name, value in frame.message.items() if name not in _ENVELOPE}
+    name = kind.op if issubclass(kind, Notice) else kind.__name__
+    return cast("MessageT", _unpack(kind, fields, name, frame))
+
+
+def decode_one_of(kinds: tuple[type[MessageT], ...], frame: Frame) -> MessageT:
+    """The message in a frame, of the kind that its `op` names.
+
+    Raises:
+        ProtocolError: it is of none of these kinds.
+    """
+    op = frame.message.get("op")
+    for kind in kinds:
+        if issubclass(kind, Notice) and kind.op == op:
+            return decode(kind, frame)
+    raise ProtocolError(f"{str(op)[:80]!r} is none of {', '.join(kind.__name__ for kind in kinds)}")
+
+
+def decode_reply(kind: type[MessageT], frame: Frame) -> MessageT:
+    """The reply in a frame.
+
+    Raises:
+        OperationFailedError: it is a fault.
+        ProtocolError: it is neither.
+    """
+    # Nothing but true: a hostile child may send 1, or a text.
+    if frame.message.get("ok") is True:
+        return decode(kind, frame)
+    raise OperationFailedError(cast("Fault", _unpack(Fault, frame.message.get("error"), "error", frame)))
+
+
+def _pack(value: object, beside: _Beside) -> object:
+    if isinstance(value, Fd):
+        beside.fds.append(int(value))
+        return len(beside.fds) - 1
+    if isinstance(value, bytes):
+        start = len(beside.blob)
+        beside.blob += value
+        return [start, len(beside.blob)]
+    if dataclasses.is_dataclass(value):
+        return {row.name: _pack(getattr(value, row.name), beside) for row in dataclasses.fields(value)}
+    if isinstance(value, (tuple, list)):
+        return [_pack(item, beside) for item in cast("list[object]", value)]
+    if isinstance(value, dict):
+        return {key: _pack(item, beside) for key, item in cast("dict[str, object]", value).items()}
+    return value
+
+
+def _unpack(kind: object, value: object, where: str, frame: Frame) -> object:
+    if kind is object:
+        return value
+    if isinstance(kind, type) and (dataclasses.is_dataclass(kind) or typing.is_typeddict(kind)):
+        return _unpack_object(kind, value, where, frame)
+    arguments = typing.get_args(kind)
+    if arguments:
+        return _UNPACK_GENERIC[typing.get_origin(kind)](arguments, value, where, frame)
+    if kind is bytes or kind is Fd:
+        return _unpack_beside(kind, value, where, frame)
+    # A bool is an int to Python, but not to us; a whole number is a float.
+    if type(value) is kind or (kind is float and type(value) is int):
+        return value
+    raise _wrong(where, getattr(kind, "__name__", str(kind)), value)
+
+
+def _unpack_object(kind: type, value: object, where: str, frame: Frame) -> object:
+    # Exactly these fields: one that is ignored here would be a claim that nobody has looked at.
+    hints, given = _fields_of(kind), _checked(dict, value, where)
+    if given.keys() != hints.keys():
+        odd = sorted(map(str, given.keys() ^ hints.keys()))[0]
+        raise ProtocolError(f"{where}: field {odd[:80]} is {'missing' if odd in hints else 'unknown'}")
+    return kind(
+        **{name: _unpack(hint, given[name], f"{where}.{name}", frame) for name, hint in hints.items()}
+    )
+
+
+# Kept: resolving the hints takes longer than decoding, and a program is called many times.
+@functools.cache
+def _fields_of(kind: type) -> dict[str, object]:
+    hints = typing.get_type_hints(kind)
+    if dataclasses.is_dataclass(kind):
+        return {row.name: hints[row.name] for row in dataclasses.fields(kind)}
+    return hints
+
+
+def _unpack_beside(kind: object, value: object, where: str, frame: Frame) -> object:
+    if kind is Fd:
+        # A negative index would count from the end.
+        if type(value) is int and 0 <= value < len(frame.fds):
+            return Fd(frame.fds[value])
+        raise _wrong(where, "descriptor", value)
+    bounds = [bound for bound in _checked(list, value, where) if type(bound) is int]
+    if len(bounds) != 2 or not 0 <= bounds[0] <= bounds[1] <= len(frame.blob):
+        raise _wrong(where, "part of the blob", value)
+    return frame.blob[bounds[0] : bounds[1]]
+
+
+def _unpack_tuple(arguments: tuple[object, ...], value: object, where: str, frame: Frame) -> object:
+    items = _checked(list, value, where)
+    kinds = (arguments[0],) * len(items) if arguments[-1] is Ellipsis else arguments
+    if len(items) != len(kinds):
+        raise _wrong(where, f"list of {len(kinds)}", value)
+    return tuple(_unpack(kind, item, where, frame) for kind, item in zip(kinds, items, strict=True))
+
+
+def _unpack_list(arguments: tuple[object, ...], value: object, where: str, frame: Frame) -> object:
+    return [_unpack(arguments[0], item, where, frame) for item in _checked(list, value, where)]
+
+
+def _unpack_dict(arguments: tuple[object, ...], value: object, where: str, frame: Frame) -> object:
+    return {
+        key: _unpack(arguments[1], item, where, frame) for key, item in _checked(dict, value, where).items()
+    }
+
+
+def _unpack_optional(arguments: tuple[object, ...], value: object, where: str, frame: Frame) -> object:
+    (kind,) = (kind for kind in arguments if kind is not type(None))
+    return None if value is None else _unpack(kind, value, where, frame)
+
+
+def _unpack_literal(arguments: tuple[object, ...], value: object, where: str, frame: Frame) -> object:
+    if value in arguments:
+        return value
+    raise _wrong(where, f"one of {arguments}", value)
+
+
+_UNPACK_GENERIC: dict[object, Callable[[tuple[object, ...], object, str, Frame], object]] = {
+    tuple: _unpack_tuple,
+    list: _unpack_list,
+    dict: _unpack_dict,
+    Literal: _unpack_literal,
+    typing.Union: _unpack_optional,
+    types.UnionType: _unpack_optional,
+}
+
+
+def _checked(kind: type[MessageT], value: object, where: str) -> MessageT:
+    if isinstance(value, kind):
+        return value
+    raise _wrong(where, kind.__name__, value)
+
+
+def _wrong(where: str, wanted: str, value: object) -> ProtocolError:
+    return ProtocolError(f"{where}: expected {wanted}, got {type(value).__name__}")

@@ -1,0 +1,130 @@
+"""Messages of the worker that holds a candidate, timed or traced. Its replies are claims."""
+
+from dataclasses import dataclass
+
+from stitch_tools.protocol.memory import PackEntry
+from stitch_tools.protocol.messages import Fd, Operation
+from stitch_tools.protocol.messages_reference import Scale
+
+
+@dataclass(frozen=True)
+class StepReply:
+    """What the worker says of one step; status `ok`, or the program's own trouble."""
+
+    status: str = "ok"
+    step: str = ""
+    message: str = ""
+    generator: bytes = b""
+    """The generator state after a `ModelNew`'s forward."""
+    held: tuple[str, ...] = ()
+    """Outputs that lie in the memory of the inputs."""
+    changed: tuple[str, ...] = ()
+    """Buffers that no call may change, and that hold something else now."""
+    unspoiled: str = ""
+    """Why a GPU's shared memory was not full of NaN patterns before the call; "" where it was."""
+
+
+@dataclass(frozen=True)
+class LoadNative(Operation[StepReply], op="load_native"):
+    """Load a built library."""
+
+    path: str
+    libraries: tuple[str, ...]
+    device: str
+    threads: int
+
+
+@dataclass(frozen=True)
+class LoadPython(Operation[StepReply], op="load_python"):
+    """Load a file with `ModelNew`."""
+
+    folder: str
+    main: str
+    device: str
+    matmul_precision: str
+    conv_precision: str
+
+
+@dataclass(frozen=True)
+class InitProgram(Operation[StepReply], op="init"):
+    """Give the program its weights."""
+
+    parameters: list[PackEntry]
+    init: list[PackEntry]
+    init_structure: object
+    scale: Scale | None
+    training: bool
+    kept: tuple[str, ...]
+    """Buffers that no call may change."""
+    generator: bytes
+    fds: tuple[Fd, Fd]
+
+
+@dataclass(frozen=True)
+class ReloadWeights(Operation[StepReply], op="reload"):
+    """Other weights into the same instance, in place; status `not_reloadable` where names do not agree."""
+
+    parameters: list[PackEntry]
+    kept: tuple[str, ...]
+    fd: Fd
+
+
+@dataclass(frozen=True)
+class RunProgram(Operation[StepReply], op="run"):
+    """One forward into the output memory."""
+
+    inputs: list[PackEntry]
+    structure: object
+    layout: list[PackEntry]
+    shared: bool
+    """Whether forward may write to the memory that the inputs came in."""
+    reuse: bool
+    """Whether the inputs go into the memory of the inputs before."""
+    places: tuple[tuple[int, int], ...]
+    again: bool
+    """Whether the output memory is that of the call before."""
+    output_structure: object
+    generator: bytes
+    inputs_fd: Fd
+    outputs_fd: Fd
+
+
+@dataclass(frozen=True)
+class BeginTrace(Operation[StepReply], op="activity_begin"):
+    """Start the profiler, before the program is loaded."""
+
+    files: tuple[str, ...]
+    folders: tuple[str, ...]
+    """What makes a loaded file the program's own."""
+    source_folder: str | None
+    cuda: bool
+
+
+@dataclass(frozen=True)
+class RunTraced(Operation[StepReply], op="activity_run"):
+    """Some forwards under the profiler, and one more whose outputs are compared."""
+
+    inputs: list[PackEntry]
+    structure: object
+    layout: list[PackEntry]
+    output_structure: object
+    calls: int
+    """On a GPU."""
+    seconds: float
+    """On a CPU, where as many calls are made as fit."""
+    generator: bytes
+    inputs_fd: Fd
+    outputs_fd: Fd
+
+
+@dataclass(frozen=True)
+class TraceEnded:
+    """Reply of `EndTrace`."""
+
+    report: dict[str, object]
+    """The fields of check.traced.Report."""
+
+
+@dataclass(frozen=True)
+class EndTrace(Operation[TraceEnded], op="activity_end"):
+    """End the profiler and say what it saw."""

@@ -1,0 +1,307 @@
+"""Messages of the reference server: load, observe, draws, comparison, sensitivity, capture, rings."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from stitch_tools.protocol.memory import PackEntry
+from stitch_tools.protocol.messages import Done, Fd, Operation
+
+DRAW_UNAVAILABLE, DRAW_UNDECIDED = "draw_unavailable", "draw_undecided"
+"""Kinds of faults that are answers: a draw does not apply to this task, or decides nothing on it."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large the values are. Matrices are scaled so that activations stay of order 1 (He et al., 2015)."""
+
+    gain: float = 1.0
+    """Factor on matrices and kernels."""
+    positive: bool = False
+    """Whether vectors (biases, a norm's weight) are positive, for references that take roots of them."""
+
+
+@dataclass(frozen=True)
+class ReferenceSource:
+    """Where the reference lies and how its parts are found; the fields are those of Task and Contract."""
+
+    folder: str
+    main: str
+    entry: str = "Model"
+    inputs: str = "get_inputs"
+    init_inputs: str | None = "get_init_inputs"
+    search_path: tuple[str, ...] = ()
+    mode: str = ""
+    """`train` or `eval`; "": the mode in which the file leaves the module."""
+    device: str = "cpu"
+
+    @property
+    def file(self) -> Path:
+        """The main file."""
+        return Path(self.folder) / self.main
+
+
+@dataclass(frozen=True)
+class LoadReference(Operation[Done], op="load"):
+    """Execute the user's file, and find entry and input maker in it."""
+
+    source: ReferenceSource
+    rtol: float
+    atol: float
+    matmul_precision: str
+    conv_precision: str
+    input_low: float | None
+    input_high: float | None
+    input_writes: bool
+    """Whether a program must write to its inputs what the reference does."""
+
+
+@dataclass(frozen=True)
+class ReferenceObserved:
+    """Reply of `ObserveReference`."""
+
+    facts: dict[str, object]
+    """The fields of ReferenceFacts."""
+
+
+@dataclass(frozen=True)
+class ObserveReference(Operation[ReferenceObserved], op="observe"):
+    """Construct the reference and call it on inputs of its own."""
+
+    weights_seed: int
+    input_seed: int
+    other_input_seed: int
+    forward_seed: int
+
+
+@dataclass(frozen=True)
+class WeightsMade:
+    """A set of weights as it travels to a program."""
+
+    parameters: list[PackEntry]
+    init: list[PackEntry]
+    """The constructor's tensor arguments."""
+    init_structure: object
+    generator: bytes
+    """The generator state before construction."""
+    training: bool
+    """Whether the reference with these weights is in training mode."""
+    fds: tuple[Fd, Fd]
+    """Packs of `parameters` and `init`."""
+
+
+@dataclass(frozen=True)
+class SetWeights(Operation[WeightsMade], op="set_weights"):
+    """Construct the reference anew."""
+
+    seed: int
+    scale: Scale | None
+    """Of weights of order 1; None: by the task's own initialisers."""
+    on_device: bool
+    """Whether what lies on a GPU travels in its own memory."""
+
+
+@dataclass(frozen=True)
+class DrawMade:
+    """The inputs of one draw as they travel to a program."""
+
+    inputs: list[PackEntry]
+    structure: object
+    places: tuple[tuple[int, int], ...]
+    """Of each input, in whose memory it lies and how many elements behind its start."""
+    fds: tuple[Fd]
+
+
+@dataclass(frozen=True)
+class MakeDraw(Operation[DrawMade], op="make_draw"):
+    """Make the inputs of the next draw; the one before is forgotten."""
+
+    kind: str
+    seed: int
+    forward_seed: int
+    shared: bool
+    """Whether the program may write to the memory of its inputs."""
+    on_device: bool
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What is expected of the current draw, without the values."""
+
+    layout: list[PackEntry]
+    """Of the outputs' memory, guards between the outputs included."""
+    nbytes: int
+    oracle: str
+    notes: tuple[str, ...]
+    reference_s: float
+    generator: bytes
+    """The state that forward starts from."""
+    structure: object
+    held: tuple[str, ...]
+    """Outputs that lie in the memory of the inputs."""
+    inputs_written: bool
+    """Whether the reference changes its inputs."""
+
+
+@dataclass(frozen=True)
+class ExpectOutputs(Operation[Expectation], op="expect"):
+    """Run reference and oracle on the current draw."""
+
+    updated_buffers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class OutputsMade:
+    """Memory of the GPU for outputs; no descriptor where it gives none."""
+
+    fds: tuple[Fd, ...]
+
+
+@dataclass(frozen=True)
+class MakeOutputs(Operation[OutputsMade], op="make_outputs"):
+    """Make memory of the GPU that a program writes its outputs to."""
+
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class PrimeOutputs(Operation[Done], op="prime"):
+    """Poison the outputs' memory, and put the updated buffers' present values into it."""
+
+    layout: list[PackEntry]
+    fd: Fd
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What KernelBench's rule says of one call."""
+
+    ok: bool
+    tolerance: float
+    """Absolute and relative alike; that of the least precise output."""
+    largest_difference: float | None
+    """None where it is not finite."""
+
+
+@dataclass(frozen=True)
+class OutputsCompared:
+    """How the outputs of one draw compare."""
+
+    outputs: tuple[dict[str, object], ...]
+    """The fields of OutputError."""
+    overrun: bool
+    """Whether bytes beside the outputs were written to."""
+    inputs_intact: bool | None
+    same_generator: bool | None
+    agreement: Agreement | None
+    """What KernelBench's rule says; None on draws that are ours."""
+    decided: bool
+    """Whether anything was compared; else the reference itself is too far off everywhere."""
+
+
+@dataclass(frozen=True)
+class CompareOutputs(Operation[OutputsCompared], op="compare"):
+    """Compare what lies in the outputs' memory with the oracle."""
+
+    layout: list[PackEntry]
+    generator: bytes
+    """The program's generator state after the call; empty where it has none."""
+    fd: Fd
+
+
+@dataclass(frozen=True)
+class BitsCompared:
+    """How two output memories compare."""
+
+    same: bool
+    constant: bool
+    """Whether each output is one value repeated."""
+
+
+@dataclass(frozen=True)
+class CompareBits(Operation[BitsCompared], op="same_bits"):
+    """Compare two output memories of one layout bit by bit."""
+
+    layout: list[PackEntry]
+    fds: tuple[Fd, Fd]
+
+
+@dataclass(frozen=True)
+class SensitivityMeasured:
+    """Reply of `MeasureSensitivity`."""
+
+    rows: tuple[dict[str, object], ...]
+    """The fields of Sensitivity."""
+
+
+@dataclass(frozen=True)
+class MeasureSensitivity(Operation[SensitivityMeasured], op="sensitivity"):
+    """Find out how the reference reacts to other inputs and weights."""
+
+    weights_seed: int
+    other_weights_seed: int
+    input_seed: int
+    other_input_seed: int
+    forward_seed: int
+
+
+@dataclass(frozen=True)
+class GraphCaptured:
+    """Reply of `CaptureGraph`."""
+
+    graph: dict[str, object]
+    """The fields of Graph."""
+
+
+@dataclass(frozen=True)
+class CaptureGraph(Operation[GraphCaptured], op="capture"):
+    """Capture the loaded reference's forward as a graph."""
+
+
+@dataclass(frozen=True)
+class RingOpened:
+    """A ring of outputs on the GPU, or why there is none."""
+
+    ring: int
+    refused: str | None
+    fds: tuple[Fd, ...]
+
+
+@dataclass(frozen=True)
+class OpenRing(Operation[RingOpened], op="open_ring"):
+    """Make poisoned memory of the GPU for the outputs of all slots."""
+
+    outputs: tuple[tuple[str, tuple[int, ...], str], ...]
+    """Name, shape and dtype of each."""
+    slots: int
+
+
+@dataclass(frozen=True)
+class PoisonRing(Operation[Done], op="poison_ring"):
+    """Overwrite the outputs of `count` slots from `slot` on."""
+
+    ring: int
+    slot: int
+    count: int
+
+
+@dataclass(frozen=True)
+class SlotRead:
+    """A copy of one slot's outputs in memory of the host."""
+
+    manifest: list[PackEntry]
+    fd: Fd
+
+
+@dataclass(frozen=True)
+class ReadRing(Operation[SlotRead], op="read_ring"):
+    """Copy one slot's outputs."""
+
+    ring: int
+    slot: int
+
+
+@dataclass(frozen=True)
+class CloseRing(Operation[Done], op="close_ring"):
+    """Give a ring's memory back."""
+
+    ring: int
