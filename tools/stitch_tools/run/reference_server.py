@@ -440,7 +440,8 @@ def _fault(task: Task, error: dict[str, Any], by_hand: str) -> Exception:
     if kind == "no_device":
         return NoDeviceError(
             f"{error['message']}; the task's target is {task.target}",
-            hint="Use a machine with such a GPU and a CUDA build of torch, or --target cpu.",
+            hint="Use a machine with such a GPU and a CUDA build of torch, or {target} cpu.",
+            options=("target",),
         )
     where = f"{file}:{line}: " if file and line else f"{file}: " if file else ""
     text = f"\n    {error['source_line']}" if error.get("source_line") else ""

@@ -47,6 +47,7 @@ from stitch_tools.judge.timing.wording import (
 )
 from stitch_tools.judge.timing.working_ahead import worked_ahead
 from stitch_tools.judge.timing.writer import convicts
+from stitch_tools.judge.trial import Trial
 from stitch_tools.machine.device_lock import device_lock, refuse_after
 from stitch_tools.machine.devices import Target, cpu_info, resolve_target
 from stitch_tools.models import (
@@ -54,7 +55,6 @@ from stitch_tools.models import (
     BenchOutcome,
     Build,
     GpuConditions,
-    Graph,
     Program,
     Ratio,
     ReferenceFacts,
@@ -83,47 +83,34 @@ _OURS = (PROGRAM, PROGRAM_GRAPHED)
 _HOPELESS_S = 10.0  # So long without a round that nobody disturbed ends a quick run.
 
 
-def benchmark_program(
-    task: Task,
-    program: Program,
-    build: Build | None,
-    *,
-    session: TargetSession,
-    store: Store,
-    facts: ReferenceFacts,
-    options: BenchOptions | None = None,
-    graph: Graph | None = None,
-    reference: ReferenceServer | None = None,
-    emit: Emit | None = None,
-    deadline_s: float | None = None,
-    stop: threading.Event | None = None,
-) -> Bench:
+def benchmark_program(trial: Trial, options: BenchOptions | None = None) -> Bench:
     """The Bench of an accepted program; trouble of the program's is the outcome `unmeasured` with its reason.
 
     Args:
-        task: reference and contract.
-        program: the candidate.
-        build: its build; None only for KernelBench-style programs.
-        session: the target interpreter, warm.
-        store: where the sources lie.
-        facts: what was observed of the reference.
+        trial: the program beside its reference; without a graph it is captured where ceilings are known.
         options: what is timed, and how long.
-        graph: the reference's forward; None captures it where ceilings are known.
-        reference: a server that has the task loaded already, to judge outputs; else one is started and ended.
-        emit: takes sentences on the progress.
-        deadline_s: a time.monotonic() value after which no further round is begun.
-        stop: when set, the timing ends before the next contestant or visit, without a Bench.
 
     Raises:
         TaskError: the reference itself fails.
         EnvironmentMissingError: the GPU does not answer, or did not after an earlier program.
-        InterruptedRunError: `stop` was set.
+        InterruptedRunError: the trial's `stop` was set.
         LockedError: another process times on this device for too long.
         WorkerError, SandboxError: a failure of ours or of this machine.
     """
+    task, build, session, deadline_s = trial.task, trial.build, trial.session, trial.deadline_s
     began = time.monotonic()
-    options, speed = options or BenchOptions(), SpeedWatch(graph)
-    run = _Run(task, program, session, store, facts, options, emit, speed, stop, reference)
+    run = _Run(
+        task=task,
+        program=trial.program,
+        session=session,
+        store=trial.store,
+        facts=trial.facts,
+        options=options or BenchOptions(),
+        emit=trial.emit,
+        speed=SpeedWatch(trial.graph),
+        stop=trial.stop,
+        reference=trial.reference,
+    )
     target = resolve_target(task.target)
     refusal = run.refusal(build, target)
     if refusal is not None:
