@@ -76,16 +76,19 @@ class Bench:
         """A check of the program with all probes but those switched off."""
         from stitch_tools.judge.check import check_program
         from stitch_tools.judge.check_options import CheckOptions
+        from stitch_tools.judge.trial import Trial
 
         return check_program(
-            self.task,
-            program,
-            build,
-            session=self.session,
-            store=self.store,
-            facts=self.facts,
-            reference=self.reference,
-            options=replace(CheckOptions(), **switches),
+            Trial(
+                task=self.task,
+                program=program,
+                build=build,
+                session=self.session,
+                store=self.store,
+                facts=self.facts,
+                reference=self.reference,
+            ),
+            replace(CheckOptions(), **switches),
         )
 
     def scale(self, number: int = 0) -> Any:
@@ -99,7 +102,7 @@ class Bench:
 
     def stitched(self) -> Any:
         """The stitcher's program for the reference."""
-        from stitch_planner.plan import make_plan
+        from stitch_planner.planning import make_plan
         from stitch_planner.stitcher import stitch
         from stitch_tools.graph import capture_graph
         from stitch_tools.models import Program
@@ -253,16 +256,19 @@ def judge(bench: Bench, reference: Any, number: int) -> tuple[Any, Any]:
 def judge_and_time(bench: Bench, number: int) -> None:
     """The same, and its quick timing beside eager."""
     from stitch_tools.judge.timing import BenchOptions, benchmark_program
+    from stitch_tools.judge.trial import Trial
 
     program, build = judge(bench, bench.reference, number)
     benchmark_program(
-        bench.task,
-        program,
-        build,
-        session=bench.session,
-        store=bench.store,
-        facts=bench.facts,
-        options=BenchOptions(baselines=("eager",), quick=True, budget_s=10.0, cache_dir=bench.cache),
+        Trial(
+            task=bench.task,
+            program=program,
+            build=build,
+            session=bench.session,
+            store=bench.store,
+            facts=bench.facts,
+        ),
+        BenchOptions(baselines=("eager",), quick=True, budget_s=10.0, cache_dir=bench.cache),
     )
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from stitch_mcp.config import Config, Settings, configure
-from stitch_mcp.workbench import Emit, Workbench, open_workbench, refuse_forbidden
+from stitch_mcp.workbench import find_program, find_task, open_workbench, refuse_forbidden, target_name
+from stitch_planner.workbench import Emit, Workbench
 from stitch_tools.errors import UsageError
 from stitch_tools.models import Bench, Build, Ceilings, Check, Graph, ReferenceFacts, Task
 
@@ -55,7 +56,8 @@ def load_task(
         TaskError: the reference cannot be used.
         UsageError: a bad setting or override.
     """
-    return open_workbench(settings).task(reference, inputs, overrides, allow_relaxed)
+    config = configure(settings)
+    return find_task(config, open_workbench(config).workspace, reference, inputs, overrides, allow_relaxed)
 
 
 def compile_program(
@@ -80,11 +82,12 @@ def compile_program(
         SandboxError: compilers are isolated less than required.
         UsageError: there is no such program, or it is C++ and `archs` names GPUs, or `target` is not its own.
     """
-    workbench = open_workbench(settings, emit)
-    found = workbench.program(program, workbench.target, main, native=True)
-    if workbench.config.origin("target") == "--target" and found.target != workbench.target:
+    config = configure(settings)
+    workbench, target = open_workbench(config, emit), target_name(config)
+    found = find_program(workbench.workspace, program, target, main, native=True)
+    if config.origin("target") == "--target" and found.target != target:
         raise UsageError(
-            f"{found.main} was made for {found.target}, and --target asks for {workbench.target}",
+            f"{found.main} was made for {found.target}, and --target asks for {target}",
             hint="leave --target out: a program of a run or a certificate keeps its own",
         )
     return workbench.build(found, archs)
@@ -123,10 +126,14 @@ def check_program(
         TaskError: the reference cannot be used.
         EnvironmentMissingError: no torch, no compiler, or weaker isolation than required.
     """
-    workbench = open_workbench(settings, emit)
-    task = workbench.task(reference, inputs, overrides, allow_relaxed, mark_relaxed=mark_relaxed)
-    with workbench.trial(task, program, main) as trial:
-        return workbench.check(task, trial, sanitize=sanitize, reference_tolerance=reference_tolerance)
+    config = configure(settings)
+    workbench = open_workbench(config, emit)
+    workspace = workbench.workspace
+    task = find_task(
+        config, workspace, reference, inputs, overrides, allow_relaxed, mark_relaxed=mark_relaxed
+    )
+    with workbench.trial(task, find_program(workspace, program, task.target, main)) as trial:
+        return workbench.check(trial, sanitize=sanitize, reference_tolerance=reference_tolerance)
 
 
 def benchmark_program(
@@ -158,10 +165,11 @@ def benchmark_program(
         TaskError: the reference cannot be used.
         EnvironmentMissingError: no torch, no compiler, or weaker isolation than required.
     """
-    workbench = open_workbench(settings, emit)
-    task = workbench.task(reference, inputs, overrides, allow_relaxed)
-    with workbench.trial(task, program, main) as trial:
-        return workbench.benchmark(task, trial, quick=quick)
+    config = configure(settings)
+    workbench = open_workbench(config, emit)
+    task = find_task(config, workbench.workspace, reference, inputs, overrides, allow_relaxed)
+    with workbench.trial(task, find_program(workbench.workspace, program, task.target, main)) as trial:
+        return workbench.benchmark(trial, quick=quick)
 
 
 def capture_reference(
@@ -179,8 +187,10 @@ def capture_reference(
         TaskError: the reference cannot be used.
         EnvironmentMissingError: no torch in the target interpreter.
     """
-    workbench = open_workbench(settings, emit)
-    return capture_task(workbench, workbench.task(reference, inputs, overrides, allow_relaxed))
+    config = configure(settings)
+    workbench = open_workbench(config, emit)
+    task = find_task(config, workbench.workspace, reference, inputs, overrides, allow_relaxed)
+    return capture_task(workbench, task)
 
 
 def capture_task(workbench: Workbench, task: Task) -> Captured:
@@ -201,7 +211,7 @@ def capture_task(workbench: Workbench, task: Task) -> Captured:
             try:
                 ceilings = measure_ceilings(
                     task.target,
-                    cache_dir=workbench.config.cache_dir,
+                    cache_dir=workbench.cache_dir,
                     session=session,
                     emit=workbench.emit,
                     wait_s=_CEILINGS_WAIT_S,
@@ -218,7 +228,7 @@ def capture_task(workbench: Workbench, task: Task) -> Captured:
 
 def plan_reference(captured: Captured) -> "Plan":
     """The order of work for a captured reference: fusion groups with predicted times."""
-    from stitch_planner.plan import try_plan
+    from stitch_planner.planning import try_plan
 
     return try_plan(captured.graph, captured.facts, captured.task, captured.ceilings)
 
@@ -233,14 +243,10 @@ def measure_device(
     """
     from stitch_tools.run.ceilings import measure_ceilings
 
-    workbench = open_workbench(settings, emit)
-    with workbench.session() as session:
+    config = configure(settings)
+    with open_workbench(config, emit).session() as session:
         return measure_ceilings(
-            workbench.target,
-            cache_dir=workbench.config.cache_dir,
-            session=session,
-            refresh=refresh,
-            emit=emit,
+            target_name(config), cache_dir=config.cache_dir, session=session, refresh=refresh, emit=emit
         )
 
 
@@ -270,8 +276,8 @@ def solve(
         settings: see `stitch_mcp.config.Settings`.
 
     Raises:
-        InterruptedRunError: `stop` was set; the hint says how to resume.
-        BudgetError: the time limit was reached; the hint says how to resume.
+        InterruptedRunError: `stop` was set; its remedy resumes the run.
+        BudgetError: the time limit was reached; its remedy resumes the run.
         TaskError: the reference cannot be used.
         EnvironmentMissingError: something that this machine needs is missing.
     """
@@ -279,9 +285,8 @@ def solve(
     if allow_relaxed:
         refuse_forbidden(config)
 
-    from stitch_mcp.printed_commands import resume_command
-    from stitch_planner.loop import SolveRequest
     from stitch_planner.loop import solve as run
+    from stitch_planner.opening import SolveRequest
 
     request = SolveRequest(
         workspace=config.workspace,
@@ -289,13 +294,13 @@ def solve(
         resume=resume,
         overrides=overrides or {},
         allow_relaxed=allow_relaxed,
+        policy=None if resume and not config.origin("accept").startswith("--") else config.policy,
         python=config.python,
         quick=quick,
         cache_dir=config.cache_dir,
         time_limit_s=config.time_limit_s,
         build_time_limit_s=config.build_time_limit_s,
         inputs=inputs,
-        resume_command=lambda run_id: resume_command(config.workspace, run_id),
         **_kept_by_runs(config, resumed=bool(resume)),
     )
     return run(request, emit=emit, stop=stop)

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from stitch_mcp.printed_commands import resume_command
+from stitch_planner.budget import resume_remedy
 from stitch_planner.runs.run import Workspace, has_whole_certificate, read_state
 from stitch_tools.errors import CertificateError, UsageError
-from stitch_tools.models import Fact
+from stitch_tools.models import AcceptPolicy, Fact, Remedy, VerdictReason
 from stitch_tools.storage.certificate import (
     Archive,
     read_certificate,
@@ -33,6 +33,12 @@ class CertificateView(Fact):
     status: str
     """CheckStatus."""
     flags: tuple[str, ...]
+    counts: bool
+    """Whether what it holds amounts to a program that counts, under its policy."""
+    reasons: tuple[VerdictReason, ...] = ()
+    """Why it does not count; () where it does."""
+    policy: AcceptPolicy
+    """Which shortcomings its maker accepted."""
     outcome: str
     """BenchOutcome, "unmeasured" where nothing was timed."""
     speedup: float | None
@@ -62,6 +68,8 @@ def verify_certificate(path: str | Path, *, signer: str | Path | None = None) ->
             lacks something; the message names it.
         UsageError: there is no such file, or `signer` is no such key.
     """
+    from stitch_tools.judge.verdict import verdict_of
+
     file = Path(path).expanduser()
     archive = read_certificate(file)
     read_contents(archive, file)
@@ -69,6 +77,7 @@ def verify_certificate(path: str | Path, *, signer: str | Path | None = None) ->
         _require_signer(archive, Path(signer).expanduser())
     certificate = archive.certificate
     bench = certificate.bench
+    verdict = verdict_of(certificate.check, bench, certificate.policy)
     eager = bench.ratio("eager") if bench else None
     return CertificateView(
         path=str(file.absolute()),
@@ -78,8 +87,11 @@ def verify_certificate(path: str | Path, *, signer: str | Path | None = None) ->
         task_id=certificate.task_id,
         program_id=certificate.program_id,
         target=certificate.target,
-        status=certificate.check.status,
-        flags=certificate.check.flags,
+        status=verdict.status,
+        flags=verdict.flags,
+        counts=verdict.counts,
+        reasons=verdict.reasons,
+        policy=verdict.policy,
         outcome=bench.outcome if bench else "unmeasured",
         speedup=eager.speedup if eager else None,
         device=(bench.device if bench else "") or certificate.environment.cpu or "",
@@ -124,16 +136,19 @@ def export_certificate(
         )
     if state.certificate is None:
         status = state.finished.status if state.finished else "not finished"
-        hint = "only accepted programs are certified" if state.finished else resume_command(root, folder.name)
-        raise UsageError(f"run {folder.name} has no certificate: it is {status}", hint=hint)
+        hint = "only programs that count are certified" if state.finished else ""
+        remedies = () if state.finished else (resume_remedy(folder.name),)
+        raise UsageError(
+            f"run {folder.name} has no certificate: it is {status}", hint=hint, remedies=remedies
+        )
     path = folder / state.certificate.file
     if sign is not None and output is None:
         # The run's own copy is named by hash in its log.
         raise UsageError("a signed copy needs a place", hint="name one with --output")
     if not has_whole_certificate(folder, state):
         found = "is not what was written: damaged, or changed" if path.exists() else "is missing"
-        again = resume_command(root, folder.name)
-        raise CertificateError(f"the certificate {path} {found}", hint=f"it is written again by: {again}")
+        again = Remedy(tool="solve", arguments={"run_id": folder.name}, why="write it again")
+        raise CertificateError(f"the certificate {path} {found}", remedies=(again,))
     seen = verify_certificate(path)
     if output is not None:
         target = Path(output).expanduser().absolute()

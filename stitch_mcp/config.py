@@ -4,12 +4,13 @@ import difflib
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypedDict, get_args
 
 from stitch_tools.errors import EnvironmentMissingError, UsageError
+from stitch_tools.models.acceptance import AcceptPolicy, Shortcoming
 from stitch_tools.models.verdict import SandboxLevel
 from stitch_tools.storage.small_file import read_small
 from stitch_tools.storage.store import can_write
@@ -18,8 +19,9 @@ DEFAULT = "default"
 Confirm = Literal["ask", "allow", "deny"]
 _NEVER_IN_FILES = frozenset({"workspace"})
 """Settings that say where the files lie cannot themselves come from those files."""
-_NEVER_IN_WORKSPACE = frozenset({"confirm"})
-"""What the user consents to is not for a file to say that came with the code, or that an agent wrote."""
+_NEVER_IN_WORKSPACE = frozenset({"accept", "confirm"})
+"""What the user accepts or consents to is not for a file to say that came with the code, or that an agent
+wrote."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +43,19 @@ class Config:
     build_time_limit_s: float = field(default=600.0, metadata={"help": "seconds for one compiler run"})
     min_speedup: float | None = field(default=None, metadata={"help": "goal over eager; below it: exit 4"})
     forbid_relaxed: bool = field(default=False, metadata={"help": "refuse every loosening of a contract"})
+    accept: tuple[Shortcoming, ...] = field(
+        default=(), metadata={"help": "shortcomings with which a correct program counts: partial, weak, ..."}
+    )
     confirm: Confirm = field(
         default="ask", metadata={"help": "serve, before a step without isolation: ask, allow or deny"}
     )
     origins: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     """Where each setting came from; a setting that is not named has its default."""
+
+    @property
+    def policy(self) -> AcceptPolicy:
+        """What `accept` names."""
+        return AcceptPolicy.of(self.accept)
 
     def origin(self, name: str) -> str:
         """Where the value of `name` came from."""
@@ -66,6 +76,7 @@ class Settings(TypedDict, total=False):
     build_time_limit_s: float | str | None
     min_speedup: float | str | None
     forbid_relaxed: bool | str | None
+    accept: str | Sequence[str] | None
     confirm: str | None
 
 
@@ -331,6 +342,19 @@ def _sandbox(raw: object, base: Path) -> str:
     return text
 
 
+def _accept(raw: object, _base: Path) -> tuple[Shortcoming, ...]:
+    if isinstance(raw, str):
+        names = [name.strip() for name in raw.split(",") if name.strip()]
+    elif isinstance(raw, Sequence):
+        names = [str(name) for name in raw]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] # from TOML
+    else:
+        raise ValueError("it must be a list of names")
+    try:
+        return AcceptPolicy.of(names).names
+    except UsageError as error:
+        raise ValueError(f"{error.message}; {error.hint}") from error
+
+
 def _confirm(raw: object, base: Path) -> str:
     text = _text(raw, base)
     if text not in get_args(Confirm):
@@ -349,6 +373,7 @@ _PARSERS = {
     "build_time_limit_s": _positive,
     "min_speedup": _positive,
     "forbid_relaxed": _flag,
+    "accept": _accept,
     "confirm": _confirm,
 }
 

@@ -2,12 +2,16 @@
 
 from pathlib import Path
 
-from stitch_planner.runs.run import RunSummary, Workspace, read_state, started, summarize
+from stitch_planner.evidence import Evidence, evidence_of
+from stitch_planner.runs.attempts import Attempt
+from stitch_planner.runs.run import RunSummary, Workspace, read_attempts, started, summarize
 from stitch_planner.runs.run_events import RunStopped
+from stitch_planner.runs.state import State
 from stitch_tools.errors import StoreError
 from stitch_tools.models import Bench, Build, Check, Fact, ReferenceFacts, Task
 from stitch_tools.storage.events import Event, lock_path, read_events
 from stitch_tools.storage.locks import is_held
+from stitch_tools.storage.store import Store
 
 
 class History(Fact):
@@ -20,6 +24,29 @@ class History(Fact):
     """Ids of those that a process works on now; an open run that is none of them was interrupted."""
     problems: tuple[str, ...] = ()
     """One sentence per run that cannot be read."""
+
+
+class AttemptView(Fact):
+    """One program of a run as a line."""
+
+    round: int
+    """Its folder below `rounds`: 0 is the run's first program."""
+    program_id: str
+    author: str
+    """stitcher, a model's name, or `outside`; "" where an older run did not record it."""
+    status: str
+    """CheckStatus of the verdict; "open" before there is one."""
+    flags: tuple[str, ...]
+    counts: bool
+    """Whether it may be claimed."""
+    outcome: str
+    """BenchOutcome against eager; "unmeasured" where it was not timed."""
+    speedup: float | None
+    """Median of eager time / program time."""
+    safe_speedup: float | None
+    """Lower end of the speed-up's 95% interval, by which the best program is chosen."""
+    best: bool
+    certified: bool
 
 
 class RunView(Fact):
@@ -39,8 +66,11 @@ class RunView(Fact):
     stopped: RunStopped | None
     """Why it ended before its last step, None where it did not."""
     program_id: str | None
+    """The program that the run ended with; before its end the best, else the one that was worked on last."""
     certificate: str | None
     """Absolute path."""
+    attempts: tuple[AttemptView, ...]
+    """Every program of the run, in the order in which it met them."""
     facts: ReferenceFacts | None
     build: Build | None
     check: Check | None
@@ -62,7 +92,8 @@ def list_history(root: Path) -> History:
         try:
             runs.append(summarize(workspace, run_id))
         except StoreError as error:
-            problems.append(f"{run_id}: {error.message} ({error.hint})")
+            hint = f" ({error.hint})" if error.hint else ""
+            problems.append(f"{run_id}: {error.message}{hint}")
     folder = workspace.runs_folder
     running = tuple(row.run_id for row in runs if _is_running(folder / row.run_id, row.status))
     return History(
@@ -84,8 +115,9 @@ def show_run(root: Path, run_id: str) -> RunView:
     """
     workspace = Workspace(root)
     folder, store = workspace.run_folder(run_id), workspace.store
-    state = read_state(folder)
+    state = read_attempts(folder, store)
     finished = state.finished
+    known = _evidence(state, store)
     return RunView(
         run_id=folder.name,
         folder=str(folder.absolute()),
@@ -95,14 +127,35 @@ def show_run(root: Path, run_id: str) -> RunView:
         running=_is_running(folder, state.status),
         message=state.message,
         stopped=state.stopped,
-        program_id=state.program.program_id if state.program else None,
+        program_id=known.attempt.program_id if known else None,
         certificate=str((folder / state.certificate.file).absolute()) if state.certificate else None,
+        attempts=tuple(_attempt_view(row, state) for row in state.attempts),
         facts=store.get_fact(state.reference.facts, ReferenceFacts) if state.reference else None,
-        # A program in Python builds itself when it is loaded: then the event names no build.
-        build=store.get_fact(state.build.build, Build) if state.build and state.build.build else None,
-        check=store.get_fact(state.check.check, Check) if state.check else None,
-        bench=store.get_fact(state.bench.bench, Bench) if state.bench else None,
+        build=known.build if known else None,
+        check=known.check if known else None,
+        bench=known.bench if known else None,
         events=tuple(read_events(folder / "events.jsonl")),
+    )
+
+
+def _evidence(state: State, store: Store) -> Evidence | None:
+    return evidence_of(store, state.result, started(state).policy) if state.result else None
+
+
+def _attempt_view(attempt: Attempt, state: State) -> AttemptView:
+    bench, best, certificate = attempt.bench, state.best, state.certificate
+    return AttemptView(
+        round=attempt.round,
+        program_id=attempt.program_id,
+        author=attempt.author,
+        status=attempt.status,
+        flags=attempt.check.flags if attempt.check else (),
+        counts=attempt.counts,
+        outcome=bench.outcome if bench else "unmeasured",
+        speedup=bench.speedup if bench else None,
+        safe_speedup=bench.safe_speedup if bench else None,
+        best=best is not None and best.program_id == attempt.program_id,
+        certified=certificate is not None and certificate.program_id == attempt.program_id,
     )
 
 

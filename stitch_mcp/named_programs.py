@@ -62,7 +62,9 @@ def program_of_files(
     _refuse_large(where, {path: len(data) for path, data in files.items()})
     name = main or _find_main(where, files, native)
     if name not in files:
-        raise UsageError(f"{where} has no file {name}", hint="name one of its files with --main")
+        raise UsageError(
+            f"{where} has no file {name}", hint="name one of its files with {main}", options=("main",)
+        )
     return Program(
         format=_format(name), target=target, files=store.put_files(files), main=name, author="user"
     )
@@ -122,7 +124,9 @@ def _find_main(folder: str, files: Mapping[str, bytes], native: bool) -> str:
         if len(named) == 1:
             return named[0]
         if named:
-            raise UsageError(f"{folder} could mean {', '.join(named)}", hint="choose one with --main")
+            raise UsageError(
+                f"{folder} could mean {', '.join(named)}", hint="choose one with {main}", options=("main",)
+            )
     if native and any(Path(name).suffix == ".py" for name in top):
         hint = "a ModelNew in Python is built when it is loaded: `stitch-mcp check REF PROGRAM`"
         raise UsageError(f"{folder} has no .cpp or .cu file at its top to compile", hint=hint)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from stitch_mcp.config import find_workspace
 from stitch_tools.errors import UsageError
+from stitch_tools.models import Remedy
 
 
 def program_name() -> str:
@@ -24,6 +25,16 @@ def program_name() -> str:
 def this_command() -> str:
     """The command that is running, to be typed once more."""
     return f"{program_name()} {shlex.join(sys.argv[1:])}"
+
+
+def remedy_command(remedy: Remedy, workspace: Path) -> str | None:
+    """The command line that does what a remedy says; None where there is none."""
+    named = remedy.arguments
+    if remedy.tool == "solve" and "run_id" in named:
+        return resume_command(workspace, str(named["run_id"]))
+    if remedy.tool == "solve" and "reference" in named:
+        return f"{program_name()} solve {shlex.quote(str(named['reference']))}"
+    return None
 
 
 def resume_command(workspace: Path, run_id: str) -> str:

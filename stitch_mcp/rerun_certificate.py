@@ -1,14 +1,15 @@
 """`certify --verify --rerun`: builds, checks and times a certificate's program again, on this machine."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal, Unpack
 
-from stitch_mcp.config import Settings
-from stitch_mcp.workbench import Emit, Workbench, open_workbench
+from stitch_mcp.config import Settings, configure
+from stitch_mcp.workbench import workbench_in
 from stitch_planner.runs.run import Workspace
+from stitch_planner.workbench import Emit
 from stitch_tools.errors import EnvironmentMissingError
-from stitch_tools.models import Bench, Check, Fact, Program, Task
+from stitch_tools.judge.verdict import verdict_of
+from stitch_tools.models import AcceptPolicy, Bench, Check, Fact, Program, Task, Verdict
 from stitch_tools.storage.certificate import Archive, Contents, read_certificate, read_contents
 from stitch_tools.storage.scratch import scratch_folder
 
@@ -27,6 +28,8 @@ class Rerun(Fact):
     """`confirmed` where the device model is the certificate's and the speed-up was reached again."""
     message: str
     """One sentence that explains both."""
+    verdict: Verdict
+    """What this check and timing amount to, under the certificate's policy and what the caller accepts."""
     check: Check
     bench: Bench | None
     """None where the program was not accepted, or the certificate has no timing that could be compared."""
@@ -52,26 +55,28 @@ def rerun_certificate(
     file = Path(path).expanduser()
     archive = read_certificate(file)
     contents = read_contents(archive, file)
-    workbench = open_workbench(settings, emit)
+    config = configure(settings)
+    then = archive.certificate.bench
+    # The certificate claims what it claims under its policy; whoever runs it again may accept more.
+    policy = AcceptPolicy.of((*archive.certificate.policy.names, *config.accept))
     with scratch_folder("rerun") as folder:
         # A store of its own: nothing that was computed here before may answer for the program.
         workspace = Workspace(folder)
         workspace.prepare()
-        own = replace(workbench, workspace=workspace)
-        task, program = _unpack(archive, contents, own)
-        with own.trial(task, program) as trial:
-            check = own.check(task, trial, sanitize=not quick)
-            then = archive.certificate.bench
+        workbench = workbench_in(workspace, config, emit)
+        task, program = _unpack(archive, contents, workspace)
+        with workbench.trial(task, program) as trial:
+            check = workbench.check(trial, sanitize=not quick)
             bench = None
-            if check.status == "accepted" and then is not None and then.ratio("eager") is not None:
-                bench = own.benchmark(task, trial, quick=quick)
-    return _conclude(archive, check, bench)
+            if verdict_of(check).accepted and then is not None and then.ratio("eager") is not None:
+                bench = workbench.benchmark(trial, quick=quick)
+    return _conclude(archive, check, bench, verdict_of(check, bench, policy))
 
 
-def _unpack(archive: Archive, contents: Contents, workbench: Workbench) -> tuple[Task, Program]:
+def _unpack(archive: Archive, contents: Contents, workspace: Workspace) -> tuple[Task, Program]:
     task, program = contents.task, contents.program
     for prefix in ("task", "program"):
-        workbench.workspace.store.put_files(archive.folder(prefix))
+        workspace.store.put_files(archive.folder(prefix))
     missing = [folder for folder in task.search_path if not Path(folder).is_dir()]
     if missing:
         raise EnvironmentMissingError(
@@ -81,17 +86,19 @@ def _unpack(archive: Archive, contents: Contents, workbench: Workbench) -> tuple
     return task, program
 
 
-def _conclude(archive: Archive, check: Check, bench: Bench | None) -> Rerun:
+def _conclude(archive: Archive, check: Check, bench: Bench | None, verdict: Verdict) -> Rerun:
     certificate = archive.certificate
     speedup, sentence = compare_speedups(certificate.bench, bench)
-    correct = check.status == "accepted"
-    if not correct:
-        speedup, sentence = "not_compared", f"not accepted again: {check.status}: {check.message}"
+    if not verdict.accepted:
+        speedup, sentence = "not_compared", f"not accepted again: {verdict.status}: {verdict.why_not}"
+    elif not verdict.counts:
+        sentence = f"{sentence}; it does not count: {verdict.why_not}"
     return Rerun(
         certificate_id=certificate.certificate_id,
-        correct=correct,
+        correct=verdict.accepted,
         speedup=speedup,
         message=sentence,
+        verdict=verdict,
         check=check,
         bench=bench,
     )

@@ -1,20 +1,24 @@
-"""Writes the certificate of an accepted run."""
+"""Writes the certificate of an attempt that counts."""
 
 from datetime import UTC, datetime
 
+from stitch_planner.budget import resume_remedy
+from stitch_planner.evidence import evidence_of
 from stitch_planner.plan import Plan
+from stitch_planner.runs.attempts import Attempt
 from stitch_planner.runs.run import Run, started
 from stitch_planner.runs.run_events import CertificateWritten
 from stitch_tools.errors import UsageError
 from stitch_tools.models import (
-    Bench,
     Build,
     Check,
     Environment,
     Program,
     ReferenceFacts,
+    Remedy,
     SourceFile,
     Task,
+    Verdict,
     sha256_hex,
 )
 from stitch_tools.storage.certificate import Certificate, seal_certificate, write_certificate
@@ -33,25 +37,21 @@ That is all that it shows: to trust the figures, run the task and the program ag
 """
 
 
-def certify_run(run: Run, task: Task, plan: Plan) -> CertificateWritten:
-    """The event of a certificate that was just written into the run's folder.
+def certify_attempt(run: Run, task: Task, plan: Plan, attempt: Attempt) -> CertificateWritten:
+    """The event of an attempt's certificate that was just written into the run's folder.
 
     Raises:
-        UsageError: the run's program was not accepted.
-        StoreError: the archive cannot be written.
+        UsageError: its program does not count.
+        StoreError: the archive cannot be written, or something that belongs into it is missing or damaged.
     """
     state, store = run.state, run.store
-    if not (state.program and state.build and state.check and state.reference and state.graph):
-        raise UsageError("the run is not complete", hint=f"stitch-mcp solve --resume {run.run_id}")
-    check = store.get_fact(state.check.check, Check)
-    if check.status != "accepted":
-        raise UsageError(
-            f"only an accepted program is certified; this one is {check.status}",
-            hint="see `stitch-mcp runs show`",
-        )
-    program = store.get_fact(state.program.program, Program)
-    build = store.get_fact(state.build.build, Build) if state.build.build else None
-    bench = store.get_fact(state.bench.bench, Bench) if state.bench else None
+    policy = started(state).policy
+    known = evidence_of(store, attempt, policy)
+    if known.check is None or known.verdict is None or state.reference is None or state.graph is None:
+        raise UsageError("the run is not complete", remedies=(resume_remedy(run.run_id),))
+    refuse_uncounted(known.verdict, attempt)
+    check, bench, build = known.check, known.bench, known.build
+    program = store.get_fact(attempt.program.program, Program)
     entries = {
         "README.txt": _README.encode("utf-8"),
         "task.json": task.canonical_json(),
@@ -74,6 +74,7 @@ def certify_run(run: Run, task: Task, plan: Plan) -> CertificateWritten:
         target=task.target,
         check=check,
         bench=bench,
+        policy=policy,
         environment=_environment(run, build, check),
         files=(),
         not_checked=(*check.not_checked, *(bench.not_checked if bench else ())),
@@ -86,6 +87,28 @@ def certify_run(run: Run, task: Task, plan: Plan) -> CertificateWritten:
         file=path.name,
         sha256=sha256_hex(path.read_bytes()),
         certificate_id=archive.certificate.certificate_id,
+    )
+
+
+def refuse_uncounted(decided: Verdict, attempt: Attempt, remedies: tuple[Remedy, ...] = ()) -> None:
+    """Refuse a program that may not be claimed.
+
+    Raises:
+        UsageError: it is one; the message says why.
+    """
+    if decided.counts:
+        return
+    named = f"program {attempt.program_id[:16]}"
+    if not decided.accepted:
+        raise UsageError(f"{named} is not accepted: {decided.status}", remedies=remedies)
+    # Only in a new run: what counts is part of what a run began with.
+    names = " ".join(f"{{accept}} {name}" for name in decided.accept)
+    hint = f"a run begun with {names} counts it" if names else ""
+    raise UsageError(
+        f"{named} is correct, but does not count: {decided.why_not}",
+        hint=hint,
+        options=("accept",),
+        remedies=remedies,
     )
 
 

@@ -15,6 +15,7 @@ from stitch_tools.compile import compile_program
 from stitch_tools.judge.check import check_program
 from stitch_tools.judge.timing import BenchOptions, benchmark_program
 from stitch_tools.judge.timing.visits import TimingRules
+from stitch_tools.judge.trial import Trial
 from stitch_tools.models import Program, Task
 from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.reference_server import ReferenceServer
@@ -57,17 +58,27 @@ def main() -> None:
         facts = reference.observe()
         build = compile_program(program, store, cache_dir=cache)
         check = check_program(
-            task, program, build, session=session, store=store, facts=facts, reference=reference
+            Trial(
+                task=task,
+                program=program,
+                build=build,
+                session=session,
+                store=store,
+                facts=facts,
+                reference=reference,
+            )
         )
         bench = benchmark_program(
-            task,
-            program,
-            build,
-            session=session,
-            store=store,
-            facts=facts,
-            options=BenchOptions(baselines=("eager",), quick=True, rules=RULES, cache_dir=cache),
-            emit=lambda sentence: said.append((time.monotonic(), sentence)),
+            Trial(
+                task=task,
+                program=program,
+                build=build,
+                session=session,
+                store=store,
+                facts=facts,
+                emit=lambda sentence: said.append((time.monotonic(), sentence)),
+            ),
+            BenchOptions(baselines=("eager",), quick=True, rules=RULES, cache_dir=cache),
         )
     slots = [
         (start, next(at for at, end in said[index:] if end.startswith("comparing outputs")))

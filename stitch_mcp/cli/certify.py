@@ -8,7 +8,7 @@ from typing import Unpack
 import click
 
 from stitch_mcp.cli.exit_codes import for_rerun
-from stitch_mcp.cli.options import json_option, run_options
+from stitch_mcp.cli.options import accept_option, json_option, run_options
 from stitch_mcp.cli.output import Output
 from stitch_mcp.config import Settings, load_config
 from stitch_mcp.views.table import Section
@@ -27,6 +27,7 @@ from stitch_mcp.views.table import Section
     is_flag=True,
     help="With --rerun: no sanitizers, fewest rounds, only torch.compile's default mode.",
 )
+@accept_option
 @click.option("--signer", metavar="KEY.pub", help="With --verify: require a signature by this ed25519 key.")
 @click.option("--output", metavar="PATH", help="Where to write a run's certificate.")
 @click.option("--sign", metavar="KEY.pem", help="Sign the copy at --output with this ed25519 key.")
@@ -56,8 +57,12 @@ def command(
     from stitch_mcp.views.fact_tables import certificate_sections, rerun_sections
 
     _refuse_mixtures(
-        verify, rerun, {"--output": output, "--sign": sign}, {"--signer": signer, "--quick": quick}
+        verify,
+        {"--output": output, "--sign": sign},
+        {"--rerun": rerun, "--signer": signer, "--quick": quick, "--accept": settings.get("accept")},
     )
+    if settings.get("accept") and not rerun:
+        raise click.UsageError("--accept goes with --rerun: a certificate keeps what its run accepted")
     screen = Output("certify", as_json=as_json)
     root = load_config(settings).workspace
     if not verify:
@@ -78,12 +83,9 @@ def command(
     return screen.finish(fields, [*certificate_sections(seen), *rerun_sections(again)], for_rerun(again))
 
 
-def _refuse_mixtures(
-    verify: bool, rerun: bool, writing: Mapping[str, object], verifying: Mapping[str, object]
-) -> None:
+def _refuse_mixtures(verify: bool, writing: Mapping[str, object], verifying: Mapping[str, object]) -> None:
     if verify and any(writing.values()):
         raise click.UsageError("--output and --sign write a certificate; --verify reads one")
-    if rerun and not verify:
-        raise click.UsageError("--rerun goes with --verify")
-    if not verify and any(verifying.values()):
-        raise click.UsageError("--signer and --quick go with --verify")
+    if not verify and (given := [name for name, value in verifying.items() if value]):
+        verb = "goes" if len(given) == 1 else "go"
+        raise click.UsageError(f"{' and '.join(given)} {verb} with --verify")

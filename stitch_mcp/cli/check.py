@@ -5,10 +5,18 @@ from typing import Unpack
 import click
 
 from stitch_mcp.cli.contract import contract_options, contract_overrides
-from stitch_mcp.cli.exit_codes import for_check
-from stitch_mcp.cli.options import json_option, parse_overrides, reference_options, session_options
+from stitch_mcp.cli.exit_codes import for_verdict
+from stitch_mcp.cli.options import (
+    accept_option,
+    json_option,
+    parse_overrides,
+    reference_options,
+    session_options,
+    settings,
+)
 from stitch_mcp.cli.output import Output
 from stitch_mcp.config import Settings
+from stitch_mcp.verdicts import verdict_fields
 from stitch_mcp.views.fact_tables import check_sections
 
 
@@ -20,6 +28,7 @@ from stitch_mcp.views.fact_tables import check_sections
 @click.option(
     "--reference-tolerance", is_flag=True, help="Show the verdict of KernelBench's own rule beside ours."
 )
+@accept_option
 @contract_options
 @reference_options
 @session_options
@@ -38,13 +47,14 @@ def command(
     overrides: tuple[str, ...],
     allow_relaxed: bool,
     as_json: bool,
-    **settings: Unpack[Settings],
+    **given: Unpack[Settings],
 ) -> int:
     """Check that PROGRAM computes what REFERENCE does, on hidden inputs.
 
     PROGRAM is a folder, a .cpp, .cu or .py file, a certificate, or a run's id.
     """
     from stitch_mcp.api import check_program
+    from stitch_tools.judge.verdict import verdict_of
 
     output = Output("check", as_json=as_json)
     stated = contract_overrides(contract, atol, rtol, allow)
@@ -59,7 +69,8 @@ def command(
         allow_relaxed=allow_relaxed,
         mark_relaxed=bool(stated),
         emit=output.progress,
-        **settings,
+        **given,
     )
-    sections = check_sections(check, reference_tolerance=reference_tolerance)
-    return output.finish(dict(check), sections, for_check(check))
+    seen = verdict_of(check, policy=settings(**given).policy)
+    sections = check_sections(check, seen, reference_tolerance=reference_tolerance)
+    return output.finish({**dict(check), **verdict_fields(seen)}, sections, for_verdict(seen))

@@ -30,12 +30,18 @@ def show(origin: bool, workspace: str | None, as_json: bool) -> int:
     }
     columns = ("setting", "value", "origin") if origin else ("setting", "value", "meaning")
     rows = tuple(
-        (name, "-" if value is None else str(value), config.origin(name) if origin else SETTINGS[name])
+        (name, _shown(value), config.origin(name) if origin else SETTINGS[name])
         for name, value in values.items()
     )
     sections = [Section("", columns, rows, unknown_environment(os.environ))]
     return Output("config show", as_json=as_json).finish(fields, sections)
 
 
+def _shown(value: object) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(value) or "-"  # pyright: ignore[reportUnknownArgumentType] # names
+    return "-" if value is None else str(value)
+
+
 def _json(value: object) -> object:
-    return value if isinstance(value, bool | int | float | str) else str(value)
+    return value if isinstance(value, bool | int | float | str | tuple) else str(value)  # pyright: ignore[reportUnknownVariableType] # names

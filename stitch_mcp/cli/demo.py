@@ -10,6 +10,7 @@ from stitch_mcp.cli.options import json_option, session_options
 from stitch_mcp.cli.output import Output
 from stitch_mcp.config import Settings
 from stitch_mcp.printed_commands import this_command
+from stitch_mcp.verdicts import result_fields
 from stitch_mcp.views.fact_tables import demo_sections
 
 
@@ -24,4 +25,4 @@ def command(as_json: bool, **given: Unpack[Settings]) -> int:
     with stop_on_interrupt() as stop:
         result = solve_demo(emit=output.progress, stop=stop, **given)
     sections = demo_sections(result, this_command())
-    return output.finish(dict(result), sections, for_result(result.status, result.bench, None))
+    return output.finish(result_fields(result), sections, for_result(result.verdict, result.bench, None))

@@ -4,7 +4,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from stitch_tools.errors import StitchError
-from stitch_tools.models import Bench, Build, Check
+from stitch_tools.models import Bench, Build, Verdict
 
 if TYPE_CHECKING:
     from stitch_mcp.rerun_certificate import Rerun
@@ -16,7 +16,7 @@ class ExitCode(IntEnum):
     DONE = 0
     INTERNAL = 1
     USAGE = 2
-    NONE_CORRECT = 3
+    NONE_COUNTS = 3
     BELOW_GOAL = 4
     ENVIRONMENT = 5
     MODEL = 6
@@ -30,7 +30,7 @@ MEANINGS = {
     ExitCode.DONE: "done; correct but slower counts, with outcome `slower`",
     ExitCode.INTERNAL: "internal error of stitch-mcp",
     ExitCode.USAGE: "wrong arguments, settings or reference",
-    ExitCode.NONE_CORRECT: "no correct program (or none possible), failed build, timing or verification",
+    ExitCode.NONE_COUNTS: "no program that counts (or none possible), failed build, timing or verification",
     ExitCode.BELOW_GOAL: "correct, but below --min-speedup or, run again, below its certificate",
     ExitCode.ENVIRONMENT: "missing on this machine: compiler, torch, a library, disk space, a lock",
     ExitCode.MODEL: "model, authentication or quota",
@@ -46,12 +46,12 @@ _BY_ERROR = {
     "worker": ExitCode.INTERNAL,
     "usage": ExitCode.USAGE,
     "task": ExitCode.USAGE,
-    "certificate": ExitCode.NONE_CORRECT,
+    "certificate": ExitCode.NONE_COUNTS,
     "environment": ExitCode.ENVIRONMENT,
     "sandbox": ExitCode.ENVIRONMENT,
     "store": ExitCode.ENVIRONMENT,
     "locked": ExitCode.ENVIRONMENT,
-    "stitch": ExitCode.NONE_CORRECT,
+    "stitch": ExitCode.NONE_COUNTS,
     "budget": ExitCode.BUDGET,
     "interrupted": ExitCode.INTERRUPTED,
 }
@@ -66,23 +66,18 @@ def for_error(error: StitchError) -> ExitCode:
     return ExitCode.INTERNAL
 
 
-def for_status(status: str) -> ExitCode:
-    """The code of a CheckStatus."""
-    if status == "accepted":
+def for_verdict(verdict: Verdict) -> ExitCode:
+    """The code of what check and timing amount to."""
+    if verdict.counts:
         return ExitCode.DONE
-    if status == "rejected_cheat":
+    if verdict.status == "rejected_cheat":
         return ExitCode.CHEAT
-    return ExitCode.UNMEASURED if status == "unmeasured" else ExitCode.NONE_CORRECT
+    return ExitCode.UNMEASURED if verdict.status == "unmeasured" else ExitCode.NONE_COUNTS
 
 
 def for_build(build: Build) -> ExitCode:
     """The code of a compiler run."""
-    return ExitCode.DONE if build.ok else ExitCode.NONE_CORRECT
-
-
-def for_check(check: Check) -> ExitCode:
-    """The code of a check."""
-    return for_status(check.status)
+    return ExitCode.DONE if build.ok else ExitCode.NONE_COUNTS
 
 
 def for_bench(bench: Bench, min_speedup: float | None) -> ExitCode:
@@ -93,7 +88,7 @@ def for_bench(bench: Bench, min_speedup: float | None) -> ExitCode:
     if bench.rejected:
         return ExitCode.CHEAT
     if bench.outcome == "unmeasured":
-        return ExitCode.NONE_CORRECT if bench.program_failed else ExitCode.UNMEASURED
+        return ExitCode.NONE_COUNTS if bench.program_failed else ExitCode.UNMEASURED
     eager = bench.ratio("eager")
     if min_speedup is None:
         return ExitCode.DONE
@@ -103,9 +98,11 @@ def for_bench(bench: Bench, min_speedup: float | None) -> ExitCode:
     return ExitCode.DONE if is_gain else ExitCode.BELOW_GOAL
 
 
-def for_result(status: str, bench: Bench | None, min_speedup: float | None) -> ExitCode:
-    """The code of a check followed by a timing, as `solve` and `demo` do it."""
-    code = for_status(status)
+def for_result(verdict: Verdict | None, bench: Bench | None, min_speedup: float | None) -> ExitCode:
+    """The code of a check followed by a timing, as `solve` and `demo` do it; None: nothing was checked."""
+    if verdict is None:
+        return ExitCode.NONE_COUNTS
+    code = for_verdict(verdict)
     if code is not ExitCode.DONE or bench is None:
         return code
     return for_bench(bench, min_speedup)
@@ -113,6 +110,7 @@ def for_result(status: str, bench: Bench | None, min_speedup: float | None) -> E
 
 def for_rerun(rerun: "Rerun") -> ExitCode:
     """The code of a certificate's program that was run again."""
-    if not rerun.correct:
-        return for_status(rerun.check.status)
+    code = for_verdict(rerun.verdict)
+    if code is not ExitCode.DONE:
+        return code
     return ExitCode.BELOW_GOAL if rerun.speedup == "not_confirmed" else ExitCode.DONE

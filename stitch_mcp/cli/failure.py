@@ -1,10 +1,13 @@
 """Failures as the user sees them: one message, one next step, one exit code; one JSON object with --json."""
 
 import errno
+import os
 import sys
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
 
 import click
 
@@ -33,10 +36,10 @@ _SYSTEM_HINTS = {
 }
 
 
-def describe(error: BaseException) -> Failure:
-    """The failure behind an exception."""
+def describe(error: BaseException, arguments: Sequence[str] = ()) -> Failure:
+    """The failure behind an exception of a call with these arguments."""
     if isinstance(error, StitchError):
-        return Failure(error.code, error.message, error.hint, for_error(error))
+        return Failure(error.code, error.message, _next_step(error, arguments), for_error(error))
     if isinstance(error, click.ClickException):
         context = error.ctx if isinstance(error, click.UsageError) else None
         path = context.command_path if context else "stitch-mcp"
@@ -65,13 +68,38 @@ def describe(error: BaseException) -> Failure:
     )
 
 
+def _next_step(error: StitchError, arguments: Sequence[str]) -> str:
+    """The error's hint, with its remedies as command lines."""
+    if not error.remedies:
+        return error.hint
+    from stitch_mcp.printed_commands import remedy_command
+
+    workspace = _workspace(arguments)
+    commands = [(row.why, remedy_command(row, workspace)) for row in error.remedies]
+    told = [f"{why}: {command}" for why, command in commands if command]
+    return "; ".join(part for part in (error.hint.rstrip("."), *told) if part)
+
+
+def _workspace(arguments: Sequence[str]) -> Path:
+    """The workspace that the call worked in: the one that it named, else the one that is found anyway."""
+    from stitch_mcp.config import find_workspace
+
+    named: str | None = None
+    for word, following in pairwise([*arguments, ""]):
+        if word == "--workspace":
+            named = following
+        elif word.startswith("--workspace="):
+            named = word.partition("=")[2]
+    return find_workspace(named, os.environ, Path.cwd())[0]
+
+
 def report_failure(error: BaseException, arguments: Sequence[str]) -> int:
     """Report the failure (on stdout with --json, else on stderr) and return its exit code."""
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         # Nothing went wrong yet: somebody looks around, and --json cannot have been given.
         tell(error.format_message())
         return int(ExitCode.USAGE)
-    failure = describe(error)
+    failure = describe(error, arguments)
     if failure.code == "internal":
         tell("".join(traceback.format_exception(error)).rstrip())
     if "--json" not in arguments or not _print_failure(failure, arguments):

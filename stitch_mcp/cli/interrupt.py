@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from stitch_mcp.cli.streams import tell
-from stitch_tools.errors import InterruptedRunError
+from stitch_tools.errors import InterruptedRunError, RunInterrupt
 
 _PEACE_S = 10.0
 
@@ -22,7 +22,7 @@ def stop_on_interrupt() -> Generator[threading.Event]:
     that comes ten seconds later counts again, should what was going on have swallowed the second.
 
     Raises:
-        InterruptedRunError: the second one came; the hint says how to resume, as the run's note does.
+        InterruptedRunError: the second one came; its remedy resumes the run that was interrupted.
     """
     stop = threading.Event()
     left_in_peace_until = 0.0
@@ -45,8 +45,11 @@ def stop_on_interrupt() -> Generator[threading.Event]:
         yield stop
     except KeyboardInterrupt as error:
         # Only what was interrupted knows which run it was: others may work in the same workspace.
-        hint = next(iter(getattr(error, "__notes__", ())), "run the same command again")
-        raise InterruptedRunError("stopped at once; the finished steps are kept", hint=hint) from error
+        remedies = error.remedies if isinstance(error, RunInterrupt) else ()
+        hint = "" if remedies else "run the same command again"
+        raise InterruptedRunError(
+            "stopped at once; the finished steps are kept", hint=hint, remedies=remedies
+        ) from error
     finally:
         for number, handler in before.items():
             signal.signal(number, signal.SIG_IGN if stop.is_set() else handler)

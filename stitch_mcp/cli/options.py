@@ -35,6 +35,17 @@ def speedup_option(command: F) -> F:
     return click.option("--min-speedup", metavar="X", help=text)(command)
 
 
+def accept_option(command: F) -> F:
+    """The command with --accept."""
+    text = "Let a correct program count although it is partial, weak, or NAME was found. May be repeated."
+    return click.option("--accept", metavar="NAME", multiple=True, callback=_names, help=text)(command)
+
+
+def _names(context: click.Context, option: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...] | None:
+    # An option that was not given must not hide what the environment says.
+    return value or None
+
+
 def session_options(command: F) -> F:
     """The command with the options of everything that runs code on a target of the caller's choice."""
     return run_options(target_option(command))

@@ -1,6 +1,5 @@
 """`stitch-mcp runs list` and `show`."""
 
-import re
 from typing import TYPE_CHECKING
 
 import click
@@ -12,12 +11,9 @@ from stitch_mcp.views.table import Section, one_line
 
 if TYPE_CHECKING:
     from stitch_mcp.history import RunView
+    from stitch_planner.runs.run import RunSummary
 
 
-_VERDICT = re.compile(
-    r"(faster|correct but slower|correct, [a-z ]+|incorrect|build_failed|crashed|timed_out|out_of_memory"
-    r"|rejected_cheat|unmeasured)(?P<flags> \([a-z_, ]+\))?: "
-)
 _REASON_CHARACTERS = 160
 """A terminal that is too narrow cuts the column itself."""
 
@@ -43,7 +39,8 @@ def list_runs(workspace: str | None, as_json: bool) -> int:
             row.target,
             _state(row.status, row.run_id in history.running),
             "-" if row.status == "open" else row.outcome,
-            one_line(reason_of(row.message), _REASON_CHARACTERS),
+            str(row.attempts),
+            one_line(_reason(row), _REASON_CHARACTERS),
         )
         for row in history.runs
     )
@@ -52,7 +49,7 @@ def list_runs(workspace: str | None, as_json: bool) -> int:
     what = f"there is no folder {root}" if named and not root.exists() else f"no runs yet in {root}"
     none = () if rows else (f"{what}; start one with: stitch-mcp solve REF",)
     notes = history.problems or none
-    columns = ("run", "target", "status", "outcome", "how it ended") if rows else ()
+    columns = ("run", "target", "status", "outcome", "programs", "how it ended") if rows else ()
     section = Section("", columns, rows, notes, cut=True)
     return Output("runs list", as_json=as_json).finish(history.model_dump(mode="json"), [section])
 
@@ -73,7 +70,7 @@ def show(run: str, workspace: str | None, as_json: bool) -> int:
     root = settings(workspace=workspace).workspace
     seen = show_run(root, run)
     events = Section("events", ("at", "event", "what"), tuple(seen.event_rows))
-    sections = [events]
+    sections = [events, _attempts_section(seen)] if seen.attempts else [events]
     if seen.check:
         sections += check_sections(seen.check)
     if seen.bench:
@@ -85,12 +82,29 @@ def show(run: str, workspace: str | None, as_json: bool) -> int:
     return Output("runs show", as_json=as_json).finish(seen.model_dump(mode="json"), sections)
 
 
-def reason_of(message: str) -> str:
-    """How a run ended, without the verdict that the columns before it say; its flags stand behind."""
-    found = _VERDICT.match(message)
-    if found is None:
-        return message
-    return f"{message[found.end() :]}{found['flags'] or ''}"
+def _reason(row: "RunSummary") -> str:
+    """How a run ended, beside what the columns before it say; its flags stand behind."""
+    return f"{row.reason} ({', '.join(row.flags)})" if row.flags else row.reason
+
+
+def _attempts_section(seen: "RunView") -> Section:
+    """The run's programs, the best one and the certified one marked."""
+    rows = tuple(
+        (
+            f"{row.round:03d}",
+            row.program_id[:16],
+            row.author or "-",
+            f"{row.status} ({', '.join(row.flags)})" if row.flags else row.status,
+            "yes" if row.counts else "no",
+            row.outcome,
+            "-" if row.speedup is None else f"{row.speedup:.2f}x",
+            "-" if row.safe_speedup is None else f"{row.safe_speedup:.2f}x",
+            ", ".join(name for name, here in (("best", row.best), ("certified", row.certified)) if here),
+        )
+        for row in seen.attempts
+    )
+    columns = ("round", "program", "author", "status", "counts", "outcome", "speedup", "at least", "")
+    return Section("programs", columns, rows)
 
 
 def _state(status: str, running: bool) -> str:
@@ -107,9 +121,10 @@ def _how_to_go_on(seen: "RunView", command: str) -> list[str]:
     if seen.running:
         return ["running: a process works on it now"]
     go_on = f"go on with: {command}"
-    if seen.status == "open" and seen.check is not None and seen.check.status != "accepted":
-        what = f"not finished; its newest program is {seen.check.status}"
-        others = "one that was accepted in this run, else with one that the stitcher writes"
+    newest = seen.attempts[-1] if seen.attempts else None
+    if seen.status == "open" and newest and newest.status != "open" and not newest.counts:
+        what = f"not finished; its newest program is {newest.status} and does not count"
+        others = "the best one that counts, else with one that the stitcher writes"
         return [f"{what}; {go_on}; it continues with {others}"]
     if seen.status == "open":
         return [f"not finished{': ' + seen.message if seen.message else ''}; {go_on}"]

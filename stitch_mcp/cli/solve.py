@@ -7,6 +7,7 @@ import click
 from stitch_mcp.cli.exit_codes import for_result
 from stitch_mcp.cli.interrupt import stop_on_interrupt
 from stitch_mcp.cli.options import (
+    accept_option,
     json_option,
     parse_overrides,
     reference_options,
@@ -16,6 +17,7 @@ from stitch_mcp.cli.options import (
 from stitch_mcp.cli.output import Output
 from stitch_mcp.config import Settings
 from stitch_mcp.printed_commands import this_command
+from stitch_mcp.verdicts import result_fields
 from stitch_mcp.views.fact_tables import solve_sections
 
 
@@ -30,6 +32,7 @@ from stitch_mcp.views.fact_tables import solve_sections
     "--quick", is_flag=True, help="No sanitizers, fewest rounds, only torch.compile's default mode."
 )
 @speedup_option
+@accept_option
 @reference_options
 @session_options
 @json_option
@@ -64,5 +67,5 @@ def command(
         )
     # A finished run that is resumed shows what it found then.
     again = "" if resume else this_command()
-    code = for_result(result.status, result.bench, result.min_speedup)
-    return output.finish(dict(result), solve_sections(result, again), code)
+    code = for_result(result.verdict, result.bench, result.min_speedup)
+    return output.finish(result_fields(result), solve_sections(result, again), code)

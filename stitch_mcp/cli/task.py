@@ -9,7 +9,7 @@ from stitch_mcp.cli.options import json_option
 from stitch_mcp.cli.output import Output
 from stitch_mcp.config import current_folder
 from stitch_mcp.views.table import Section
-from stitch_tools.errors import StoreError, UsageError
+from stitch_tools.errors import UsageError
 
 
 @click.group("task")
@@ -43,11 +43,7 @@ def new(reference: str, inputs: str | None, output: str | None, force: bool, as_
     text = render_task_toml(
         reference, workspace=current_folder(), inputs=inputs, folder=path.absolute().parent
     )
-    try:
-        write_atomically(path.absolute(), text.encode("utf-8"))
-    except StoreError as error:
-        error.hint = error.hint.replace("--workspace", "--output")
-        raise
+    write_atomically(path.absolute(), text.encode("utf-8"), "--output")
     fields = {"path": str(path.absolute())}
     notes = [f"wrote {path}", f"next: edit it, then stitch-mcp solve {shlex.quote(str(path))}"]
     if source.suffix == ".py" and path.absolute() == source.with_name(f"{source.stem}.task.toml").absolute():

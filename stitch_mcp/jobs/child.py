@@ -99,13 +99,25 @@ def run(folder: JobFolder, warm: "TargetSession | None" = None) -> None:
         reporter.end(status="interrupted", message=f"ended while {reporter.state.progress or 'starting'}")
     except StitchError as error:
         reporter.end(
-            status="failed", error_code=error.code, message=error.message[:2000], hint=error.hint[:1000]
+            status="failed",
+            error_code=error.code,
+            message=error.message[:2000],
+            hint=_hint(error, state.tool)[:1000],
+            remedies=error.remedies,
         )
     except Exception as error:  # The process' outermost frame: whatever it was becomes the job's state.
         traceback.print_exc()
         message = f"{type(error).__name__}: {error}"[:1000]
         hint = f"this is a fault of stitch-mcp; {folder.log} has the traceback"
         reporter.end(status="failed", error_code="internal", message=message, hint=hint)
+
+
+def _hint(error: StitchError, tool: str) -> str:
+    """The error's hint in the words of the tool's callers."""
+    from stitch_mcp.server.job_answers import as_argument
+    from stitch_mcp.server.tools import find_tool
+
+    return error.hint_for(as_argument(find_tool(tool)))
 
 
 def _end_on_request() -> None:
@@ -139,10 +151,11 @@ def _end_with_server() -> None:
 
 def _session(settings: dict[str, Any]) -> "TargetSession | None":
     """A session of the target interpreter; None where none can be had, which a job finds out by itself."""
+    from stitch_mcp.config import configure
     from stitch_mcp.workbench import open_workbench
 
     try:
-        session = open_workbench(settings).cold_session()  # pyright: ignore[reportArgumentType] # from a Settings
+        session = open_workbench(configure(settings)).cold_session()
         session.start()
     except StitchError:
         return None

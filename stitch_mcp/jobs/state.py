@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from stitch_tools.models import Fact, sha256_hex
+from stitch_tools.models import Fact, Remedy, sha256_hex
 
 JobStatus = Literal["working", "input_required", "completed", "failed", "cancelled", "interrupted"]
 """Those of MCP tasks, and `interrupted`: its process ended before it was done; the same call resumes it."""
@@ -67,6 +67,8 @@ class JobState(Fact):
     """One sentence on how it ended."""
     hint: str = ""
     """What to do next after a failure."""
+    remedies: tuple[Remedy, ...] = ()
+    """The same as calls, best first, where they are known."""
     run_id: str | None = None
     """Run that it works in, as soon as that is known."""
 

@@ -29,7 +29,7 @@ from stitch_mcp.server.definitions import (
     template_definitions,
     tool_definitions,
 )
-from stitch_mcp.server.job_answers import failure_words, job_answer, tool_answer
+from stitch_mcp.server.job_answers import as_argument, failure_words, job_answer, tool_answer
 from stitch_mcp.server.prompts import prompt_text
 from stitch_mcp.server.refusals import explain_arguments, explain_surrogate, lone_surrogate
 from stitch_mcp.server.render import blot_text, render
@@ -47,9 +47,9 @@ from stitch_mcp.server.tasks import (
     takes_tasks,
     task_view,
 )
-from stitch_mcp.server.tool import Answer, Request, SlowRequest, Tool
+from stitch_mcp.server.tool import Answer, JobAnswer, Request, SlowRequest, Tool
 from stitch_mcp.server.tools import find_tool
-from stitch_mcp.server.tools.get_job import GetJob, JobAnswer
+from stitch_mcp.server.tools.get_job import GetJob
 from stitch_mcp.server.toolset import fitting, fitting_answer, instructions, offered, offered_prompts
 from stitch_tools.errors import StitchError, StoreError, UsageError, WorkerError
 
@@ -149,7 +149,7 @@ class _Served:
         try:
             mime, text = await anyio.to_thread.run_sync(read_resource, self._server_context, params.uri)
         except StitchError as error:
-            told = f"{error.message}. {error.hint}"
+            told = failure_words(error.message, error.hint)
             raise MCPError(types.INVALID_PARAMS, told, {"uri": params.uri}) from error
         contents = types.TextResourceContents(uri=params.uri, mime_type=mime, text=blot_text(text))
         return types.ReadResourceResult(contents=[contents])
@@ -168,7 +168,8 @@ class _Served:
             _refuse_unoffered(self._server_context, params.name)
             prompt, text = prompt_text(params.name, params.arguments or {})
         except StitchError as error:
-            raise MCPError(types.INVALID_PARAMS, f"{error.message}. {error.hint}") from error
+            told = failure_words(error.message, error.hint)
+            raise MCPError(types.INVALID_PARAMS, told) from error
         message = types.PromptMessage(role="user", content=types.TextContent(text=text))
         return types.GetPromptResult(description=prompt.description, messages=[message])
 
@@ -198,7 +199,9 @@ class _Served:
                 await anyio.to_thread.run_sync(_start, self._server_context, tool, request)
             )
         except StitchError as error:
-            told = fitting(self._server_context, failure_words(tool, error.message, error.hint))
+            told = fitting(
+                self._server_context, failure_words(error.message, error.hint_for(as_argument(tool)))
+            )
             raise MCPError(types.INVALID_PARAMS, blot_text(told)) from error
 
     async def task_result(self, context: Context, params: TaskParams) -> dict[str, Any]:
@@ -332,7 +335,7 @@ async def _tell_failures(ctx: Context, call_next: CallNext) -> HandlerResult:
     except (MCPError, ValidationError):
         raise  # The SDK tells them as they are meant.
     except StitchError as error:
-        told = f"{error.message}. Next: {error.hint}" if error.hint else error.message
+        told = failure_words(error.message, error.hint)
         raise MCPError(types.INVALID_PARAMS, blot_text(told)) from error
     except Exception as error:  # The boundary to the client, as in `call_tool`.
         _LOG.exception("%s failed", ctx.method)
@@ -415,6 +418,7 @@ def result(
 
 def refusal(server_context: ServerContext, tool: Tool, error: StitchError) -> types.CallToolResult:
     """A failure as a result that a model can act on."""
-    message = fitting(server_context, failure_words(tool, error.message, error.hint))
-    answer = result(server_context, tool.answer(status="failed", message=message), own_words=True)
+    message = fitting(server_context, failure_words(error.message, error.hint_for(as_argument(tool))))
+    failed = tool.answer(status="failed", message=message, next_steps=error.remedies)
+    answer = result(server_context, failed, own_words=True)
     return answer.model_copy(update={"is_error": True})

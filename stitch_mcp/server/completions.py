@@ -36,6 +36,5 @@ def _programs(server_context: ServerContext) -> list[str]:
     for run_id in reversed(server_context.workspace.run_ids()[-MOST:]):
         with suppress(StoreError):  # One damaged run does not hide the others.
             state = read_state(server_context.workspace.runs_folder / run_id)
-            if state.program is not None:
-                found.append(state.program.program_id[:16])
+            found.extend(row.program_id[:16] for row in state.attempts)
     return list(dict.fromkeys(found))

@@ -1,7 +1,6 @@
 """Job states as answers: a result, a sign of life, or a failure with what to do next."""
 
-import contextlib
-import re
+from collections.abc import Callable
 from typing import Any
 
 from pydantic import ValidationError
@@ -9,14 +8,11 @@ from pydantic import ValidationError
 from stitch_mcp.jobs.folder import JobFolder
 from stitch_mcp.jobs.state import JobState
 from stitch_mcp.server.server_context import ServerContext
-from stitch_mcp.server.tool import Answer, NextStep, Tool
+from stitch_mcp.server.tool import Answer, JobAnswer, Tool
 from stitch_mcp.server.tools import find_tool
-from stitch_mcp.server.tools.get_job import JobAnswer
 from stitch_mcp.server.toolset import fitting, offered
-from stitch_planner.join import verdicts
-from stitch_tools.errors import StitchError, StoreError
-from stitch_tools.models import Program
-from stitch_tools.storage.events import read_events
+from stitch_tools.errors import StoreError, flag
+from stitch_tools.models import Remedy
 
 _CALLERS_FAULTS = ("usage", "task")
 
@@ -81,84 +77,49 @@ def _message(server_context: ServerContext, state: JobState) -> str:
         return f"{state.tool} goes on: {state.progress}"
     if state.status == "completed":
         return str((state.result or {}).get("message", "done"))
-    return fitting(server_context, failure_words(find_tool(state.tool), state.message, state.hint))
+    return fitting(server_context, failure_words(state.message, state.hint))
 
 
-def failure_words(tool: Tool, message: str, hint: str) -> str:
-    """What went wrong and what to do next, flags of the command line told as arguments of the tool."""
-
-    def as_argument(flag: re.Match[str]) -> str:
-        name = flag[1].replace("-", "_")
-        return f"`{name}`" if name in tool.request.model_fields else flag[0]
-
+def failure_words(message: str, hint: str) -> str:
+    """What went wrong and what to do next."""
     ended = message if message.endswith("?") else f"{message.rstrip('.')}."
-    told = f"{ended} Next: {hint}" if hint else message
-    return re.sub(r"`?--([a-z]+(?:-[a-z]+)*)`?", as_argument, told)
+    return f"{ended} Next: {hint}" if hint else message
 
 
-def _next(server_context: ServerContext, state: JobState) -> tuple[NextStep, ...]:
+def as_argument(tool: Tool) -> Callable[[str], str]:
+    """How a hint spells an option for callers of the tool: its argument where it has one, else a flag."""
+    return lambda option: f"`{option}`" if option in tool.request.model_fields else flag(option)
+
+
+def _next(server_context: ServerContext, state: JobState) -> tuple[Remedy, ...]:
     if state.status == "working":
         ends = "; cancel_job ends it" if "cancel_job" in offered(server_context) else ""
         why = f"wait for the result{ends}"
-        return (NextStep(tool="get_job", arguments={"job_id": state.job_id}, why=why),)
+        return (Remedy(tool="get_job", arguments={"job_id": state.job_id}, why=why),)
+    if state.remedies:
+        return state.remedies
     if state.status in ("interrupted", "cancelled", "failed"):
         arguments = JobFolder(server_context.supervisor.jobs, state.job_id).request().arguments
         if state.error_code in _CALLERS_FAULTS:
-            return _mend(server_context, state.tool, arguments, at_reference=state.error_code == "task")
+            return _mend(state.tool, arguments, at_reference=state.error_code == "task")
         words = {
             "interrupted": "resume it",
             "cancelled": "start it again",
             "failed": "try it again once the cause is gone",
         }
-        return (NextStep(tool=state.tool, arguments=arguments, why=words[state.status]),)
+        return (Remedy(tool=state.tool, arguments=arguments, why=words[state.status]),)
     return ()
 
 
-def _verdicts(server_context: ServerContext, arguments: dict[str, Any]) -> dict[str, str]:
-    """Last verdict on each program of the run that a call names; empty where there is no such run."""
-    with contextlib.suppress(StitchError):
-        if arguments.get("run_id"):
-            return verdicts(
-                read_events(server_context.workspace.run_folder(arguments["run_id"]) / "events.jsonl")
-            )
-    return {}
-
-
-def _mend(
-    server_context: ServerContext, tool: str, arguments: dict[str, Any], *, at_reference: bool
-) -> tuple[NextStep, ...]:
+def _mend(tool: str, arguments: dict[str, Any], *, at_reference: bool) -> tuple[Remedy, ...]:
     """What helps where the same call would fail again."""
     if "reference" in arguments:
         # It was named by content: the corrected file has to be read anew.
         again = {**arguments, "reference": "PATH.py"}
-        return (NextStep(tool=tool, arguments=again, why="correct the file, then name it by its path"),)
+        return (Remedy(tool=tool, arguments=again, why="correct the file, then name it by its path"),)
     if at_reference or tool == "make_plan":
         why = "correct the reference if needed; analyzing it opens another run"
-        return (NextStep(tool="analyze_reference", arguments={"reference": "PATH.py"}, why=why),)
+        return (Remedy(tool="analyze_reference", arguments={"reference": "PATH.py"}, why=why),)
     if tool in ("benchmark_program", "certify_program") and "program" in arguments:
-        judged = _verdicts(server_context, arguments)
-        if arguments["program"] in judged:
-            return _instead(server_context, tool, arguments, judged)
-        return (NextStep(tool="check_program", arguments=arguments, why="have the program accepted first"),)
-    return (NextStep(tool=tool, arguments=arguments, why="call it again once `message` is dealt with"),)
-
-
-def _instead(
-    server_context: ServerContext, tool: str, arguments: dict[str, Any], judged: dict[str, str]
-) -> tuple[NextStep, ...]:
-    """What helps where the program was judged already: an accepted one of the run, and mending this one."""
-    named, run_id = arguments["program"], arguments["run_id"]
-    accepted = [name for name in reversed(judged) if judged[name] == "accepted" and name != named]
-    others = tuple(
-        NextStep(tool=tool, arguments={**arguments, "program": name[:16]}, why="it was accepted in this run")
-        for name in accepted[:1]
-    )
-    main = "program.cpp"
-    with contextlib.suppress(StitchError):
-        main = server_context.workspace.store.get_fact(named, Program).main
-    mend = NextStep(
-        tool="compile_program",
-        arguments={"run_id": run_id, "files": {main: "MENDED SOURCE"}},
-        why="mend the program, build it, and check it again",
-    )
-    return (*others, mend)
+        return (Remedy(tool="check_program", arguments=arguments, why="have the program accepted first"),)
+    return (Remedy(tool=tool, arguments=arguments, why="call it again once `message` is dealt with"),)

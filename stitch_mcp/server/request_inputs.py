@@ -20,6 +20,8 @@ from stitch_mcp.server.server_context import MAX_INLINE_BYTES, ServerContext
 from stitch_mcp.server.tool import Request, Tool
 from stitch_mcp.workbench import refuse_forbidden
 from stitch_planner.runs.run import read_state, started
+from stitch_planner.runs.state import State
+from stitch_planner.verdicts import with_verdicts
 from stitch_tools.errors import StoreError, TaskError, UsageError
 from stitch_tools.models import Fact, Program, Task, sha256_hex
 from stitch_tools.storage.store import checked_path
@@ -66,7 +68,7 @@ def _subject(server_context: ServerContext, request: Request) -> Subject:
     task_id = program_id = None
     if state is not None:
         task_id = started(state).task
-        program_id = state.program.program_id if state.program else None
+        program_id = _program_of_run(server_context, request, state)
     elif isinstance(request, NamesReference) and (request.reference or isinstance(request, NamesContract)):
         task_id = server_context.workspace.store.put_fact(_task(server_context, request))
     if isinstance(request, NamesProgram | NamesProgramOfRun):
@@ -82,6 +84,14 @@ def _subject(server_context: ServerContext, request: Request) -> Subject:
     else:
         program_id = None
     return Subject(task_id=task_id, program_id=program_id, run_id=folder.name if folder else None)
+
+
+def _program_of_run(server_context: ServerContext, request: Request, state: State) -> str | None:
+    """The program that is meant where none is named: the newest, and where it is about a result, the best."""
+    attempt = state.current
+    if isinstance(request, NamesProgramOfRun):
+        attempt = with_verdicts(state, server_context.workspace.store).best or attempt
+    return attempt.program_id if attempt else None
 
 
 def _run_folder(server_context: ServerContext, run_id: str) -> Path:
@@ -114,9 +124,9 @@ def _keep_program_of_run(server_context: ServerContext, program_id: str) -> None
         # One damaged run does not hide the others.
         with suppress(StoreError):
             state = read_state(server_context.workspace.runs_folder / run_id)
-            if state.program and state.program.program_id == program_id:
+            if attempt := state.attempt(program_id):
                 keep_program(
-                    server_context, server_context.workspace.store.get_fact(state.program.program, Program)
+                    server_context, server_context.workspace.store.get_fact(attempt.program.program, Program)
                 )
                 return
     raise StoreError(f"program {program_id[:16]} is not in the store", hint="pass its files again")

@@ -21,7 +21,7 @@ class NamesProgramOfRun(InRun):
     """Arguments of a tool that works on a run's program."""
 
     program: str = ""
-    """program_id; left out: the run's newest."""
+    """program_id; left out: the run's best, else its newest."""
 
 
 class Detailed(Request):

@@ -6,17 +6,21 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from stitch_mcp.config import Config, configure
 from stitch_mcp.jobs.supervisor import Supervisor
 from stitch_mcp.server.docs import Docs
-from stitch_mcp.server.tool import TOOLSETS, Toolset
+from stitch_mcp.workbench import workbench_in
 from stitch_planner.runs.run import Workspace
+from stitch_planner.workbench import Workbench
 from stitch_tools.errors import EnvironmentMissingError, UsageError
 from stitch_tools.models.verdict import SandboxLevel
 
 MAX_INLINE_BYTES = 1 << 20
+Toolset = Literal["steps", "solve", "read"]
+"""`steps`: one instrument a call; `solve`: the whole way; `read`: looking and waiting."""
+TOOLSETS: tuple[Toolset, ...] = get_args(Toolset)
 
 
 @dataclass(frozen=True)
@@ -38,9 +42,14 @@ class ServerContext:
     """What the user confirmed for as long as this server runs."""
 
     @cached_property
+    def workbench(self) -> Workbench:
+        """Workspace and limits of what runs in this process; jobs open their own from the settings."""
+        return workbench_in(Workspace(self.config.workspace), self.config)
+
+    @property
     def workspace(self) -> Workspace:
         """The `.stitch` folder."""
-        return Workspace(self.config.workspace)
+        return self.workbench.workspace
 
     @cached_property
     def supervisor(self) -> Supervisor:

@@ -4,34 +4,28 @@ import contextlib
 from collections.abc import Generator
 
 from stitch_mcp.api import Captured
-from stitch_mcp.server.job_work import Work
-from stitch_planner.join import OUTSIDE, joined, take_usable
-from stitch_planner.plan import Plan, try_plan
+from stitch_mcp.server.job_context import JobContext
+from stitch_planner.budget import resume_remedy
+from stitch_planner.join import joined
+from stitch_planner.plan import Plan
+from stitch_planner.planning import try_plan
+from stitch_planner.runs.recorder import OUTSIDE, record_graph, record_plan, record_reference
 from stitch_planner.runs.run import Run, read_state, started
-from stitch_planner.runs.run_events import GraphCaptured, PlanMade, ReferenceObserved, RunStopped
+from stitch_planner.runs.run_events import RunStopped
 from stitch_tools.errors import StitchError, StoreError, UsageError
-from stitch_tools.models import Ceilings, Graph, ReferenceFacts, Task
+from stitch_tools.models import STITCHER, Ceilings, Graph, ReferenceFacts, Remedy, Task
 
 
 @contextlib.contextmanager
-def open_run(work: Work, task: Task) -> Generator[Run]:
+def open_run(work: JobContext, task: Task) -> Generator[Run]:
     """The run that the job began before it was interrupted, else a new one; a failure is left in its log."""
-    from stitch_planner.loop import begin_run
+    from stitch_planner.opening import begin_run
 
-    config = work.workbench.config
     with contextlib.ExitStack() as stack:
         if work.subject.run_id:
             run = stack.enter_context(joined(work.workbench.workspace, work.subject.run_id))
         else:
-            run = begin_run(
-                work.workbench.workspace,
-                task,
-                work.workbench.interpreter,
-                coder=OUTSIDE,
-                min_speedup=config.min_speedup,
-                threads=config.threads,
-                require_sandbox=config.require_sandbox,
-            )
+            run = begin_run(work.workbench, task, coder=OUTSIDE, min_speedup=work.config.min_speedup)
             stack.callback(run.close)
         work.joined(run.run_id)
         try:
@@ -53,9 +47,12 @@ def captured_facts(run: Run) -> Captured:
     """
     state, store = run.state, run.store
     if state.reference is None or state.graph is None:
+        task_id = started(state).task_id[:16]
+        analyze = Remedy(
+            tool="analyze_reference", arguments={"reference": task_id}, why="analyze it in another run"
+        )
         raise UsageError(
-            f"run {run.run_id} has no captured graph",
-            hint="call analyze_reference, or solve with this run_id",
+            f"run {run.run_id} has no captured graph", remedies=(resume_remedy(run.run_id), analyze)
         )
     ceilings = state.graph.ceilings
     return Captured(
@@ -66,7 +63,7 @@ def captured_facts(run: Run) -> Captured:
     )
 
 
-def known_facts(work: Work) -> ReferenceFacts | None:
+def known_facts(work: JobContext) -> ReferenceFacts | None:
     """What the request's run observed of its reference; None without a run, or where that is lost."""
     if not work.subject.run_id:
         return None
@@ -82,31 +79,20 @@ def stored_plan(run: Run, task: Task, captured: Captured) -> tuple[Plan, str]:
     if run.state.plan is not None:
         return run.store.get_fact(run.state.plan.plan, Plan), run.state.plan.plan
     made = try_plan(captured.graph, captured.facts, task, captured.ceilings)
-    hashed = run.store.put_fact(made)
-    run.record(PlanMade(plan=hashed, steps=len(made.steps)))
-    return made, hashed
+    return made, record_plan(run, made)
 
 
-def hand_over(work: Work, *, quick: bool, min_speedup: float | None) -> str:
-    """Id of the run that `solve` goes on with: a new one, or one whose rejected program is replaced.
+def hand_over(work: JobContext, *, quick: bool, min_speedup: float | None) -> str:
+    """Id of the run that `solve` resumes: a new one, or one that was begun step by step.
 
     Raises:
         UsageError: a run that exists keeps what it was begun with.
     """
-    from stitch_planner.loop import begin_run
+    from stitch_planner.opening import begin_run
 
-    config = work.workbench.config
+    goal = work.config.min_speedup if min_speedup is None else min_speedup
     if not work.subject.run_id:
-        run = begin_run(
-            work.workbench.workspace,
-            work.task,
-            work.workbench.interpreter,
-            coder="stitcher",
-            quick=quick,
-            min_speedup=config.min_speedup if min_speedup is None else min_speedup,
-            threads=config.threads,
-            require_sandbox=config.require_sandbox,
-        )
+        run = begin_run(work.workbench, work.task, coder=STITCHER, quick=quick, min_speedup=goal)
         run.close()
         work.joined(run.run_id)
         return run.run_id
@@ -114,16 +100,10 @@ def hand_over(work: Work, *, quick: bool, min_speedup: float | None) -> str:
         first = started(run.state)
         if (quick and not first.quick) or (min_speedup is not None and min_speedup != first.min_speedup):
             raise UsageError("a run keeps its `quick` and `min_speedup`", hint="leave them out")
-        take_usable(run, work.task, work.workbench.interpreter, work.say)
     return work.run_id
 
 
-def record_capture(run: Run, captured: Captured) -> dict[str, str]:
-    """Hashes of what was captured, after it was recorded in the run."""
-    store = run.store
-    facts = store.put_fact(captured.facts)
-    graph = store.put_fact(captured.graph)
-    ceilings = store.put_fact(captured.ceilings) if captured.ceilings else None
-    run.record(ReferenceObserved(facts=facts, warnings=captured.facts.warnings))
-    run.record(GraphCaptured(graph=graph, ceilings=ceilings, source=captured.graph.source))
-    return {"facts": facts, "graph": graph}
+def record_capture(run: Run, captured: Captured) -> str:
+    """The hash of the captured graph, after all was recorded in the run."""
+    record_reference(run, captured.facts)
+    return record_graph(run, captured.graph, captured.ceilings)

@@ -2,29 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar
 
 from pydantic import Field
 
 from stitch_mcp.jobs.state import JobStatus
-from stitch_tools.models import Fact
-
-if TYPE_CHECKING:
-    from stitch_mcp.server.job_work import Work
-    from stitch_mcp.server.server_context import ServerContext
+from stitch_mcp.server.job_context import JobContext
+from stitch_mcp.server.server_context import ServerContext, Toolset
+from stitch_tools.models import Fact, Remedy
 
 MAX_WAIT_S = 45.0
-Toolset = Literal["steps", "solve", "read"]
-"""`steps`: one step a call; `solve`: all steps in one call; `read`: results and jobs."""
-TOOLSETS: tuple[Toolset, ...] = get_args(Toolset)
-
-
-class NextStep(Fact):
-    """A suggested next call."""
-
-    tool: str
-    arguments: dict[str, Any] = Field(default_factory=dict[str, Any])
-    why: str
 
 
 class Request(Fact):
@@ -59,7 +46,19 @@ class Answer(Fact):
     run_id: str | None = None
     artifact: str | None = None
     """Evidence in full."""
-    next_steps: tuple[NextStep, ...] = ()
+    next_steps: tuple[Remedy, ...] = ()
+
+
+class JobAnswer(Answer):
+    """Where the job stands."""
+
+    QUOTED: ClassVar[tuple[str, ...]] = ("result",)
+
+    tool: str | None = None
+    progress: str | None = None
+    """What it does now."""
+    result: dict[str, Any] | None = None
+    """The tool's own result, once completed."""
 
 
 @dataclass(frozen=True)
@@ -71,11 +70,11 @@ class Tool:
     description: str
     request: type[Request]
     answer: type[Answer]
-    work: "Callable[[Any, Work], Answer] | None" = None
+    work: Callable[[Any, JobContext], Answer] | None = None
     """Does the work of a request in a job's process."""
-    reply: "Callable[[Any, ServerContext], Answer] | None" = None
+    reply: Callable[[Any, ServerContext], Answer] | None = None
     """Answers within milliseconds, in a thread of the server."""
-    without_job: "Callable[[Any, ServerContext], Answer] | None" = None
+    without_job: Callable[[Any, ServerContext], Answer] | None = None
     """Answers a request with `work` where the workspace takes no job."""
     read_only: bool = False
     """Whether it changes nothing but our own `.stitch` folder."""

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from stitch_mcp.printed_commands import program_name
+from stitch_mcp.verdicts import policy_notes, verdict_notes
 from stitch_mcp.views.table import Section
 from stitch_mcp.views.work_table import work_sections
 from stitch_tools.models import (
@@ -20,6 +21,7 @@ from stitch_tools.models import (
     Sensitivity,
     TensorSpec,
     Timing,
+    Verdict,
 )
 from stitch_tools.models.sanitizer import SanitizerRun
 from stitch_tools.run.last_words import own_words
@@ -90,7 +92,9 @@ def _build_notes(build: Build) -> list[str]:
     return [*notes, f"repeat in the program's folder: {' '.join(build.command)}"]
 
 
-def check_sections(check: Check, *, reference_tolerance: bool = False, run: str = "") -> list[Section]:
+def check_sections(
+    check: Check, verdict: Verdict | None = None, *, reference_tolerance: bool = False, run: str = ""
+) -> list[Section]:
     """A check: its draws with the worst error of each, its findings, its verdict.
 
     With `reference_tolerance` the verdict of KernelBench's own rule stands beside it. `run` is the id of the
@@ -116,7 +120,7 @@ def check_sections(check: Check, *, reference_tolerance: bool = False, run: str 
         rows = tuple(_sensitivity_row(row) for row in check.sensitivity)
         columns = ("probe", "other", "output moves by", "tolerance", "reacts")
         sections.append(Section("does the task react?", columns, rows))
-    notes = _check_notes(check, run)
+    notes = _check_notes(check, verdict or _default_verdict(check), run)
     if reference_tolerance:
         notes.insert(1, _rule_note(check.reference_tolerance))
     return [*sections, Section(notes=tuple(notes))]
@@ -163,12 +167,19 @@ def _draw_row(draw: DrawResult) -> tuple[str, ...]:
     return (draw.draw, "yes" if draw.ok else "NO", *shown, problem or "")
 
 
-def _check_notes(check: Check, run: str) -> list[str]:
+def _default_verdict(check: Check) -> Verdict:
+    from stitch_tools.judge.verdict import verdict_of
+
+    return verdict_of(check)
+
+
+def _check_notes(check: Check, verdict: Verdict, run: str) -> list[str]:
     flags = f" ({', '.join(check.flags)})" if check.flags else ""
     notes = [f"status: {check.status}{flags}"]
     if check.message:
         notes.append(check.message)
-    if check.status != "accepted" and (printed := own_words(check.stderr_tail)):
+    notes += verdict_notes(verdict)
+    if not verdict.accepted and (printed := own_words(check.stderr_tail)):
         notes.append(f"the program's last output:\n{printed}")
     notes += _next_step(check, run)
     plane = f"; tensors through memory of the {check.plane}" if check.plane else ""
@@ -361,6 +372,8 @@ def certificate_sections(seen: "CertificateView") -> list[Section]:
         ("program", seen.program_id[:16]),
         ("target", f"{seen.target} on {seen.device}"),
         ("status", seen.status + (f" ({', '.join(seen.flags)})" if seen.flags else "")),
+        ("counts", "yes" if seen.counts else f"no: {'; '.join(row.message for row in seen.reasons)}"),
+        ("accepts", ", ".join(seen.policy.names) or "no shortcoming"),
         ("outcome", f"{seen.outcome}{speedup}"),
         ("files", f"{seen.files}, every hash fits"),
     )
@@ -374,7 +387,7 @@ def rerun_sections(rerun: "Rerun") -> list[Section]:
     """What running a certificate's program again showed."""
     sections = bench_sections(rerun.bench) if rerun.bench and rerun.bench.timings else []
     if not rerun.correct:
-        sections = check_sections(rerun.check)
+        sections = check_sections(rerun.check, rerun.verdict)
     return [*sections, Section(notes=(f"run again: {rerun.message}",))]
 
 
@@ -384,12 +397,15 @@ def solve_sections(result: "SolveResult", again: str = "") -> list[Section]:
     `again` is the command that does all once more, "" where there is none.
     """
     sections = bench_sections(result.bench) if result.bench and result.bench.timings else []
-    if result.check and result.check.status != "accepted":
-        sections = check_sections(result.check, run=result.run_id)
+    seen = result.verdict
+    # What is wrong with a program stands in its check, unless only its times show it.
+    refused = seen is not None and not seen.accepted and not (result.bench and result.bench.rejected)
+    if result.check and refused:
+        sections = check_sections(result.check, seen, run=result.run_id)
     # Why a check did not end well stands above already.
-    refused = result.check is not None and result.check.status != "accepted"
     said = result.status if refused else result.message or result.status
     notes = [f"{result.task} on {result.target}: {said}", *_built(result)]
+    notes += policy_notes(seen) if seen else []
     notes += [f"warning: {text}" for text in result.warnings]
     notes += [f"note: {text}" for text in result.notes]
     notes.append(f"run: {result.run_folder}")

@@ -24,7 +24,7 @@ from stitch_mcp.cli.exit_codes import (
     for_build,
     for_error,
     for_result,
-    for_status,
+    for_verdict,
 )
 from stitch_mcp.cli.failure import describe
 from stitch_mcp.config import SETTINGS
@@ -42,7 +42,18 @@ from stitch_tools.errors import (
     UsageError,
     WorkerError,
 )
-from stitch_tools.models import Bench, BenchOutcome, Build, CheckFlag, Ratio
+from stitch_tools.judge.verdict import verdict_of
+from stitch_tools.models import (
+    AcceptPolicy,
+    Bench,
+    BenchOutcome,
+    Build,
+    Check,
+    CheckFlag,
+    CheckStatus,
+    Ratio,
+    Verdict,
+)
 from stitch_tools.worker.reference.draw_kinds import ALTERED, BATCHES, STRUCTURED
 
 ROOT = Path(__file__).parents[2]
@@ -141,10 +152,21 @@ def test_an_error_of_a_newer_layer_counts_as_its_base() -> None:
     assert for_error(NewError("x")) == ExitCode.ENVIRONMENT
 
 
+def verdict(status: CheckStatus, *flags: CheckFlag, accept: tuple[str, ...] = ()) -> Verdict:
+    check = Check(program_id="p", task_id="t", status=status, flags=flags)
+    return verdict_of(check, policy=AcceptPolicy.of(accept))
+
+
 def test_each_check_status_has_its_exit_code() -> None:
     wrong = ("incorrect", "build_failed", "crashed", "timed_out", "out_of_memory")
-    codes = [for_status(status) for status in ("accepted", *wrong, "rejected_cheat", "unmeasured")]
+    codes = [for_verdict(verdict(status)) for status in ("accepted", *wrong, "rejected_cheat", "unmeasured")]
     assert codes == [0, 3, 3, 3, 3, 3, 8, 9]
+
+
+def test_an_accepted_program_that_does_not_count_is_3_unless_that_is_accepted() -> None:
+    assert for_verdict(verdict("accepted", "weak")) == 3
+    assert for_verdict(verdict("accepted", "weak", accept=("weak",))) == 0
+    assert for_verdict(verdict("accepted", "library_only")) == 0
 
 
 def test_correct_but_slower_is_done_and_below_the_goal_is_4() -> None:
@@ -153,8 +175,10 @@ def test_correct_but_slower_is_done_and_below_the_goal_is_4() -> None:
     assert for_bench(bench, None) == 0
     assert for_bench(bench, 0.8) == 0
     assert for_bench(bench, 1.2) == 4
-    assert for_result("accepted", bench, 1.2) == 4
-    assert for_result("incorrect", None, 1.2) == 3
+    assert for_result(verdict("accepted"), bench, 1.2) == 4
+    assert for_result(verdict("incorrect"), None, 1.2) == 3
+    assert for_result(verdict("accepted", "weak"), bench, 0.8) == 3
+    assert for_result(None, None, None) == 3
     assert for_bench(Bench(program_id="p", task_id="t", outcome="unmeasured"), 1.2) == 9
     noisy = ratio.model_copy(update={"speedup": 2.0, "high": 9.0, "outcome": "inconclusive"})
     assert for_bench(bench.model_copy(update={"ratios": (noisy,)}), 1.5) == 4

@@ -93,10 +93,17 @@ def test_a_program_in_python_is_announced_before_it_is_loaded(
 def test_what_the_options_loosen_is_marked_and_can_be_forbidden(
     workspace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, text = run(capsys, "--json", "--allow", "matmul=tf32", "--rtol", "1e-2")
+    loosened = ("--json", "--allow", "matmul=tf32", "--rtol", "1e-2")
+    code, text = run(capsys, *loosened)
     found: dict[str, Any] = json.loads(text)
-    assert (code, found["status"]) == (0, "accepted"), found["message"]
-    assert "relaxed" in found["flags"]
+    # It is right, and leaves all of its work to PyTorch.
+    assert (code, found["status"], found["counts"]) == (3, "accepted", False), found["message"]
+    assert [row["accept"] for row in found["reasons"]] == ["partial"]
+    assert {"relaxed", "partial"} <= set(found["flags"])
+    code, text = run(capsys, *loosened, "--accept", "partial")
+    found = json.loads(text)
+    assert (code, found["counts"], found["policy"]["flags"]) == (0, True, ["partial"])
+    assert [row["rule"] for row in found["excused"]] == ["partial"]
     (workspace / "stitch.toml").write_text("forbid-relaxed = true\n", encoding="utf-8")
     assert run(capsys, "--json", "--allow", "tf32")[0] == 2
     code, text = run(capsys, "--json", "--rtol", "1e-4")

@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 
 from stitch_mcp.cli import main
+from stitch_mcp.cli.failure import describe
 from stitch_mcp.cli.interrupt import stop_on_interrupt
 from stitch_mcp.cli.options import parse_overrides
 from stitch_mcp.named_programs import read_program
-from stitch_tools.errors import InterruptedRunError, UsageError
+from stitch_tools.errors import InterruptedRunError, RunInterrupt, UsageError
 from stitch_tools.machine.isolation import probe_isolation
+from stitch_tools.models import Remedy
 from stitch_tools.storage.store import Store
 
 PROGRAMS = Path(__file__).parents[1] / "tools" / "programs"
@@ -350,16 +352,17 @@ def test_further_interrupts_leave_in_peace_what_ends_one_after_the_other(
 
 @pytest.mark.usefixtures("signals")
 def test_the_second_interrupt_names_the_run_that_it_stopped() -> None:
+    remedy = Remedy(tool="solve", arguments={"run_id": "this-one"}, why="resume the run")
+
     def stopped() -> None:
         with stop_on_interrupt() as stop:
             stop.set()
-            error = KeyboardInterrupt()
-            error.add_note("go on with: solve --resume this-one")
-            raise error
+            raise RunInterrupt(remedies=(remedy,))
 
     with pytest.raises(InterruptedRunError) as caught:
         stopped()
-    assert caught.value.hint == "go on with: solve --resume this-one"
+    assert caught.value.remedies == (remedy,)
+    assert describe(caught.value).hint == "resume the run: stitch-mcp solve --resume this-one"
 
 
 @pytest.mark.usefixtures("signals")

@@ -10,12 +10,13 @@ import pytest
 
 from stitch_mcp.certificates import export_certificate
 from stitch_mcp.cli import main
-from stitch_mcp.cli.runs import reason_of
-from stitch_planner.join import OUTSIDE, record_check
-from stitch_planner.loop import begin_run
+from stitch_planner.opening import begin_run
+from stitch_planner.runs.recorder import OUTSIDE, record_check
 from stitch_planner.runs.run import Workspace
+from stitch_planner.runs.run_events import RunFinished
+from stitch_planner.workbench import Workbench
 from stitch_tools.errors import UsageError
-from stitch_tools.models import Check, Program, SourceFile, Task
+from stitch_tools.models import Check, Program, Task
 from stitch_tools.run.interpreter import Interpreter
 from stitch_tools.storage.events import lock_path
 from stitch_tools.storage.locks import FileLock
@@ -46,17 +47,25 @@ def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
 
 
-@pytest.mark.parametrize(
-    ("message", "shown"),
-    [
-        ("incorrect: draw own-1: output 0: too far", "draw own-1: output 0: too far"),
-        ("correct, inconclusive (partial, weak): 1.00x eager; noisy", "1.00x eager; noisy (partial, weak)"),
-        ("correct but slower: 0.50x eager", "0.50x eager"),
-        ("model.py:5: no such name", "model.py:5: no such name"),
-    ],
-)
-def test_a_list_tells_the_reason_without_the_verdict_before_it(message: str, shown: str) -> None:
-    assert reason_of(message) == shown
+def test_a_list_tells_the_reason_without_the_verdict_before_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = begin_run(Workbench(Workspace(tmp_path), PYTHON), TASK, coder=OUTSIDE)
+    message = "correct, inconclusive (partial): 1.00x eager; noisy"
+    run.record(
+        RunFinished(
+            status="accepted",
+            outcome="inconclusive",
+            message=message,
+            reason="1.00x eager; noisy",
+            flags=("partial",),
+        )
+    )
+    run.close()
+    assert main(["runs", "list", "--workspace", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "1.00x eager; noisy (partial)" in shown
+    assert "correct" not in shown
 
 
 def test_a_failed_run_says_where_and_why_and_not_to_resume_what_cannot_be_stitched(tmp_path: Path) -> None:
@@ -82,7 +91,7 @@ def test_a_failed_run_says_where_and_why_and_not_to_resume_what_cannot_be_stitch
 
 
 def test_a_run_that_goes_on_has_no_certificate_yet(tmp_path: Path) -> None:
-    run = begin_run(Workspace(tmp_path), TASK, PYTHON, coder="stitcher")
+    run = begin_run(Workbench(Workspace(tmp_path), PYTHON), TASK, coder="stitcher")
     try:
         with pytest.raises(UsageError, match=rf"it is running, process {os.getpid()} on ") as caught:
             export_certificate(tmp_path, "last", None)
@@ -91,21 +100,21 @@ def test_a_run_that_goes_on_has_no_certificate_yet(tmp_path: Path) -> None:
         run.close()
     with pytest.raises(UsageError, match="not finished") as caught:
         export_certificate(tmp_path, "last", None)
-    assert "solve --resume" in caught.value.hint
+    assert [row.tool for row in caught.value.remedies] == ["solve"]
 
 
 def test_an_open_run_says_what_solve_does_with_its_rejected_program(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = begin_run(Workspace(tmp_path), TASK, PYTHON, coder=OUTSIDE)
-    file = SourceFile(path="program.cpp", sha256="a" * 64, size=1)
-    wrong = Program(format="native", target="cpu", files=(file,), main="program.cpp")
+    run = begin_run(Workbench(Workspace(tmp_path), PYTHON), TASK, coder=OUTSIDE)
+    files = run.store.put_files({"program.cpp": b"int x;"})
+    wrong = Program(format="native", target="cpu", files=files, main="program.cpp")
     judged = Check(program_id=wrong.program_id, task_id=TASK.task_id, status="incorrect")
-    record_check(run, wrong, None, judged)
+    record_check(run, wrong, judged)
     run.close()
     assert main(["runs", "show", "last", "--workspace", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
-    assert "its newest program is incorrect; go on with: " in shown
+    assert "its newest program is incorrect and does not count; go on with: " in shown
     assert "one that the stitcher writes" in shown
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import stitch_mcp
 from stitch_mcp.cli import main
-from stitch_mcp.printed_commands import program_name, resume_command
+from stitch_mcp.printed_commands import program_name, remedy_command, resume_command
 from stitch_planner.runs.run import Workspace
 from stitch_tools.errors import BudgetError, UsageError
 
@@ -82,8 +82,10 @@ def test_a_run_in_another_workspace_says_how_it_goes_on_from_here(
     (here / "model.py").write_text(REFERENCE, encoding="utf-8")
     with pytest.raises(BudgetError) as error:
         stitch_mcp.solve("model.py:model", workspace=other, time_limit_s=1e-9)
-    command = error.value.hint.removeprefix("go on with: ")
     (run_id,) = Workspace(other).run_ids()
+    (remedy,) = error.value.remedies
+    command = remedy_command(remedy, other)
+    assert command is not None
     assert shlex.split(command)[1:] == ["solve", "--resume", run_id, "--workspace", str(other)]
     assert main(["runs", "show", run_id, "--workspace", str(other)]) == 0
     assert command in capsys.readouterr().out

@@ -9,10 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stitch_mcp.config import SETTINGS, Config, Settings, find_workspace, load_config, unknown_environment
+from stitch_mcp.config import (
+    SETTINGS,
+    Config,
+    Settings,
+    configure,
+    find_workspace,
+    load_config,
+    unknown_environment,
+)
 from stitch_mcp.server.server_context import open_server_context
-from stitch_mcp.workbench import open_workbench
 from stitch_tools.errors import EnvironmentMissingError, UsageError
+from stitch_tools.models import AcceptPolicy
 
 
 def load(workspace: Path, *, flags: dict[str, object] | None = None, **environ: str) -> Config:
@@ -132,7 +140,7 @@ def test_home_and_root_are_no_workspace(tmp_path: Path) -> None:
 
 
 def test_a_named_workspace_that_is_not_there_is_not_made(tmp_path: Path) -> None:
-    for begin in (open_workbench, open_server_context):
+    for begin in (configure, open_server_context):
         with pytest.raises(UsageError, match="--workspace names a folder that is not there") as caught:
             begin({"workspace": str(tmp_path / "nope")})
         assert "make it first" in caught.value.hint
@@ -150,6 +158,23 @@ def test_every_setting_has_help_and_an_environment_variable(tmp_path: Path) -> N
     assert set(Settings.__annotations__) == set(SETTINGS)
     config = load(tmp_path, STITCH_PYTHON="python3", STITCH_LOCK_DIR="locks", STITCH_FORBID_RELAXED="yes")
     assert (config.python, config.lock_dir, config.forbid_relaxed) == ("python3", tmp_path / "locks", True)
+
+
+def test_what_is_accepted_comes_from_flags_variables_and_the_user_and_not_with_the_code(
+    tmp_path: Path,
+) -> None:
+    assert load(tmp_path).policy == AcceptPolicy()
+    assert load(tmp_path, STITCH_ACCEPT="weak, partial").accept == ("partial", "weak")
+    config = load(tmp_path, flags={"accept": ("library_patched",)}, STITCH_ACCEPT="weak")
+    assert (config.policy.names, config.origin("accept")) == (("library_patched",), "--accept")
+    (tmp_path / "user").mkdir()
+    (tmp_path / "user" / "config.toml").write_text('accept = ["weak"]', encoding="utf-8")
+    assert load(tmp_path).accept == ("weak",)
+    with pytest.raises(UsageError, match="STITCH_ACCEPT cannot be 'all': a policy cannot accept 'all'"):
+        load(tmp_path, STITCH_ACCEPT="all")
+    (tmp_path / "stitch.toml").write_text('accept = ["weak"]', encoding="utf-8")
+    with pytest.raises(UsageError, match="`accept` cannot be set in a file"):
+        load(tmp_path)
 
 
 @given(st.text(max_size=40))

@@ -13,7 +13,7 @@ import pytest
 
 import stitch_mcp
 from stitch_mcp.load_program import some_names
-from stitch_planner.plan import make_plan
+from stitch_planner.planning import make_plan
 from stitch_planner.stitcher import stitch
 from stitch_tools.errors import UsageError
 from stitch_tools.graph import capture_graph

@@ -7,9 +7,10 @@ import pytest
 
 from stitch_mcp.cli import main
 from stitch_mcp.named_programs import program_of_files, read_program
-from stitch_planner.join import OUTSIDE, record_program
-from stitch_planner.loop import begin_run
+from stitch_planner.opening import begin_run
+from stitch_planner.runs.recorder import OUTSIDE, record_program
 from stitch_planner.runs.run import Workspace
+from stitch_planner.workbench import Workbench
 from stitch_tools.errors import UsageError
 from stitch_tools.models import Task
 from stitch_tools.run.interpreter import Interpreter
@@ -106,7 +107,9 @@ def test_the_program_of_a_run_is_not_compiled_for_another_target(
     workspace = Workspace(tmp_path)
     own = program_of_files({"program.cpp": b"int x;"}, workspace.store, target="cpu")
     python = Interpreter("python3", "3.11.0", "2.13.0", "own")
-    run = begin_run(workspace, Task(name="model", files=(), main="model.py"), python, coder=OUTSIDE)
+    run = begin_run(
+        Workbench(workspace, python), Task(name="model", files=(), main="model.py"), coder=OUTSIDE
+    )
     record_program(run, own)
     run.close()
     assert main(["compile", "last", "--target", "cuda:sm_90", "--workspace", str(tmp_path)]) == 2

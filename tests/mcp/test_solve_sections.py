@@ -3,7 +3,8 @@
 from stitch_mcp.views.fact_tables import bench_sections, check_sections, solve_sections
 from stitch_mcp.views.table import render_text
 from stitch_planner.loop import SolveResult
-from stitch_tools.models import REFERENCE_VARIES, Bench, Check, DrawResult, Finding, OutputError
+from stitch_tools.judge.verdict import verdict_of
+from stitch_tools.models import REFERENCE_VARIES, AcceptPolicy, Bench, Check, DrawResult, Finding, OutputError
 
 
 def test_a_program_that_cannot_run_here_says_so_once_and_where_it_lies() -> None:
@@ -24,6 +25,7 @@ def test_a_program_that_cannot_run_here_says_so_once_and_where_it_lies() -> None
         min_speedup=None,
         message=f"unmeasured: {reason}",
         check=check,
+        verdict=verdict_of(check),
     )
     shown = "\n".join(render_text(section) for section in solve_sections(result))
     assert shown.count(reason) == 1
@@ -56,6 +58,7 @@ def shown(check: Check) -> str:
         min_speedup=None,
         message=check.message,
         check=check,
+        verdict=verdict_of(check),
     )
     return "\n".join(render_text(section) for section in solve_sections(result))
 
@@ -94,3 +97,14 @@ def test_what_was_not_timed_names_no_device_and_no_figure() -> None:
     assert "outcome: unmeasured" in text
     assert "no device" not in text
     assert "ratios" not in text
+
+
+def test_what_keeps_an_accepted_program_from_counting_is_said_with_the_way_to_accept_it() -> None:
+    check = Check(program_id="a" * 64, task_id="b" * 64, status="accepted", flags=("weak",), message="agreed")
+    strict = "\n".join(render_text(section) for section in check_sections(check))
+    assert "it does not count: weak: " in strict
+    assert "--accept weak lets it count" in strict
+    seen = verdict_of(check, policy=AcceptPolicy.of(["weak"]))
+    loose = "\n".join(render_text(section) for section in check_sections(check, seen))
+    assert "accepted although: weak: " in loose
+    assert "does not count" not in loose

@@ -1,8 +1,9 @@
-"""What a desk looks at again, and what it takes from an earlier look."""
+"""What a workbench observes again, and what it takes from an earlier look."""
 
 from pathlib import Path
 
-from stitch_mcp.workbench import open_workbench
+from stitch_mcp.config import configure
+from stitch_mcp.workbench import find_task, open_workbench
 
 REFERENCE = """
 import torch
@@ -21,8 +22,9 @@ def get_inputs():
 def test_a_known_reference_is_not_observed_again_unless_torch_is_another(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(REFERENCE, encoding="utf-8")
     said: list[str] = []
-    workbench = open_workbench({"workspace": str(tmp_path)}, said.append)
-    task = workbench.task(tmp_path / "model.py")
+    config = configure({"workspace": str(tmp_path)})
+    workbench = open_workbench(config, said.append)
+    task = find_task(config, workbench.workspace, tmp_path / "model.py")
     with workbench.session() as session:
         said.clear()
         with workbench.observed(session, task) as (_, facts):

@@ -3,12 +3,14 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from stitch_planner.plan import Plan, make_plan
+from stitch_planner.plan import Plan
+from stitch_planner.planning import make_plan
 from stitch_planner.stitcher import Stitched, stitch
 from stitch_tools.compile import compile_program
 from stitch_tools.graph import capture_graph
 from stitch_tools.judge.check import check_program
 from stitch_tools.judge.check_options import CheckOptions
+from stitch_tools.judge.trial import Trial
 from stitch_tools.models import STITCHER, Build, Check, Program
 from stitch_tools.run.reference_server import ReferenceServer
 from stitch_tools.run.session import TargetSession
@@ -64,6 +66,15 @@ def judged(
             cache, prefixes = store.root.parent / "cache", (session.interpreter.prefix,)
             build = compile_program(program, store, cache_dir=cache, prefixes=prefixes)
         check = check_program(
-            task, program, build, session=session, store=store, facts=facts, options=options, reference=server
+            Trial(
+                task=task,
+                program=program,
+                build=build,
+                session=session,
+                store=store,
+                facts=facts,
+                reference=server,
+            ),
+            options,
         )
     return Judged(plan, stitched, build, check)

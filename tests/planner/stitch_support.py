@@ -10,7 +10,8 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from stitch_planner.plan import Plan, make_plan
+from stitch_planner.plan import Plan
+from stitch_planner.planning import make_plan
 from stitch_planner.stitcher import Stitched, stitch
 from stitch_tools.compile import compile_program
 from stitch_tools.graph import build_graph

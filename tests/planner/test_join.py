@@ -1,116 +1,168 @@
-"""Steps of an outside agent in a run: recorded as `solve` records its own, nothing that was known is lost."""
+"""Programs of an outside agent in a run: recorded as those of `solve`, nothing that was known is lost."""
 
 import threading
 from pathlib import Path
 
 import pytest
 
-from stitch_planner.join import (
-    OUTSIDE,
-    accepted_check,
-    joined,
-    known_of,
-    record_bench,
-    record_build,
-    record_check,
-    record_program,
-    take_usable,
-)
-from stitch_planner.loop import begin_run
-from stitch_planner.runs.run import Workspace, read_state, started
-from stitch_planner.runs.run_events import RunResumed, RunStopped
+from stitch_planner.join import certify_program, joined, known_of, require_correct
+from stitch_planner.opening import begin_run
+from stitch_planner.plan import Plan
+from stitch_planner.policy import decide
+from stitch_planner.runs.recorder import OUTSIDE, record_bench, record_build, record_check, record_program
+from stitch_planner.runs.run import Run, Workspace, read_state, started
+from stitch_planner.runs.run_events import RunFinished, RunResumed, RunStopped
+from stitch_planner.workbench import Workbench
 from stitch_tools.errors import LockedError, StoreError, UsageError
-from stitch_tools.models import Bench, Build, Check, Program, SourceFile, Task
+from stitch_tools.models import Bench, Build, Check, Program, Ratio, Task
 from stitch_tools.run.interpreter import Interpreter
 
 TASK = Task(name="model", files=(), main="model.py")
 PYTHON = Interpreter("python3", "3.11.0", "2.13.0", "own")
 
 
-def program(text: str) -> Program:
-    file = SourceFile(path="program.cpp", sha256=text * 64, size=1)
-    return Program(format="native", target="cpu", files=(file,), main="program.cpp")
+def program(workspace: Workspace, text: str) -> Program:
+    files = workspace.store.put_files({"program.cpp": text.encode("utf-8")})
+    return Program(format="native", target="cpu", files=files, main="program.cpp")
 
 
 def build(of: Program) -> Build:
     return Build(program_id=of.program_id, ok=True, toolchain="cpp", compiler="g++")
 
 
-def check(of: Program, status: str) -> Check:
-    return Check.model_validate({"program_id": of.program_id, "task_id": TASK.task_id, "status": status})
+def check(of: Program, status: str, **fields: object) -> Check:
+    found = {"program_id": of.program_id, "task_id": TASK.task_id, "status": status}
+    return Check.model_validate(found | fields)
+
+
+def bench(of: Program, low: float) -> Bench:
+    ratio = Ratio(baseline="eager", speedup=low + 0.1, low=low, high=low + 0.2, outcome="faster")
+    return Bench(program_id=of.program_id, task_id=TASK.task_id, outcome="faster", ratios=(ratio,))
+
+
+def judge(run: Run, of: Program, status: str, **fields: object) -> None:
+    record_build(run, of, build(of))
+    record_check(run, of, check(of, status, **fields))
 
 
 @pytest.fixture
-def run_id(tmp_path: Path) -> str:
-    run = begin_run(Workspace(tmp_path), TASK, PYTHON, coder=OUTSIDE)
+def workspace(tmp_path: Path) -> Workspace:
+    return Workspace(tmp_path)
+
+
+@pytest.fixture
+def run_id(workspace: Workspace) -> str:
+    run = begin_run(Workbench(workspace, PYTHON), TASK, coder=OUTSIDE)
     run.close()
     return run.run_id
 
 
-def test_a_program_that_comes_back_brings_what_was_known_of_it(tmp_path: Path, run_id: str) -> None:
-    workspace = Workspace(tmp_path)
-    good, bad = program("a"), program("b")
+def test_what_is_known_of_a_program_stays_when_another_one_is_worked_on(
+    workspace: Workspace, run_id: str
+) -> None:
+    good, bad = program(workspace, "a"), program(workspace, "b")
     with joined(workspace, run_id) as run:
-        record_check(run, good, build(good), check(good, "accepted"))
-        record_bench(run, good, Bench(program_id=good.program_id, task_id=TASK.task_id, outcome="faster"))
-        record_check(run, bad, build(bad), check(bad, "incorrect"))
-        assert run.state.bench is None, "nothing of the other program counts for this one"
+        judge(run, good, "accepted")
+        record_bench(run, good, bench(good, 2.0))
+        judge(run, bad, "incorrect")
+        current = run.state.current
+        assert current is not None
+        assert (current.program_id, current.bench) == (bad.program_id, None)
         with pytest.raises(UsageError, match="its check says incorrect"):
-            accepted_check(run, bad)
-        assert accepted_check(run, good).status == "accepted"
-        assert run.state.bench is not None
-        assert run.state.bench.outcome == "faster"
-        seen = known_of(run, bad.program_id)
-    assert [part is not None for part in seen] == [True, True, False]
+            require_correct(run, bad)
+        require_correct(run, good)
+        before = run.state.events
+        record_program(run, good)
+        assert run.state.events == before + 1, "it is taken up again, and nothing of it recorded twice"
+        known = known_of(run, good.program_id)
+    assert known is not None
+    assert known.bench == bench(good, 2.0)
     state = read_state(workspace.run_folder(run_id))
     assert started(state).coder == OUTSIDE
-    assert state.program is not None
-    assert state.program.program_id == good.program_id
+    assert [row.author for row in state.attempts] == [OUTSIDE, OUTSIDE]
+    assert state.current is not None
+    assert state.current.program_id == good.program_id
 
 
-def test_the_accepted_program_is_named_and_taken_in_place_of_a_rejected_one(
-    tmp_path: Path, run_id: str
+def test_each_program_lies_readable_in_a_folder_of_its_own(workspace: Workspace, run_id: str) -> None:
+    with joined(workspace, run_id) as run:
+        for text in ("a", "b", "a"):
+            record_program(run, program(workspace, text))
+        rounds = {
+            path.relative_to(run.folder).as_posix(): path.read_text(encoding="utf-8")
+            for path in run.folder.glob("rounds/*/program/program.cpp")
+        }
+    assert rounds == {"rounds/000/program/program.cpp": "a", "rounds/001/program/program.cpp": "b"}
+
+
+def test_a_refused_program_names_the_best_one_of_the_run(workspace: Workspace, run_id: str) -> None:
+    good, better, bad = (program(workspace, text) for text in "abc")
+    with joined(workspace, run_id) as run:
+        for row, low in ((better, 3.0), (good, 2.0)):
+            judge(run, row, "accepted")
+            record_bench(run, row, bench(row, low))
+        judge(run, bad, "incorrect")
+        for refused, tool in (
+            (lambda: require_correct(run, bad), "benchmark_program"),
+            (lambda: certify_program(run, TASK, bad, Plan(target="cpu", steps=())), "certify_program"),
+        ):
+            with pytest.raises(UsageError) as caught:
+                refused()
+            first, second = caught.value.remedies
+            assert (first.tool, first.arguments["program"]) == (tool, better.program_id[:16])
+            assert (second.tool, second.arguments["run_id"]) == ("compile_program", run_id)
+
+
+def test_a_refused_program_leaves_a_finished_run_as_it_ended(workspace: Workspace, run_id: str) -> None:
+    bad, good = program(workspace, "b"), program(workspace, "a")
+    with joined(workspace, run_id) as run:
+        judge(run, bad, "incorrect")
+        judge(run, good, "accepted")
+        end = RunFinished(status="accepted", outcome="unmeasured", message="", program_id=good.program_id)
+        run.record(end)
+        with pytest.raises(UsageError, match="is not accepted: incorrect"):
+            certify_program(run, TASK, bad, Plan(target="cpu", steps=()))
+        assert run.state.finished == end
+
+
+def test_a_correct_program_that_does_not_count_is_shown_and_not_certified(
+    workspace: Workspace, run_id: str
 ) -> None:
-    good, bad = program("a"), program("b")
-    said: list[str] = []
-    with joined(Workspace(tmp_path), run_id) as run:
-        record_check(run, good, build(good), check(good, "accepted"))
-        record_check(run, bad, build(bad), check(bad, "incorrect"))
-        with pytest.raises(UsageError, match="its check says incorrect") as caught:
-            accepted_check(run, bad)
-        assert f"name program {good.program_id[:16]}, which was accepted" in caught.value.hint
-        assert "check_program" not in caught.value.hint, "that would end in the same way"
-        take_usable(run, TASK, PYTHON, said.append)
-        assert run.state.program is not None
-        assert run.state.program.program_id == good.program_id
-        assert run.state.check is not None
-        assert run.state.check.status == "accepted"
-        before = run.state.events
-        take_usable(run, TASK, PYTHON, said.append)
-        assert run.state.events == before
-    assert said == [f"going on with program {good.program_id[:16]}, which was accepted in this run"]
+    weak = program(workspace, "a")
+    with joined(workspace, run_id) as run:
+        judge(run, weak, "accepted", flags=("weak",))
+        assert run.state.current is not None
+        assert (run.state.current.accepted, run.state.best) == (True, None)
+        with pytest.raises(UsageError, match="correct, but does not count: weak: ") as caught:
+            certify_program(run, TASK, weak, Plan(target="cpu", steps=()))
+        assert "--accept weak" in caught.value.hint
 
 
-def test_the_same_program_is_recorded_once(tmp_path: Path, run_id: str) -> None:
-    only = program("a")
-    with joined(Workspace(tmp_path), run_id) as run:
+def test_the_same_program_is_recorded_once(workspace: Workspace, run_id: str) -> None:
+    only = program(workspace, "a")
+    with joined(workspace, run_id) as run:
         record_build(run, only, build(only))
         before = run.state.events
         record_program(run, only)
         assert run.state.events == before
 
 
-def test_an_unchecked_program_is_not_accepted(tmp_path: Path, run_id: str) -> None:
-    with (
-        joined(Workspace(tmp_path), run_id) as run,
-        pytest.raises(UsageError, match="not checked in this run"),
-    ):
-        accepted_check(run, program("c"))
+def test_an_unchecked_program_is_sent_to_its_check(workspace: Workspace, run_id: str) -> None:
+    row = program(workspace, "c")
+    with joined(workspace, run_id) as run:
+        with pytest.raises(UsageError, match="not checked in this run") as caught:
+            require_correct(run, row)
+        with pytest.raises(StoreError, match="without a check"):
+            record_bench(run, row, bench(row, 2.0))
+    (remedy,) = caught.value.remedies
+    assert (remedy.tool, remedy.arguments) == (
+        "check_program",
+        {"run_id": run_id, "program": row.program_id},
+    )
 
 
-def test_two_clients_on_one_run_wait_for_each_other(tmp_path: Path, run_id: str) -> None:
-    workspace = Workspace(tmp_path)
-    first, second = program("a"), program("b")
+def test_two_clients_on_one_run_wait_for_each_other(workspace: Workspace, run_id: str) -> None:
+    first, second = program(workspace, "a"), program(workspace, "b")
     with joined(workspace, run_id) as run:
         with pytest.raises(LockedError), joined(workspace, run_id, wait_s=0):
             pass
@@ -124,13 +176,12 @@ def test_two_clients_on_one_run_wait_for_each_other(tmp_path: Path, run_id: str)
         record_program(run, first)
     thread.join(timeout=20)
     state = read_state(workspace.run_folder(run_id))
-    assert (state.events, state.program and state.program.program_id) == (3, second.program_id)
+    assert (state.events, state.current and state.current.program_id) == (3, second.program_id)
 
 
 @pytest.mark.parametrize("name", ["events.jsonl", "rounds/000/program/program.cpp", "rounds"])
-def test_a_run_with_a_link_is_not_opened_for_writing(tmp_path: Path, run_id: str, name: str) -> None:
-    workspace = Workspace(tmp_path)
-    outside = tmp_path / "outside"
+def test_a_run_with_a_link_is_not_opened_for_writing(workspace: Workspace, run_id: str, name: str) -> None:
+    outside = workspace.root / "outside"
     place = workspace.run_folder(run_id) / name
     if place.exists():
         place.rename(outside)
@@ -140,24 +191,37 @@ def test_a_run_with_a_link_is_not_opened_for_writing(tmp_path: Path, run_id: str
         pass
 
 
-def test_a_program_stays_accepted_where_its_run_was_stopped(tmp_path: Path, run_id: str) -> None:
-    good = program("a")
-    with joined(Workspace(tmp_path), run_id) as run:
-        record_check(run, good, build(good), check(good, "accepted"))
+def test_a_program_goes_on_where_its_run_was_stopped(workspace: Workspace, run_id: str) -> None:
+    good = program(workspace, "a")
+    with joined(workspace, run_id) as run:
+        judge(run, good, "accepted")
         run.record(RunStopped(step="bench", code="interrupted", message="stopped", hint=""))
-        assert accepted_check(run, good).status == "accepted"
+        record_bench(run, good, bench(good, 2.0))
         assert run.state.stopped is None
-        assert run.state.program is not None
-        assert run.state.program.program_id == good.program_id
+        assert run.state.best is not None
+        assert run.state.best.safe_speedup == 2.0
 
 
-def test_a_run_without_a_plan_goes_on_behind_its_program(tmp_path: Path, run_id: str) -> None:
-    good = program("a")
-    with joined(Workspace(tmp_path), run_id) as run:
+def test_a_run_without_a_plan_resumes_behind_its_program(workspace: Workspace, run_id: str) -> None:
+    good = program(workspace, "a")
+    with joined(workspace, run_id) as run:
         assert run.state.resumed_at == "reference"
-        record_check(run, good, build(good), check(good, "accepted"))
+        judge(run, good, "accepted")
         assert run.state.plan is None
         assert run.state.resumed_at == "bench"
-        resumed = run.record(RunResumed(step=run.state.resumed_at))
-        assert resumed.program is not None
-        assert resumed.check is not None
+        resumed = run.record(RunResumed(step=run.state.resumed_at, lost=False))
+        assert resumed.current is not None
+        assert resumed.current.check is not None
+
+
+def test_the_next_program_of_a_run_whose_only_one_is_wrong_is_the_stitcher_s(
+    workspace: Workspace, run_id: str
+) -> None:
+    good, bad = program(workspace, "a"), program(workspace, "b")
+    with joined(workspace, run_id) as run:
+        judge(run, bad, "incorrect")
+        assert decide(run.state, rounds_left=1).decision == "fix"
+        judge(run, good, "accepted")
+        judge(run, bad, "incorrect")
+        next_one = decide(run.state, rounds_left=1)
+    assert (next_one.decision, next_one.program_id) == ("next_step", good.program_id)

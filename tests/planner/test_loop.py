@@ -6,21 +6,27 @@ from pathlib import Path
 
 import pytest
 
-from stitch_planner.loop import SolveRequest, solve
+from stitch_planner.context import RunContext
+from stitch_planner.loop import solve
+from stitch_planner.opening import SolveRequest
 from stitch_planner.runs.run import Run, Workspace, read_state, started
 from stitch_planner.runs.run_events import (
     BenchFinished,
+    BuildFinished,
     CertificateWritten,
     CheckFinished,
     DecisionMade,
+    GraphCaptured,
+    PlanMade,
+    ProgramWritten,
     ReferenceObserved,
+    RunEvent,
     RunFinished,
     RunResumed,
     RunStarted,
 )
-from stitch_planner.steps import Work
 from stitch_tools.errors import InterruptedRunError, StoreError, UsageError
-from stitch_tools.models import Environment, Task, sha256_hex
+from stitch_tools.models import AcceptPolicy, Bench, Check, Environment, Program, Task, sha256_hex
 from stitch_tools.run.interpreter import find_interpreter
 
 MODEL = """
@@ -77,6 +83,10 @@ def test_a_resumed_run_keeps_what_it_was_asked(begun: Workspace, change: dict[st
         ({"min_speedup": 2.0}, "--min-speedup: it was begun without it, and 2.0 is asked for"),
         ({"threads": 2}, "--threads: it was begun with 1, and 2 is asked for"),
         ({"require_sandbox": "full"}, "--require-sandbox: it was begun with process, and full is asked for"),
+        (
+            {"policy": AcceptPolicy(flags=("weak",))},
+            "--accept: it was begun without it, and weak is asked for",
+        ),
     ],
 )
 def test_a_resumed_run_keeps_its_options(begun: Workspace, change: dict[str, object], message: str) -> None:
@@ -98,9 +108,7 @@ def test_a_log_from_before_these_options_is_read(begun: Workspace) -> None:
     assert RunStarted.model_validate(first).threads is None
 
 
-def test_a_resumed_run_s_steps_get_the_options_that_it_was_begun_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resumed_run_s_steps_get_the_options_that_it_was_begun_with(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(MODEL, encoding="utf-8")
     stopped = threading.Event()
     stopped.set()
@@ -110,13 +118,14 @@ def test_a_resumed_run_s_steps_get_the_options_that_it_was_begun_with(
         solve(first, stop=stopped)
     seen: list[tuple[int | None, str | None]] = []
 
-    def look(work: Work) -> None:
-        seen.append((work.threads, work.require_sandbox))
+    def look(context: RunContext) -> None:
+        seen.append((context.workbench.threads, context.workbench.require_sandbox))
         raise StoreError("seen", hint="")
 
-    monkeypatch.setattr("stitch_planner.loop.STEPS", (("reference", look),))
-    with pytest.raises(StoreError, match="seen"):
-        solve(SolveRequest(workspace=tmp_path, resume="last"))
+    with pytest.raises(StoreError, match="seen") as caught:
+        solve(SolveRequest(workspace=tmp_path, resume="last"), handlers={"reference": look})
+    (remedy,) = caught.value.remedies
+    assert (remedy.tool, list(remedy.arguments)) == ("solve", ["run_id"])
     assert seen == [(1, "process")]
 
 
@@ -136,8 +145,10 @@ def test_a_run_whose_beginning_is_damaged_goes_on_after_solving_the_reference_ag
         blob.write_bytes(b"#" + blob.read_bytes()[1:])
     with pytest.raises(StoreError, match="damaged") as caught:
         solve(SolveRequest(workspace=tmp_path, resume="last"))
-    assert "`stitch-mcp solve REFERENCE` stores it again" in caught.value.hint
-    assert f"stitch-mcp solve --resume {run_id}" in caught.value.hint
+    assert [row.arguments for row in caught.value.remedies] == [
+        {"reference": "REFERENCE"},
+        {"run_id": run_id},
+    ]
     for request in (anew, SolveRequest(workspace=tmp_path, resume=run_id)):
         with pytest.raises(InterruptedRunError, match="before the step 'reference'"):
             solve(request, stop=stopped)
@@ -145,7 +156,7 @@ def test_a_run_whose_beginning_is_damaged_goes_on_after_solving_the_reference_ag
 
 @pytest.mark.parametrize("step", ["check", "bench", "certificate"])
 def test_a_finished_run_that_lost_a_result_does_that_step_and_what_follows_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+    tmp_path: Path, step: str
 ) -> None:
     (tmp_path / "model.py").write_text(MODEL, encoding="utf-8")
     stopped = threading.Event()
@@ -154,40 +165,55 @@ def test_a_finished_run_that_lost_a_result_does_that_step_and_what_follows_again
         solve(SolveRequest(workspace=tmp_path, reference=str(tmp_path / "model.py:model")), stop=stopped)
     workspace = Workspace(tmp_path)
     run, store, done = Run(workspace.run_folder("last"), workspace.store), workspace.store, list[str]()
+    program = Program(format="native", target="cpu", files=(), main="program.cpp")
+    known = program.program_id
     archive = run.folder / "x.stitch.zip"
     written = CertificateWritten(
-        program_id="p", file=archive.name, sha256=sha256_hex(b"PK"), certificate_id="c"
+        program_id=known, file=archive.name, sha256=sha256_hex(b"PK"), certificate_id="c"
     )
-    found = {
-        "check": CheckFinished(program_id="p", check=store.put(b"check"), status="accepted"),
-        "bench": BenchFinished(program_id="p", bench=store.put(b"bench"), outcome="faster"),
-        "decision": DecisionMade(program_id="p", decision="accept", reason=""),
+    judged = Check(program_id=known, task_id="t", status="accepted")
+    timed = Bench(program_id=known, task_id="t", outcome="faster")
+    found: dict[str, RunEvent] = {
+        "reference": ReferenceObserved(facts=store.put(b"facts")),
+        "graph": GraphCaptured(graph=store.put(b"graph"), ceilings=None, source="export"),
+        "plan": PlanMade(plan=store.put(b"plan"), steps=1),
+        "program": ProgramWritten(program=store.put_fact(program), program_id=known),
+        "build": BuildFinished(program_id=known, build=None, ok=True),
+        "check": CheckFinished(
+            program_id=known, check=store.put_fact(judged), status="accepted", counts=True
+        ),
+        "bench": BenchFinished(program_id=known, bench=store.put_fact(timed), outcome="faster", counts=True),
+        "decision": DecisionMade(program_id=known, decision="accept", reason=""),
         "certificate": written,
-        "finished": RunFinished(status="accepted", outcome="faster", message=""),
+        "finished": RunFinished(status="accepted", outcome="faster", message="", program_id=known),
     }
     archive.write_bytes(b"PK")
 
-    def do(name: str, work: Work) -> None:
+    def do(name: str, context: RunContext) -> None:
         done.append(name)
-        work.run.record(found[name])
+        # What was lost is stored anew.
+        archive.write_bytes(b"PK")
+        store.put_fact(judged)
+        store.put_fact(timed)
+        context.run.record(found[name])
 
     for event in found.values():
         run.record(event)
     run.close()
-    steps = tuple((name, partial(do, name)) for name in found)
-    monkeypatch.setattr("stitch_planner.loop.STEPS", steps)
-    monkeypatch.setattr("stitch_planner.loop._result", lambda run, task: None)
+    handlers = {name: partial(do, name) for name in found}
     again = SolveRequest(workspace=tmp_path, resume="last")
-    solve(again)
+    solve(again, handlers=handlers)
     assert done == [], "what is whole is not repeated"
-    lost = archive if step == "certificate" else store.path(sha256_hex(step.encode()))
+    facts = {"check": judged, "bench": timed}
+    lost = archive if step == "certificate" else store.path(sha256_hex(facts[step].canonical_json()))
     lost.write_bytes(b"#")
     names = list(found)
-    solve(again)
+    solve(again, handlers=handlers)
     assert done == names[names.index(step) :]
     state = read_state(run.folder)
     assert state.finished is not None
-    assert state.resumed == RunResumed(step=step)
+    program_id = "" if step == "certificate" else known
+    assert state.resumed == RunResumed(step=step, program_id=program_id)
 
 
 def test_a_refused_run_is_free_for_the_next_process(begun: Workspace) -> None:

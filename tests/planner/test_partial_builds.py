@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from stitch_planner.plan import make_plan
+from stitch_planner.planning import make_plan
 from stitch_planner.stitcher import stitch
 from stitch_tools.compile.segments import RUNTIME, built_segments, place_segments
 from stitch_tools.errors import StoreError

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stitch_planner.plan import try_plan
+from stitch_planner.planning import try_plan
 from stitch_planner.stitcher import StitchFailedError
 from stitch_tools.graph import capture_graph
 from stitch_tools.run.reference_server import ReferenceServer

@@ -9,7 +9,8 @@ from torch.nn import functional
 
 from stitch_mcp.views.fact_tables import plan_sections
 from stitch_mcp.views.table import render_text
-from stitch_planner.plan import Plan, make_plan
+from stitch_planner.plan import Plan
+from stitch_planner.planning import make_plan
 from stitch_tools.graph import build_graph
 from stitch_tools.models import Ceilings, Contract, Task
 from stitch_tools.worker.capture.graph_capture import capture

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from stitch_planner.loop import SolveRequest, solve
+from stitch_planner.loop import solve
+from stitch_planner.opening import SolveRequest
 from stitch_planner.runs.run import RunSummary, Workspace, read_state, summarize
 from stitch_planner.stitcher.stitch import StitchFailedError
 from stitch_tools.errors import BudgetError, InterruptedRunError, TaskError
@@ -112,14 +113,14 @@ def test_a_run_that_waits_for_the_device_ends_at_once_when_asked_to_stop(
     stopped = pytest.raises(InterruptedRunError, match="before the step 'graph'")
     with device_lock("cpu", wait_s=0), stopped as error:
         solve(request(tmp_path), emit=press, stop=stop)
-    assert "--resume" in error.value.hint
+    assert [row.tool for row in error.value.remedies] == ["solve"]
     assert events(tmp_path)[-1].payload["code"] == "interrupted"
 
 
 def test_a_spent_time_limit_leaves_an_open_run_that_names_it(tmp_path: Path) -> None:
     with pytest.raises(BudgetError, match="time limit") as error:
         solve(request(tmp_path, time_limit_s=0.0))
-    assert "--resume" in error.value.hint
+    assert [row.tool for row in error.value.remedies] == ["solve"]
     assert [event.kind for event in events(tmp_path)] == ["run_started", "run_stopped"]
     assert events(tmp_path)[-1].payload["code"] == "budget"
     assert (listed(tmp_path).status, listed(tmp_path).message) == ("open", error.value.message)
@@ -138,8 +139,8 @@ def test_what_nobody_expected_is_told_apart_from_an_interrupt(
     with pytest.raises(error, match="observing") as caught:
         solve(request(tmp_path), emit=emit)
     run_id = Workspace(tmp_path).run_folder("last").name
-    named = [run_id in note for note in getattr(caught.value, "__notes__", ())]
-    assert named == ([True] if status == "open" else [])
+    named = [row.arguments for row in getattr(caught.value, "remedies", ())]
+    assert named == ([{"run_id": run_id}] if status == "open" else [])
     stopped = read_state(Workspace(tmp_path).run_folder("last")).stopped
     assert stopped is not None
     assert (stopped.code, stopped.step, listed(tmp_path).status) == (code, "reference", status)

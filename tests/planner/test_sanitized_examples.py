@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from stitch_planner.plan import make_plan
+from stitch_planner.planning import make_plan
 from stitch_planner.stitcher import stitch
 from stitch_tools.compile import compile_program
 from stitch_tools.compile.headers import find_onednn
 from stitch_tools.graph import capture_graph
 from stitch_tools.judge.memory import SanitizeOptions, sanitize_program
+from stitch_tools.judge.trial import Trial
 from stitch_tools.models import STITCHER, Program
 from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.reference_server import ReferenceServer
@@ -56,14 +57,16 @@ def test_a_stitched_program_has_no_memory_error_race_or_undefined_behavior(
         )
         assert program.format == "native"
         runs = sanitize_program(
-            task,
-            program,
-            compile_program(program, store, prefixes=(session.interpreter.prefix,)),
-            session=session,
-            store=store,
-            facts=facts,
-            options=SanitizeOptions(),
-            reference=server,
+            Trial(
+                task=task,
+                program=program,
+                build=compile_program(program, store, prefixes=(session.interpreter.prefix,)),
+                session=session,
+                store=store,
+                facts=facts,
+                reference=server,
+            ),
+            SanitizeOptions(),
         )
     assert [(run.tool, run.findings) for run in runs] == [
         (tool, ()) for tool in ("asan", "ubsan", "init", "tsan")

@@ -2,22 +2,24 @@ from pathlib import Path
 
 import pytest
 
-from stitch_planner.runs.run import Run, Workspace, lost_step, read_state, summarize
+from stitch_planner.handlers import HANDLERS
+from stitch_planner.runs.run import LostStep, Run, Workspace, lost_step, read_state, summarize
 from stitch_planner.runs.run_events import (
     KINDS,
     BuildFinished,
+    CheckFinished,
     DecisionMade,
     GraphCaptured,
     PlanMade,
     ProgramWritten,
     ReferenceObserved,
+    RunFinished,
     RunResumed,
     kind_of,
 )
 from stitch_planner.runs.state import FOUND, State, replay
-from stitch_planner.steps import STEPS
 from stitch_tools.errors import LockedError, StoreError, UsageError
-from stitch_tools.models import Task
+from stitch_tools.models import Program, Task
 from stitch_tools.storage.events import Event
 from stitch_tools.storage.store import Store
 
@@ -33,21 +35,51 @@ VALUES: dict[str, object] = {
     "decision": "accept",
     "threads": 2,
     "require_sandbox": "full",
+    "policy": {"flags": ["partial"]},
+    "flags": ["partial"],
+    "counts": True,
+    "speedup": 2.0,
+    "safe_speedup": 1.5,
+    "lost": False,
 }
 """Values of the fields that are no plain text."""
 
 
-def test_every_kind_has_its_field_in_the_state() -> None:
-    fields = {name for name in State.model_fields if name != "events"}
-    assert len(fields) == len(KINDS)
+def test_every_kind_changes_the_state() -> None:
     for kind, model in KINDS.items():
-        assert kind_of(model.model_construct()) == kind
+        event = model.model_validate({name: VALUES.get(name, "x") for name in model.model_fields})
+        assert kind_of(event) == kind
+        before = State().after(PROGRAM)
+        after = before.after(event)
+        assert after.model_copy(update={"events": before.events}) != before, kind
 
 
-def test_a_new_program_forgets_what_was_known_of_the_old_one() -> None:
-    state = State().after(PROGRAM).after(BUILD)
-    assert state.build == BUILD
-    assert state.after(PROGRAM).build is None
+def test_a_program_that_is_taken_up_again_keeps_what_was_known_of_it() -> None:
+    other = ProgramWritten(program="d" * 64, program_id="e" * 64)
+    decision = DecisionMade(program_id="b" * 64, decision="accept", reason="")
+    state = State().after(PROGRAM).after(BUILD).after(decision)
+    state = state.after(other)
+    assert (state.decision, len(state.attempts)) == (None, 2)
+    assert state.current is not None
+    assert (state.current.program, state.current.build) == (other, None)
+    state = state.after(PROGRAM)
+    assert state.current is not None
+    assert (state.current.program, state.current.build) == (PROGRAM, BUILD)
+
+
+def test_evidence_on_a_program_that_the_run_does_not_know_belongs_to_the_one_written_last() -> None:
+    state = State().after(PROGRAM).after(BUILD.model_copy(update={"program_id": ""}))
+    assert state.current is not None
+    assert state.current.build is not None
+
+
+def test_an_older_run_ended_with_the_program_that_it_worked_on() -> None:
+    other = ProgramWritten(program="d" * 64, program_id="e" * 64)
+    counted = CheckFinished(program_id="b" * 64, check="c", status="accepted")
+    state = State().after(PROGRAM).after(counted).after(other)
+    assert state.best is not None
+    end = RunFinished(status="incorrect", outcome="unmeasured", message="")
+    assert (state.after(end).result, state.result) == (state.current, state.best)
 
 
 @pytest.mark.parametrize("damage", [b"#", None], ids=["damaged", "missing"])
@@ -63,16 +95,41 @@ def test_a_step_whose_result_the_store_lost_is_open_again_with_all_that_follows(
     assert lost_step(run) is None
     blob = store.path(graph.ceilings or "")
     blob.unlink() if damage is None else blob.write_bytes(damage)
-    step = lost_step(run)
-    assert step == "graph"
-    run.record(RunResumed(step=step))
+    assert lost_step(run) == LostStep("graph")
+    run.record(RunResumed(step="graph"))
     run.close()
     state = read_state(tmp_path / "r")
     assert (state.reference, state.graph, state.plan) == (reference, None, None)
 
 
-def test_the_fields_that_are_open_again_are_those_of_the_steps() -> None:
-    assert tuple(name for name, _ in STEPS) == FOUND
+@pytest.mark.parametrize("name", ["program", "check"])
+def test_a_program_that_lost_something_is_worked_on_again(tmp_path: Path, name: str) -> None:
+    store = Store(tmp_path / "s")
+    run = Run(tmp_path / "r", store)
+    files = store.put_files({"program.cpp": b"int x;"})
+    good = Program(format="native", target="cpu", files=files, main="program.cpp")
+    first = ProgramWritten(program=store.put_fact(good), program_id=good.program_id)
+    other = Program(format="native", target="cpu", files=(), main="other.cpp")
+    second = ProgramWritten(program=store.put_fact(other), program_id=other.program_id)
+    checked = CheckFinished(
+        program_id=good.program_id, check=store.put(b"check"), status="accepted", counts=True
+    )
+    for event in (first, checked, second):
+        run.record(event)
+    assert lost_step(run) is None
+    store.path(files[0].sha256 if name == "program" else checked.check).unlink()
+    assert lost_step(run) == LostStep(name, good.program_id), "the best one is looked at, too"
+    state = run.record(RunResumed(step=name, program_id=good.program_id))
+    run.close()
+    attempt = state.attempt(good.program_id)
+    assert attempt is not None
+    assert (attempt.check, attempt.lost, state.best) == (None, name == "program", None)
+    assert state.current is not None
+    assert (state.current == attempt) == (name == "check"), "without its files there is nothing to work on"
+
+
+def test_there_is_a_handler_for_every_step() -> None:
+    assert tuple(HANDLERS) == FOUND
 
 
 def test_unknown_kinds_are_counted_and_ignored_and_wrong_payloads_refused() -> None:
@@ -91,7 +148,7 @@ def test_a_run_goes_on_where_its_log_ends(tmp_path: Path) -> None:
     again = Run(tmp_path / "r", run.store)
     again.record(BUILD)
     again.close()
-    assert read_state(tmp_path / "r") == State(program=PROGRAM, build=BUILD, events=2)
+    assert read_state(tmp_path / "r") == State().after(PROGRAM).after(BUILD)
 
 
 def test_a_log_cut_at_any_byte_replays_its_whole_events(tmp_path: Path) -> None:

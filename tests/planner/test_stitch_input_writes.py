@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from stitch_planner.plan import make_plan
+from stitch_planner.planning import make_plan
 from stitch_planner.stitcher import Stitched, stitch
 from stitch_tools.graph import build_graph
 from stitch_tools.models import Contract, Task

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from stitch_planner.plan import make_plan
+from stitch_planner.planning import make_plan
 from stitch_planner.stitcher import StitchFailedError, stitch
 from stitch_tools.graph import build_graph
 from stitch_tools.judge.source import scan_program

@@ -5,6 +5,7 @@ from pathlib import Path
 from stitch_tools.compile.build import compile_program
 from stitch_tools.judge.check import check_program
 from stitch_tools.judge.check_options import CheckOptions
+from stitch_tools.judge.trial import Trial
 from stitch_tools.models import Build, Check, Contract, Program, ProgramFormat, Task
 from stitch_tools.run.child_limits import Limits
 from stitch_tools.run.reference_server import ReferenceServer
@@ -99,14 +100,16 @@ def checked(
     """The check of a program beside a reference server of its own, which has these limits."""
     with ReferenceServer(session, task, store, limits=limits) as reference:
         return check_program(
-            task,
-            program,
-            build(program, store) if program.format == "native" else None,
-            session=session,
-            store=store,
-            facts=reference.observe(),
-            options=options,
-            reference=reference,
+            Trial(
+                task=task,
+                program=program,
+                build=build(program, store) if program.format == "native" else None,
+                session=session,
+                store=store,
+                facts=reference.observe(),
+                reference=reference,
+            ),
+            options,
         )
 
 

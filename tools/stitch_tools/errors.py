@@ -1,7 +1,14 @@
 """Our own failures. What a candidate does wrong is a result, never one of these.
 
-Every error says what happened (`message`) and what to do next (`hint`). Only the CLI maps them to exit codes.
+Every error says what happened (`message`) and what to do next: `hint` in words, `remedies` as calls. Only the
+CLI maps them to exit codes.
 """
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from stitch_tools.models.remedy import Remedy
 
 
 class StitchError(Exception):
@@ -9,10 +16,45 @@ class StitchError(Exception):
 
     code = "internal"
 
-    def __init__(self, message: str, *, hint: str = "") -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        options: tuple[str, ...] = (),
+        remedies: "tuple[Remedy, ...]" = (),
+    ) -> None:
+        """Make an error that says what to do next.
+
+        Args:
+            message: what happened.
+            hint: what to do next, each of `options` in it as `{name}`: CLI and MCP server spell them each in
+                its own way.
+            options: names of our options, as a tool's arguments are called.
+            remedies: calls that help, best first.
+        """
         super().__init__(message)
         self.message = message
-        self.hint = hint
+        self.options = options
+        self.remedies = remedies
+        self._hint = hint
+
+    @property
+    def hint(self) -> str:
+        """The hint as the command line says it."""
+        return self.hint_for(flag)
+
+    def hint_for(self, spell: Callable[[str], str]) -> str:
+        """The hint with each option's name as `spell` gives it."""
+        hint = self._hint
+        for name in self.options:
+            hint = hint.replace(f"{{{name}}}", spell(name))
+        return hint
+
+
+def flag(option: str) -> str:
+    """An option as the command line spells it."""
+    return f"--{option.replace('_', '-')}"
 
 
 class UsageError(StitchError):
@@ -64,9 +106,17 @@ class CertificateError(StitchError):
 
 
 class InterruptedRunError(StitchError):
-    """The user stopped the run; everything finished so far is kept and the hint says how to resume."""
+    """The user stopped the run; everything finished so far is kept, and the remedy resumes it."""
 
     code = "interrupted"
+
+
+class RunInterrupt(KeyboardInterrupt):
+    """A KeyboardInterrupt that ended a run at once, and knows how to resume it. Not a failure of ours."""
+
+    def __init__(self, *args: object, remedies: "tuple[Remedy, ...]") -> None:
+        super().__init__(*args)
+        self.remedies = remedies
 
 
 class BudgetError(StitchError):

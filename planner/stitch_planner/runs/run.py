@@ -3,12 +3,14 @@
 import os
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-from stitch_planner.runs.run_events import ProgramWritten, RunEvent, RunStarted, kind_of
-from stitch_planner.runs.state import State, replay
+from stitch_planner.runs.attempts import EVIDENCE, Attempt
+from stitch_planner.runs.run_events import RunEvent, RunStarted, kind_of
+from stitch_planner.runs.state import PREPARATION, State, replay
+from stitch_planner.verdicts import with_verdicts
 from stitch_tools.errors import StoreError, UsageError
 from stitch_tools.models import Fact, Program, Task, sha256_hex
 from stitch_tools.storage.certificate import MAX_ARCHIVE_BYTES
@@ -81,6 +83,12 @@ class RunSummary(Fact):
     outcome: str
     message: str
     """One sentence on how it ended, "" while it goes on."""
+    reason: str
+    """What of that sentence status, outcome and flags do not say; older runs have the whole sentence."""
+    flags: tuple[str, ...] = ()
+    """Flags of the best program, once the run is finished."""
+    attempts: int
+    """How many programs it met."""
     events: int
 
 
@@ -101,7 +109,7 @@ class Run:
         self.store = store
         self.log = EventLog(folder / "events.jsonl", on_event=on_event)
         try:
-            self.state = replay(self.log.events)
+            self.state = with_verdicts(replay(self.log.events), store)
         except BaseException:
             self.log.close()
             raise
@@ -117,8 +125,7 @@ class Run:
         Raises:
             StoreError: it cannot be written.
         """
-        payload: dict[str, Any] = event.model_dump(mode="json")
-        self.log.append(kind_of(event), payload)
+        self.log.append(kind_of(event), event.model_dump(mode="json"))
         self.state = self.state.after(event)
         return self.state
 
@@ -138,11 +145,19 @@ def _refuse_links(folder: Path) -> None:
                 )
 
 
+@dataclass(frozen=True)
+class LostStep:
+    """A done step whose result the store lacks or holds damaged."""
+
+    name: str
+    program_id: str = ""
+    """Program that it looked at; "" for a step of the run as a whole."""
+
+
 _BLOBS = {
     "reference": ("facts",),
     "graph": ("graph", "ceilings"),
     "plan": ("plan",),
-    "program": ("program",),
     "build": ("build",),
     "check": ("check",),
     "bench": ("bench",),
@@ -150,20 +165,42 @@ _BLOBS = {
 """Steps, and the fields of their events that name a blob."""
 
 
-def lost_step(run: Run) -> str | None:
-    """Name of the first done step whose result the store lacks or holds damaged; None where all is whole."""
-    for step, fields in _BLOBS.items():
-        event = getattr(run.state, step)
-        named = [getattr(event, name) for name in fields] if event else []
-        try:
-            for sha256 in filter(None, named):
-                run.store.get(sha256)
-            if isinstance(event, ProgramWritten):
-                for file in run.store.get_fact(event.program, Program).files:
-                    run.store.get(file.sha256)
-        except StoreError:
-            return step
-    return None if has_whole_certificate(run.folder, run.state) else "certificate"
+def lost_step(run: Run) -> LostStep | None:
+    """The first done step whose result the store lacks or holds damaged; None where all is whole.
+
+    Of the attempts those are looked at that the run goes on with: the current one and the best.
+    """
+    state = run.state
+    for name in PREPARATION:
+        if not _is_whole(run.store, name, getattr(state, name)):
+            return LostStep(name)
+    rows = {row.program_id: row for row in (state.current, state.best) if row is not None}
+    for row in rows.values():
+        if not _has_program(run.store, row):
+            return LostStep("program", row.program_id)
+        for name in EVIDENCE:
+            if not _is_whole(run.store, name, getattr(row, name)):
+                return LostStep(name, row.program_id)
+    return None if has_whole_certificate(run.folder, state) else LostStep("certificate")
+
+
+def _is_whole(store: Store, step: str, event: RunEvent | None) -> bool:
+    named = [getattr(event, field) for field in _BLOBS[step]] if event else []
+    try:
+        for sha256 in filter(None, named):
+            store.get(sha256)
+    except StoreError:
+        return False
+    return True
+
+
+def _has_program(store: Store, attempt: Attempt) -> bool:
+    try:
+        for file in store.get_fact(attempt.program.program, Program).files:
+            store.get(file.sha256)
+    except StoreError:
+        return False
+    return True
 
 
 def has_whole_certificate(folder: Path, state: State) -> bool:
@@ -184,6 +221,15 @@ def read_state(folder: Path) -> State:
         StoreError: the log cannot be read.
     """
     return replay(read_events(folder / "events.jsonl"))
+
+
+def read_attempts(folder: Path, store: Store) -> State:
+    """As `read_state`, with verdicts on the programs of older runs, as far as the store has the evidence.
+
+    Raises:
+        StoreError: the log cannot be read.
+    """
+    return with_verdicts(read_state(folder), store)
 
 
 def started(state: State) -> RunStarted:
@@ -214,5 +260,8 @@ def summarize(workspace: Workspace, run_id: str) -> RunSummary:
         status=state.status,
         outcome=state.finished.outcome if state.finished else "unmeasured",
         message=state.message,
+        reason=(state.finished.reason if state.finished else "") or state.message,
+        flags=state.finished.flags if state.finished else (),
+        attempts=len(state.attempts),
         events=state.events,
     )

@@ -6,7 +6,7 @@ version does not know is ignored on replay, so that an older reader can still sh
 
 from typing import Literal
 
-from stitch_tools.models import Fact, SandboxLevel
+from stitch_tools.models import AcceptPolicy, CheckFlag, Fact, SandboxLevel
 
 Decision = Literal["accept", "fix", "optimize", "next_step", "replan", "stop"]
 
@@ -27,6 +27,8 @@ class RunStarted(Fact):
     """CPU threads that the caller asked for; None: all."""
     require_sandbox: SandboxLevel | None = None
     """Weakest isolation that the caller accepts; None: any."""
+    policy: AcceptPolicy = AcceptPolicy()
+    """Which shortcomings of a correct program the caller accepts; older runs accept none."""
     interpreter: str
     """Path of the target interpreter."""
     environment: str
@@ -61,11 +63,13 @@ class PlanMade(Fact):
 
 
 class ProgramWritten(Fact):
-    """A candidate exists."""
+    """A candidate exists: a new one, or one that the run knows and takes up again."""
 
     program: str
     """Hash of the Program."""
     program_id: str
+    author: str = ""
+    """stitcher, a model's name, or `outside`; "" in older runs, which did not record it."""
     notes: tuple[str, ...] = ()
     """What the coder wants a reader to know."""
 
@@ -86,6 +90,10 @@ class CheckFinished(Fact):
     check: str
     """Hash of the Check."""
     status: str
+    """CheckStatus of the verdict."""
+    flags: tuple[CheckFlag, ...] = ()
+    counts: bool | None = None
+    """Whether the verdict is that the program may be claimed; None in older runs, which made no verdict."""
 
 
 class BenchFinished(Fact):
@@ -95,12 +103,22 @@ class BenchFinished(Fact):
     bench: str
     """Hash of the Bench."""
     outcome: str
+    """BenchOutcome against eager."""
+    status: str = ""
+    """CheckStatus of the verdict, which the times may have changed; "" in older runs."""
+    counts: bool | None = None
+    """As in CheckFinished, with what the times show."""
+    speedup: float | None = None
+    """Median of eager time / program time; None where that was not measured, and in older runs."""
+    safe_speedup: float | None = None
+    """Lower end of the speed-up's 95% interval; None as above, and where the times are in doubt."""
 
 
 class DecisionMade(Fact):
     """What follows from the evidence."""
 
     program_id: str
+    """Program that the decision is about: for `next_step` the one that is taken up."""
     decision: Decision
     reason: str
 
@@ -130,7 +148,12 @@ class RunResumed(Fact):
     """A run goes on after a stop or a kill, which leaves no event of its own."""
 
     step: str
-    """Step that is tried next; what it and later ones had found before counts no more."""
+    """Step that is tried next."""
+    program_id: str = ""
+    """Program that the step is about; "": the one that was worked on last."""
+    lost: bool = True
+    """Whether what that step and later ones had found counts no more, since the store lost it. Older runs
+    name an open step in the same way, behind which nothing was found."""
 
 
 class RunFinished(Fact):
@@ -141,6 +164,14 @@ class RunFinished(Fact):
     outcome: str
     """BenchOutcome of the best program."""
     message: str
+    """One sentence on status, outcome and reason."""
+    reason: str = ""
+    """What of that sentence status, outcome and flags do not say; "" in older runs."""
+    flags: tuple[CheckFlag, ...] = ()
+    counts: bool | None = None
+    """Whether the best program may be claimed; None in older runs."""
+    program_id: str = ""
+    """The best program; "" in older runs: the one that was worked on last."""
 
 
 RunEvent = (
@@ -158,6 +189,8 @@ RunEvent = (
     | RunResumed
     | RunFinished
 )
+ProgramEvidence = BuildFinished | CheckFinished | BenchFinished
+"""Events that tell something of one program."""
 
 KINDS: dict[str, type[RunEvent]] = {
     "run_started": RunStarted,

@@ -6,7 +6,6 @@
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 from stitch_planner.runs.run_events import KINDS
 from stitch_tools.storage.certificate import Certificate
@@ -15,10 +14,15 @@ from stitch_tools.storage.events import Event
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
-def event_schema() -> dict[str, Any]:
+def event_schema() -> dict[str, object]:
     """Schema of one line of events.jsonl: a known kind fixes its payload, an unknown one leaves it open."""
     schema = Event.model_json_schema()
-    definitions: dict[str, Any] = {model.__name__: model.model_json_schema() for model in KINDS.values()}
+    definitions: dict[str, object] = {}
+    for model in KINDS.values():
+        found = model.model_json_schema()
+        # References start at the document's root, so facts inside a payload are defined there, too.
+        definitions |= found.pop("$defs", {})
+        definitions[model.__name__] = found
     rules = [
         {
             "if": {"properties": {"kind": {"const": kind}}},
@@ -29,7 +33,7 @@ def event_schema() -> dict[str, Any]:
     return {"$schema": _DIALECT, **schema, "$defs": definitions, "allOf": rules}
 
 
-def certificate_schema() -> dict[str, Any]:
+def certificate_schema() -> dict[str, object]:
     """Schema of certificate.json inside the archive."""
     return {"$schema": _DIALECT, **Certificate.model_json_schema()}
 

@@ -4,6 +4,16 @@ from collections.abc import Iterable
 
 from pydantic import ValidationError
 
+from stitch_planner.runs.attempts import (
+    EVIDENCE,
+    Attempt,
+    Attempts,
+    best_attempt,
+    current_attempt,
+    find_attempt,
+    replaced,
+    with_program,
+)
 from stitch_planner.runs.run_events import (
     KINDS,
     BenchFinished,
@@ -13,6 +23,7 @@ from stitch_planner.runs.run_events import (
     DecisionMade,
     GraphCaptured,
     PlanMade,
+    ProgramEvidence,
     ProgramWritten,
     ReferenceObserved,
     RunEvent,
@@ -25,6 +36,15 @@ from stitch_tools.errors import StoreError
 from stitch_tools.models import Fact
 from stitch_tools.storage.events import Event
 
+PREPARATION: tuple[str, ...] = ("reference", "graph", "plan")
+"""What a run finds out once, whatever programs follow."""
+CONCLUSION: tuple[str, ...] = ("decision", "certificate", "finished")
+"""What follows from the evidence on all programs."""
+FOUND = (*PREPARATION, "program", *EVIDENCE, *CONCLUSION)
+"""The steps of a run in their order."""
+_NO_FAULT = ("interrupted", "budget")
+"""Codes of a stop that nothing has to be mended for."""
+
 
 class State(Fact):
     """What is known after some events. A field is None until its event was seen."""
@@ -33,11 +53,10 @@ class State(Fact):
     reference: ReferenceObserved | None = None
     graph: GraphCaptured | None = None
     plan: PlanMade | None = None
-    program: ProgramWritten | None = None
-    build: BuildFinished | None = None
-    check: CheckFinished | None = None
-    bench: BenchFinished | None = None
+    attempts: Attempts = ()
+    """One per program, in the order in which the run met them."""
     decision: DecisionMade | None = None
+    """What follows from the evidence; None again as soon as another program is worked on."""
     certificate: CertificateWritten | None = None
     stopped: RunStopped | None = None
     """Why the run ended early; None again as soon as it goes on."""
@@ -46,29 +65,78 @@ class State(Fact):
     events: int = 0
     """How many events were replayed, unknown kinds included."""
 
+    @property
+    def current(self) -> Attempt | None:
+        """The attempt that was worked on last."""
+        return current_attempt(self.attempts)
+
+    @property
+    def best(self) -> Attempt | None:
+        """The fastest attempt whose verdict counts."""
+        return best_attempt(self.attempts)
+
+    @property
+    def result(self) -> Attempt | None:
+        """The attempt that the run ended with; before its end the best, else the current one."""
+        named = find_attempt(self.attempts, self.finished.program_id) if self.finished else None
+        if self.finished and not self.finished.program_id:
+            return self.current  # An older run, which ended with the program that it worked on.
+        return named or self.best or self.current
+
+    def attempt(self, program_id: str) -> Attempt | None:
+        """The attempt with that program, None where the run does not know it."""
+        return find_attempt(self.attempts, program_id)
+
     def after(self, event: RunEvent) -> "State":
         """The state that follows when `event` happens.
 
-        A new program clears what was known of the old one. A run that is resumed at a step loses what that
-        step and later ones had found: the store no longer had it whole.
+        A program that is new or taken up again reopens the run; what is known of other programs stays. A run
+        that is resumed at a lost step loses what that step and later ones had found.
         """
-        update: dict[str, RunEvent | int | None] = {"stopped": None, "events": self.events + 1}
-        update[_FIELDS[type(event)]] = event
+        number = self.events + 1
+        update: dict[str, object] = {"stopped": None, "events": number}
         if isinstance(event, ProgramWritten):
-            update |= dict.fromkeys(("build", "check", "bench", "decision", "certificate", "finished"))
-        if isinstance(event, RunResumed) and event.step in FOUND:
-            update |= dict.fromkeys(FOUND[FOUND.index(event.step) :])
+            update |= {"attempts": with_program(self.attempts, event, number), **_cleared(CONCLUSION)}
+        elif isinstance(event, BuildFinished | CheckFinished | BenchFinished):
+            update["attempts"] = self._with_evidence(event, number)
+        else:
+            update[_FIELDS[type(event)]] = event
+            if isinstance(event, RunResumed) and event.lost and event.step in FOUND:
+                update |= self._without(event, number)
         return self.model_copy(update=update)
+
+    def _with_evidence(self, event: ProgramEvidence, number: int) -> Attempts:
+        # An event that names no program of the run belongs to the one that was written last.
+        known = self.attempt(event.program_id) or self.current
+        return replaced(self.attempts, known.with_evidence(event, number)) if known else self.attempts
+
+    def _without(self, event: RunResumed, number: int) -> dict[str, object]:
+        """The fields that change where what the event's step had found is lost.
+
+        Evidence on programs outlives the reference's: it was judged with what was lost only afterwards.
+        """
+        if event.step in CONCLUSION:
+            return _cleared(CONCLUSION[CONCLUSION.index(event.step) :])
+        update = _cleared(CONCLUSION)
+        if event.step in PREPARATION:
+            return update | _cleared(PREPARATION[PREPARATION.index(event.step) :])
+        known = self.attempt(event.program_id) or self.current
+        if known is not None:
+            update["attempts"] = replaced(self.attempts, known.reopened(event.step, number))
+        return update
 
     @property
     def resumed_at(self) -> str:
         """Step that a resumed run names: the first open one, of those behind its program where there is one.
 
-        An agent may bring a program without a plan. The plan can be made up for; to go on *at* the plan would
-        throw away the program and all that was found of it.
+        An agent may bring a program without a plan, which is made up for.
         """
-        begin = FOUND.index("program") + 1 if self.program is not None else 0
-        return next((name for name in FOUND[begin:] if getattr(self, name) is None), FOUND[-1])
+        if self.current is not None:
+            return self.current.open_step or self._first_open(CONCLUSION)
+        return self._first_open(PREPARATION) if self.plan is None else "program"
+
+    def _first_open(self, names: tuple[str, ...]) -> str:
+        return next((name for name in names if getattr(self, name) is None), names[-1])
 
     @property
     def status(self) -> str:
@@ -85,38 +153,22 @@ class State(Fact):
         return self.stopped.message if self.stopped else ""
 
 
-FOUND = (
-    "reference",
-    "graph",
-    "plan",
-    "program",
-    "build",
-    "check",
-    "bench",
-    "decision",
-    "certificate",
-    "finished",
-)
-"""The fields that the steps fill, in their order."""
-
-_NO_FAULT = ("interrupted", "budget")
-"""Codes of a stop that nothing has to be mended for."""
-
 _FIELDS: dict[type[RunEvent], str] = {
     RunStarted: "started",
     ReferenceObserved: "reference",
     GraphCaptured: "graph",
     PlanMade: "plan",
-    ProgramWritten: "program",
-    BuildFinished: "build",
-    CheckFinished: "check",
-    BenchFinished: "bench",
     DecisionMade: "decision",
     CertificateWritten: "certificate",
     RunStopped: "stopped",
     RunResumed: "resumed",
     RunFinished: "finished",
 }
+"""Where the state keeps an event that is about the run as a whole."""
+
+
+def _cleared(names: tuple[str, ...]) -> dict[str, object]:
+    return {**dict.fromkeys(names)}
 
 
 def replay(events: Iterable[Event]) -> State:

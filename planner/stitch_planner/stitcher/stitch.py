@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from stitch_planner.plan import Plan
 from stitch_planner.stitcher.emit.cpu.emit_partial import MAIN as PARTIAL_MAIN
 from stitch_planner.stitcher.emit.cpu.emit_partial import emit_partial
 from stitch_planner.stitcher.graph.graph_index import GraphIndex
@@ -14,9 +14,6 @@ from stitch_planner.stitcher.lower.lowering import UnloweredError
 from stitch_planner.stitcher.targets import simple_graph, templates_for, updates_buffers, write_files
 from stitch_tools.errors import StitchError
 from stitch_tools.models import Graph, ProgramFormat, ReferenceFacts, Task
-
-if TYPE_CHECKING:  # plan.py asks this package for the partition
-    from stitch_planner.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,7 @@ def stitch(
     task: Task,
     facts: ReferenceFacts,
     graph: Graph,
-    plan: "Plan",
+    plan: Plan,
     sources: Mapping[str, bytes] | None = None,
 ) -> Stitched:
     """Source files of a program that computes the graph as planned.
@@ -133,5 +130,7 @@ def _left(left: Mapping[str, str]) -> tuple[str, ...]:
 def _failed(reason: str, task: Task) -> StitchFailedError:
     own = "Write a program of your own, and judge it with `stitch-mcp check` (docs/program.md)."
     return StitchFailedError(
-        reason, hint=own if task.target == "cpu" else f"Solve it for `--target cpu`. {own}"
+        reason,
+        hint=own if task.target == "cpu" else f"Solve it for {{target}} cpu. {own}",
+        options=("target",),
     )

@@ -2,10 +2,10 @@
 
 from typing import ClassVar
 
-from stitch_mcp.server.job_work import Work
+from stitch_mcp.server.job_context import JobContext
 from stitch_mcp.server.requests import Detailed, NamesContract
-from stitch_mcp.server.tool import Answer, NextStep, Tool
-from stitch_tools.models import Graph, TensorSpec
+from stitch_mcp.server.tool import Answer, Tool
+from stitch_tools.models import Graph, Remedy, TensorSpec
 
 _MOST_OPS = 12
 
@@ -39,7 +39,7 @@ class ReferenceAnswer(Answer):
     """About the reference and the measured limits."""
 
 
-def analyze(request: AnalyzeReference, work: Work) -> ReferenceAnswer:
+def analyze(request: AnalyzeReference, work: JobContext) -> ReferenceAnswer:
     """The captured reference, recorded in its run."""
     from stitch_mcp.api import capture_task
     from stitch_mcp.server.steps import open_run, record_capture
@@ -48,7 +48,7 @@ def analyze(request: AnalyzeReference, work: Work) -> ReferenceAnswer:
     task = work.task
     with open_run(work, task) as run:
         captured = capture_task(work.workbench, task)
-        hashes = record_capture(run, captured)
+        graph_hash = record_capture(run, captured)
         run_id = run.run_id
     facts, graph = captured.facts, captured.graph
     count = f"{len(graph.nodes)} operations" if graph.nodes else "no graph"
@@ -58,7 +58,7 @@ def analyze(request: AnalyzeReference, work: Work) -> ReferenceAnswer:
     return ReferenceAnswer(
         message=f"{task.name} for {task.target}: {count}, captured by {graph.source}",
         run_id=run_id,
-        artifact=hashes["graph"],
+        artifact=graph_hash,
         task_id=task.task_id,
         target=task.target,
         inputs=_specs(facts.inputs),
@@ -95,9 +95,9 @@ def _costliest(graph: Graph) -> tuple[str, ...]:
     )
 
 
-def _next(run_id: str) -> tuple[NextStep, ...]:
-    plan = NextStep(tool="make_plan", arguments={"run_id": run_id}, why="see which operations to fuse")
-    solve = NextStep(
+def _next(run_id: str) -> tuple[Remedy, ...]:
+    plan = Remedy(tool="make_plan", arguments={"run_id": run_id}, why="see which operations to fuse")
+    solve = Remedy(
         tool="solve", arguments={"run_id": run_id}, why="let the stitcher write, check and time a program"
     )
     return (plan, solve)

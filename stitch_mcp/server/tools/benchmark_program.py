@@ -2,10 +2,10 @@
 
 from typing import ClassVar
 
-from stitch_mcp.server.job_work import Work
+from stitch_mcp.server.job_context import JobContext
 from stitch_mcp.server.requests import Detailed, JudgesProgram
-from stitch_mcp.server.tool import Answer, NextStep, Tool
-from stitch_tools.models import Bench, Graph, Timing
+from stitch_mcp.server.tool import Answer, Tool
+from stitch_tools.models import Bench, Graph, Remedy, Timing, Verdict
 
 
 class BenchmarkProgram(JudgesProgram, Detailed):
@@ -22,6 +22,8 @@ class BenchAnswer(Answer):
     QUOTED: ClassVar[tuple[str, ...]] = ("times_us",)
 
     program_id: str | None = None
+    counts: bool | None = None
+    """Whether the program may be claimed, in its run."""
     outcome: str | None = None
     """Against eager: faster, slower, inconclusive (within noise), unmeasured."""
     speedup: float | None = None
@@ -36,30 +38,33 @@ class BenchAnswer(Answer):
     threads: int | None = None
 
 
-def benchmark(request: BenchmarkProgram, work: Work) -> BenchAnswer:
+def benchmark(request: BenchmarkProgram, work: JobContext) -> BenchAnswer:
     """Time a program and record the result in its run."""
     from stitch_mcp.server.steps import known_facts
-    from stitch_planner.join import accepted_check, joined, record_bench
+    from stitch_planner.join import joined, require_correct
+    from stitch_planner.runs.recorder import record_bench
 
-    workbench, task, program = work.workbench, work.task, work.program
+    workbench, program = work.workbench, work.program
     run_id, graph = work.subject.run_id, None
     if run_id:
         with joined(workbench.workspace, run_id) as run:
-            accepted_check(run, program)
+            require_correct(run, program)
             if (captured := run.state.graph) is not None:
                 graph = run.store.get_fact(captured.graph, Graph)
-    with workbench.trial(task, program, known=known_facts(work)) as trial:
-        bench = workbench.benchmark(task, trial, quick=request.quick, graph=graph)
+    with workbench.trial(work.task, program, known=known_facts(work), graph=graph) as trial:
+        bench = workbench.benchmark(trial, quick=request.quick)
+    seen = None
     if run_id:
         with joined(workbench.workspace, run_id) as run:
-            record_bench(run, program, bench)
+            seen = record_bench(run, program, bench)
     eager = bench.ratio("eager")
     named = program.program_id[:16]
     return BenchAnswer(
-        message=_message(bench),
+        message=_message(bench, seen),
         run_id=run_id,
         artifact=workbench.workspace.store.put_fact(bench),
         program_id=named,
+        counts=seen.counts if seen else None,
         outcome=bench.outcome,
         speedup=round(eager.speedup, 3) if eager else None,
         interval=(round(eager.low, 3), round(eager.high, 3)) if eager else (),
@@ -71,19 +76,20 @@ def benchmark(request: BenchmarkProgram, work: Work) -> BenchAnswer:
         ),
         device=bench.device,
         threads=bench.threads,
-        next_steps=_next(work, named, bench),
+        next_steps=_next(work, named, bench, seen),
     )
 
 
-def _message(bench: Bench) -> str:
+def _message(bench: Bench, seen: Verdict | None) -> str:
     eager = bench.ratio("eager")
     if bench.rejected:
         return f"rejected_cheat: {bench.message}"
+    against = f"; it does not count: {seen.why_not}" if seen and seen.accepted and not seen.counts else ""
     if eager is None:
-        return f"{bench.outcome}: {bench.message}"
+        return f"{bench.outcome}: {bench.message}{against}"
     doubt = f"; {bench.doubt}" if bench.doubt else ""
     interval = f"95% interval {eager.low:.2f} to {eager.high:.2f}"
-    return f"{bench.outcome}: {eager.speedup:.2f}x eager, {interval}{doubt}"
+    return f"{bench.outcome}: {eager.speedup:.2f}x eager, {interval}{doubt}{against}"
 
 
 def _time(row: Timing, bench: Bench) -> str:
@@ -97,8 +103,8 @@ def _time(row: Timing, bench: Bench) -> str:
     return f"{row.name}: {found:.2f}{spread} ({bench.figure.removesuffix('_us')})"
 
 
-def _next(work: Work, named: str, bench: Bench) -> tuple[NextStep, ...]:
-    certify = NextStep(
+def _next(work: JobContext, named: str, bench: Bench, seen: Verdict | None) -> tuple[Remedy, ...]:
+    certify = Remedy(
         tool="certify_program",
         arguments={**work.place, "program": named},
         why="write the certificate of this result",
@@ -106,18 +112,19 @@ def _next(work: Work, named: str, bench: Bench) -> tuple[NextStep, ...]:
     kept = "; the accepted one stays in the run"
     if not work.subject.run_id:
         kept, why = "", "open a run: what is checked and timed in it can be certified"
-        certify = NextStep(tool="analyze_reference", arguments=work.place, why=why)
-    faster = NextStep(
+        certify = Remedy(tool="analyze_reference", arguments=work.place, why=why)
+    faster = Remedy(
         tool="compile_program",
         arguments={**work.place, "files": {work.program.main: "A FASTER SOURCE"}},
         why=f"try another program{kept}",
     )
-    if bench.rejected:
+    # Only what counts is certified.
+    if bench.rejected or (seen is not None and not seen.counts):
         return (faster,)
     if bench.outcome == "inconclusive" and bench.ratio("eager") is None:
         why = "every measurement was disturbed: time it again when nothing else runs"
         arguments = {**work.place, "program": named, "rerun": True}
-        return (faster, certify, NextStep(tool="benchmark_program", arguments=arguments, why=why))
+        return (faster, certify, Remedy(tool="benchmark_program", arguments=arguments, why=why))
     return (certify, faster) if bench.outcome == "faster" else (faster, certify)
 
 

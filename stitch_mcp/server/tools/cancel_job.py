@@ -1,8 +1,7 @@
 """`cancel_job`: ends a job with all its processes."""
 
 from stitch_mcp.server.server_context import ServerContext
-from stitch_mcp.server.tool import Request, Tool
-from stitch_mcp.server.tools.get_job import JobAnswer
+from stitch_mcp.server.tool import JobAnswer, Request, Tool
 
 
 class CancelJob(Request):

@@ -1,8 +1,9 @@
 """`certify_program`: writes an archive from which anybody can re-check an accepted result."""
 
-from stitch_mcp.server.job_work import Work
+from stitch_mcp.server.job_context import JobContext
 from stitch_mcp.server.requests import NamesProgramOfRun
-from stitch_mcp.server.tool import Answer, NextStep, Tool
+from stitch_mcp.server.tool import Answer, Tool
+from stitch_tools.models import Remedy
 
 
 class CertifyProgram(NamesProgramOfRun):
@@ -23,7 +24,7 @@ class CertificateAnswer(Answer):
     not_checked: tuple[str, ...] = ()
 
 
-def certify(request: CertifyProgram, work: Work) -> CertificateAnswer:
+def certify(request: CertifyProgram, work: JobContext) -> CertificateAnswer:
     """The certificate of a run's accepted program; the run is finished with it."""
     from stitch_mcp.certificates import verify_certificate
     from stitch_mcp.server.steps import captured_facts, stored_plan
@@ -47,7 +48,7 @@ def certify(request: CertifyProgram, work: Work) -> CertificateAnswer:
         claim=seen.claim,
         not_checked=seen.not_checked,
         next_steps=(
-            NextStep(
+            Remedy(
                 tool="get_artifact", arguments={"id": work.run_id}, why="see what the run's folder holds now"
             ),
         ),

@@ -2,10 +2,10 @@
 
 from typing import ClassVar
 
-from stitch_mcp.server.job_work import Work
+from stitch_mcp.server.job_context import JobContext
 from stitch_mcp.server.requests import Detailed, JudgesProgram
-from stitch_mcp.server.tool import Answer, NextStep, Tool
-from stitch_tools.models import Check, DrawResult, Finding
+from stitch_mcp.server.tool import Answer, Tool
+from stitch_tools.models import Check, DrawResult, Finding, Remedy, Verdict
 from stitch_tools.run.last_words import own_words
 
 _MOST = 8
@@ -23,11 +23,15 @@ class CheckAnswer(Answer):
     """The verdict with its evidence."""
 
     DETAILS: ClassVar[tuple[str, ...]] = ("not_checked", "work")
-    QUOTED: ClassVar[tuple[str, ...]] = ("message", "wrong", "findings", "docs", "program_output")
+    QUOTED: ClassVar[tuple[str, ...]] = ("message", "reasons", "wrong", "findings", "docs", "program_output")
 
     program_id: str | None = None
     verdict: str | None = None
     """accepted, incorrect, build_failed, crashed, timed_out, out_of_memory, rejected_cheat, unmeasured."""
+    counts: bool | None = None
+    """Whether it may be claimed: accepted, and without a shortcoming of `reasons`."""
+    reasons: tuple[str, ...] = ()
+    """Why it does not count."""
     flags: tuple[str, ...] = ()
     """weak, relaxed, library_only, partial, specialized, unsupported_rng, incomplete."""
     draws: str | None = None
@@ -46,36 +50,55 @@ class CheckAnswer(Answer):
     sandbox: str | None = None
 
 
-def check(request: CheckProgram, work: Work) -> CheckAnswer:
+def check(request: CheckProgram, work: JobContext) -> CheckAnswer:
     """Check a program and record the result in its run."""
     from stitch_mcp.server.docs import advice
     from stitch_mcp.server.steps import known_facts
-    from stitch_planner.join import joined, record_check
+    from stitch_planner.join import joined
+    from stitch_planner.runs.recorder import record_build, record_check
+    from stitch_tools.judge.verdict import verdict_of
 
-    workbench, task, program = work.workbench, work.task, work.program
-    with workbench.trial(task, program, known=known_facts(work)) as trial:
-        checked = workbench.check(task, trial, sanitize=request.sanitize)
+    workbench, program = work.workbench, work.program
+    with workbench.trial(work.task, program, known=known_facts(work)) as trial:
+        checked = workbench.check(trial, sanitize=request.sanitize)
+    seen = verdict_of(checked, policy=workbench.policy)
     if run_id := work.subject.run_id:
         with joined(workbench.workspace, run_id) as run:
-            record_check(run, program, trial.build, checked)
+            record_build(run, program, trial.build)
+            # A run keeps the policy that it began with.
+            seen = record_check(run, program, checked)
     agreed = sum(draw.ok for draw in checked.draws)
     return CheckAnswer(
-        message=f"{checked.status}: {checked.message}" if checked.message else checked.status,
+        message=_message(checked, seen),
         run_id=run_id,
         artifact=workbench.workspace.store.put_fact(checked),
         program_id=program.program_id[:16],
-        verdict=checked.status,
-        flags=checked.flags,
+        verdict=seen.status,
+        counts=seen.counts,
+        reasons=reasons_as_lines(seen),
+        flags=seen.flags,
         draws=f"{agreed} of {len(checked.draws)} agreed" if checked.draws else None,
         wrong=tuple(_wrong(draw) for draw in checked.draws if not draw.ok)[:_MOST],
         findings=findings_as_lines(checked.findings),
-        docs=advice(workbench.config, (row.doc_query for run in checked.sanitizers for row in run.findings)),
+        docs=advice(work.config, (row.doc_query for run in checked.sanitizers for row in run.findings)),
         program_output=own_words(checked.stderr_tail)[-_OUTPUT_CHARS:],
         work=work_as_line(checked),
         not_checked=checked.not_checked,
         sandbox=checked.sandbox,
-        next_steps=_next(work, checked),
+        next_steps=_next(work, checked, seen),
     )
+
+
+def _message(checked: Check, seen: Verdict) -> str:
+    """Verdict and cause; of an accepted program that does not count, what keeps it from that."""
+    if seen.accepted and not seen.counts:
+        return f"{seen.status}, and does not count: {seen.why_not}"
+    return f"{seen.status}: {checked.message}" if checked.message else seen.status
+
+
+def reasons_as_lines(seen: Verdict) -> tuple[str, ...]:
+    """Why a program does not count, one line each."""
+    return tuple(f"{row.rule}: {row.message}"[:400] for row in seen.reasons[:_MOST])
 
 
 def findings_as_lines(findings: tuple[Finding, ...]) -> tuple[str, ...]:
@@ -111,21 +134,25 @@ def _wrong(draw: DrawResult) -> str:
     return "; ".join(parts)[:400]
 
 
-def _next(work: Work, checked: Check) -> tuple[NextStep, ...]:
+def _next(work: JobContext, checked: Check, seen: Verdict) -> tuple[Remedy, ...]:
     where = work.place
     same = {**where, "program": work.program.program_id[:16]}
-    if checked.status == "accepted":
-        return (NextStep(tool="benchmark_program", arguments=same, why="see whether it is faster"),)
-    mend = NextStep(
+    faster = Remedy(tool="benchmark_program", arguments=same, why="see whether it is faster")
+    if seen.counts:
+        return (faster,)
+    named = "`reasons` name" if seen.accepted else "`wrong` and `message` name"
+    mend = Remedy(
         tool="compile_program",
         arguments={**where, "files": {work.program.main: "MENDED SOURCE"}},
-        why="fix what `wrong` and `message` name, build it, and check it again",
+        why=f"fix what {named}, build it, and check it again",
     )
+    if seen.accepted:
+        return (mend, faster)
     if checked.status == "crashed" and work.program.format == "native" and not checked.sanitizers:
         why = "find the memory error by file and line"
-        return (mend, NextStep(tool="check_program", arguments={**same, "sanitize": True}, why=why))
+        return (mend, Remedy(tool="check_program", arguments={**same, "sanitize": True}, why=why))
     if checked.status in ("rejected_cheat", "unmeasured"):
-        return (NextStep(tool="review_program", arguments=same, why="see the evidence in full"), mend)
+        return (Remedy(tool="review_program", arguments=same, why="see the evidence in full"), mend)
     return (mend,)
 
 

@@ -3,10 +3,10 @@
 import re
 from typing import ClassVar
 
-from stitch_mcp.server.job_work import Work
+from stitch_mcp.server.job_context import JobContext
 from stitch_mcp.server.requests import Detailed, NamesProgram
-from stitch_mcp.server.tool import Answer, NextStep, Tool
-from stitch_tools.models import Build, Diagnostic, KernelResources, Program
+from stitch_mcp.server.tool import Answer, Tool
+from stitch_tools.models import Build, Diagnostic, KernelResources, Program, Remedy
 
 _MOST_MESSAGES = 12
 _ANY = {"reference": "PATH.py"}
@@ -42,10 +42,11 @@ class BuildAnswer(Answer):
     command: str | None = None
 
 
-def compile_program(request: CompileProgram, work: Work) -> BuildAnswer:
+def compile_program(request: CompileProgram, work: JobContext) -> BuildAnswer:
     """Build a program and record the result in its run."""
     from stitch_mcp.server.docs import advice
-    from stitch_planner.join import joined, record_build
+    from stitch_planner.join import joined
+    from stitch_planner.runs.recorder import record_build
 
     program, workbench, run_id = work.program, work.workbench, work.subject.run_id
     build = workbench.build(program, request.archs) if program.format == "native" else None
@@ -56,7 +57,7 @@ def compile_program(request: CompileProgram, work: Work) -> BuildAnswer:
     where = work.place
     if build is None:
         arguments = {**(where or _ANY), "program": named}
-        check = NextStep(tool="check_program", arguments=arguments, why="check whether it is correct")
+        check = Remedy(tool="check_program", arguments=arguments, why="check whether it is correct")
         return BuildAnswer(
             message="a Python program builds itself when it is loaded: check it",
             run_id=run_id,
@@ -71,7 +72,7 @@ def compile_program(request: CompileProgram, work: Work) -> BuildAnswer:
         program_id=named,
         ok=build.ok,
         diagnostics=tuple(_line(item) for item in _gravest(build)),
-        docs=advice(workbench.config, _queries(build)) if not build.ok else (),
+        docs=advice(work.config, _queries(build)) if not build.ok else (),
         kernels=tuple(_kernel(item) for item in build.resources[:_MOST_MESSAGES]),
         cache_hit=build.cache_hit,
         wall_s=round(build.wall_s, 2) if build.wall_s is not None else None,
@@ -113,19 +114,19 @@ def _message(build: Build) -> str:
     return f"the compiler refused it: {errors} error{'s' if errors != 1 else ''}"
 
 
-def _next(build: Build, where: dict[str, str], program: Program) -> tuple[NextStep, ...]:
+def _next(build: Build, where: dict[str, str], program: Program) -> tuple[Remedy, ...]:
     if build.ok:
         arguments = {**(where or _ANY), "program": program.program_id[:16]}
-        return (NextStep(tool="check_program", arguments=arguments, why="see whether it computes the same"),)
+        return (Remedy(tool="check_program", arguments=arguments, why="see whether it computes the same"),)
     arguments = {**where, "files": {program.main: "MENDED SOURCE"}}
-    mend = NextStep(tool="compile_program", arguments=arguments, why="fix what `diagnostics` lists")
+    mend = Remedy(tool="compile_program", arguments=arguments, why="fix what `diagnostics` lists")
     if _OURS.search(" ".join(item.message for item in _gravest(build))):
         why = "read the interface"
-        return (mend, NextStep(tool="get_artifact", arguments={"id": "stitch://abi"}, why=why))
+        return (mend, Remedy(tool="get_artifact", arguments={"id": "stitch://abi"}, why=why))
     query = next(iter(_queries(build)), "")
     if not query:
         return (mend,)
-    look = NextStep(tool="search_docs", arguments={"query": query}, why="look up the first error")
+    look = Remedy(tool="search_docs", arguments={"query": query}, why="look up the first error")
     return (mend, look)
 
 

@@ -8,7 +8,8 @@ from pydantic import Field
 from stitch_mcp.server.artifacts import Artifact, find_artifact
 from stitch_mcp.server.render import blot_text
 from stitch_mcp.server.server_context import ServerContext
-from stitch_mcp.server.tool import Answer, NextStep, Request, Tool
+from stitch_mcp.server.tool import Answer, Request, Tool
+from stitch_tools.models import Remedy
 
 PAGE_CHARS = 6000
 _ROW_CHARS = 4
@@ -91,9 +92,9 @@ def _listed(request: GetArtifact, found: Artifact) -> ArtifactAnswer:
     )
 
 
-def _page_at(request: GetArtifact, offset: int) -> tuple[NextStep, ...]:
+def _page_at(request: GetArtifact, offset: int) -> tuple[Remedy, ...]:
     arguments = request.model_dump(exclude_defaults=True) | {"offset": offset}
-    return (NextStep(tool="get_artifact", arguments=arguments, why="the next page"),)
+    return (Remedy(tool="get_artifact", arguments=arguments, why="the next page"),)
 
 
 TOOL = Tool(

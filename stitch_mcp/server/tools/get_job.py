@@ -1,11 +1,10 @@
 """`get_job`: waits for a job's result."""
 
-from typing import Any, ClassVar
-
 from pydantic import Field
 
+from stitch_mcp.server.job_answers import job_answer
 from stitch_mcp.server.server_context import ServerContext
-from stitch_mcp.server.tool import MAX_WAIT_S, Answer, Request, Tool
+from stitch_mcp.server.tool import MAX_WAIT_S, JobAnswer, Request, Tool
 
 
 class GetJob(Request):
@@ -16,22 +15,8 @@ class GetJob(Request):
     """Seconds to wait for its end."""
 
 
-class JobAnswer(Answer):
-    """State of a job."""
-
-    QUOTED: ClassVar[tuple[str, ...]] = ("result",)
-
-    tool: str | None = None
-    progress: str | None = None
-    """Current step."""
-    result: dict[str, Any] | None = None
-    """The tool's own result, once completed."""
-
-
 def reply(request: GetJob, server_context: ServerContext) -> JobAnswer:
     """The job's state, without waiting: the server does that."""
-    from stitch_mcp.server.job_answers import job_answer
-
     return job_answer(server_context, server_context.supervisor.view(request.job_id))
 
 

@@ -5,9 +5,10 @@ from collections.abc import Callable
 from pydantic import Field
 
 from stitch_mcp.config import Config
-from stitch_mcp.server.job_work import Work
+from stitch_mcp.server.job_context import JobContext
 from stitch_mcp.server.server_context import ServerContext
-from stitch_mcp.server.tool import Answer, NextStep, SlowRequest, Tool
+from stitch_mcp.server.tool import Answer, SlowRequest, Tool
+from stitch_tools.models import Remedy
 
 
 class InspectEnvironment(SlowRequest):
@@ -29,9 +30,9 @@ class EnvironmentAnswer(Answer):
     """What is missing, each with its fix."""
 
 
-def inspect(request: InspectEnvironment, work: Work) -> EnvironmentAnswer:
+def inspect(request: InspectEnvironment, work: JobContext) -> EnvironmentAnswer:
     """The state of this machine."""
-    return _examined(work.workbench.config, work.say)
+    return _examined(work.config, work.say)
 
 
 def inspect_without_job(request: InspectEnvironment, server_context: ServerContext) -> EnvironmentAnswer:
@@ -51,7 +52,7 @@ def _examined(config: Config, say: Callable[[str], None] | None) -> EnvironmentA
         else ""
     )
     why = "open a run for a PyTorch file of the workspace"
-    step = NextStep(tool="analyze_reference", arguments={"reference": "PATH.py"}, why=why)
+    step = Remedy(tool="analyze_reference", arguments={"reference": "PATH.py"}, why=why)
     return EnvironmentAnswer(
         message=f"{ready} can be checked and timed here{built}",
         can_solve_cpu=seen.can_solve_cpu,

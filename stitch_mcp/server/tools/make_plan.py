@@ -2,9 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from stitch_mcp.server.job_work import Work
+from stitch_mcp.server.job_context import JobContext
 from stitch_mcp.server.requests import InRun
-from stitch_mcp.server.tool import Answer, NextStep, Tool
+from stitch_mcp.server.tool import Answer, Tool
+from stitch_tools.models import Remedy
 
 if TYPE_CHECKING:
     from stitch_planner.plan import Plan, PlanStep
@@ -27,7 +28,7 @@ class PlanAnswer(Answer):
     """Also if the limits were measured on a busy machine."""
 
 
-def plan(request: MakePlan, work: Work) -> PlanAnswer:
+def plan(request: MakePlan, work: JobContext) -> PlanAnswer:
     """Plan the fusion and record the plan in the run."""
     from stitch_mcp.server.steps import captured_facts, stored_plan
     from stitch_mcp.views.fact_tables import disturbance
@@ -62,14 +63,14 @@ def _line(step: "PlanStep") -> str:
     return f"{step.index} {step.kind}: {' + '.join(step.ops)}{where} -> {gives}{bound}"
 
 
-def _next(run_id: str, made: "Plan") -> tuple[NextStep, ...]:
+def _next(run_id: str, made: "Plan") -> tuple[Remedy, ...]:
     name = "program.cu" if made.target.startswith("cuda") else "program.cpp"
-    own = NextStep(
+    own = Remedy(
         tool="compile_program",
         arguments={"run_id": run_id, "files": {name: "YOUR SOURCE"}},
         why='build your own program; get_artifact {"id": "stitch://abi"} shows its interface',
     )
-    solve = NextStep(
+    solve = Remedy(
         tool="solve", arguments={"run_id": run_id}, why="let the stitcher write, check and time one"
     )
     return (own, solve)

@@ -1,12 +1,15 @@
 """`review_program`: lists the evidence about a program: source, run time, what is not covered."""
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from stitch_mcp.server.job_work import Work
+from stitch_mcp.server.job_context import JobContext
 from stitch_mcp.server.requests import NamesProgram
-from stitch_mcp.server.tool import Answer, NextStep, Tool
-from stitch_mcp.server.tools.check_program import findings_as_lines, work_as_line
-from stitch_tools.models import Bench, Build, Check, Finding
+from stitch_mcp.server.tool import Answer, Tool
+from stitch_mcp.server.tools.check_program import findings_as_lines, reasons_as_lines, work_as_line
+from stitch_tools.models import Bench, Build, Check, Finding, Remedy, Verdict
+
+if TYPE_CHECKING:
+    from stitch_planner.evidence import Evidence
 
 
 class ReviewProgram(NamesProgram):
@@ -29,36 +32,43 @@ class ReviewAnswer(Answer):
     """Not covered by any evidence yet."""
 
 
-def review(request: ReviewProgram, work: Work) -> ReviewAnswer:
+def review(request: ReviewProgram, work: JobContext) -> ReviewAnswer:
     """Scan a program's source, and collect what its run recorded."""
-    build, checked, bench = _recorded(work)
+    known = _recorded(work)
+    build, checked, bench = (known.build, known.check, known.bench) if known else (None, None, None)
+    seen = known.verdict if known else None
     static = _static(work)
     findings = static if checked is None else tuple(dict.fromkeys((*static, *checked.findings)))
     named = work.program.program_id[:16]
-    verdict = checked.status if checked else "none yet"
     fatal = sum(row.severity == "fatal" for row in findings)
     return ReviewAnswer(
-        message=f"{fatal} fatal, {len(findings) - fatal} other findings; check: {verdict}",
+        message=f"{fatal} fatal, {len(findings) - fatal} other findings; check: {_named(seen)}",
         run_id=work.subject.run_id,
         program_id=named,
         honest=findings_as_lines(findings),
         engineering=_engineering(build, checked, bench),
-        coverage=_coverage(checked),
+        coverage=_coverage(checked, seen),
         open=_open(checked, bench),
-        next_steps=_next(work, named, checked, bench),
+        next_steps=_next(work, named, seen, timed=bench is not None),
     )
 
 
-def _recorded(work: Work) -> tuple[Build | None, Check | None, Bench | None]:
+def _named(seen: Verdict | None) -> str:
+    if seen is None:
+        return "none yet"
+    return seen.status if seen.counts or not seen.accepted else f"{seen.status}, and does not count"
+
+
+def _recorded(work: JobContext) -> "Evidence | None":
     from stitch_planner.join import joined, known_of
 
     if not work.subject.run_id:
-        return None, None, None
+        return None
     with joined(work.workbench.workspace, work.subject.run_id) as run:
         return known_of(run, work.program.program_id)
 
 
-def _static(work: Work) -> tuple[Finding, ...]:
+def _static(work: JobContext) -> tuple[Finding, ...]:
     from stitch_tools.judge.source import scan_program
 
     store, program = work.workbench.workspace.store, work.program
@@ -87,12 +97,13 @@ def _engineering(build: Build | None, checked: Check | None, bench: Bench | None
     return tuple(lines)
 
 
-def _coverage(checked: Check | None) -> tuple[str, ...]:
-    if checked is None:
+def _coverage(checked: Check | None, seen: Verdict | None) -> tuple[str, ...]:
+    if checked is None or seen is None:
         return ()
     shares = work_as_line(checked)
     flags = f"flags: {', '.join(checked.flags)}" if checked.flags else "no flags"
-    return tuple(line for line in (shares, flags, f"oracle: {checked.oracle}") if line)
+    against = tuple(f"does not count: {line}" for line in reasons_as_lines(seen) if seen.accepted)
+    return (*(line for line in (shares, flags, f"oracle: {checked.oracle}") if line), *against)
 
 
 def _open(checked: Check | None, bench: Bench | None) -> tuple[str, ...]:
@@ -102,18 +113,23 @@ def _open(checked: Check | None, bench: Bench | None) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _next(work: Work, named: str, checked: Check | None, bench: Bench | None) -> tuple[NextStep, ...]:
+def _next(work: JobContext, named: str, seen: Verdict | None, *, timed: bool) -> tuple[Remedy, ...]:
     place = work.place or {"reference": "PATH.py"}
     arguments = {**place, "program": named}
-    if checked is None:
-        return (NextStep(tool="check_program", arguments=arguments, why="check whether it is correct"),)
-    if checked.status == "accepted" and bench is not None and not bench.rejected:
+    if seen is None:
+        return (Remedy(tool="check_program", arguments=arguments, why="check whether it is correct"),)
+    if seen.counts and timed:
         why = "write the certificate of what was checked and timed"
-        return (NextStep(tool="certify_program", arguments=arguments, why=why),)
-    if checked.status == "accepted":
-        return (NextStep(tool="benchmark_program", arguments=arguments, why="see whether it is faster"),)
-    mend = {**place, "files": {work.program.main: "FIXED SOURCE"}}
-    return (NextStep(tool="compile_program", arguments=mend, why="fix what `honest` and the check list"),)
+        return (Remedy(tool="certify_program", arguments=arguments, why=why),)
+    faster = Remedy(tool="benchmark_program", arguments=arguments, why="see whether it is faster")
+    if seen.counts:
+        return (faster,)
+    mend = Remedy(
+        tool="compile_program",
+        arguments={**place, "files": {work.program.main: "FIXED SOURCE"}},
+        why="fix what `honest` and the check list",
+    )
+    return (mend, faster) if seen.accepted and not timed else (mend,)
 
 
 TOOL = Tool(

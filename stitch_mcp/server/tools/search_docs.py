@@ -7,8 +7,9 @@ from pydantic import Field
 
 from stitch_mcp.server.docs import version_of
 from stitch_mcp.server.server_context import ServerContext
-from stitch_mcp.server.tool import Answer, NextStep, Request, Tool
+from stitch_mcp.server.tool import Answer, Request, Tool
 from stitch_tools.errors import StoreError, UsageError
+from stitch_tools.models import Remedy
 
 if TYPE_CHECKING:
     from stitch_rag.results import Hit, SearchResult
@@ -127,17 +128,17 @@ def _message(found: "SearchResult", *, filtered: bool) -> str:
     return f"{best}; {said}" if said else best
 
 
-def _next(request: SearchDocs, found: "SearchResult", *, filtered: bool) -> tuple[NextStep, ...]:
-    steps: list[NextStep] = []
+def _next(request: SearchDocs, found: "SearchResult", *, filtered: bool) -> tuple[Remedy, ...]:
+    steps: list[Remedy] = []
     if found.hits and found.hits[0].shortened:
         why = "read the best hit in full"
-        steps.append(NextStep(tool="search_docs", arguments={"id": found.hits[0].id}, why=why))
+        steps.append(Remedy(tool="search_docs", arguments={"id": found.hits[0].id}, why=why))
     if found.nearest:
         why = "look up the nearest name that exists"
-        steps.append(NextStep(tool="search_docs", arguments={"query": found.nearest[0]}, why=why))
+        steps.append(Remedy(tool="search_docs", arguments={"query": found.nearest[0]}, why=why))
     if not found.hits and filtered:
         why = "search without filters"
-        steps.append(NextStep(tool="search_docs", arguments={"query": request.query[:400]}, why=why))
+        steps.append(Remedy(tool="search_docs", arguments={"query": request.query[:400]}, why=why))
     return tuple(steps)
 
 

@@ -4,9 +4,10 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from stitch_mcp.server.job_work import Work
+from stitch_mcp.server.job_context import JobContext
 from stitch_mcp.server.requests import NamesContract
-from stitch_mcp.server.tool import Answer, NextStep, Tool
+from stitch_mcp.server.tool import Answer, Tool
+from stitch_tools.models import Remedy
 
 
 class Solve(NamesContract):
@@ -28,23 +29,24 @@ class SolveAnswer(Answer):
     program_id: str | None = None
     verdict: str | None = None
     """CheckStatus, as check_program gives it."""
+    counts: bool | None = None
+    """Whether the program may be claimed; `message` says why not."""
     outcome: str | None = None
     """faster, slower, inconclusive, unmeasured."""
     speedup: float | None = None
     certificate: str | None = None
-    """Path of the archive, where the program was accepted."""
+    """Path of the archive, where the program counts."""
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
-def solve(request: Solve, work: Work) -> SolveAnswer:
+def solve(request: Solve, work: JobContext) -> SolveAnswer:
     """Do the run's remaining steps and return its result."""
-    from stitch_mcp.printed_commands import resume_command
     from stitch_mcp.server.steps import hand_over
-    from stitch_planner.loop import SolveRequest
     from stitch_planner.loop import solve as run_to_end
+    from stitch_planner.opening import SolveRequest
 
-    config = work.workbench.config
+    config = work.config
     run_id = hand_over(work, quick=request.quick, min_speedup=request.min_speedup)
     solved = run_to_end(
         SolveRequest(
@@ -54,7 +56,6 @@ def solve(request: Solve, work: Work) -> SolveAnswer:
             cache_dir=config.cache_dir,
             time_limit_s=config.time_limit_s,
             build_time_limit_s=config.build_time_limit_s,
-            resume_command=lambda name: resume_command(config.workspace, name),
         ),
         emit=work.say,
     )
@@ -64,6 +65,7 @@ def solve(request: Solve, work: Work) -> SolveAnswer:
         run_id=run_id,
         program_id=named,
         verdict=solved.status,
+        counts=solved.verdict.counts if solved.verdict else None,
         outcome=solved.outcome,
         speedup=round(solved.speedup, 3) if solved.speedup is not None else None,
         certificate=solved.certificate,
@@ -73,11 +75,11 @@ def solve(request: Solve, work: Work) -> SolveAnswer:
     )
 
 
-def _next(run_id: str, named: str | None) -> tuple[NextStep, ...]:
+def _next(run_id: str, named: str | None) -> tuple[Remedy, ...]:
     if named is None:
         return ()
-    sources = NextStep(tool="get_artifact", arguments={"id": named}, why="read the program's sources")
-    own = NextStep(
+    sources = Remedy(tool="get_artifact", arguments={"id": named}, why="read the program's sources")
+    own = Remedy(
         tool="compile_program",
         arguments={"run_id": run_id, "files": {"program.cpp": "YOUR SOURCE"}},
         why="write a faster one; the run records it",

@@ -17,7 +17,7 @@ from stitch_mcp.server.refusals import explain_arguments
 from stitch_mcp.server.render import MAX_CHARS, render
 from stitch_mcp.server.request_inputs import job_request
 from stitch_mcp.server.server_context import ServerContext, open_server_context
-from stitch_mcp.server.tool import Answer, NextStep
+from stitch_mcp.server.tool import Answer, Remedy
 from stitch_mcp.server.tools import TOOLS, find_tool
 from stitch_mcp.server.tools.compile_program import BuildAnswer
 from stitch_tools.errors import StitchError
@@ -175,7 +175,7 @@ def test_a_resource_that_there_is_not_is_named_in_the_error(workspace: Path) -> 
 def test_answers_of_any_length_are_cut_to_what_clients_show(
     message: str, lines: list[str], command: str, steps: int
 ) -> None:
-    step = NextStep(tool="get_job", arguments={"job_id": "0" * 16}, why="wait")
+    step = Remedy(tool="get_job", arguments={"job_id": "0" * 16}, why="wait")
     answer = BuildAnswer(
         message=message, diagnostics=tuple(lines), command=command, next_steps=(step,) * steps
     )
@@ -193,7 +193,7 @@ def test_secrets_of_the_environment_are_blotted_out(monkeypatch: pytest.MonkeyPa
 @given(length=st.integers(0, 60_000), steps=st.integers(1, 3))
 def test_what_a_client_sent_is_not_sent_back_at_any_length(length: int, steps: int) -> None:
     arguments = {"run_id": "20260101T000000.000-model-00000000", "inputs": "x" * length}
-    step = NextStep(tool="analyze_reference", arguments=arguments, why="correct it")
+    step = Remedy(tool="analyze_reference", arguments=arguments, why="correct it")
     found = render(BuildAnswer(message="m" * 9000, next_steps=(step,) * steps), detailed=False)
     assert len(json.dumps(found, ensure_ascii=False)) <= MAX_CHARS
     assert len(found["next_steps"]) == steps

@@ -11,9 +11,9 @@ from stitch_mcp.named_programs import program_of_files
 from stitch_mcp.server.app import build_server
 from stitch_mcp.server.request_inputs import keep_program
 from stitch_mcp.server.server_context import ServerContext
-from stitch_mcp.workbench import open_workbench
-from stitch_planner.join import OUTSIDE, record_program
-from stitch_planner.loop import begin_run
+from stitch_mcp.workbench import find_task
+from stitch_planner.opening import begin_run
+from stitch_planner.runs.recorder import OUTSIDE, record_program
 from tests.mcp.server.conftest import PROGRAM
 
 pytestmark = pytest.mark.anyio
@@ -23,11 +23,13 @@ ERAS = pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
 @pytest.fixture
 def run(server_context: ServerContext) -> tuple[str, str]:
     """Ids of a run of the workspace, and of its program."""
-    workbench = open_workbench({"workspace": server_context.root})
-    task = workbench.task(server_context.root / "model.py")
-    program = program_of_files({"program.cpp": PROGRAM.encode()}, workbench.workspace.store, target="cpu")
+    server_context.workspace.prepare()
+    task = find_task(server_context.config, server_context.workspace, server_context.root / "model.py")
+    program = program_of_files(
+        {"program.cpp": PROGRAM.encode()}, server_context.workspace.store, target="cpu"
+    )
     keep_program(server_context, program)
-    opened = begin_run(workbench.workspace, task, workbench.interpreter, coder=OUTSIDE)
+    opened = begin_run(server_context.workbench, task, coder=OUTSIDE)
     record_program(opened, program)
     opened.close()
     return opened.run_id, program.program_id

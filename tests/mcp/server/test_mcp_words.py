@@ -1,8 +1,9 @@
 """What goes wrong is told in the words of tools, with a next step that can succeed."""
 
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,25 +11,40 @@ import pytest
 from mcp.client import Client
 
 from stitch_mcp import doctor
+from stitch_mcp.config import configure
 from stitch_mcp.jobs.folder import JobFolder
 from stitch_mcp.jobs.state import JobRequest, JobState, Subject
 from stitch_mcp.named_programs import program_of_files
 from stitch_mcp.server.app import build_server
-from stitch_mcp.server.job_answers import job_answer, tool_answer
-from stitch_mcp.server.job_work import Work
+from stitch_mcp.server.job_answers import as_argument, job_answer, tool_answer
+from stitch_mcp.server.job_context import JobContext
 from stitch_mcp.server.server_context import ServerContext, open_server_context
+from stitch_mcp.server.tools import find_tool
 from stitch_mcp.server.tools.benchmark_program import BenchmarkProgram, benchmark
 from stitch_mcp.server.tools.review_program import ReviewProgram, review
-from stitch_mcp.workbench import Workbench, open_workbench
-from stitch_planner.join import OUTSIDE, record_check
-from stitch_planner.loop import begin_run
+from stitch_planner.join import require_correct
+from stitch_planner.opening import begin_run
+from stitch_planner.runs.recorder import OUTSIDE, record_check
 from stitch_planner.runs.run import Workspace
-from stitch_tools.errors import StoreError
-from stitch_tools.models import Bench, Check, Task
+from stitch_planner.workbench import Workbench
+from stitch_tools.errors import StoreError, UsageError
+from stitch_tools.judge.trial import Trial
+from stitch_tools.models import (
+    AcceptPolicy,
+    Bench,
+    Check,
+    CheckFlag,
+    Graph,
+    Program,
+    ReferenceFacts,
+    Remedy,
+    Task,
+)
 from stitch_tools.run.interpreter import Interpreter
 
 pytestmark = pytest.mark.anyio
 HASH = "0" * 64
+PYTHON = Interpreter("python3", "3.11.0", "2.13.0", "own")
 PROGRAM = {"run_id": "r", "program": HASH}
 
 
@@ -99,28 +115,61 @@ async def test_a_file_name_is_refused_for_what_is_wrong_with_it(workspace: Path,
     assert "begins with '-'" in told if name.startswith("-") else "NUL character" in told
 
 
-@pytest.mark.parametrize("tool", ["benchmark_program", "certify_program"])
-def test_a_judged_program_is_not_sent_to_its_check_again(server_context: ServerContext, tool: str) -> None:
+def test_a_judged_program_is_not_sent_to_its_check_again(server_context: ServerContext) -> None:
     good, bad = (
         program_of_files({"program.cpp": text}, server_context.workspace.store, target="cpu")
         for text in (b"a", b"b")
     )
     task = Task(name="model", files=(), main="model.py")
-    run = begin_run(
-        server_context.workspace, task, Interpreter("python3", "3.11.0", "2.13.0", "own"), coder=OUTSIDE
-    )
+    run = begin_run(replace(server_context.workbench, python=PYTHON), task, coder=OUTSIDE)
     for row, status in ((good, "accepted"), (bad, "incorrect")):
         found = {"program_id": row.program_id, "task_id": task.task_id, "status": status}
-        record_check(run, row, None, Check.model_validate(found))
+        record_check(run, row, Check.model_validate(found))
+    with pytest.raises(UsageError) as caught:
+        require_correct(run, bad)
     run.close()
     server_context.workspace.prepare()
-    arguments = {"run_id": run.run_id, "program": bad.program_id}
-    request = JobRequest(tool=tool, arguments=arguments)
+    request = JobRequest(tool="benchmark_program", arguments={})
     JobFolder(server_context.supervisor.jobs, request.job_id).write_request(request)
-    state = JobState(job_id=request.job_id, tool=tool, status="failed", error_code="usage", message="no")
+    state = JobState(
+        job_id=request.job_id,
+        tool=request.tool,
+        status="failed",
+        error_code="usage",
+        message="no",
+        remedies=caught.value.remedies,
+    )
     first, second = tool_answer(server_context, state).next_steps
-    assert (first.tool, first.arguments["program"]) == (tool, good.program_id[:16])
+    assert (first.tool, first.arguments["program"]) == ("benchmark_program", good.program_id[:16])
     assert second.tool == "compile_program"
+
+
+def test_a_failed_job_keeps_the_calls_that_its_error_named(server_context: ServerContext) -> None:
+    server_context.workspace.prepare()
+    request = JobRequest(tool="certify_program", arguments=PROGRAM)
+    JobFolder(server_context.supervisor.jobs, request.job_id).write_request(request)
+    named = Remedy(tool="certify_program", arguments={"run_id": "r", "program": "1" * 16}, why="it counts")
+    state = JobState(
+        job_id=request.job_id,
+        tool=request.tool,
+        status="failed",
+        error_code="usage",
+        message="no",
+        remedies=(named,),
+    )
+    assert JobState.from_json_bytes(state.canonical_json()) == state
+    assert (
+        tool_answer(server_context, state).next_steps
+        == job_answer(server_context, state).next_steps
+        == (named,)
+    )
+
+
+def test_a_hint_names_options_as_its_reader_gives_them() -> None:
+    error = UsageError("no", hint="pass {allow_relaxed}, or {python}", options=("allow_relaxed", "python"))
+    assert error.hint == "pass --allow-relaxed, or --python"
+    spelled = error.hint_for(as_argument(find_tool("analyze_reference")))
+    assert spelled == "pass `allow_relaxed`, or --python"
 
 
 async def test_next_steps_name_only_what_is_offered(workspace: Path) -> None:
@@ -163,32 +212,49 @@ def test_a_failed_job_leads_to_a_call_that_can_succeed(
         assert (found.tool, found.arguments) == step
 
 
-def accepted_in_a_run(workspace: Path, monkeypatch: pytest.MonkeyPatch, bench: Bench) -> Work:
-    """A request about a program that a run accepted, on a desk whose timing gives just `bench`."""
+NO_FACTS = ReferenceFacts(inputs=(), outputs=(), output_structure='"leaf"', parameters=())
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimedBench(Workbench):
+    """A workbench whose timing gives just one result, and runs nothing for it."""
+
+    result: Bench
+
+    @contextlib.contextmanager
+    def trial(
+        self, task: Task, program: Program, known: ReferenceFacts | None = None, graph: Graph | None = None
+    ) -> Generator[Trial]:
+        session: Any = None
+        yield Trial(task, program, None, session, self.workspace.store, known or NO_FACTS, graph)
+
+    def benchmark(self, trial: Trial, *, quick: bool) -> Bench:
+        update = {"program_id": trial.program.program_id, "task_id": trial.task.task_id}
+        return self.result.model_copy(update=update)
+
+
+def accepted_in_a_run(
+    workspace: Path, bench: Bench, *flags: CheckFlag, policy: AcceptPolicy | None = None
+) -> JobContext:
+    """A request about a program that a run accepted, at a workbench whose timing gives just `bench`."""
     kept = Workspace(workspace)
     task = Task(name="model", files=(), main="model.py")
     program = program_of_files({"program.cpp": b"int x;"}, kept.store, target="cpu")
-    run = begin_run(kept, task, Interpreter("python3", "3.11.0", "2.13.0", "own"), coder=OUTSIDE)
-    passed = Check(program_id=program.program_id, task_id=task.task_id, status="accepted")
-    record_check(run, program, None, passed)
+    workbench = TimedBench(kept, PYTHON, policy=policy or AcceptPolicy(), result=bench)
+    run = begin_run(workbench, task, coder=OUTSIDE)
+    passed = Check(program_id=program.program_id, task_id=task.task_id, status="accepted", flags=flags)
+    record_check(run, program, passed)
     run.close()
-
-    def timed(*_: object, **__: object) -> Bench:
-        return bench.model_copy(update={"program_id": program.program_id, "task_id": task.task_id})
-
-    monkeypatch.setattr(Workbench, "trial", lambda *_, **__: contextlib.nullcontext())
-    monkeypatch.setattr(Workbench, "benchmark", timed)
     subject = Subject(
         task_id=kept.store.put_fact(task), program_id=kept.store.put_fact(program), run_id=run.run_id
     )
-    return Work(open_workbench({"workspace": str(workspace)}), subject, print, print)
+    config = configure({"workspace": str(workspace)})
+    return JobContext(config, workbench, subject, print, print)
 
 
-def test_a_timing_that_was_disturbed_can_be_done_again(
-    workspace: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_timing_that_was_disturbed_can_be_done_again(workspace: Path) -> None:
     nothing = Bench(program_id="", task_id="", outcome="inconclusive", message="no undisturbed round")
-    work = accepted_in_a_run(workspace, monkeypatch, nothing)
+    work = accepted_in_a_run(workspace, nothing)
     answer = benchmark(BenchmarkProgram(run_id=work.run_id), work)
     again = next(step for step in answer.next_steps if step.tool == "benchmark_program")
     # Without `rerun` the same call gives the same result.
@@ -196,14 +262,34 @@ def test_a_timing_that_was_disturbed_can_be_done_again(
     BenchmarkProgram.model_validate(again.arguments)
 
 
-def test_what_is_reviewed_after_its_timing_goes_to_its_certificate(
-    workspace: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    work = accepted_in_a_run(workspace, monkeypatch, Bench(program_id="", task_id="", outcome="faster"))
+def test_what_is_reviewed_after_its_timing_goes_to_its_certificate(workspace: Path) -> None:
+    work = accepted_in_a_run(workspace, Bench(program_id="", task_id="", outcome="faster"))
     named = ReviewProgram(run_id=work.run_id)
     assert [step.tool for step in review(named, work).next_steps] == ["benchmark_program"]
     benchmark(BenchmarkProgram(run_id=work.run_id), work)
     assert [step.tool for step in review(named, work).next_steps] == ["certify_program"]
+
+
+def test_an_accepted_program_that_does_not_count_is_mended_and_not_certified(workspace: Path) -> None:
+    work = accepted_in_a_run(workspace, Bench(program_id="", task_id="", outcome="faster"), "weak")
+    named = ReviewProgram(run_id=work.run_id)
+    answer = review(named, work)
+    assert answer.message.endswith("check: accepted, and does not count")
+    assert answer.coverage[-1].startswith("does not count: weak: ")
+    assert [step.tool for step in answer.next_steps] == ["compile_program", "benchmark_program"]
+    timed = benchmark(BenchmarkProgram(run_id=work.run_id), work)
+    assert (timed.counts, [step.tool for step in timed.next_steps]) == (False, ["compile_program"])
+    assert "it does not count: weak: " in timed.message
+    assert [step.tool for step in review(named, work).next_steps] == ["compile_program"]
+
+
+def test_what_a_run_accepts_openly_goes_to_its_certificate(workspace: Path) -> None:
+    timed = Bench(program_id="", task_id="", outcome="faster")
+    work = accepted_in_a_run(workspace, timed, "weak", policy=AcceptPolicy.of(["weak"]))
+    benchmark(BenchmarkProgram(run_id=work.run_id), work)
+    assert [step.tool for step in review(ReviewProgram(run_id=work.run_id), work).next_steps] == [
+        "certify_program"
+    ]
 
 
 async def test_who_gets_a_name_of_the_interface_wrong_is_shown_the_interface(workspace: Path) -> None:

@@ -28,6 +28,7 @@ from typing import Literal, Self, TypeVar
 from stitch_tools.compile.build import compile_program
 from stitch_tools.judge.check import check_program
 from stitch_tools.judge.check_options import CheckOptions
+from stitch_tools.judge.trial import Trial
 from stitch_tools.models import Build, Program, ReferenceFacts, Task
 from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.reference_server import ReferenceServer
@@ -212,14 +213,16 @@ class Bench:
         self, task: Task, program: Program, build: Build, server: ReferenceServer, facts: ReferenceFacts
     ) -> tuple[str, str]:
         check = check_program(
-            task,
-            program,
-            build,
-            session=self.session,
-            store=self.store,
-            facts=facts,
-            options=OPTIONS,
-            reference=server,
+            Trial(
+                task=task,
+                program=program,
+                build=build,
+                session=self.session,
+                store=self.store,
+                facts=facts,
+                reference=server,
+            ),
+            OPTIONS,
         )
         return check.status, check.message
 

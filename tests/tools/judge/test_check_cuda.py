@@ -7,6 +7,7 @@ import pytest
 
 from stitch_tools.judge.check import check_program
 from stitch_tools.judge.check_options import CheckOptions
+from stitch_tools.judge.trial import Trial
 from stitch_tools.models import Check, Program
 from stitch_tools.run.data_plane import SETTING
 from stitch_tools.run.interpreter import find_interpreter
@@ -35,14 +36,16 @@ class ServerContext:
         form = "native" if main.endswith(".cu") else "kernelbench"
         program = Program(format=form, target=TARGET, files=self.store.put_files(files), main=main)
         return check_program(
-            self.task,
-            program,
-            build(program, self.store) if form == "native" else None,
-            session=self.session,
-            store=self.store,
-            facts=self.facts,
-            options=options,
-            reference=self.reference,
+            Trial(
+                task=self.task,
+                program=program,
+                build=build(program, self.store) if form == "native" else None,
+                session=self.session,
+                store=self.store,
+                facts=self.facts,
+                reference=self.reference,
+            ),
+            options,
         )
 
     def check_native(self, fault: str, options: CheckOptions | None = None) -> Check:

@@ -9,6 +9,7 @@ import pytest
 from stitch_tools.errors import TaskError
 from stitch_tools.judge.check import check_program
 from stitch_tools.judge.check_options import CheckOptions
+from stitch_tools.judge.trial import Trial
 from stitch_tools.models import STITCHER, Check, Contract, ReferenceFacts, Task
 from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.reference_server import ReferenceServer
@@ -311,13 +312,15 @@ def get_init_inputs():
         facts = reference.observe()
         assert facts.mutated_buffers == ("calls",)
         check = check_program(
-            task,
-            program,
-            build(program, room.store),
-            session=room.session,
-            store=room.store,
-            facts=facts,
-            reference=reference,
+            Trial(
+                task=task,
+                program=program,
+                build=build(program, room.store),
+                session=room.session,
+                store=room.store,
+                facts=facts,
+                reference=reference,
+            )
         )
     assert check.status == "accepted", check.message
     assert [row.output for row in check.draws[0].outputs] == ["0", "buffer:calls"]
@@ -348,7 +351,14 @@ def test_a_python_program_of_the_stitcher_is_partial_whatever_its_share(room: Se
     for author, flags in (("user", ()), (STITCHER, ("partial",))):
         written = program.model_copy(update={"author": author})
         check = check_program(
-            task, written, None, session=room.session, store=room.store, facts=room.observe(task)
+            Trial(
+                task=task,
+                program=written,
+                build=None,
+                session=room.session,
+                store=room.store,
+                facts=room.observe(task),
+            )
         )
         assert check.status == "accepted", check.message
         assert check.flags == flags

@@ -9,8 +9,8 @@ import torch
 from stitch_tools.judge.correctness.check_record import Record, end_of_step
 from stitch_tools.judge.correctness.check_wording import describe_reason, describe_refusal
 from stitch_tools.judge.correctness.draw_ruling import Ruling
+from stitch_tools.judge.correctness.draw_runner import Observed
 from stitch_tools.judge.correctness.draw_schedule import Draw
-from stitch_tools.judge.trial import Observed
 from stitch_tools.judge.work.traced_worker import RefusedError, require_step
 from stitch_tools.run.candidate_worker import Answer
 from stitch_tools.run.reference_server import Expectation

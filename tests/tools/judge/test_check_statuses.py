@@ -7,6 +7,7 @@ import pytest
 
 from stitch_tools.judge.check import check_program
 from stitch_tools.judge.check_options import CheckOptions
+from stitch_tools.judge.trial import Trial
 from stitch_tools.models import Build, Check, Contract, ReferenceFacts, Task
 from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.reference_server import ReferenceServer
@@ -27,14 +28,16 @@ class ServerContext:
     def check(self, fault: str, *, task: Task | None = None, options: CheckOptions | None = None) -> Check:
         program = faulty_program(self.store, fault)
         return check_program(
-            task or self.task,
-            program,
-            build(program, self.store),
-            session=self.session,
-            store=self.store,
-            facts=self.facts,
-            options=options,
-            reference=None if task else self.reference,
+            Trial(
+                task=task or self.task,
+                program=program,
+                build=build(program, self.store),
+                session=self.session,
+                store=self.store,
+                facts=self.facts,
+                reference=None if task else self.reference,
+            ),
+            options,
         )
 
 
@@ -171,12 +174,14 @@ def test_a_relaxed_contract_marks_the_result(room: ServerContext) -> None:
 def test_a_failed_build_names_the_first_error(room: ServerContext) -> None:
     program = faulty_program(room.store, "NO_SUCH_FAULT")
     check = check_program(
-        room.task,
-        program,
-        build(program, room.store),
-        session=room.session,
-        store=room.store,
-        facts=room.facts,
+        Trial(
+            task=room.task,
+            program=program,
+            build=build(program, room.store),
+            session=room.session,
+            store=room.store,
+            facts=room.facts,
+        )
     )
     assert check.status == "build_failed"
     assert "NO_SUCH_FAULT" in check.message
@@ -187,7 +192,11 @@ def test_a_native_program_for_a_random_reference_is_unmeasured(room: ServerConte
     program = faulty_program(room.store, "NONE")
     built: Build = build(program, room.store)
     facts: ReferenceFacts = room.facts.model_copy(update={"uses_rng": True})
-    check = check_program(room.task, program, built, session=room.session, store=room.store, facts=facts)
+    check = check_program(
+        Trial(
+            task=room.task, program=program, build=built, session=room.session, store=room.store, facts=facts
+        )
+    )
     assert check.status == "unmeasured"
     assert check.flags == ("unsupported_rng",)
 
@@ -202,14 +211,16 @@ def test_a_task_for_a_device_that_is_not_here_is_unmeasured(room: ServerContext,
 def test_time_that_is_over_is_named_and_not_hidden(room: ServerContext) -> None:
     program = faulty_program(room.store, "NONE")
     check = check_program(
-        room.task,
-        program,
-        build(program, room.store),
-        session=room.session,
-        store=room.store,
-        facts=room.facts,
-        reference=room.reference,
-        deadline_s=0.0,
+        Trial(
+            task=room.task,
+            program=program,
+            build=build(program, room.store),
+            session=room.session,
+            store=room.store,
+            facts=room.facts,
+            reference=room.reference,
+            deadline_s=0.0,
+        )
     )
     assert (check.status, check.flags) == ("accepted", ("incomplete",))
     assert len(check.draws) == 1
@@ -225,14 +236,16 @@ def test_a_python_program_that_was_cut_off_says_that_its_share_was_not_weighed(r
         (PROGRAMS / "linear_relu.py").read_text(encoding="utf-8").replace("class Model(", "class ModelNew(")
     )
     check = check_program(
-        room.task,
-        model_new(room.store, source),
-        None,
-        session=room.session,
-        store=room.store,
-        facts=room.facts,
-        reference=room.reference,
-        deadline_s=0.0,
+        Trial(
+            task=room.task,
+            program=model_new(room.store, source),
+            build=None,
+            session=room.session,
+            store=room.store,
+            facts=room.facts,
+            reference=room.reference,
+            deadline_s=0.0,
+        )
     )
     assert (check.status, check.flags) == ("accepted", ("incomplete",))
     assert "who did the work: the time for the check was over" in check.not_checked

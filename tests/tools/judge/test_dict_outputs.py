@@ -9,6 +9,7 @@ from stitch_tools.judge.check import check_program
 from stitch_tools.judge.check_options import CheckOptions
 from stitch_tools.judge.timing import BenchOptions, benchmark_program
 from stitch_tools.judge.timing.visits import TimingRules
+from stitch_tools.judge.trial import Trial
 from stitch_tools.models import ReferenceFacts, Task
 from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.reference_server import ReferenceServer
@@ -59,7 +60,8 @@ def test_whose_work_it_is_is_seen_in_any_order(session: TargetSession, store: St
     task, program = make_task(store, REFERENCE), model_new(store, OTHER_ORDER)
     facts = observed(session, store, task)
     checked = check_program(
-        task, program, None, session=session, store=store, facts=facts, options=CheckOptions()
+        Trial(task=task, program=program, build=None, session=session, store=store, facts=facts),
+        CheckOptions(),
     )
     assert checked.status == "accepted"
     assert "partial" in checked.flags
@@ -72,6 +74,8 @@ def test_outputs_of_timed_calls_are_compared_by_their_keys(
     task, program = make_task(store, REFERENCE), model_new(store, OTHER_ORDER)
     facts = observed(session, store, task)
     options = BenchOptions(baselines=("eager",), rules=RULES, budget_s=10.0, cache_dir=tmp_path / "cache")
-    bench = benchmark_program(task, program, None, session=session, store=store, facts=facts, options=options)
+    bench = benchmark_program(
+        Trial(task=task, program=program, build=None, session=session, store=store, facts=facts), options
+    )
     assert bench.outcome != "unmeasured", bench.message
     assert "another result" not in bench.message

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from stitch_tools.judge.check import check_program
 from stitch_tools.judge.timing.timed_process import Pipes, RunnerFailedError, TimedProcess
+from stitch_tools.judge.trial import Trial
 from stitch_tools.judge.work.traced_worker import HarnessFaultError, Report, parse_report
 from stitch_tools.models import Check
 from stitch_tools.protocol.messages import OperationFailedError, decode_reply, encode
@@ -343,13 +344,15 @@ class Judge:
     def check(self, source: str) -> Check:
         program = model_new(self.store, source)
         return check_program(
-            self.reference.task,
-            program,
-            None,
-            session=self.session,
-            store=self.store,
-            facts=self.facts,
-            reference=self.reference,
+            Trial(
+                task=self.reference.task,
+                program=program,
+                build=None,
+                session=self.session,
+                store=self.store,
+                facts=self.facts,
+                reference=self.reference,
+            )
         )
 
 

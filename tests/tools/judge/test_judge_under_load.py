@@ -10,6 +10,7 @@ import pytest
 
 from stitch_tools.judge.check import check_program
 from stitch_tools.judge.check_options import CheckOptions
+from stitch_tools.judge.trial import Trial
 from stitch_tools.machine.device_lock import device_lock
 from stitch_tools.models import Check, Program, ReferenceFacts
 from stitch_tools.run.interpreter import find_interpreter
@@ -37,13 +38,15 @@ class ServerContext:
     def check(self, program: Program, options: CheckOptions = SHORT) -> Check:
         """A check with a reference server of its own."""
         return check_program(
-            self.task,
-            program,
-            build(program, self.store),
-            session=self.session,
-            store=self.store,
-            facts=self.facts,
-            options=options,
+            Trial(
+                task=self.task,
+                program=program,
+                build=build(program, self.store),
+                session=self.session,
+                store=self.store,
+                facts=self.facts,
+            ),
+            options,
         )
 
 
@@ -114,14 +117,16 @@ def test_the_same_program_judged_twenty_times_has_one_verdict(room: ServerContex
             (check.status, check.flags, tuple(row.rule for row in check.findings))
             for check in (
                 check_program(
-                    room.task,
-                    program,
-                    build(program, room.store),
-                    session=room.session,
-                    store=room.store,
-                    facts=room.facts,
-                    options=CheckOptions(trace=False),
-                    reference=reference,
+                    Trial(
+                        task=room.task,
+                        program=program,
+                        build=build(program, room.store),
+                        session=room.session,
+                        store=room.store,
+                        facts=room.facts,
+                        reference=reference,
+                    ),
+                    CheckOptions(trace=False),
                 )
                 for _ in range(20)
             )

@@ -7,6 +7,7 @@ import pytest
 from stitch_tools.compile.headers import find_onednn
 from stitch_tools.judge.check import check_program
 from stitch_tools.judge.check_options import CheckOptions
+from stitch_tools.judge.trial import Trial
 from stitch_tools.models import Check, Contract, Program, WorkEvidence
 from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.reference_server import ReferenceServer
@@ -80,14 +81,16 @@ class ServerContext:
         """The check, whatever it says."""
         task = self.task if contract is None else self.task.model_copy(update={"contract": contract})
         return check_program(
-            task,
-            program,
-            build(program, self.store) if program.format == "native" else None,
-            session=self.session,
-            store=self.store,
-            facts=self.facts,
-            options=FEW,
-            reference=self.reference,
+            Trial(
+                task=task,
+                program=program,
+                build=build(program, self.store) if program.format == "native" else None,
+                session=self.session,
+                store=self.store,
+                facts=self.facts,
+                reference=self.reference,
+            ),
+            FEW,
         )
 
     def native(self, how: str) -> Program:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 from stitch_tools.judge.timing import BenchOptions, benchmark_program
 from stitch_tools.judge.timing.visits import TimingRules
+from stitch_tools.judge.trial import Trial
 from stitch_tools.models import Bench, DoubtRule
 from stitch_tools.run.reference_server import ReferenceServer
 from tests.tools.judge.zoo_runner import Case, Court
@@ -79,11 +80,13 @@ class Stopwatch:
         with ReferenceServer(self.court.session, task, self.court.store) as reference:
             facts = reference.observe()
         return benchmark_program(
-            task,
-            program,
-            build,
-            session=self.court.session,
-            store=self.court.store,
-            facts=facts,
-            options=replace(OPTIONS, cache_dir=self.court.root / "cache"),
+            Trial(
+                task=task,
+                program=program,
+                build=build,
+                session=self.court.session,
+                store=self.court.store,
+                facts=facts,
+            ),
+            replace(OPTIONS, cache_dir=self.court.root / "cache"),
         )

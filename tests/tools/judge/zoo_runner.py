@@ -15,6 +15,7 @@ from stitch_tools.compile.build import compile_program
 from stitch_tools.judge.check import check_program
 from stitch_tools.judge.check_options import CheckOptions
 from stitch_tools.judge.memory import apply_sanitizers, sanitize_program
+from stitch_tools.judge.trial import Trial
 from stitch_tools.models import Build, Check, Contract, Program, ReferenceFacts, Task
 from stitch_tools.run.reference_server import ReferenceServer
 from stitch_tools.run.session import TargetSession
@@ -172,19 +173,29 @@ class Court:
         program, build = self.program(case)
         server, facts = self._server(task)
         check = check_program(
-            task,
-            program,
-            build,
-            session=self.session,
-            store=self.store,
-            facts=facts,
-            options=replace(CheckOptions(), **cast(dict[str, Any], case.options)),
-            reference=server,
-            emit=emit,
+            Trial(
+                task=task,
+                program=program,
+                build=build,
+                session=self.session,
+                store=self.store,
+                facts=facts,
+                reference=server,
+                emit=emit,
+            ),
+            replace(CheckOptions(), **cast(dict[str, Any], case.options)),
         )
         if "sanitize" in case.caught_by and check.status == "accepted":
             runs = sanitize_program(
-                task, program, build, session=self.session, store=self.store, facts=facts, reference=server
+                Trial(
+                    task=task,
+                    program=program,
+                    build=build,
+                    session=self.session,
+                    store=self.store,
+                    facts=facts,
+                    reference=server,
+                )
             )
             check = apply_sanitizers(check, runs)
         return Verdict(

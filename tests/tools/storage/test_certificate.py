@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from stitch_tools.errors import CertificateError, UsageError
 from stitch_tools.models import (
+    AcceptPolicy,
     Bench,
     Program,
     ReferenceFacts,
@@ -22,6 +23,7 @@ from stitch_tools.models import (
 )
 from stitch_tools.storage.certificate import (
     Archive,
+    Certificate,
     read_certificate,
     read_contents,
     seal_certificate,
@@ -223,3 +225,13 @@ def test_a_certificate_in_good_order_says_what_it_lacks(
     with pytest.raises(CertificateError) as caught:
         read_contents(read_certificate(path), path)
     assert words in caught.value.message
+
+
+def test_a_certificate_of_a_version_without_policies_is_read_with_the_strict_one(tmp_path: Path) -> None:
+    spelled = json.loads(draft_certificate().canonical_json())
+    del spelled["policy"]
+    sealed = {**spelled, "certificate_id": sha256_hex(canonical_json({**spelled, "certificate_id": ""}))}
+    old = Archive(Certificate.model_validate(sealed), {}, canonical_json(sealed))
+    write_certificate(old, tmp_path / "c.zip")
+    found = read_certificate(tmp_path / "c.zip")
+    assert (found.certificate.policy, found.manifest) == (AcceptPolicy(), old.manifest)

@@ -2,7 +2,6 @@
 
 import re
 import time
-from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 
@@ -18,6 +17,7 @@ from stitch_tools.judge.correctness.check_record import (
 )
 from stitch_tools.judge.correctness.check_wording import describe_build, describe_draw
 from stitch_tools.judge.correctness.draw_ruling import Ruling
+from stitch_tools.judge.correctness.draw_runner import DrawRunner
 from stitch_tools.judge.correctness.draw_schedule import (
     RELOADED,
     Draw,
@@ -41,13 +41,9 @@ from stitch_tools.machine.devices import usable_cpus
 from stitch_tools.models import (
     REFERENCE_VARIES,
     STITCHER,
-    Build,
     Check,
     CheckFlag,
     DrawResult,
-    Program,
-    ReferenceFacts,
-    Task,
 )
 from stitch_tools.run.candidate_worker import Answer, Worker, kept_buffers
 from stitch_tools.run.child_outcome import ChildDied
@@ -58,10 +54,6 @@ from stitch_tools.run.reference_server import (
     ReferenceServer,
     Weights,
 )
-from stitch_tools.run.session import TargetSession
-from stitch_tools.storage.store import Store
-
-Emit = Callable[[str], None] | None
 
 _COUNT_EVERY_S = 5.0
 """Seconds between two sentences that count right draws."""
@@ -76,32 +68,12 @@ _ALWAYS_UNCHECKED = (
 )
 
 
-def check_program(
-    task: Task,
-    program: Program,
-    build: Build | None,
-    *,
-    session: TargetSession,
-    store: Store,
-    facts: ReferenceFacts,
-    options: CheckOptions | None = None,
-    emit: Emit = None,
-    deadline_s: float | None = None,
-    reference: ReferenceServer | None = None,
-) -> Check:
+def check_program(trial: Trial, options: CheckOptions | None = None) -> Check:
     """The program's Check; whatever the program does wrong is a status.
 
     Args:
-        task: reference and contract.
-        program: the candidate.
-        build: its build; None only for KernelBench-style programs.
-        session: the target interpreter.
-        store: where the sources lie.
-        facts: what was observed of the reference.
+        trial: the program beside its reference.
         options: draws and time limits.
-        emit: takes sentences on the progress.
-        deadline_s: a time.monotonic() value after which no further draw is begun.
-        reference: a server that has the task loaded already; else one is started and ended.
 
     Raises:
         EnvironmentMissingError: the GPU does not answer, or did not after an earlier program.
@@ -109,13 +81,13 @@ def check_program(
         WorkerError, SandboxError: a failure of ours or of this machine.
     """
     start = time.monotonic()
-    judge = _Judge(task, program, build, session, store, facts, options or CheckOptions(), emit, deadline_s)
+    judge = _Judge(trial, options or CheckOptions())
     end = judge.refuse_early()
     if end is None and not judge.reads_fatal():
-        canary = canary_for(session, task.target)
+        canary = canary_for(trial.session, trial.task.target)
         with sound_gpu(canary):
             try:
-                end = judge.run(reference)
+                end = judge.run()
             except NoDeviceError as error:
                 end = End("unmeasured", f"{error.message}. {error.hint}")
         judge.record.findings += wedged(canary, end)
@@ -125,24 +97,13 @@ def check_program(
 class _Judge:
     """One check in progress."""
 
-    def __init__(
-        self,
-        task: Task,
-        program: Program,
-        build: Build | None,
-        session: TargetSession,
-        store: Store,
-        facts: ReferenceFacts,
-        options: CheckOptions,
-        emit: Emit,
-        deadline_s: float | None,
-    ) -> None:
-        self.task, self.program, self.build = task, program, build
-        self.session, self.store, self.facts = session, store, facts
-        self.options, self.emit, self.deadline_s = options, emit, deadline_s
+    def __init__(self, trial: Trial, options: CheckOptions) -> None:
+        self.trial, self.options = trial, options
+        self.task, self.program, self.build = trial.task, trial.program, trial.build
+        self.session, self.store, self.facts, self.emit = trial.session, trial.store, trial.facts, trial.emit
         self.record = Record()
-        self.ruling = Ruling(self.record, facts.uses_rng, self._tell)
-        self.updated = facts.mutated_buffers if task.contract.buffers == "updated" else ()
+        self.ruling = Ruling(self.record, self.facts.uses_rng, self._tell)
+        self.updated = self.facts.mutated_buffers if self.task.contract.buffers == "updated" else ()
         self.reference: ReferenceServer | None = None  # where the program ran, beside it
         self.watched: WatchedWorker | None = None  # where one loads the program already
         self.rounds: list[Round] = []
@@ -182,11 +143,11 @@ class _Judge:
         self.record.findings += findings
         return any(row.severity == "fatal" for row in findings)
 
-    def run(self, warm: ReferenceServer | None) -> End | None:
+    def run(self) -> End | None:
         """Everything that needs processes; None when all went through."""
         with ExitStack() as stack:
             timeout_s = self.options.reference_timeout_s
-            reference = warm or stack.enter_context(
+            reference = self.trial.reference or stack.enter_context(
                 ReferenceServer(self.session, self.task, self.store, timeout_s=timeout_s)
             )
             reference.revive()
@@ -204,9 +165,9 @@ class _Judge:
             )
             self.reference = reference
             try:
-                trial = stack.enter_context(Trial(reference, worker, self.options, self.updated))
+                runner = stack.enter_context(DrawRunner(reference, worker, self.options, self.updated))
                 self.watched = self._load_ahead(stack, reference)
-                return self._load_and_draw(trial)
+                return self._load_and_draw(runner)
             except ChildDied as death:
                 return end_of_worker(death, self.at)
 
@@ -230,40 +191,48 @@ class _Judge:
         return any(_COMPILES.search(source) for source in sources)
 
     def _case(self) -> Case:
-        return Case(self.session, self.task, self.program, self.build, self.store, self.options, self.updated)
+        return Case(
+            self.session,
+            self.task,
+            self.program,
+            self.build,
+            self.store,
+            self.options,
+            self.updated,
+        )
 
-    def _load_and_draw(self, trial: Trial) -> End | None:
+    def _load_and_draw(self, runner: DrawRunner) -> End | None:
         if self.emit is not None and self.program.format == "kernelbench":
             self.emit("loading the program (it may compile an extension)")
         self.at = "while it was loaded"
-        answer = trial.worker.load(self.options.init_timeout_s)
+        answer = runner.worker.load(self.options.init_timeout_s)
         if not answer.ok:
             self.record.drop_what_loading_says()
             return end_of_load(answer)
         self.rounds = ordinary_rounds(self.options, self.task.contract, self.program.format)
         while self.record.failures < self.options.max_failures:
             if not self.rounds:
-                self._look_for_reactions(trial)
+                self._look_for_reactions(runner)
             if not self.rounds:
                 break
-            end = self._round(trial, self.rounds.pop(0))
+            end = self._round(runner, self.rounds.pop(0))
             if end is not None:
                 return end
         if self.options.trace and not self.record.failures:
-            self._trace_work(trial)
+            self._trace_work(runner)
         return None
 
-    def _look_for_reactions(self, trial: Trial) -> None:
+    def _look_for_reactions(self, runner: DrawRunner) -> None:
         """Measure once how the reference reacts, and add rounds where no draw so far depended enough."""
         if not self.options.sensitivity or self.record.sensitivity is not None or self.record.failures:
             return
         if self._is_late():
             self.record.skipped.append(f"sensitivity of the task: {TIME_OVER}")
             return
-        self.record.sensitivity = trial.reference.sensitivity()
+        self.record.sensitivity = runner.reference.sensitivity()
         self.rounds = missing_rounds(self.record.sensitivity, self.record.passed, self.options)
 
-    def _round(self, trial: Trial, round_: Round) -> End | None:
+    def _round(self, runner: DrawRunner, round_: Round) -> End | None:
         if self._is_late():
             self._leave_out(round_.draws)
             return None
@@ -271,29 +240,29 @@ class _Judge:
         # A `ModelNew` makes its own: a GPU need not hold them once more for the rare reload.
         on_host = self.program.format != "native"
         try:
-            weights = trial.reference.set_weights(gain=probe.gain, positive=probe.positive, on_host=on_host)
+            weights = runner.reference.set_weights(gain=probe.gain, positive=probe.positive, on_host=on_host)
         except DrawUnavailable as reason:
             self.record.skipped.append(f"weights of order 1: {reason}")
             return None
         self.at = "while it got its weights"
         try:
             if round_.label == RELOADED:
-                return self._reloaded(trial, round_, weights)
+                return self._reloaded(runner, round_, weights)
             if probe.gain is not None:
-                return self._order_one(trial, round_, weights)
-            answer = trial.worker.init(weights, self.options.init_timeout_s)
-            return self._draws(trial, round_) if answer.ok else end_of_step(answer)
+                return self._order_one(runner, round_, weights)
+            answer = runner.worker.init(weights, self.options.init_timeout_s)
+            return self._draws(runner, round_) if answer.ok else end_of_step(answer)
         finally:
             weights.close()
 
-    def _reloaded(self, trial: Trial, round_: Round, weights: Weights) -> End | None:
+    def _reloaded(self, runner: DrawRunner, round_: Round, weights: Weights) -> End | None:
         """Draws after loading weights in place. What goes wrong under that alone is a note."""
-        answer = trial.worker.reload(weights, self.options.init_timeout_s)
+        answer = runner.worker.reload(weights, self.options.init_timeout_s)
         if not answer.ok:
             self.record.note("weights_not_reloadable", answer.message)
             return None
         before, mark = self.record.failures, self.record.mark()
-        end = self._draws(trial, round_)
+        end = self._draws(runner, round_)
         if end is None and not before and self.record.failures:
             # A constructor may prepack its weights, as a native program's init does.
             wrong = describe_draw(next(draw for draw in self.record.draws if not draw.ok))
@@ -301,26 +270,26 @@ class _Judge:
             self.record.take_back(mark)
         return end
 
-    def _order_one(self, trial: Trial, round_: Round, weights: Weights) -> End | None:
+    def _order_one(self, runner: DrawRunner, round_: Round, weights: Weights) -> End | None:
         """Draws under weights of order 1, made by the constructor or else loaded by name."""
-        answer = trial.worker.init(weights, self.options.init_timeout_s)
+        answer = runner.worker.init(weights, self.options.init_timeout_s)
         if not answer.ok and self.program.format == "native":
             return end_of_step(answer)
         before, mark = self.record.failures, self.record.mark()
-        end = self._draws(trial, round_) if answer.ok else None
+        end = self._draws(runner, round_) if answer.ok else None
         if end is not None or before or self.program.format == "native":
             return end
         if not answer.ok:
-            return self._order_one_by_name(trial, round_, weights, answer)
+            return self._order_one_by_name(runner, round_, weights, answer)
         if not self.record.failures:
             return None
         first = self.record.mark()
         text = describe_draw(next(draw for draw in first.draws if not draw.ok))
-        if not trial.worker.reload(weights, self.options.init_timeout_s).ok:
+        if not runner.worker.reload(weights, self.options.init_timeout_s).ok:
             return None
         # It may construct its layers in another order, and so have given the values to other parameters.
         self.record.take_back(mark)
-        end = self._draws(trial, round_)
+        end = self._draws(runner, round_)
         if end is None and self.record.failures:
             self.record.take_back(first)
         elif end is None:
@@ -330,36 +299,36 @@ class _Judge:
         return end
 
     def _order_one_by_name(
-        self, trial: Trial, round_: Round, weights: Weights, refused: Answer
+        self, runner: DrawRunner, round_: Round, weights: Weights, refused: Answer
     ) -> End | None:
         """The same where the constructor fails under such weights: a plain instance is loaded with them.
 
         Where that cannot be done either, the program is not shown to be right under any but its own weights.
         """
         plain = replace(weights, scale=None)
-        answer = trial.worker.init(plain, self.options.init_timeout_s)
+        answer = runner.worker.init(plain, self.options.init_timeout_s)
         if answer.ok:
-            answer = trial.worker.reload(weights, self.options.init_timeout_s)
+            answer = runner.worker.reload(weights, self.options.init_timeout_s)
         if answer.ok:
-            return self._draws(trial, round_)
+            return self._draws(runner, round_)
         end = end_of_step(refused)
         reason = f"{end.message}, with other weights than its own"
         return replace(
             end, message=reason, status="incorrect" if refused.status == "unsupported" else end.status
         )
 
-    def _trace_work(self, trial: Trial) -> None:
+    def _trace_work(self, runner: DrawRunner) -> None:
         if self._is_late():
             self.record.skipped.append(f"who did the work: {TIME_OVER}")
             return
         self.at = "while its work was traced"
-        traced = trace_work(self._case(), trial.reference, self.watched)
+        traced = trace_work(self._case(), runner.reference, self.watched)
         self.record.work = traced.evidence
         self.record.findings += traced.findings
         self.record.flags += traced.flags
         self.record.skipped += traced.skipped
 
-    def _draws(self, trial: Trial, round_: Round) -> End | None:
+    def _draws(self, runner: DrawRunner, round_: Round) -> End | None:
         ordinary = round_.probe.gain is None
         for position, draw in enumerate(round_.draws):
             if self._is_late():
@@ -368,7 +337,7 @@ class _Judge:
             self.at = f"in draw {draw.name}"
             known, doubts = len(self.record.draws), len(self.record.undecided)
             try:
-                end = self.ruling.on(draw, trial.observe(draw))
+                end = self.ruling.on(draw, runner.observe(draw))
             except DrawUnavailable as reason:
                 self._go_without(round_, draw, reason)
                 continue
@@ -377,7 +346,7 @@ class _Judge:
                     raise
                 # A draw of ours that the reference does not survive says nothing about the program.
                 self.record.skipped.append(f"draw {draw.name}: {error.message[:300]}")
-                trial.reference.revive()
+                runner.reference.revive()
                 # The new server has no weights yet: the rest becomes a round of its own.
                 self.rounds.insert(0, replace(round_, draws=round_.draws[position + 1 :]))
                 return None
@@ -421,7 +390,7 @@ class _Judge:
 
     def _is_late(self) -> bool:
         """Whether the deadline is over; one draw is always made."""
-        return self.deadline_s is not None and time.monotonic() > self.deadline_s and bool(self.record.draws)
+        return self.trial.is_late and bool(self.record.draws)
 
     def _leave_out(self, draws: tuple[Draw, ...]) -> None:
         self.record.late += len(draws)
@@ -450,7 +419,8 @@ class _Judge:
         if self.program.format == "kernelbench" and self.program.author == STITCHER:
             # The stitcher writes Python only where nodes are left to PyTorch, whatever their share.
             flags.append("partial")
-        if end.status == "accepted" and record.is_weak(self.facts.depends_on_inputs):
+        # Draws that all agree say little where outputs hardly depend on what went in.
+        if end.agreed and record.is_weak(self.facts.depends_on_inputs):
             flags.append("weak")
         if self.task.contract.relaxed:
             flags.append("relaxed")

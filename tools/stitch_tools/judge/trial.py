@@ -1,126 +1,54 @@
-"""One draw: inputs from the reference server, calls of the program, and the comparison of what they left."""
+"""A trial: a program, its reference, and where and how long both may run. Every instrument takes one."""
 
-import os
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING
 
-from stitch_tools.judge.check_options import CheckOptions
-from stitch_tools.judge.correctness.draw_schedule import Draw
-from stitch_tools.run.candidate_worker import Answer, Worker
-from stitch_tools.run.reference_server import Comparison, Expectation, Inputs, ReferenceServer
+from stitch_tools.models import Build, Graph, Program, ReferenceFacts, Task
+from stitch_tools.storage.store import Store
 
-_TELLING_BYTES = 32
+if TYPE_CHECKING:
+    from stitch_tools.run.reference_server import ReferenceServer
+    from stitch_tools.run.session import TargetSession
+
+Emit = Callable[[str], None]
+"""Takes sentences on the progress."""
 
 
 @dataclass(frozen=True)
-class Observed:
-    """What one draw showed."""
-
-    answer: Answer
-    """Of the program's first call, or of the first one that was refused."""
-    expectation: Expectation
-    comparison: Comparison | None = None
-    """None where the program did not answer `ok`."""
-    repeats_bitwise: bool | None = None
-    repeated: Comparison | None = None
-    """Of the last call at the same addresses."""
-    stale: bool = False
-    """The outputs are wrong, and bit by bit those of an earlier draw, on which they were right."""
-
-
 class Trial:
-    """The program beside its reference. Remembers the inputs and outputs that later draws need."""
+    """What an instrument needs to judge a program; its own switches come as its options."""
 
-    def __init__(
-        self, reference: ReferenceServer, worker: Worker, options: CheckOptions, updated: Sequence[str]
-    ) -> None:
-        self.reference, self.worker = reference, worker
-        self._options, self._updated = options, updated
-        self._seeds: dict[str, int] = {}
-        self._kept: tuple[int, Expectation] | None = None
+    task: Task
+    """Reference and contract."""
+    program: Program
+    """The candidate."""
+    build: Build | None
+    """Its build; None only for KernelBench-style programs, which build themselves."""
+    session: "TargetSession"
+    """The target interpreter."""
+    store: Store
+    """Where the sources lie."""
+    facts: ReferenceFacts
+    """What was observed of the reference."""
+    graph: Graph | None = None
+    """The reference's forward, where it was captured already."""
+    reference: "ReferenceServer | None" = None
+    """A server that has the task loaded already; else an instrument starts and ends one."""
+    emit: Emit | None = None
+    deadline_s: float | None = None
+    """A time.monotonic() value after which no further draw, tool or round is begun."""
+    stop: threading.Event | None = None
+    """When set, a timing ends without a result."""
 
-    def __enter__(self) -> Self:
-        return self
+    def say(self, sentence: str) -> None:
+        """Tell whoever listens."""
+        if self.emit is not None:
+            self.emit(sentence)
 
-    def __exit__(self, *exc: object) -> None:
-        self._forget()
-
-    def observe(self, draw: Draw) -> Observed:
-        """Make the draw and call the program on it.
-
-        Raises:
-            DrawUnavailable: the draw does not apply, or cannot tell right from wrong.
-            TaskError: the reference fails on it.
-            ChildDied: the program does not survive it.
-        """
-        seed = self._seeds.get(draw.seed_of) if draw.seed_of else None
-        inputs = self.reference.make_draw(draw.kind, shared=draw.shared, seed=seed)
-        self._seeds[draw.name] = inputs.seed
-        try:
-            expectation = self.reference.expect(self._updated)
-            outputs_fd = self.reference.make_outputs(expectation.nbytes)
-            try:
-                return self._observe(draw, inputs, expectation, outputs_fd)
-            finally:
-                os.close(outputs_fd)
-        finally:
-            inputs.close()
-
-    def _observe(self, draw: Draw, inputs: Inputs, expectation: Expectation, outputs_fd: int) -> Observed:
-        answer = self._call(inputs, outputs_fd, expectation, reuse=draw.reuse)
-        if not answer.ok:
-            return Observed(answer, expectation)
-        comparison = self.reference.compare(outputs_fd, expectation, answer.blob)
-        if not comparison.right:
-            stale = self._is_kept(outputs_fd, expectation)
-            return Observed(answer, expectation, comparison, stale=stale)
-        if draw.repeat:
-            return self._repeat(inputs, expectation, outputs_fd, comparison)
-        if comparison.decided:
-            self._keep(outputs_fd, expectation)
-        return Observed(answer, expectation, comparison)
-
-    def _repeat(self, inputs: Inputs, expectation: Expectation, first_fd: int, first: Comparison) -> Observed:
-        fd = self.reference.make_outputs(expectation.nbytes)
-        try:
-            answer = self._call(inputs, fd, expectation)
-            same = self.reference.same_bits(first_fd, fd, expectation) if answer.ok else None
-            for _ in range(self._options.repeated_calls):
-                if answer.ok:
-                    answer = self._call(inputs, fd, expectation, reuse=True, again=True)
-            repeated = self.reference.compare(fd, expectation, answer.blob) if answer.ok else None
-        finally:
-            os.close(fd)
-        self._keep(first_fd, expectation)
-        return Observed(answer, expectation, first, same, repeated)
-
-    def _call(
-        self,
-        inputs: Inputs,
-        outputs_fd: int,
-        expectation: Expectation,
-        *,
-        reuse: bool = False,
-        again: bool = False,
-    ) -> Answer:
-        self.reference.prime(outputs_fd, expectation)
-        timeout_s = max(self._options.call_timeout_s, 50 * expectation.reference_s)
-        return self.worker.run(inputs, outputs_fd, expectation, reuse=reuse, again=again, timeout_s=timeout_s)
-
-    def _keep(self, outputs_fd: int, expectation: Expectation) -> None:
-        self._forget()
-        self._kept = (os.dup(outputs_fd), expectation)
-
-    def _is_kept(self, outputs_fd: int, expectation: Expectation) -> bool:
-        if self._kept is None or self._kept[1].layout != expectation.layout:
-            return False
-        # A few numbers, a few decisions or one number everywhere may well be the same by chance.
-        if not any("float" in row["dtype"] and row["nbytes"] >= _TELLING_BYTES for row in expectation.layout):
-            return False
-        return self.reference.same_results(self._kept[0], outputs_fd, expectation)
-
-    def _forget(self) -> None:
-        if self._kept is not None:
-            os.close(self._kept[0])
-            self._kept = None
+    @property
+    def is_late(self) -> bool:
+        """Whether the deadline has passed."""
+        return self.deadline_s is not None and time.monotonic() > self.deadline_s

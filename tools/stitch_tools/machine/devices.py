@@ -145,7 +145,8 @@ def _first_visible(name: str, gpu: Gpu) -> Target:
     if gpu.index != 0:
         raise UsageError(
             f"programs run on the first visible GPU, and {gpu.name} is number {gpu.index}",
-            hint=f"set CUDA_VISIBLE_DEVICES={gpu.index} and use --target cuda",
+            hint=f"set CUDA_VISIBLE_DEVICES={gpu.index} and use {{target}} cuda",
+            options=("target",),
         )
     return Target(name, True, gpu.name, gpu)
 

@@ -1,5 +1,6 @@
 """Facts that instruments return and the store keeps. Import from the submodules' names here."""
 
+from stitch_tools.models.acceptance import AcceptPolicy, Verdict, VerdictReason
 from stitch_tools.models.base import Fact, canonical_json, sha256_hex
 from stitch_tools.models.conditions import DoubtRule, GpuConditions, TimeBound, TimingDoubt
 from stitch_tools.models.environment import Environment
@@ -22,6 +23,7 @@ from stitch_tools.models.program import (
     ProgramFormat,
     Toolchain,
 )
+from stitch_tools.models.remedy import Remedy
 from stitch_tools.models.sanitizer import SanitizerFinding, SanitizerRun, SanitizerStatus, SanitizerTool
 from stitch_tools.models.task import (
     DTYPE_BYTES,
@@ -58,6 +60,7 @@ __all__ = [
     "REFERENCE_VARIES",
     "STITCHER",
     "ULP_BINS",
+    "AcceptPolicy",
     "Argument",
     "Bench",
     "BenchOutcome",
@@ -87,6 +90,7 @@ __all__ = [
     "Ratio",
     "ReferenceFacts",
     "ReferenceTolerance",
+    "Remedy",
     "SandboxLevel",
     "SanitizerFinding",
     "SanitizerRun",
@@ -103,6 +107,8 @@ __all__ = [
     "Tolerance",
     "Toolchain",
     "ValueRef",
+    "Verdict",
+    "VerdictReason",
     "WorkEvidence",
     "WorkItem",
     "WorkOwner",

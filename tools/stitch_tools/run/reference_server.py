@@ -412,7 +412,8 @@ def _fault(task: Task, fault: Fault, by_hand: str) -> Exception:
     if fault.kind == "no_device":
         return NoDeviceError(
             f"{fault.message}; the task's target is {task.target}",
-            hint="Use a machine with such a GPU and a CUDA build of torch, or --target cpu.",
+            hint="Use a machine with such a GPU and a CUDA build of torch, or {target} cpu.",
+            options=("target",),
         )
     if fault.traceback:
         # Not a ReferenceFault: the server itself failed.

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from stitch_tools.errors import CertificateError, StoreError, UsageError
 from stitch_tools.models import (
+    AcceptPolicy,
     Bench,
     Check,
     Environment,
@@ -56,6 +57,8 @@ class Certificate(Fact):
     """The correctness evidence."""
     bench: Bench | None
     """The timing, or None where nothing was timed."""
+    policy: AcceptPolicy = AcceptPolicy()
+    """Which shortcomings of the program were accepted when it was certified; in older certificates none."""
     environment: Environment
     files: tuple[SourceFile, ...]
     """Every other entry of the archive, sorted by path."""

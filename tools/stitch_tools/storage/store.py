@@ -17,7 +17,7 @@ from stitch_tools.errors import StoreError
 from stitch_tools.models import Fact, SourceFile, sha256_hex
 
 FactT = TypeVar("FactT", bound=Fact)
-PlaceOption = Literal["--workspace", "STITCH_CACHE_DIR", "STITCH_LOCK_DIR", "TMPDIR"]
+PlaceOption = Literal["--workspace", "--output", "STITCH_CACHE_DIR", "STITCH_LOCK_DIR", "TMPDIR"]
 """What lets the user choose another folder for files of one kind."""
 
 _HINTS = {

@@ -91,7 +91,7 @@ def require_definition(source: PythonSource, name: str, role: str) -> ast.stmt |
     possible = [other for other in names if role != "the input maker" or "init" not in other]
     near = difflib.get_close_matches(name, possible, n=1)
     hint = f"did you mean `{near[0]}`?" if near else _entry_hint(source.path, role, names)
-    raise TaskError(f"{source.path} has no `{name}` ({role}); {listed}", hint=hint)
+    raise TaskError(f"{source.path} has no `{name}` ({role}); {listed}", hint=hint, options=("inputs",))
 
 
 def local_modules(source: PythonSource, root: Path) -> dict[Path, PythonSource]:
@@ -224,11 +224,12 @@ def _entry_hint(path: Path, role: str, names: dict[str, ast.stmt]) -> str:
     described = path.with_name("task.toml")
     if role == "the input maker" and described.is_file():
         return f"name the task file beside it, {described.name}, which may say how inputs are made" + (
-            f"; or name a maker: --inputs {makers[0]}" if len(makers) == 1 else ""
+            f"; or name a maker: {{inputs}} {makers[0]}" if len(makers) == 1 else ""
         )
     if role == "the input maker" and len(makers) == 1:
-        return f"`{makers[0]}` may be meant: --inputs {makers[0]}; else write a function that returns a list"
-    return "write a function without arguments that returns a list, or name another with --inputs"
+        other = "write a function that returns a list"
+        return f"`{makers[0]}` may be meant: {{inputs}} {makers[0]}; else {other}"
+    return "write a function without arguments that returns a list, or name another with {inputs}"
 
 
 def _functions(names: dict[str, ast.stmt]) -> dict[str, bool]:

@@ -221,7 +221,8 @@ def build_contract(
     if relaxed and not allow_relaxed:
         raise UsageError(
             f"the contract would be loosened: {'; '.join(relaxed)}",
-            hint="leave it as it is, or pass --allow-relaxed: every result is then marked `relaxed`",
+            hint="leave it as it is, or pass {allow_relaxed}: every result is then marked `relaxed`",
+            options=("allow_relaxed",),
         )
     return _contract(values, sources, bool(relaxed))
 

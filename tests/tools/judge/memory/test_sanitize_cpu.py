@@ -14,6 +14,7 @@ from stitch_tools.judge.memory import apply_sanitizers, sanitize_program, skippe
 from stitch_tools.judge.memory.archer import Archer, find_archer
 from stitch_tools.judge.memory.builds import ADDRESS_AND_UNDEFINED
 from stitch_tools.judge.memory.run import SanitizeOptions
+from stitch_tools.judge.trial import Trial
 from stitch_tools.models import Check, Contract, Task
 from stitch_tools.models.sanitizer import SanitizerRun, SanitizerTool
 from stitch_tools.run.interpreter import find_interpreter
@@ -66,14 +67,16 @@ class ServerContext:
         }
         program = make_program(self.store, files, "doubled.cpp")
         runs = sanitize_program(
-            self.task,
-            program,
-            build(program, self.store),
-            session=self.session,
-            store=self.store,
-            facts=self.facts,
-            reference=self.reference,
-            options=SanitizeOptions(tools=tools, limit_s=limit_s, cache_dir=self.cache_dir),
+            Trial(
+                task=self.task,
+                program=program,
+                build=build(program, self.store),
+                session=self.session,
+                store=self.store,
+                facts=self.facts,
+                reference=self.reference,
+            ),
+            SanitizeOptions(tools=tools, limit_s=limit_s, cache_dir=self.cache_dir),
         )
         return {run.tool: run for run in runs}
 
@@ -204,7 +207,14 @@ def test_archer_is_taken_from_the_first_root_that_has_both_libraries(tmp_path: P
 def test_a_python_program_is_not_checked_on_a_cpu(room: ServerContext) -> None:
     program = model_new(room.store, "class ModelNew: pass\n")
     runs = sanitize_program(
-        room.task, program, None, session=room.session, store=room.store, facts=room.facts
+        Trial(
+            task=room.task,
+            program=program,
+            build=None,
+            session=room.session,
+            store=room.store,
+            facts=room.facts,
+        )
     )
     assert {run.status for run in runs} == {"not_checked"}
     assert "Python program" in runs[0].reason

@@ -9,6 +9,7 @@ import pytest
 from stitch_tools.errors import EnvironmentMissingError
 from stitch_tools.judge.memory import SanitizeOptions, sanitize_program
 from stitch_tools.judge.memory.compute_sanitizer import find_compute_sanitizer
+from stitch_tools.judge.trial import Trial
 from stitch_tools.models import Contract, Program, Task
 from stitch_tools.models.sanitizer import SanitizerRun, SanitizerTool
 from stitch_tools.run.interpreter import find_interpreter
@@ -41,14 +42,16 @@ class ServerContext:
         form = "native" if main.endswith(".cu") else "kernelbench"
         program = Program(format=form, target=TARGET, files=self.store.put_files(files), main=main)
         runs = sanitize_program(
-            self.task,
-            program,
-            build(program, self.store) if form == "native" else None,
-            session=self.session,
-            store=self.store,
-            facts=self.facts,
-            reference=self.reference,
-            options=SanitizeOptions(tools=tools, cache_dir=self.cache_dir),
+            Trial(
+                task=self.task,
+                program=program,
+                build=build(program, self.store) if form == "native" else None,
+                session=self.session,
+                store=self.store,
+                facts=self.facts,
+                reference=self.reference,
+            ),
+            SanitizeOptions(tools=tools, cache_dir=self.cache_dir),
         )
         return {run.tool: run for run in runs}
 

@@ -19,6 +19,7 @@ from stitch_tools.judge.timing.runners import Runner
 from stitch_tools.judge.timing.setup import Setup, make_draws
 from stitch_tools.judge.timing.statistics import outcome_of
 from stitch_tools.judge.timing.visits import TimingRules
+from stitch_tools.judge.trial import Trial
 from stitch_tools.machine.device_lock import device_lock
 from stitch_tools.models import Bench, Program, TimingDoubt
 from stitch_tools.run.interpreter import find_interpreter
@@ -50,15 +51,17 @@ class ServerContext:
         probes: Sequence[Probe] = PROBES,
     ) -> Bench:
         return benchmark_program(
-            self.task,
-            program,
-            build(program, self.store) if program.format == "native" else None,
-            session=self.session,
-            store=self.store,
-            facts=self.facts,
-            options=replace(options, cache_dir=self.cache_dir),
-            emit=emit,
-            stop=stop,
+            Trial(
+                task=self.task,
+                program=program,
+                build=build(program, self.store) if program.format == "native" else None,
+                session=self.session,
+                store=self.store,
+                facts=self.facts,
+                emit=emit,
+                stop=stop,
+            ),
+            replace(options, cache_dir=self.cache_dir),
             probes=probes,
         )
 
@@ -171,14 +174,16 @@ def test_contestants_get_ready_while_another_process_times(
     program = affine_program(room.store)
     with device_lock("cpu", wait_s=1.0), pytest.raises(LockedError):
         benchmark_program(
-            room.task,
-            program,
-            build(program, room.store),
-            session=room.session,
-            store=room.store,
-            facts=room.facts,
-            options=replace(EAGER_ONLY, lock_wait_s=0.1),
-            emit=said.append,
+            Trial(
+                task=room.task,
+                program=program,
+                build=build(program, room.store),
+                session=room.session,
+                store=room.store,
+                facts=room.facts,
+                emit=said.append,
+            ),
+            replace(EAGER_ONLY, lock_wait_s=0.1),
         )
     assert "preparing eager" in said
     assert not any(sentence.startswith("timing program") for sentence in said)
@@ -270,13 +275,15 @@ def test_a_baseline_that_cannot_be_built_is_left_out_with_its_reason(room: Serve
 def test_a_program_for_a_device_that_is_not_here_is_unmeasured(room: ServerContext) -> None:
     task = room.task.model_copy(update={"target": "cuda:sm_10"})
     bench = benchmark_program(
-        task,
-        affine_program(room.store),
-        None,
-        session=room.session,
-        store=room.store,
-        facts=room.facts,
-        options=EAGER_ONLY,
+        Trial(
+            task=task,
+            program=affine_program(room.store),
+            build=None,
+            session=room.session,
+            store=room.store,
+            facts=room.facts,
+        ),
+        EAGER_ONLY,
     )
     assert bench.outcome == "unmeasured"
     assert "no device for cuda:sm_10" in bench.message
@@ -286,7 +293,14 @@ def test_a_program_for_a_device_that_is_not_here_is_unmeasured(room: ServerConte
 
 def test_a_program_that_was_not_built_is_unmeasured(room: ServerContext) -> None:
     bench = benchmark_program(
-        room.task, affine_program(room.store), None, session=room.session, store=room.store, facts=room.facts
+        Trial(
+            task=room.task,
+            program=affine_program(room.store),
+            build=None,
+            session=room.session,
+            store=room.store,
+            facts=room.facts,
+        )
     )
     assert (bench.outcome, bench.message) == ("unmeasured", "the program was not built")
     assert bench.program_failed
@@ -311,13 +325,15 @@ def test_without_a_compiler_a_python_loop_is_used_and_named(
     for name in ("STITCH_CXX", "CXX"):
         monkeypatch.delenv(name, raising=False)
     bench = benchmark_program(
-        room.task,
-        program,
-        built,
-        session=room.session,
-        store=room.store,
-        facts=room.facts,
-        options=replace(EAGER_ONLY, cache_dir=tmp_path),
+        Trial(
+            task=room.task,
+            program=program,
+            build=built,
+            session=room.session,
+            store=room.store,
+            facts=room.facts,
+        ),
+        replace(EAGER_ONLY, cache_dir=tmp_path),
     )
     assert bench.outcome == "slower"
     assert "Python loop" in bench.timings[0].note

@@ -20,6 +20,7 @@ from stitch_tools.judge.timing.ring import RingShape
 from stitch_tools.judge.timing.runners import Runner
 from stitch_tools.judge.timing.setup import Setup, make_draws
 from stitch_tools.judge.timing.visits import TimingRules
+from stitch_tools.judge.trial import Trial
 from stitch_tools.models import Bench, Program
 from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.reference_server import ReferenceServer
@@ -133,13 +134,15 @@ def timed(room: ServerContext, form: str) -> Bench:
     with ReferenceServer(room.session, room.task, room.store) as reference:
         facts = reference.observe()
     return benchmark_program(
-        room.task,
-        program,
-        build(program, room.store) if program.format == "native" else None,
-        session=room.session,
-        store=room.store,
-        facts=facts,
-        options=BenchOptions(
+        Trial(
+            task=room.task,
+            program=program,
+            build=build(program, room.store) if program.format == "native" else None,
+            session=room.session,
+            store=room.store,
+            facts=facts,
+        ),
+        BenchOptions(
             baselines=("eager", "cudagraph"),
             rules=RULES,
             budget_s=20.0,

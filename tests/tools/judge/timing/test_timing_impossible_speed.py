@@ -9,6 +9,7 @@ import pytest
 from stitch_tools.judge.timing import BenchOptions, benchmark_program
 from stitch_tools.judge.timing.probes.impossible_speed import NO_CEILINGS
 from stitch_tools.judge.timing.visits import TimingRules
+from stitch_tools.judge.trial import Trial
 from stitch_tools.machine.devices import cpu_info
 from stitch_tools.models import Bench, Ceilings, Program
 from stitch_tools.run import ceilings
@@ -56,13 +57,15 @@ class ServerContext:
         with ReferenceServer(self.session, task, self.store) as server:
             facts = server.observe()
         return benchmark_program(
-            task,
-            program,
-            build(program, self.store) if program.format == "native" else None,
-            session=self.session,
-            store=self.store,
-            facts=facts,
-            options=replace(OPTIONS, cache_dir=cache_dir),
+            Trial(
+                task=task,
+                program=program,
+                build=build(program, self.store) if program.format == "native" else None,
+                session=self.session,
+                store=self.store,
+                facts=facts,
+            ),
+            replace(OPTIONS, cache_dir=cache_dir),
         )
 
 

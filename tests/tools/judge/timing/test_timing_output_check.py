@@ -6,6 +6,7 @@ import pytest
 
 from stitch_tools.judge.timing import BenchOptions, benchmark_program
 from stitch_tools.judge.timing.visits import TimingRules
+from stitch_tools.judge.trial import Trial
 from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.reference_server import ReferenceServer
 from stitch_tools.run.session import TargetSession
@@ -39,15 +40,8 @@ def test_a_reference_that_writes_its_inputs_is_timed_and_its_outputs_are_not_com
         with ReferenceServer(session, task, store) as reference:
             facts = reference.observe()
         bench = benchmark_program(
-            task,
-            program,
-            None,
-            session=session,
-            store=store,
-            facts=facts,
-            options=BenchOptions(
-                baselines=("eager",), rules=RULES, budget_s=10.0, cache_dir=tmp_path / "cache"
-            ),
+            Trial(task=task, program=program, build=None, session=session, store=store, facts=facts),
+            BenchOptions(baselines=("eager",), rules=RULES, budget_s=10.0, cache_dir=tmp_path / "cache"),
         )
     assert bench.outcome != "unmeasured"
     assert "inputs changed with every call" in bench.message

@@ -8,6 +8,7 @@ import torch
 
 from stitch_tools.judge.check import check_program
 from stitch_tools.judge.check_options import CheckOptions
+from stitch_tools.judge.trial import Trial
 from stitch_tools.models import Check
 from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.reference_server import ReferenceServer
@@ -69,14 +70,16 @@ def test_the_oracle_on_the_host_judges_floats_decisions_buffers_and_written_inpu
             update={"target": "cuda:sm_90"}
         )
         return check_program(
-            task,
-            program,
-            None,
-            session=session,
-            store=store,
-            facts=server.observe(),
-            options=CheckOptions(trace=False, structured=False, batch_probe=False, order_one_weights=False),
-            reference=server,
+            Trial(
+                task=task,
+                program=program,
+                build=None,
+                session=session,
+                store=store,
+                facts=server.observe(),
+                reference=server,
+            ),
+            CheckOptions(trace=False, structured=False, batch_probe=False, order_one_weights=False),
         )
 
     with (

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from stitch_tools.judge.correctness.check_wording import describe_draw, describe_refusal
 from stitch_tools.judge.correctness.draw_schedule import DrawGroup, Passed, least_decided, uncovered_subjects
+from stitch_tools.judge.verdict import settle_status
 from stitch_tools.models import (
     CheckFlag,
     CheckStatus,
@@ -53,6 +54,8 @@ class End:
     message: str
     flags: tuple[CheckFlag, ...] = ()
     stderr_tail: str = ""
+    agreed: bool = False
+    """Whether all draws that were made agree, and nothing else speaks against the program."""
 
 
 @dataclass
@@ -169,23 +172,24 @@ class Record:
         self.findings = [row for row in self.findings if row.rule != "entry_not_found"]
 
     def end(self, end: End | None) -> End:
-        """The end that all of this amounts to: a fatal finding first, then what stopped the draws."""
-        fatal = next((row for row in self.findings if row.severity == "fatal"), None)
-        if fatal is not None:
-            return End("rejected_cheat", fatal.message, stderr_tail=end.stderr_tail if end else "")
-        failed = next((draw for draw in self.draws if not draw.ok), None)
-        if end is None and failed is not None:
-            return End("incorrect", describe_draw(failed))
-        return end or self._accept()
+        """The end that all of this amounts to; `end` is what stopped the draws, None where nothing did."""
+        end = end or self._end_of_draws()
+        status, reasons = settle_status(end.status, end.message, self.findings)
+        if status == end.status:
+            return end
+        return End(status, reasons[0].message, stderr_tail=end.stderr_tail)
 
-    def _accept(self) -> End:
+    def _end_of_draws(self) -> End:
+        failed = next((draw for draw in self.draws if not draw.ok), None)
+        if failed is not None:
+            return End("incorrect", describe_draw(failed))
         agreed = f"{len(self.draws)} draws agree with the {self.oracle} oracle"
         if self.undecided:
             agreed += f", {len(set(self.undecided))} are undecided at least in part"
         if not self.late:
-            return End("accepted", agreed)
+            return End("accepted", agreed, agreed=True)
         missing = f"{self.late} of {len(self.draws) + self.late} draws were not made, {TIME_OVER}"
-        return End("accepted", f"{agreed}; {missing}", ("incomplete",))
+        return End("accepted", f"{agreed}; {missing}", ("incomplete",), agreed=True)
 
 
 def _oracle_kind(name: str) -> OracleKind:

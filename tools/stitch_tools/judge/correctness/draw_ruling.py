@@ -10,8 +10,8 @@ from stitch_tools.judge.correctness.check_wording import (
     describe_refusal,
     describe_undecided,
 )
+from stitch_tools.judge.correctness.draw_runner import Observed
 from stitch_tools.judge.correctness.draw_schedule import Draw
-from stitch_tools.judge.trial import Observed
 from stitch_tools.models import DrawResult
 from stitch_tools.run.candidate_worker import Answer
 from stitch_tools.run.reference_server import Comparison

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from stitch_tools.judge.memory.conclude import not_checked
 from stitch_tools.judge.memory.run import tools_of
+from stitch_tools.judge.verdict import settle_status
 from stitch_tools.models import Check, Finding
 from stitch_tools.models.sanitizer import SanitizerFinding, SanitizerRun
 
@@ -14,25 +15,20 @@ def skipped_sanitizers(target: str, reason: str) -> tuple[SanitizerRun, ...]:
 
 
 def apply_sanitizers(check: Check, runs: Sequence[SanitizerRun]) -> Check:
-    """The check with the runs' evidence: an accepted program with a fatal finding becomes `incorrect`.
+    """The check with the runs' evidence, and the status that both amount to.
 
     A fatal finding is an access outside of memory, a race, or a result that depends on memory that nobody
-    wrote: the outputs agreed by luck. Findings in libraries and suspicious ones change no status.
+    wrote. Findings in libraries and suspicious ones change no status.
     """
-    findings = tuple(_finding(run, row) for run in runs for row in run.findings)
-    fatal = [(run, row) for run in runs for row in run.findings if row.severity == "fatal"]
     without = tuple(
         f"certified without {run.tool}: {run.reason}" for run in runs if run.status == "not_checked"
     )
-    status, message = check.status, check.message
-    if fatal and status == "accepted":
-        run, row = fatal[0]
-        status, message = "incorrect", f"{run.tool}: {_place(row)}{row.message}"
+    status, reasons = settle_status(check.status, check.message, check.findings, runs)
     return check.model_copy(
         update={
             "status": status,
-            "message": message,
-            "findings": (*check.findings, *findings),
+            "message": check.message if status == check.status else reasons[0].message,
+            "findings": (*check.findings, *(_finding(run, row) for run in runs for row in run.findings)),
             "sanitizers": tuple(runs),
             "not_checked": (*check.not_checked, *without),
         }
@@ -51,7 +47,3 @@ def _finding(run: SanitizerRun, row: SanitizerFinding) -> Finding:
         file=row.file,
         line=row.line,
     )
-
-
-def _place(row: SanitizerFinding) -> str:
-    return f"{row.file}:{row.line}: " if row.file and row.line else ""

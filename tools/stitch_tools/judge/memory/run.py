@@ -1,6 +1,5 @@
 """A program under every sanitizer of its device: one SanitizerRun each, whatever happens to the program."""
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from stitch_tools.judge.memory.conclude import not_checked
 from stitch_tools.judge.memory.cpu import CPU_TOOLS, CpuBench, run_cpu
 from stitch_tools.judge.memory.cuda import CUDA_TOOLS, CudaBench, run_cuda
 from stitch_tools.judge.memory.material import OWN, Material, drawn, kinds_for
+from stitch_tools.judge.trial import Trial
 from stitch_tools.models import Build, Program, ReferenceFacts, Task
 from stitch_tools.models.sanitizer import SanitizerRun, SanitizerTool
 from stitch_tools.run.reference_server import NoDeviceError, ReferenceServer
@@ -40,63 +40,44 @@ def tools_of(target: str) -> tuple[SanitizerTool, ...]:
     return CUDA_TOOLS if target.startswith("cuda") else CPU_TOOLS
 
 
-def sanitize_program(
-    task: Task,
-    program: Program,
-    build: Build | None,
-    *,
-    session: TargetSession,
-    store: Store,
-    facts: ReferenceFacts,
-    options: SanitizeOptions | None = None,
-    reference: ReferenceServer | None = None,
-    emit: Emit = None,
-    deadline_s: float | None = None,
-) -> tuple[SanitizerRun, ...]:
+def sanitize_program(trial: Trial, options: SanitizeOptions | None = None) -> tuple[SanitizerRun, ...]:
     """One run for each tool, in the order of `tools_of`; a tool that could not say anything is `not_checked`.
 
     Args:
-        task: reference and contract.
-        program: the candidate, accepted or not.
-        build: its build; None only for KernelBench-style programs.
-        session: the target interpreter.
-        store: where the sources lie.
-        facts: what was observed of the reference.
+        trial: the program, accepted or not, beside its reference.
         options: tools and limits.
-        reference: a server that has the task loaded already; else one is started and ended.
-        emit: takes sentences on the progress.
-        deadline_s: a time.monotonic() value after which no further tool is begun.
 
     Raises:
         TaskError: the reference itself fails.
         WorkerError, SandboxError: a failure of ours or of this machine.
     """
+    task, program, build, session, store = trial.task, trial.program, trial.build, trial.session, trial.store
     chosen = options or SanitizeOptions()
     tools: tuple[SanitizerTool, ...] = tools_of(task.target)
     if chosen.tools:
         tools = tuple(tool for tool in tools if tool in chosen.tools)
-    reason = _impossible(task, program, build, facts)
+    reason = _impossible(task, program, build, trial.facts)
     if reason is not None:
         return tuple(not_checked(tool, reason) for tool in tools)
     run = _runner(task, program, build, session, store, chosen)
     found: dict[SanitizerTool, SanitizerRun] = {}
     with ExitStack() as stack:
         try:
-            server = reference or stack.enter_context(ReferenceServer(session, task, store))
+            server = trial.reference or stack.enter_context(ReferenceServer(session, task, store))
         except NoDeviceError as error:
             return tuple(not_checked(tool, error.message) for tool in tools)
         for kind in kinds_for(task):
             missing = _missing(tools, found, smaller=kind != OWN)
-            if not missing or (deadline_s is not None and time.monotonic() > deadline_s):
+            if not missing or trial.is_late:
                 break
-            with drawn(server, task, facts, kind) as material:
+            with drawn(server, task, trial.facts, kind) as material:
                 if material is None:
                     continue
-                for row in _rows(run, _groups(task, missing), material, emit):
+                for row in _rows(run, _groups(task, missing), material, trial.emit):
                     # Of two reasons that of the task's own shapes is the one that tells something.
                     if row.tool not in found or row.status != "not_checked" or kind == OWN:
                         found[row.tool] = row
-                        _say(emit, row)
+                        _say(trial.emit, row)
     return tuple(found.get(tool) or not_checked(tool, "there was no time left") for tool in tools)
 
 

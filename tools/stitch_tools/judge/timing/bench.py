@@ -1,7 +1,6 @@
 """Benchmark a program against its baselines."""
 
 import secrets
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -36,13 +35,12 @@ from stitch_tools.judge.timing.rounds import Figure
 from stitch_tools.judge.timing.setup import Setup, make_draws
 from stitch_tools.judge.timing.timed_process import RunnerFailedError
 from stitch_tools.judge.timing.wording import FIRST_CALL, describe_doubt, describe_ring, describe_wrong
+from stitch_tools.judge.trial import Trial
 from stitch_tools.machine.device_lock import device_lock, refuse_after
 from stitch_tools.machine.devices import Target, cpu_info, resolve_target
-from stitch_tools.models import Bench, Build, Graph, Program, ReferenceFacts, Task
+from stitch_tools.models import Bench, Graph
 from stitch_tools.run.child_outcome import ChildDied
 from stitch_tools.run.reference_server import Inputs, ReferenceServer
-from stitch_tools.run.session import TargetSession
-from stitch_tools.storage.store import Store
 
 Emit = Callable[[str], None]
 _SEED_BITS = 62
@@ -51,52 +49,27 @@ _CUDA_CACHE_BYTES = 64 << 20
 
 
 def benchmark_program(
-    task: Task,
-    program: Program,
-    build: Build | None,
-    *,
-    session: TargetSession,
-    store: Store,
-    facts: ReferenceFacts,
-    options: BenchOptions | None = None,
-    graph: Graph | None = None,
-    reference: ReferenceServer | None = None,
-    emit: Emit | None = None,
-    deadline_s: float | None = None,
-    stop: threading.Event | None = None,
-    probes: Sequence[Probe] = PROBES,
+    trial: Trial, options: BenchOptions | None = None, *, probes: Sequence[Probe] = PROBES
 ) -> Bench:
     """The Bench of an accepted program; trouble of the program's is the outcome `unmeasured` with its reason.
 
     Args:
-        task: reference and contract.
-        program: the candidate.
-        build: its build; None only for KernelBench-style programs.
-        session: the target interpreter, warm.
-        store: where the sources lie.
-        facts: what was observed of the reference.
+        trial: the program beside its reference; without a graph it is captured where ceilings are known.
         options: what is timed, and how long.
-        graph: the reference's forward; None captures it where ceilings are known.
-        reference: a server that has the task loaded already, to judge outputs; else one is started and ended.
-        emit: takes sentences on the progress.
-        deadline_s: a time.monotonic() value after which no further round is begun.
-        stop: when set, the timing ends before the next contestant or visit, without a Bench.
         probes: look after the rounds at whether the times are what calls cost.
 
     Raises:
         TaskError: the reference itself fails.
         EnvironmentMissingError: the GPU does not answer, or did not after an earlier program.
-        InterruptedRunError: `stop` was set.
+        InterruptedRunError: the trial's `stop` was set.
         LockedError: another process times on this device for too long.
         WorkerError, SandboxError: a failure of ours or of this machine.
     """
     began = time.monotonic()
-    run = _Run(task, program, build, session, store, facts, options or BenchOptions(), probes)
-    run.emit, run.deadline_s, run.stop = emit, deadline_s, stop
-    run.reference, run.graph = reference, graph
+    run = _Run(trial, options or BenchOptions(), probes)
     bench = run.refusal()
     if bench is None:
-        canary = canary_for(session, task.target)
+        canary = canary_for(trial.session, trial.task.target)
         with sound_gpu(canary):
             try:
                 bench = run.measure_twice_if_doubtful()
@@ -111,48 +84,37 @@ def benchmark_program(
 class _Run:
     """One bench in progress."""
 
-    task: Task
-    program: Program
-    build: Build | None
-    session: TargetSession
-    store: Store
-    facts: ReferenceFacts
+    trial: Trial
     options: BenchOptions
     probes: Sequence[Probe]
-    emit: Emit | None = None
-    deadline_s: float | None = None
-    stop: threading.Event | None = None
-    reference: ReferenceServer | None = None
-    graph: Graph | None = None
+    graph: Graph | None = field(init=False)
     """Of the reference's forward; captured where a probe asks for it."""
     target: Target = field(init=False)
 
     def __post_init__(self) -> None:
-        self.target = resolve_target(self.task.target)
-
-    def say(self, sentence: str) -> None:
-        """Report progress to whoever listens."""
-        if self.emit is not None:
-            self.emit(sentence)
+        self.graph = self.trial.graph
+        self.target = resolve_target(self.trial.task.target)
 
     @property
     def _is_native(self) -> bool:
-        return self.program.format == "native"
+        return self.trial.program.format == "native"
 
     @property
     def _figure(self) -> Figure:
         """Which figure ratios are taken on."""
-        return "throughput_us" if self.task.target == "cpu" else "latency_us"
+        return "throughput_us" if self.trial.task.target == "cpu" else "latency_us"
 
     def refusal(self) -> Bench | None:
         """The Bench where nothing can be timed, and that is known at once."""
         if not self.target.available:
-            return self.unmeasured(f"this machine has no device for {self.task.target}: {self.target.device}")
-        built = self.build is not None and self.build.ok and self.build.artifact is not None
+            return self.unmeasured(
+                f"this machine has no device for {self.trial.task.target}: {self.target.device}"
+            )
+        built = self.trial.build is not None and self.trial.build.ok and self.trial.build.artifact is not None
         # A Python program builds itself.
         if self._is_native and not built:
             return self.unmeasured("the program was not built", program_failed=True)
-        if self._is_native and self.facts.uses_rng:
+        if self._is_native and self.trial.facts.uses_rng:
             return self.unmeasured(
                 "the reference draws random numbers in forward, which native programs cannot repeat yet"
             )
@@ -162,12 +124,12 @@ class _Run:
         """The Bench that says why there are no figures."""
         return Bench(
             program_failed=program_failed,
-            program_id=self.program.program_id,
-            task_id=self.task.task_id,
+            program_id=self.trial.program.program_id,
+            task_id=self.trial.task.task_id,
             outcome="unmeasured",
             figure=self._figure,
             device=self.target.device,
-            sandbox=self.session.sandbox_level,
+            sandbox=self.trial.session.sandbox_level,
             message=reason,
         )
 
@@ -180,8 +142,8 @@ class _Run:
         bench = self._measure()
         # One busy moment can raise a doubt; what a program does, it does again.
         if bench.doubts:
-            refuse_after(self.stop)
-            self.say(f"{describe_doubt(bench.doubts[0])}; timing again")
+            refuse_after(self.trial.stop)
+            self.trial.say(f"{describe_doubt(bench.doubts[0])}; timing again")
             bench = self._measure(again=True)
         return bench
 
@@ -194,29 +156,29 @@ class _Run:
         with ExitStack() as stack:
             gpu = self.target.gpu
             watch = stack.enter_context(GpuWatch(gpu.uuid)) if gpu is not None else None
-            judge = self.reference or stack.enter_context(
-                ReferenceServer(self.session, self.task, self.store)
+            judge = self.trial.reference or stack.enter_context(
+                ReferenceServer(self.trial.session, self.trial.task, self.trial.store)
             )
             judge.revive()
             setup = self._setup(judge)
-            compiled = CompiledEarly(stack, setup, baselines_of(self.task.target, self.options))
+            compiled = CompiledEarly(stack, setup, baselines_of(self.trial.task.target, self.options))
             weights, draws = make_draws(stack, judge, setup.seeds)
             if setup.cuda:
                 setup = with_renewed_inputs(setup, draws)
-            loaded = load_program(stack, setup, self.program, self.build, weights)
+            loaded = load_program(stack, setup, self.trial.program, self.trial.build, weights)
             # Baselines take long to be ready, for a wrong program in vain.
             wrong = None if again else check_first_call(setup, loaded, draws)
             if wrong is not None:
                 return self.unmeasured(describe_wrong(wrong, FIRST_CALL), program_failed=True)
-            contestants = Contestants(self.options, self._figure, self.say, self.stop)
+            contestants = Contestants(self.options, self._figure, self.trial.say, self.trial.stop)
             plan = RingPlan(setup.shape.slots, draws, self.options.samples)
             contestants.runners.append(start_ring(stack, setup, loaded, plan))
             if setup.cuda and self._is_native:
                 graphed = partial(
                     start_program,
                     setup=setup,
-                    program=self.program,
-                    build=self.build,
+                    program=self.trial.program,
+                    build=self.trial.build,
                     weights=weights,
                     draws=draws,
                     samples=self.options.samples,
@@ -231,26 +193,33 @@ class _Run:
                 evidence,
                 contestants,
                 setup,
-                program_id=self.program.program_id,
+                program_id=self.trial.program.program_id,
                 device=self.target.device,
             )
 
     def _setup(self, judge: ReferenceServer) -> Setup:
         gpu = self.target.gpu
         cache = cpu_info().last_level_cache_bytes if gpu is None else gpu.l2_bytes or _CUDA_CACHE_BYTES
-        contestants = 2 + len(baselines_of(self.task.target, self.options))
+        contestants = 2 + len(baselines_of(self.trial.task.target, self.options))
         memory_bytes = available_bytes() // (_MEMORY_SHARE * contestants)
-        shape = ring_shape(self.facts, cache_bytes=cache, memory_bytes=memory_bytes)
-        self.say(describe_ring(shape))
+        shape = ring_shape(self.trial.facts, cache_bytes=cache, memory_bytes=memory_bytes)
+        self.trial.say(describe_ring(shape))
         seeds = tuple(secrets.randbits(_SEED_BITS) for _ in range(shape.draws))
         return Setup(
-            self.session, self.task, self.store, self.facts, shape, seeds, self.options.cache_dir, judge
+            self.trial.session,
+            self.trial.task,
+            self.trial.store,
+            self.trial.facts,
+            shape,
+            seeds,
+            self.options.cache_dir,
+            judge,
         )
 
     def _add_baselines(
         self, stack: ExitStack, contestants: Contestants, setup: Setup, compiled: CompiledEarly
     ) -> None:
-        for kind in baselines_of(self.task.target, self.options):
+        for kind in baselines_of(self.trial.task.target, self.options):
             start = partial(
                 start_baseline,
                 setup=setup,
@@ -263,9 +232,9 @@ class _Run:
     def _hold_device(self) -> AbstractContextManager[None]:
         """The device for ourselves: other controllers time before or after, and may compile meanwhile."""
         key = self.target.gpu.uuid if self.target.gpu else "cpu"
-        purpose = f"timing {self.program.program_id[:12]}"
+        purpose = f"timing {self.trial.program.program_id[:12]}"
         wait_s = self.options.lock_wait_s
-        return device_lock(key, wait_s=wait_s, purpose=purpose, emit=self.emit, stop=self.stop)
+        return device_lock(key, wait_s=wait_s, purpose=purpose, emit=self.trial.emit, stop=self.trial.stop)
 
     def _time(
         self,
@@ -282,7 +251,7 @@ class _Run:
         """
         program = contestants.runners[0]
         before_s = cpu_seconds(program.pid)
-        rounds = contestants.run_rounds(self.deadline_s, watch)
+        rounds = contestants.run_rounds(self.trial.deadline_s, watch)
         after_s = cpu_seconds(program.pid)
         context = ProbeContext(
             setup=setup,
@@ -295,7 +264,7 @@ class _Run:
             overhead_limit_s=overhead_limit(rounds, PROGRAMS),
             cpu_s=None if before_s is None or after_s is None else after_s - before_s,
             graph=partial(self._graph, setup),
-            say=self.say,
+            say=self.trial.say,
         )
         reports: list[ProbeReport] = []
         for probe in self.probes:
@@ -303,7 +272,7 @@ class _Run:
                 reports.append(probe.look(context))
         contestants.finish()
         reports += [probe.look(context) for probe in self.probes if probe.stage == "finished"]
-        self.say("comparing outputs of the timed calls with the reference")
+        self.trial.say("comparing outputs of the timed calls with the reference")
         outputs = check_outputs(setup, program)
         self._check_graphed(contestants, setup)
         gpu = watch.conditions() if watch else None
@@ -320,7 +289,7 @@ class _Run:
         """The reference's forward; None where it cannot be captured."""
         if self.graph is None:
             try:
-                self.graph = capture_graph(setup.judge.child, self.task, self.facts, None)
+                self.graph = capture_graph(setup.judge.child, self.trial.task, self.trial.facts, None)
             except (TaskError, WorkerError, ChildDied):
                 return None
         return self.graph

@@ -1,0 +1,38 @@
+"""What ends a run between two steps: somebody asks it to stop, or its time is over."""
+
+import threading
+import time
+from dataclasses import dataclass, field
+
+from stitch_planner.policy import open_step
+from stitch_planner.runs.run import Run
+from stitch_tools.errors import BudgetError, InterruptedRunError
+from stitch_tools.models import Remedy
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The limits of one call of `solve`."""
+
+    stop: threading.Event = field(default_factory=threading.Event)
+    """When set, no further step is begun."""
+    end_s: float = float("inf")
+    """A time.monotonic() value after which no further step is begun."""
+
+    def check(self, run: Run) -> None:
+        """Refuse to begin the next step where the run has to end here.
+
+        Raises:
+            InterruptedRunError: it was asked to stop.
+            BudgetError: its time is over.
+        """
+        kept = f"before the step '{open_step(run.state)}'; everything up to it is kept"
+        if self.stop.is_set():
+            raise InterruptedRunError(f"stopped {kept}", remedies=(resume_remedy(run.run_id),))
+        if time.monotonic() > self.end_s:
+            raise BudgetError(f"the time limit was reached {kept}", remedies=(resume_remedy(run.run_id),))
+
+
+def resume_remedy(run_id: str) -> Remedy:
+    """The call that resumes a run."""
+    return Remedy(tool="solve", arguments={"run_id": run_id}, why="resume the run")

@@ -1,0 +1,172 @@
+"""Makes the plan for a captured graph: fusion groups with layouts and predicted times."""
+
+from collections.abc import Sequence
+
+from stitch_planner.plan import Bound, Layout, Plan, PlanStep, PlanValue, StepKind
+from stitch_planner.stitcher.graph.graph_index import GraphIndex, ValueKey, references
+from stitch_planner.stitcher.graph.partition import Step, partition
+from stitch_planner.stitcher.lower.reductions import REDUCTIONS
+from stitch_planner.stitcher.stitch import StitchFailedError, stitch
+from stitch_planner.stitcher.targets import simple_graph, templates_for
+from stitch_tools.models import Ceilings, Contract, Graph, GraphNode, ReferenceFacts, Task
+
+_IMAGE_FAMILIES = ("conv", "pool", "batch_norm", "group_norm", "upsample", "concat")
+_MATRIX_OPS = ("linear", "matmul", "mm", "bmm", "addmm", "conv", "lstm", "gru", "rnn", "scaled_dot_product")
+
+
+def make_plan(graph: Graph, facts: ReferenceFacts, task: Task, ceilings: Ceilings | None) -> Plan:
+    """The plan for a captured graph. Equal arguments give the same plan."""
+    simple = simple_graph(task, facts, graph)
+    index = GraphIndex(simple)
+    steps = partition(index, templates_for(task, facts, simple))
+    layouts: dict[ValueKey, Layout] = {}
+    planned: list[PlanStep] = []
+    for step in steps:
+        if step.template is not None and step.template.kind == "view":
+            _pass_layout_on(step, layouts)
+            continue
+        planned.append(_plan_step(len(planned), step, index, layouts, task.contract, ceilings))
+    times = [step.predicted_us for step in planned]
+    known = [time for time in times if time is not None]
+    return Plan(
+        target=task.target,
+        steps=tuple(planned),
+        predicted_us=sum(known) if len(known) == len(times) else None,
+        notes=_notes(graph, facts, task, planned),
+    )
+
+
+def try_plan(graph: Graph, facts: ReferenceFacts, task: Task, ceilings: Ceilings | None) -> Plan:
+    """As `make_plan`, with a note where no program can be written after the plan, whatever the reason."""
+    plan = make_plan(graph, facts, task, ceilings)
+    try:
+        # Of the sources only the names count here.
+        stitch(task, facts, graph, plan, {task.main: b""})
+    except StitchFailedError as error:
+        return plan.model_copy(update={"notes": (*plan.notes, f"no program can be written: {error.message}")})
+    return plan
+
+
+def _plan_step(
+    place: int,
+    step: Step,
+    index: GraphIndex,
+    layouts: dict[ValueKey, Layout],
+    contract: Contract,
+    ceilings: Ceilings | None,
+) -> PlanStep:
+    inside = {node.name for node in step.nodes}
+    reads = list(dict.fromkeys(k for node in step.nodes for k in references(node) if k[0] not in inside))
+    writes = _leaving(step.nodes, inside, index)
+    layout = _layout(step, reads, layouts, index)
+    layouts.update((key, layout) for key in writes if len(index.shape(key)) == 4)
+    inputs = tuple(_value(key, index, layouts) for key in reads)
+    outputs = tuple(_value(key, index, layouts) for key in writes)
+    moved = sum(index.spec(key).nbytes for key in (*reads, *writes))
+    flops = sum(node.flops for node in step.nodes)
+    predicted, bound = _predict(step, moved, flops, contract, ceilings)
+    return PlanStep(
+        index=place,
+        name=step.nodes[-1].name,
+        kind=step_kind(step),
+        family=_family(step),
+        nodes=tuple(node.name for node in step.nodes),
+        ops=tuple(_short(node) for node in step.nodes),
+        module_path=step.nodes[0].module_path,
+        inputs=inputs,
+        outputs=outputs,
+        flops=flops,
+        bytes=moved,
+        predicted_us=predicted,
+        bound=bound,
+        note=step.reason,
+    )
+
+
+def step_kind(step: Step) -> StepKind:
+    """What kind of code computes a step."""
+    if step.template is None:
+        return "eager"
+    if step.template.kind != "element":
+        return step.template.kind
+    return "rows" if any(node.op in REDUCTIONS for node in step.nodes) else "pointwise"
+
+
+def _family(step: Step) -> str:
+    if step.template is None:
+        return ""
+    return step_kind(step) if step.template.kind == "element" else step.template.family
+
+
+def _short(node: GraphNode) -> str:
+    return node.op.split(".")[1] if "." in node.op else node.op
+
+
+def _leaving(nodes: Sequence[GraphNode], inside: set[str], index: GraphIndex) -> list[ValueKey]:
+    """Values made inside that something outside reads."""
+    keys = [(node.name, place) for node in nodes for place in range(len(node.outputs))]
+    return [
+        key for key in keys if index.leaves(key) or any(user.name not in inside for user in index.users(key))
+    ]
+
+
+def _value(key: ValueKey, index: GraphIndex, layouts: dict[ValueKey, Layout]) -> PlanValue:
+    spec = index.spec(key)
+    name = key[0] if key[1] == 0 else f"{key[0]}.{key[1]}"
+    return PlanValue(name=name, shape=spec.shape, dtype=spec.dtype, layout=layouts.get(key, "row-major"))
+
+
+def _layout(step: Step, reads: list[ValueKey], layouts: dict[ValueKey, Layout], index: GraphIndex) -> Layout:
+    """Layout of a step's images: convolutions and what follows them run channels-last."""
+    if any(index.leaves((node.name, 0)) for node in step.nodes):
+        return "row-major"
+    if step.template is not None and step.template.family in _IMAGE_FAMILIES:
+        return "channels-last"
+    first = next((key for key in reads if len(index.shape(key)) == 4), None)
+    return layouts.get(first, "row-major") if first is not None else "row-major"
+
+
+def _pass_layout_on(step: Step, layouts: dict[ValueKey, Layout]) -> None:
+    """A view of an image that stays an image keeps its layout."""
+    for node in step.nodes:
+        for key in references(node):
+            if key in layouts and all(len(out.shape) == 4 for out in node.outputs):
+                layouts.update(((node.name, place), layouts[key]) for place in range(len(node.outputs)))
+
+
+def _predict(
+    step: Step, moved: int, flops: int, contract: Contract, ceilings: Ceilings | None
+) -> tuple[float | None, Bound | None]:
+    if ceilings is None:
+        return None, None
+    bandwidth = ceilings.copy_bytes_per_s
+    if moved <= ceilings.last_level_cache_bytes and ceilings.cache_bytes_per_s is not None:
+        bandwidth = max(bandwidth, ceilings.cache_bytes_per_s)
+    memory_us = moved / bandwidth * 1e6
+    rate = _rate(step, contract, ceilings)
+    compute_us = flops / rate * 1e6 if rate else 0.0
+    total = max(memory_us, compute_us) + ceilings.launch_us
+    if ceilings.launch_us > max(memory_us, compute_us):
+        return total, "launch"
+    return total, "compute" if compute_us > memory_us else "memory"
+
+
+def _rate(step: Step, contract: Contract, ceilings: Ceilings) -> float | None:
+    """Operations per second of the unit that the step's largest operation runs on."""
+    largest = max(step.nodes, key=lambda node: node.flops)
+    name = _short(largest)
+    if not name.startswith(_MATRIX_OPS):
+        return ceilings.pointwise_flops_per_s
+    allowed = contract.conv_precision if name.startswith("conv") else contract.matmul_precision
+    return ceilings.flops_per_s.get(allowed, ceilings.flops_per_s.get("fp32"))
+
+
+def _notes(graph: Graph, facts: ReferenceFacts, task: Task, steps: list[PlanStep]) -> tuple[str, ...]:
+    notes: list[str] = []
+    if graph.source != "export":
+        notes.append(f"captured by {graph.source}: {graph.reason}")
+    if facts.uses_rng:
+        notes.append("the forward draws random numbers")
+    left = "stays with PyTorch" if task.target == "cpu" else "cannot be solved for a GPU yet"
+    notes.extend(f"{step.name} {left}: {step.note}" for step in steps if step.kind == "eager")
+    return tuple(notes)

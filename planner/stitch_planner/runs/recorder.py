@@ -1,0 +1,161 @@
+"""Records what is found out about a run's programs: the same events for the built-in loop and outside agents.
+
+Blobs are stored before the event that names them, so that a kill between the two loses nothing but work.
+"""
+
+from pathlib import Path
+
+from stitch_planner.evidence import Evidence
+from stitch_planner.plan import Plan
+from stitch_planner.runs.attempts import Attempt
+from stitch_planner.runs.run import LostStep, Run, started
+from stitch_planner.runs.run_events import (
+    BuildFinished,
+    CheckFinished,
+    GraphCaptured,
+    PlanMade,
+    ProgramWritten,
+    ReferenceObserved,
+    RunFinished,
+    RunResumed,
+    kind_of,
+)
+from stitch_planner.sentences import explain_reason
+from stitch_planner.verdicts import timed_event, verdict_on
+from stitch_tools.errors import StoreError
+from stitch_tools.models import (
+    Bench,
+    Build,
+    Ceilings,
+    Check,
+    Graph,
+    Program,
+    ReferenceFacts,
+    Verdict,
+)
+
+OUTSIDE = "outside"
+"""Author of a program that came from outside and does not say by whom; coder of a run that waits for such."""
+_NAMELESS = ("", "unknown")
+_RESUMED = kind_of(RunResumed(step=""))
+
+
+def sources_folder(run_folder: Path, place: int) -> Path:
+    """Where a run lays out its program number `place` for people."""
+    return run_folder / "rounds" / f"{place:03d}" / "program"
+
+
+def record_reference(run: Run, facts: ReferenceFacts) -> None:
+    """Record that the reference ran once."""
+    run.record(ReferenceObserved(facts=run.store.put_fact(facts), warnings=facts.warnings))
+
+
+def record_graph(run: Run, graph: Graph, ceilings: Ceilings | None) -> str:
+    """Record the captured forward, and the device's limits where it is here; returns the graph's hash."""
+    hashed = run.store.put_fact(graph)
+    limits = run.store.put_fact(ceilings) if ceilings else None
+    run.record(GraphCaptured(graph=hashed, ceilings=limits, source=graph.source))
+    return hashed
+
+
+def record_plan(run: Run, plan: Plan) -> str:
+    """Record the order of work; returns the plan's hash."""
+    hashed = run.store.put_fact(plan)
+    run.record(PlanMade(plan=hashed, steps=len(plan.steps)))
+    return hashed
+
+
+def record_program(run: Run, program: Program, *, notes: tuple[str, ...] = ()) -> Attempt:
+    """Make `program` the run's current one, with all that the run knows of it already.
+
+    A new one is laid out for people, too.
+    """
+    known = run.state.attempt(program.program_id)
+    current = run.state.current
+    if known is not None and not known.lost:
+        if current is None or current.program_id != known.program_id:
+            run.record(known.program)
+        elif run.state.stopped is not None:
+            run.record(RunResumed(step=run.state.resumed_at, lost=False))
+        return _attempt(run, program)
+    place = known.round if known is not None else len(run.state.attempts)
+    run.store.materialize(program.files, sources_folder(run.folder, place))
+    author = OUTSIDE if program.author in _NAMELESS else program.author
+    stored = run.store.put_fact(program)
+    run.record(ProgramWritten(program=stored, program_id=program.program_id, author=author, notes=notes))
+    return _attempt(run, program)
+
+
+def record_build(run: Run, program: Program, build: Build | None) -> None:
+    """Record that the program was compiled; None for one in Python, which builds itself."""
+    record_program(run, program)
+    fact = run.store.put_fact(build) if build else None
+    run.record(BuildFinished(program_id=program.program_id, build=fact, ok=build.ok if build else True))
+
+
+def record_check(run: Run, program: Program, check: Check) -> Verdict:
+    """Record what the check found; the verdict takes a timing into account that there is already."""
+    attempt = record_program(run, program)
+    bench = run.store.get_fact(attempt.bench.bench, Bench) if attempt.bench else None
+    decided = verdict_on(check, bench, started(run.state).policy)
+    run.record(
+        CheckFinished(
+            program_id=program.program_id,
+            check=run.store.put_fact(check),
+            status=decided.status,
+            flags=decided.flags,
+            counts=decided.counts,
+        )
+    )
+    return decided
+
+
+def record_bench(run: Run, program: Program, bench: Bench) -> Verdict:
+    """Record how fast the checked program is, and what that changes about its verdict.
+
+    Raises:
+        StoreError: it was never checked, or its check is damaged.
+    """
+    attempt = record_program(run, program)
+    if attempt.check is None:
+        raise StoreError("a program is timed without a check", hint="this is a fault of ours; check it first")
+    check = run.store.get_fact(attempt.check.check, Check)
+    decided = verdict_on(check, bench, started(run.state).policy)
+    run.record(timed_event(bench, run.store.put_fact(bench), decided))
+    return decided
+
+
+def record_resumption(run: Run, lost: LostStep | None) -> None:
+    """Record that the run goes on: at the lost step, else at the open one."""
+    if lost is not None:
+        run.record(RunResumed(step=lost.name, program_id=lost.program_id))
+    # Once for any number of attempts that ended before their first step.
+    elif run.log.events[-1].kind != _RESUMED:
+        run.record(RunResumed(step=run.state.resumed_at, lost=False))
+
+
+def record_end(run: Run, known: Evidence) -> None:
+    """Record that the run ends with this evidence.
+
+    Raises:
+        StoreError: the attempt was never checked.
+    """
+    if known.check is None or known.verdict is None:
+        raise StoreError("the run ends without a check", hint="this is a fault of ours; solve again")
+    run.record(
+        RunFinished(
+            status=known.verdict.status,
+            outcome=known.bench.outcome if known.bench else "unmeasured",
+            message=known.sentence,
+            reason=explain_reason(known.check, known.bench, known.verdict),
+            flags=known.verdict.flags,
+            counts=known.verdict.counts,
+            program_id=known.attempt.program_id,
+        )
+    )
+
+
+def _attempt(run: Run, program: Program) -> Attempt:
+    attempt = run.state.attempt(program.program_id)
+    assert attempt is not None, "it was recorded just now"
+    return attempt

@@ -1,0 +1,217 @@
+"""The workbench: where instruments work, with which interpreter, and for how long.
+
+The one context that command line, server and loop hand to whatever runs an instrument. It holds no setting of
+theirs beyond that: which program or reference a user means, they find out themselves.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stitch_planner.runs.run import Workspace
+from stitch_tools.errors import EnvironmentMissingError
+from stitch_tools.models import (
+    AcceptPolicy,
+    Bench,
+    Build,
+    Check,
+    Graph,
+    Program,
+    ReferenceFacts,
+    SandboxLevel,
+    Task,
+)
+
+if TYPE_CHECKING:
+    from stitch_tools.judge.trial import Trial
+    from stitch_tools.run.interpreter import Interpreter
+    from stitch_tools.run.reference_server import ReferenceServer
+    from stitch_tools.run.session import TargetSession
+
+Emit = Callable[[str], None]
+_UNSANITIZED = "memory errors and races (check --sanitize looks for them)"
+
+
+@dataclass(frozen=True)
+class Workbench:
+    """Workspace, interpreter and limits of one call or run."""
+
+    workspace: Workspace
+    python: "str | Interpreter | None" = None
+    """Target interpreter, or where it lies; None: found as `find_interpreter` says."""
+    threads: int | None = None
+    """CPU threads of program, reference and baselines; None: all."""
+    require_sandbox: SandboxLevel | None = None
+    """Weakest isolation that is accepted; None: any."""
+    cache_dir: Path | None = None
+    """Root of our caches; None is the user's cache folder."""
+    build_time_limit_s: float = 600.0
+    """Seconds for one compiler run."""
+    policy: AcceptPolicy = field(default_factory=AcceptPolicy)
+    """Which shortcomings of a correct program are accepted."""
+    emit: Emit | None = None
+    """Takes sentences on the progress."""
+    deadline_s: float | None = None
+    """A time.monotonic() value after which no further draw, tool or round is begun."""
+    stop: threading.Event | None = None
+    """When set, a timing ends without a result."""
+    warm: "TargetSession | None" = None
+    """A session that was started before it was needed."""
+
+    def say(self, sentence: str) -> None:
+        """Pass a progress sentence on."""
+        if self.emit is not None:
+            self.emit(sentence)
+
+    @cached_property
+    def interpreter(self) -> "Interpreter":
+        """The target interpreter.
+
+        Raises:
+            EnvironmentMissingError: there is none with torch.
+        """
+        from stitch_tools.run.interpreter import Interpreter, find_interpreter
+
+        if isinstance(self.python, Interpreter):
+            return self.python
+        return find_interpreter(self.python, self.workspace.root)
+
+    @contextlib.contextmanager
+    def session(self) -> "Generator[TargetSession]":
+        """A warm session in the target interpreter."""
+        interpreter, warm = self.interpreter, self.warm
+        if warm and warm.fits(interpreter, require_sandbox=self.require_sandbox, threads=self.threads):
+            # Whoever started it ends it: nobody waits for that.
+            yield warm
+            return
+        self.say(f"starting {interpreter.path} (torch {interpreter.torch_version})")
+        with self.cold_session() as session:
+            yield session
+
+    def cold_session(self) -> "TargetSession":
+        """A session in the target interpreter that is not started yet."""
+        from stitch_tools.run.session import TargetSession
+
+        return TargetSession(self.interpreter, require_sandbox=self.require_sandbox, threads=self.threads)
+
+    def build(self, program: Program, archs: Sequence[str] = ()) -> Build:
+        """The program's build.
+
+        Raises:
+            EnvironmentMissingError: no fitting compiler, or missing headers.
+            SandboxError: compilers are isolated less than required.
+        """
+        from stitch_tools.compile.build import compile_program
+
+        return compile_program(
+            program,
+            self.workspace.store,
+            cache_dir=self.cache_dir,
+            archs=archs,
+            time_limit_s=self.build_time_limit_s,
+            emit=self.emit,
+            prefixes=self._prefixes(),
+            require_sandbox=self.require_sandbox,
+        )
+
+    def _prefixes(self) -> tuple[Path, ...]:
+        """Where the target interpreter's library headers lie; a build alone needs no such interpreter."""
+        try:
+            return (self.interpreter.prefix,)
+        except EnvironmentMissingError:
+            return ()
+
+    def reference(self, session: "TargetSession", task: Task) -> "ReferenceServer":
+        """A server of the task's reference that is not started yet.
+
+        Where the task's device is not here, the reference is looked at on the CPU.
+        """
+        from stitch_tools.machine.devices import resolve_target
+        from stitch_tools.run.reference_server import ReferenceServer
+
+        here = resolve_target(task.target).available
+        seen = task if here else task.model_copy(update={"target": "cpu"})
+        return ReferenceServer(session, seen, self.workspace.store)
+
+    @contextlib.contextmanager
+    def observed(
+        self, session: "TargetSession", task: Task, known: ReferenceFacts | None = None
+    ) -> "Generator[tuple[ReferenceServer, ReferenceFacts]]":
+        """The task's reference in a server of its own, and what one look at it tells.
+
+        `known` is what an earlier look told: it stands for another one where Python and torch are those that
+        it was made with.
+        """
+        versions = session.torch_version, session.interpreter.python_version
+        if known is not None and (known.torch_version, known.python_version) != versions:
+            known = None
+        self.say("loading the reference" if known else "observing the reference")
+        with self.reference(session, task) as server:
+            yield server, known or server.observe()
+
+    @contextlib.contextmanager
+    def trial(
+        self, task: Task, program: Program, known: ReferenceFacts | None = None, graph: Graph | None = None
+    ) -> "Generator[Trial]":
+        """The program, built where it is native (a Python file builds itself), beside its observed reference.
+
+        Args:
+            task: reference and contract.
+            program: the candidate.
+            known: as in `observed`.
+            graph: the reference's, where it is known.
+        """
+        from stitch_tools.judge.trial import Trial
+
+        build = self.build(program) if program.format == "native" else None
+        with self.session() as session, self.observed(session, task, known) as (server, facts):
+            yield Trial(
+                task=task,
+                program=program,
+                build=build,
+                session=session,
+                store=self.workspace.store,
+                facts=facts,
+                graph=graph,
+                # One that looks at the reference on the CPU cannot judge a program of another device.
+                reference=server if server.task == task else None,
+                emit=self.emit,
+                deadline_s=self.deadline_s,
+                stop=self.stop,
+            )
+
+    def check(
+        self,
+        trial: "Trial",
+        *,
+        sanitize: bool = False,
+        ablation: bool = False,
+        reference_tolerance: bool = False,
+    ) -> Check:
+        """The trial's correctness evidence; `sanitize`: with memory errors and races looked for."""
+        from stitch_tools.judge.check import check_program
+        from stitch_tools.judge.check_options import CheckOptions
+
+        options = CheckOptions(
+            ablation=ablation, reference_tolerance=reference_tolerance, cache_dir=self.cache_dir
+        )
+        checked = check_program(trial, options)
+        if not sanitize:
+            return checked.model_copy(update={"not_checked": (*checked.not_checked, _UNSANITIZED)})
+        if checked.status in ("build_failed", "unmeasured"):
+            return checked
+        from stitch_tools.judge.memory import SanitizeOptions, apply_sanitizers, sanitize_program
+
+        self.say("looking for memory errors and races")
+        runs = sanitize_program(trial, SanitizeOptions(cache_dir=self.cache_dir))
+        return apply_sanitizers(checked, runs)
+
+    def benchmark(self, trial: "Trial", *, quick: bool) -> Bench:
+        """The trial's timing beside its baselines."""
+        from stitch_tools.judge.timing import BenchOptions, benchmark_program
+
+        return benchmark_program(trial, BenchOptions(quick=quick, cache_dir=self.cache_dir))
