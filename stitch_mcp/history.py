@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from stitch_planner.evidence import Evidence, evidence_of
+from stitch_planner.runs.attempt_evidence import AttemptEvidence, evidence_of
 from stitch_planner.runs.attempts import Attempt
 from stitch_planner.runs.run import RunSummary, Workspace, read_attempts, started, summarize
 from stitch_planner.runs.run_events import RunStopped
@@ -138,7 +138,7 @@ def show_run(root: Path, run_id: str) -> RunView:
     )
 
 
-def _evidence(state: State, store: Store) -> Evidence | None:
+def _evidence(state: State, store: Store) -> AttemptEvidence | None:
     return evidence_of(store, state.result, started(state).policy) if state.result else None
 
 

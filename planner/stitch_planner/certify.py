@@ -3,8 +3,8 @@
 from datetime import UTC, datetime
 
 from stitch_planner.budget import resume_remedy
-from stitch_planner.evidence import evidence_of
 from stitch_planner.plan import Plan
+from stitch_planner.runs.attempt_evidence import evidence_of
 from stitch_planner.runs.attempts import Attempt
 from stitch_planner.runs.run import Run, started
 from stitch_planner.runs.run_events import CertificateWritten

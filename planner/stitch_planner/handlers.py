@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from stitch_planner import steps
 from stitch_planner.certify import certify_attempt
 from stitch_planner.context import RunContext
-from stitch_planner.evidence import evidence_of
 from stitch_planner.policy import decide, rounds_left
+from stitch_planner.runs.attempt_evidence import evidence_of
 from stitch_planner.runs.attempts import Attempt
 from stitch_planner.runs.recorder import (
     record_bench,

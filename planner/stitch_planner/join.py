@@ -10,8 +10,8 @@ from pathlib import Path
 
 from stitch_planner.budget import resume_remedy
 from stitch_planner.certify import certify_attempt, refuse_uncounted
-from stitch_planner.evidence import Evidence, evidence_of
 from stitch_planner.plan import Plan
+from stitch_planner.runs.attempt_evidence import AttemptEvidence, evidence_of
 from stitch_planner.runs.recorder import record_end, record_program
 from stitch_planner.runs.run import Run, Workspace, lost_step, started
 from stitch_planner.runs.run_events import DecisionMade
@@ -43,7 +43,7 @@ def joined(workspace: Workspace, run_id: str, *, wait_s: float = 10.0) -> Genera
         run.close()
 
 
-def known_of(run: Run, program_id: str) -> Evidence | None:
+def known_of(run: Run, program_id: str) -> AttemptEvidence | None:
     """The evidence on a program of this run; None where the run does not know it.
 
     Raises:

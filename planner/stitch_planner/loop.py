@@ -13,10 +13,10 @@ from collections.abc import Callable
 
 from stitch_planner.budget import Budget, resume_remedy
 from stitch_planner.context import RunContext
-from stitch_planner.evidence import evidence_of
 from stitch_planner.handlers import HANDLERS, Handlers
 from stitch_planner.opening import OnEvent, SolveRequest, open_run
 from stitch_planner.policy import open_step
+from stitch_planner.runs.attempt_evidence import evidence_of
 from stitch_planner.runs.recorder import record_resumption, sources_folder
 from stitch_planner.runs.run import LostStep, Run, Workspace, lost_step, started
 from stitch_planner.runs.run_events import RunStopped

@@ -189,16 +189,13 @@ class Workbench:
         trial: "Trial",
         *,
         sanitize: bool = False,
-        ablation: bool = False,
         reference_tolerance: bool = False,
     ) -> Check:
         """The trial's correctness evidence; `sanitize`: with memory errors and races looked for."""
         from stitch_tools.judge.check import check_program
         from stitch_tools.judge.check_options import CheckOptions
 
-        options = CheckOptions(
-            ablation=ablation, reference_tolerance=reference_tolerance, cache_dir=self.cache_dir
-        )
+        options = CheckOptions(reference_tolerance=reference_tolerance, cache_dir=self.cache_dir)
         checked = check_program(trial, options)
         if not sanitize:
             return checked.model_copy(update={"not_checked": (*checked.not_checked, _UNSANITIZED)})

@@ -36,7 +36,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class HitEvidence:
     """What is known before the candidates are compared."""
 
     question: ParsedQuestion
@@ -56,7 +56,7 @@ class Evidence:
     """... errors whose message the question repeats."""
 
 
-def rank(evidence: Evidence, found: Sequence[Outline], weights: RankingWeights) -> list[Candidate]:
+def rank(evidence: HitEvidence, found: Sequence[Outline], weights: RankingWeights) -> list[Candidate]:
     """The candidates, best first."""
     lens = Lens(evidence, weights.synonym)
     rows = [_candidate(evidence, lens, row, weights) for row in found]
@@ -65,7 +65,7 @@ def rank(evidence: Evidence, found: Sequence[Outline], weights: RankingWeights) 
 
 
 def with_meaning(
-    ranked: Iterable[Candidate], evidence: Evidence, others: Iterable[Outline], weights: RankingWeights
+    ranked: Iterable[Candidate], evidence: HitEvidence, others: Iterable[Outline], weights: RankingWeights
 ) -> list[Candidate]:
     """What was ranked by words, and `others` that only meaning found; best first with meaning counted."""
     lens, factor = Lens(evidence, weights.synonym), weights.score["dense"]
@@ -75,7 +75,7 @@ def with_meaning(
     return rows
 
 
-def _candidate(evidence: Evidence, lens: "Lens", row: Outline, weights: RankingWeights) -> Candidate:
+def _candidate(evidence: HitEvidence, lens: "Lens", row: Outline, weights: RankingWeights) -> Candidate:
     values = features(evidence, lens, row, weights)
     score = sum(weights.score[name] * value for name, value in values.items() if value)
     score += weights.kind.get(row.kind, 0.0) + prior(evidence.question, row.library, weights)
@@ -88,7 +88,7 @@ def prior(question: ParsedQuestion, library: str, weights: RankingWeights) -> fl
     return max(value, 0.0) if library in question.libraries else value
 
 
-def likeness(evidence: Evidence, number: int) -> float:
+def likeness(evidence: HitEvidence, number: int) -> float:
     """Similarity of meaning, 1 for the nearest; the third power keeps what is only near from counting."""
     return _share(evidence.dense, number) ** 3
 
@@ -105,7 +105,7 @@ def rarity(frequency: int, total: int) -> float:
 class Lens:
     """The question, prepared for looking at many entries."""
 
-    def __init__(self, evidence: Evidence, synonym: float) -> None:
+    def __init__(self, evidence: HitEvidence, synonym: float) -> None:
         words = evidence.question.words
         self._weights = [evidence.idf.get(word.stem, 0.0) for word in words]
         total = sum(self._weights) or 1.0
@@ -209,7 +209,7 @@ class Lens:
         return sorted(known, key=lambda stem: (self._first[stem][0], stem))
 
 
-def features(evidence: Evidence, lens: Lens, row: Outline, weights: RankingWeights) -> dict[str, float]:
+def features(evidence: HitEvidence, lens: Lens, row: Outline, weights: RankingWeights) -> dict[str, float]:
     """What the score adds up, by name; `ranking.toml` says what each means."""
     question = evidence.question
     in_name, in_brief = lens.known(row.name_words), lens.known(row.brief_words)

@@ -10,7 +10,7 @@ from stitch_rag.chunks import KINDS, Chunk
 from stitch_rag.driver_twins import twin_key
 from stitch_rag.nearest import Named, named, similar
 from stitch_rag.question import ParsedQuestion, Word, read_question
-from stitch_rag.rank_hits import Candidate, Evidence, rank, rarity, with_meaning
+from stitch_rag.rank_hits import Candidate, HitEvidence, rank, rarity, with_meaning
 from stitch_rag.ranking_weights import RankingWeights, load_weights
 from stitch_rag.results import Confidence, Hit, SearchMode, SearchResult
 from stitch_rag.shorten import shorten
@@ -143,7 +143,7 @@ def candidates(
     return _ranked(store, evidence(store, question, names, weights), weights)
 
 
-def _ranked(store: IndexStore, found: Evidence, weights: RankingWeights) -> list[Candidate]:
+def _ranked(store: IndexStore, found: HitEvidence, weights: RankingWeights) -> list[Candidate]:
     every = (found.short, found.full, found.exact, found.similar, found.quoted)
     return rank(found, store.outlines([*dict.fromkeys(itertools.chain(*every))]), weights)
 
@@ -154,7 +154,7 @@ def evidence(
     names: Named,
     weights: RankingWeights,
     filters: Filters | None = None,
-) -> Evidence:
+) -> HitEvidence:
     """What the index says of a question before candidates are compared, without meaning."""
     filters = filters or Filters()
     short: dict[int, float] = {}
@@ -173,7 +173,7 @@ def evidence(
         if question.asks_advice and not filters.libraries:
             notes = store.match(expression, weights.columns, _NOTES, filters.kinds, ("notes",))
             full |= dict(notes)  # what fits best stays the first
-    return Evidence(question, idf, short, full, {}, names.exact, names.similar, names.quoted)
+    return HitEvidence(question, idf, short, full, {}, names.exact, names.similar, names.quoted)
 
 
 def _searched(

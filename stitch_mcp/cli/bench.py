@@ -13,7 +13,7 @@ from stitch_mcp.cli.options import (
     settings,
     speedup_option,
 )
-from stitch_mcp.cli.output import Output
+from stitch_mcp.cli.output import CommandOutput
 from stitch_mcp.config import Settings
 from stitch_mcp.views.fact_tables import bench_sections
 
@@ -44,7 +44,7 @@ def command(
     """
     from stitch_mcp.api import benchmark_program
 
-    output = Output("bench", as_json=as_json)
+    output = CommandOutput("bench", as_json=as_json)
     bench = benchmark_program(
         reference,
         program,

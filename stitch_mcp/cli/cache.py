@@ -3,8 +3,8 @@
 import click
 
 from stitch_mcp.cli.options import json_option, settings
-from stitch_mcp.cli.output import Output
-from stitch_mcp.views.table import Section
+from stitch_mcp.cli.output import CommandOutput
+from stitch_mcp.views.table import ReportSection
 
 
 @click.group("cache")
@@ -23,8 +23,8 @@ def show(cache_dir: str | None, as_json: bool) -> int:
     rows = tuple((row.meaning, str(row.entries), _size(row.size_bytes)) for row in found.kinds)
     cap = f"built programs, and compiled baselines, are kept up to {_size(found.cap_bytes)} each"
     notes = (f"folder: {found.folder}", cap)
-    section = Section("", ("kind", "entries", "size"), rows, notes)
-    return Output("cache show", as_json=as_json).finish(dict(found), [section])
+    section = ReportSection("", ("kind", "entries", "size"), rows, notes)
+    return CommandOutput("cache show", as_json=as_json).finish(dict(found), [section])
 
 
 @command.command("clear")
@@ -40,8 +40,8 @@ def clear(cache_dir: str | None, as_json: bool) -> int:
     entries = sum(row.entries for row in gone.kinds)
     size = _size(sum(row.size_bytes for row in gone.kinds))
     told = f"removed {entries} entries ({size}) from {gone.folder}"
-    section = Section(notes=(f"there is no folder {folder}: nothing was removed" if missing else told,))
-    return Output("cache clear", as_json=as_json).finish({"removed": gone}, [section])
+    section = ReportSection(notes=(f"there is no folder {folder}: nothing was removed" if missing else told,))
+    return CommandOutput("cache clear", as_json=as_json).finish({"removed": gone}, [section])
 
 
 def _size(size_bytes: int) -> str:

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Unpack
 import click
 
 from stitch_mcp.cli.options import json_option, parse_overrides, reference_options, session_options
-from stitch_mcp.cli.output import Output
+from stitch_mcp.cli.output import CommandOutput
 from stitch_mcp.config import Settings
-from stitch_mcp.views.table import Section
+from stitch_mcp.views.table import ReportSection
 
 if TYPE_CHECKING:
     from stitch_mcp.api import Captured
 
-View = tuple[Mapping[str, object], Sequence[Section]]
+View = tuple[Mapping[str, object], Sequence[ReportSection]]
 """The fields of the JSON object, and the tables."""
 
 
@@ -35,7 +35,7 @@ def capture_command(name: str, text: str, view: "Callable[[Captured], View]") ->
     ) -> int:
         from stitch_mcp.api import capture_reference
 
-        output = Output(name, as_json=as_json)
+        output = CommandOutput(name, as_json=as_json)
         seen = capture_reference(
             reference,
             inputs=inputs,

@@ -9,9 +9,9 @@ import click
 
 from stitch_mcp.cli.exit_codes import for_rerun
 from stitch_mcp.cli.options import accept_option, json_option, run_options
-from stitch_mcp.cli.output import Output
+from stitch_mcp.cli.output import CommandOutput
 from stitch_mcp.config import Settings, load_config
-from stitch_mcp.views.table import Section
+from stitch_mcp.views.table import ReportSection
 
 
 @click.command("certify")
@@ -63,12 +63,12 @@ def command(
     )
     if settings.get("accept") and not rerun:
         raise click.UsageError("--accept goes with --rerun: a certificate keeps what its run accepted")
-    screen = Output("certify", as_json=as_json)
+    screen = CommandOutput("certify", as_json=as_json)
     root = load_config(settings).workspace
     if not verify:
         seen = export_certificate(root, subject, output, sign=sign)
         again = f"{program_name()} certify --verify {shlex.quote(seen.path)}"
-        section = Section(notes=(f"certificate: {seen.path}", f"verify it: {again}"))
+        section = ReportSection(notes=(f"certificate: {seen.path}", f"verify it: {again}"))
         return screen.finish(dict(seen), [section])
     # A run's own certificate is meant where the name is no file.
     named = Path(subject).suffix == ".zip" or Path(subject).exists()

@@ -14,7 +14,7 @@ from stitch_mcp.cli.options import (
     session_options,
     settings,
 )
-from stitch_mcp.cli.output import Output
+from stitch_mcp.cli.output import CommandOutput
 from stitch_mcp.config import Settings
 from stitch_mcp.verdicts import verdict_fields
 from stitch_mcp.views.fact_tables import check_sections
@@ -56,7 +56,7 @@ def command(
     from stitch_mcp.api import check_program
     from stitch_tools.judge.verdict import verdict_of
 
-    output = Output("check", as_json=as_json)
+    output = CommandOutput("check", as_json=as_json)
     stated = contract_overrides(contract, atol, rtol, allow)
     check = check_program(
         reference,

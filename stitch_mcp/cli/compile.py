@@ -4,7 +4,7 @@ import click
 
 from stitch_mcp.cli.exit_codes import for_build
 from stitch_mcp.cli.options import json_option, sandbox_option, target_option, workspace_option
-from stitch_mcp.cli.output import Output
+from stitch_mcp.cli.output import CommandOutput
 from stitch_mcp.views.fact_tables import build_sections
 
 
@@ -38,7 +38,7 @@ def command(
     """Build PROGRAM (a folder, a .cpp or .cu file, a certificate, or a run's id) and show the diagnostics."""
     from stitch_mcp.api import compile_program
 
-    output = Output("compile", as_json=as_json)
+    output = CommandOutput("compile", as_json=as_json)
     build = compile_program(
         program,
         main=main,

@@ -5,9 +5,9 @@ import os
 import click
 
 from stitch_mcp.cli.options import json_option, settings, workspace_option
-from stitch_mcp.cli.output import Output
+from stitch_mcp.cli.output import CommandOutput
 from stitch_mcp.config import SETTINGS, unknown_environment
-from stitch_mcp.views.table import Section
+from stitch_mcp.views.table import ReportSection
 
 
 @click.group("config")
@@ -33,8 +33,8 @@ def show(origin: bool, workspace: str | None, as_json: bool) -> int:
         (name, _shown(value), config.origin(name) if origin else SETTINGS[name])
         for name, value in values.items()
     )
-    sections = [Section("", columns, rows, unknown_environment(os.environ))]
-    return Output("config show", as_json=as_json).finish(fields, sections)
+    sections = [ReportSection("", columns, rows, unknown_environment(os.environ))]
+    return CommandOutput("config show", as_json=as_json).finish(fields, sections)
 
 
 def _shown(value: object) -> str:

@@ -7,7 +7,7 @@ import click
 from stitch_mcp.cli.exit_codes import for_result
 from stitch_mcp.cli.interrupt import stop_on_interrupt
 from stitch_mcp.cli.options import json_option, session_options
-from stitch_mcp.cli.output import Output
+from stitch_mcp.cli.output import CommandOutput
 from stitch_mcp.config import Settings
 from stitch_mcp.printed_commands import this_command
 from stitch_mcp.verdicts import result_fields
@@ -21,7 +21,7 @@ def command(as_json: bool, **given: Unpack[Settings]) -> int:
     """Solve a packaged example from end to end: capture, plan, stitch, build, check, time, certify."""
     from stitch_mcp.demo import solve_demo
 
-    output = Output("demo", as_json=as_json)
+    output = CommandOutput("demo", as_json=as_json)
     with stop_on_interrupt() as stop:
         result = solve_demo(emit=output.progress, stop=stop, **given)
     sections = demo_sections(result, this_command())

@@ -6,9 +6,9 @@ import click
 
 from stitch_mcp.cli.exit_codes import ExitCode
 from stitch_mcp.cli.options import json_option, session_options, settings
-from stitch_mcp.cli.output import Output
+from stitch_mcp.cli.output import CommandOutput
 from stitch_mcp.config import Settings
-from stitch_mcp.views.table import Section
+from stitch_mcp.views.table import ReportSection
 
 
 @click.command("doctor")
@@ -22,7 +22,7 @@ def command(as_json: bool, **given: Unpack[Settings]) -> int:
     from stitch_mcp.doctor import examine
 
     config = settings(**given)
-    output = Output("doctor", as_json=as_json)
+    output = CommandOutput("doctor", as_json=as_json)
     seen = examine(config, output.progress)
     rows = tuple((item.status, item.name, item.detail) for item in seen.items)
     fixes = tuple(f"{item.name}: {item.fix}" for item in seen.items if item.fix)
@@ -32,9 +32,9 @@ def command(as_json: bool, **given: Unpack[Settings]) -> int:
         ("measure on cuda", seen.can_measure_cuda),
     )
     sections = [
-        Section("", ("status", "what", "found"), rows),
-        *([Section("what would help", notes=fixes)] if fixes else []),
-        Section(
+        ReportSection("", ("status", "what", "found"), rows),
+        *([ReportSection("what would help", notes=fixes)] if fixes else []),
+        ReportSection(
             "this machine can", ("what", "able"), tuple((name, "yes" if can else "no") for name, can in able)
         ),
     ]

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from stitch_mcp.cli.capture import View, capture_command
 from stitch_mcp.views.fact_tables import disturbance, graph_sections
-from stitch_mcp.views.table import Section
+from stitch_mcp.views.table import ReportSection
 
 if TYPE_CHECKING:
     from stitch_mcp.api import Captured
@@ -18,7 +18,7 @@ def _view(seen: "Captured") -> View:
         "ceilings": seen.ceilings,
     }
     warned = [*seen.facts.warnings, *disturbance(seen.ceilings)]
-    warnings = Section(notes=tuple(f"warning: {text}" for text in warned))
+    warnings = ReportSection(notes=tuple(f"warning: {text}" for text in warned))
     return fields, [*graph_sections(seen.graph, seen.ceilings), *([warnings] if warnings.notes else [])]
 
 

@@ -10,8 +10,8 @@ import click
 
 from stitch_mcp.cli.exit_codes import ExitCode
 from stitch_mcp.cli.options import json_option, settings, workspace_option
-from stitch_mcp.cli.output import Output
-from stitch_mcp.views.table import Section, one_line
+from stitch_mcp.cli.output import CommandOutput
+from stitch_mcp.views.table import ReportSection, one_line
 from stitch_rag.results import Hit, SearchResult, doubt
 from stitch_tools.errors import UsageError
 
@@ -63,7 +63,7 @@ def build(
     """Index the CUDA headers that are installed here, torch's docstrings, and our notes."""
     from stitch_mcp import documentation
 
-    output = Output("index build", as_json=as_json)
+    output = CommandOutput("index build", as_json=as_json)
     config = settings(cache_dir=cache_dir, python=python, workspace=workspace)
     done = documentation.build(config, anew=anew, vectors=vectors, progress=output.progress)
     rows = tuple((row.library, row.version or "-", str(row.chunks)) for row in done.libraries)
@@ -78,7 +78,9 @@ def build(
         *((_ASKED_WITH,) if vectors and done.vectors is not None else ()),
     )
     lacking = ExitCode.ENVIRONMENT if vectors and done.vectors is None else ExitCode.DONE
-    return output.finish(dict(done), [Section("", ("library", "version", "entries"), rows, notes)], lacking)
+    return output.finish(
+        dict(done), [ReportSection("", ("library", "version", "entries"), rows, notes)], lacking
+    )
 
 
 @command.command("add")
@@ -93,10 +95,10 @@ def add(origin: str, cache_dir: str | None, python: str | None, workspace: str |
     """
     from stitch_mcp import documentation
 
-    output = Output("index add", as_json=as_json)
+    output = CommandOutput("index add", as_json=as_json)
     config = settings(cache_dir=cache_dir, python=python, workspace=workspace)
     pages, done = documentation.add(config, origin, output.progress)
-    section = Section(notes=tuple(f"added {page}" for page in pages))
+    section = ReportSection(notes=tuple(f"added {page}" for page in pages))
     return output.finish({"pages": pages, "chunks": done.chunks, "fingerprint": done.fingerprint}, [section])
 
 
@@ -114,10 +116,10 @@ def remove(
     """
     from stitch_mcp import documentation
 
-    output = Output("index remove", as_json=as_json)
+    output = CommandOutput("index remove", as_json=as_json)
     config = settings(cache_dir=cache_dir, python=python, workspace=workspace)
     pages, done = documentation.remove(config, origin, output.progress)
-    section = Section(notes=tuple(f"removed {page}" for page in pages))
+    section = ReportSection(notes=tuple(f"removed {page}" for page in pages))
     return output.finish({"pages": pages, "chunks": done.chunks, "fingerprint": done.fingerprint}, [section])
 
 
@@ -134,7 +136,9 @@ def status(cache_dir: str | None, python: str | None, workspace: str | None, as_
     packages = (f"packages of {found.python}",) if found.python else ()
     notes = (*_state(found), *packages, f"index: {found.index}", *found.notices)
     columns = ("library", "version", "entries") if rows else ()
-    return Output("index status", as_json=as_json).finish(dict(found), [Section("", columns, rows, notes)])
+    return CommandOutput("index status", as_json=as_json).finish(
+        dict(found), [ReportSection("", columns, rows, notes)]
+    )
 
 
 @command.command("search")
@@ -194,7 +198,7 @@ def search(
     if meaning and found.mode == "lexical" and not found.notices:
         found = found.model_copy(update={"notices": (_TOO_SHORT,)})
     sections = _sections(found, cache_dir, filtered=filters != Filters())
-    return Output("index search", as_json=as_json).finish(dict(found), sections)
+    return CommandOutput("index search", as_json=as_json).finish(dict(found), sections)
 
 
 @command.command("show")
@@ -210,7 +214,9 @@ def show(id_or_name: str, cache_dir: str | None, as_json: bool) -> int:
     # A note's text does not repeat when it applies, nor an entry in our words what it says.
     summary = () if hit.summary.rstrip(".") in hit.text else (hit.summary,)
     notes = (hit.signature, "", *summary, hit.text, "", _place(hit))
-    return Output("index show", as_json=as_json).finish({"hit": hit}, [Section(hit.id, notes=notes)])
+    return CommandOutput("index show", as_json=as_json).finish(
+        {"hit": hit}, [ReportSection(hit.id, notes=notes)]
+    )
 
 
 @command.command("eval")
@@ -237,10 +243,10 @@ def evaluation(questions: Path, misses: bool, cache_dir: str | None, as_json: bo
     notes = (f"95 %: {said}", f"{found.median_ms:.1f} ms median, {found.p95_ms:.1f} ms 95th percentile")
     columns = ("kind", "questions", *_MEASURES)
     sections = [
-        Section("", columns, rows, notes),
-        *([Section("misses", notes=found.misses)] if misses else []),
+        ReportSection("", columns, rows, notes),
+        *([ReportSection("misses", notes=found.misses)] if misses else []),
     ]
-    return Output("index eval", as_json=as_json).finish(dict(found), sections)
+    return CommandOutput("index eval", as_json=as_json).finish(dict(found), sections)
 
 
 @command.command("clear")
@@ -251,8 +257,8 @@ def clear(cache_dir: str | None, as_json: bool) -> int:
     from stitch_mcp import documentation
 
     freed = documentation.clear(settings(cache_dir=cache_dir))
-    section = Section(notes=(f"freed {freed / 1e6:.1f} MB",))
-    return Output("index clear", as_json=as_json).finish({"freed_bytes": freed}, [section])
+    section = ReportSection(notes=(f"freed {freed / 1e6:.1f} MB",))
+    return CommandOutput("index clear", as_json=as_json).finish({"freed_bytes": freed}, [section])
 
 
 def _state(found: "IndexStatus") -> tuple[str, ...]:
@@ -283,7 +289,7 @@ def _pages(found: "IndexStatus") -> tuple[str, ...]:
     return (*shown, f"... and {left} more pages") if left else shown
 
 
-def _sections(found: SearchResult, cache_dir: str | None, *, filtered: bool) -> list[Section]:
+def _sections(found: SearchResult, cache_dir: str | None, *, filtered: bool) -> list[ReportSection]:
     rows = tuple(
         (_names(hit), hit.kind, hit.library, one_line(hit.summary or hit.signature)) for hit in found.hits
     )
@@ -294,8 +300,12 @@ def _sections(found: SearchResult, cache_dir: str | None, *, filtered: bool) -> 
         where = ["--cache-dir", cache_dir] if cache_dir else []
         notes.append(f"one in full: {shlex.join(['stitch-mcp', 'index', 'show', found.hits[0].id, *where])}")
     columns = ("name", "kind", "library", "what it is") if rows else ()
-    near = [Section(notes=(f"no such name; nearest: {', '.join(found.nearest)}",))] if found.nearest else []
-    return [*near, Section("", columns, rows, tuple(notes))]
+    near = (
+        [ReportSection(notes=(f"no such name; nearest: {', '.join(found.nearest)}",))]
+        if found.nearest
+        else []
+    )
+    return [*near, ReportSection("", columns, rows, tuple(notes))]
 
 
 def _names(hit: Hit) -> str:

@@ -3,8 +3,8 @@
 import click
 
 from stitch_mcp.cli.options import json_option, settings, workspace_option
-from stitch_mcp.cli.output import Output
-from stitch_mcp.views.table import Section
+from stitch_mcp.cli.output import CommandOutput
+from stitch_mcp.views.table import ReportSection
 
 
 @click.command("init")
@@ -23,7 +23,7 @@ def command(
     """
     from stitch_mcp import clients
 
-    output = Output("init", as_json=as_json)
+    output = CommandOutput("init", as_json=as_json)
     folder = settings(workspace=workspace).workspace
     found = clients.find_client(client)
     if ssh and uvx:
@@ -42,4 +42,4 @@ def command(
         "written": write,
         "text": clients.config_text(found, start),
     }
-    return output.finish(fields, [Section(notes=notes)])
+    return output.finish(fields, [ReportSection(notes=notes)])

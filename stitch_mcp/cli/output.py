@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from stitch_mcp.cli.streams import give_up, tell
-from stitch_mcp.views.table import Section, print_sections
+from stitch_mcp.views.table import ReportSection, print_sections
 from stitch_tools.errors import StoreError
 
 SCHEMA_VERSION = 1
@@ -29,7 +29,7 @@ def print_object(command: str, fields: Mapping[str, object], exit_code: int) -> 
     sys.stdout.flush()
 
 
-class Output:
+class CommandOutput:
     """Where one command sends progress and result."""
 
     def __init__(self, command: str, *, as_json: bool) -> None:
@@ -41,7 +41,9 @@ class Output:
         """Show a progress sentence with the seconds since the start, on stderr."""
         tell(f"[{time.monotonic() - self._start:6.1f} s] {sentence}")
 
-    def finish(self, fields: Mapping[str, object], sections: Sequence[Section], exit_code: int = 0) -> int:
+    def finish(
+        self, fields: Mapping[str, object], sections: Sequence[ReportSection], exit_code: int = 0
+    ) -> int:
         """Print the result and return the exit code for click to hand on.
 
         Raises:

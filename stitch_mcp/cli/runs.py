@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 import click
 
 from stitch_mcp.cli.options import json_option, settings, workspace_option
-from stitch_mcp.cli.output import Output
+from stitch_mcp.cli.output import CommandOutput
 from stitch_mcp.printed_commands import program_name
-from stitch_mcp.views.table import Section, one_line
+from stitch_mcp.views.table import ReportSection, one_line
 
 if TYPE_CHECKING:
     from stitch_mcp.history import RunView
@@ -50,8 +50,8 @@ def list_runs(workspace: str | None, as_json: bool) -> int:
     none = () if rows else (f"{what}; start one with: stitch-mcp solve REF",)
     notes = history.problems or none
     columns = ("run", "target", "status", "outcome", "programs", "how it ended") if rows else ()
-    section = Section("", columns, rows, notes, cut=True)
-    return Output("runs list", as_json=as_json).finish(history.model_dump(mode="json"), [section])
+    section = ReportSection("", columns, rows, notes, cut=True)
+    return CommandOutput("runs list", as_json=as_json).finish(history.model_dump(mode="json"), [section])
 
 
 @command.command("show")
@@ -69,7 +69,7 @@ def show(run: str, workspace: str | None, as_json: bool) -> int:
 
     root = settings(workspace=workspace).workspace
     seen = show_run(root, run)
-    events = Section("events", ("at", "event", "what"), tuple(seen.event_rows))
+    events = ReportSection("events", ("at", "event", "what"), tuple(seen.event_rows))
     sections = [events, _attempts_section(seen)] if seen.attempts else [events]
     if seen.check:
         sections += check_sections(seen.check)
@@ -78,8 +78,8 @@ def show(run: str, workspace: str | None, as_json: bool) -> int:
     notes = [f"run: {seen.folder}"]
     notes.append(f"certificate: {seen.certificate}" if seen.certificate else "certificate: none")
     notes.extend(_how_to_go_on(seen, resume_command(root, seen.run_id)))
-    sections.append(Section(notes=tuple(notes)))
-    return Output("runs show", as_json=as_json).finish(seen.model_dump(mode="json"), sections)
+    sections.append(ReportSection(notes=tuple(notes)))
+    return CommandOutput("runs show", as_json=as_json).finish(seen.model_dump(mode="json"), sections)
 
 
 def _reason(row: "RunSummary") -> str:
@@ -87,7 +87,7 @@ def _reason(row: "RunSummary") -> str:
     return f"{row.reason} ({', '.join(row.flags)})" if row.flags else row.reason
 
 
-def _attempts_section(seen: "RunView") -> Section:
+def _attempts_section(seen: "RunView") -> ReportSection:
     """The run's programs, the best one and the certified one marked."""
     rows = tuple(
         (
@@ -104,7 +104,7 @@ def _attempts_section(seen: "RunView") -> Section:
         for row in seen.attempts
     )
     columns = ("round", "program", "author", "status", "counts", "outcome", "speedup", "at least", "")
-    return Section("programs", columns, rows)
+    return ReportSection("programs", columns, rows)
 
 
 def _state(status: str, running: bool) -> str:

@@ -14,7 +14,7 @@ from stitch_mcp.cli.options import (
     session_options,
     speedup_option,
 )
-from stitch_mcp.cli.output import Output
+from stitch_mcp.cli.output import CommandOutput
 from stitch_mcp.config import Settings
 from stitch_mcp.printed_commands import this_command
 from stitch_mcp.verdicts import result_fields
@@ -52,7 +52,7 @@ def command(
     """
     from stitch_mcp.api import solve
 
-    output = Output("solve", as_json=as_json)
+    output = CommandOutput("solve", as_json=as_json)
     with stop_on_interrupt() as stop:
         result = solve(
             reference,

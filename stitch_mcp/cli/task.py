@@ -6,9 +6,9 @@ from pathlib import Path
 import click
 
 from stitch_mcp.cli.options import json_option
-from stitch_mcp.cli.output import Output
+from stitch_mcp.cli.output import CommandOutput
 from stitch_mcp.config import current_folder
-from stitch_mcp.views.table import Section
+from stitch_mcp.views.table import ReportSection
 from stitch_tools.errors import UsageError
 
 
@@ -48,4 +48,4 @@ def new(reference: str, inputs: str | None, output: str | None, force: bool, as_
     notes = [f"wrote {path}", f"next: edit it, then stitch-mcp solve {shlex.quote(str(path))}"]
     if source.suffix == ".py" and path.absolute() == source.with_name(f"{source.stem}.task.toml").absolute():
         notes.append(f"it applies by itself to stitch-mcp solve {shlex.quote(reference)}")
-    return Output("task new", as_json=as_json).finish(fields, [Section(notes=tuple(notes))])
+    return CommandOutput("task new", as_json=as_json).finish(fields, [ReportSection(notes=tuple(notes))])

@@ -115,7 +115,7 @@ def run(folder: JobFolder, warm: "TargetSession | None" = None) -> None:
 def _hint(error: StitchError, tool: str) -> str:
     """The error's hint in the words of the tool's callers."""
     from stitch_mcp.server.job_answers import as_argument
-    from stitch_mcp.server.tools import find_tool
+    from stitch_mcp.server.tool_list import find_tool
 
     return error.hint_for(as_argument(find_tool(tool)))
 

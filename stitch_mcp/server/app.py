@@ -47,8 +47,8 @@ from stitch_mcp.server.tasks import (
     takes_tasks,
     task_view,
 )
-from stitch_mcp.server.tool import Answer, JobAnswer, Request, SlowRequest, Tool
-from stitch_mcp.server.tools import find_tool
+from stitch_mcp.server.tool import JobAnswer, SlowRequest, Tool, ToolAnswer, ToolRequest
+from stitch_mcp.server.tool_list import find_tool
 from stitch_mcp.server.tools.get_job import GetJob
 from stitch_mcp.server.toolset import fitting, fitting_answer, instructions, offered, offered_prompts
 from stitch_tools.errors import StitchError, StoreError, UsageError, WorkerError
@@ -279,7 +279,7 @@ class _Served:
         return find_tool(name)
 
     async def _consent(
-        self, context: Context, params: types.CallToolRequestParams, tool: Tool, request: Request
+        self, context: Context, params: types.CallToolRequestParams, tool: Tool, request: ToolRequest
     ) -> types.InputRequiredResult | None:
         """None where the call may be answered; else what the client has to ask first."""
         if not may_ask(tool, request):
@@ -287,7 +287,7 @@ class _Served:
         question = await anyio.to_thread.run_sync(question_of, self._server_context, tool, request)
         return await confirmed(context, params, self._server_context, question) if question else None
 
-    async def _answer(self, context: Context, tool: Tool, request: Request) -> Answer | JobState:
+    async def _answer(self, context: Context, tool: Tool, request: ToolRequest) -> ToolAnswer | JobState:
         """The tool's answer; the state of a job that goes on, for a client with tasks."""
         server_context = self._server_context
         if isinstance(request, GetJob):
@@ -351,7 +351,7 @@ async def _refuse_surrogates(ctx: Context, call_next: CallNext) -> HandlerResult
     return await call_next(ctx)
 
 
-def _request(tool: Tool, params: types.CallToolRequestParams) -> Request:
+def _request(tool: Tool, params: types.CallToolRequestParams) -> ToolRequest:
     """The call's arguments.
 
     Raises:
@@ -398,7 +398,7 @@ def _refuse_unoffered(server_context: ServerContext, prompt: str) -> None:
 
 
 def result(
-    server_context: ServerContext, answer: Answer, *, detailed: bool = False, own_words: bool = False
+    server_context: ServerContext, answer: ToolAnswer, *, detailed: bool = False, own_words: bool = False
 ) -> types.CallToolResult:
     """The answer as the protocol carries it: structured, and the same as text for older clients."""
     fields = render(fitting_answer(server_context, answer), detailed=detailed, own_words=own_words)

@@ -14,7 +14,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from stitch_mcp.jobs.state import JobState
 from stitch_mcp.server.server_context import ServerContext
-from stitch_mcp.server.tool import Request, Tool
+from stitch_mcp.server.tool import Tool, ToolRequest
 from stitch_mcp.server.tools.cancel_job import CancelJob
 from stitch_tools.errors import UsageError
 
@@ -25,7 +25,7 @@ _HOW_TO_ALLOW = "the user can allow it: start the server with --confirm allow, o
 
 
 @dataclass(frozen=True)
-class Question:
+class ConsentQuestion:
     """One thing to be confirmed."""
 
     key: str
@@ -38,12 +38,12 @@ class Question:
     """Whether one agreement holds as long as the server runs."""
 
 
-def may_ask(tool: Tool, request: Request) -> bool:
+def may_ask(tool: Tool, request: ToolRequest) -> bool:
     """Whether anything of such a call may have to be confirmed; known without looking."""
     return tool.runs_code or isinstance(request, CancelJob)
 
 
-def question_of(server_context: ServerContext, tool: Tool, request: Request) -> Question | None:
+def question_of(server_context: ServerContext, tool: Tool, request: ToolRequest) -> ConsentQuestion | None:
     """What has to be confirmed before the call, None for nothing. Blocks for the time of a probe, once.
 
     Raises:
@@ -58,12 +58,12 @@ def question_of(server_context: ServerContext, tool: Tool, request: Request) -> 
             "network isolation for it: the code could read and change what this user can"
         )
         instead = "call inspect_environment for what isolation needs here"
-        return Question("unsandboxed", what, instead, once=True)
+        return ConsentQuestion("unsandboxed", what, instead, once=True)
     if isinstance(request, CancelJob):
         state = server_context.supervisor.view(request.job_id)
         if needs_consent(server_context, state):
             what = f"cancel_job ends {state.tool}, job {request.job_id}, which another server began"
-            return Question(f"cancel-{request.job_id}", what, "get_job waits for its result")
+            return ConsentQuestion(f"cancel-{request.job_id}", what, "get_job waits for its result")
     return None
 
 
@@ -75,7 +75,10 @@ def needs_consent(server_context: ServerContext, state: JobState) -> bool:
 
 
 async def confirmed(
-    context: Context, params: types.CallToolRequestParams, server_context: ServerContext, question: Question
+    context: Context,
+    params: types.CallToolRequestParams,
+    server_context: ServerContext,
+    question: ConsentQuestion,
 ) -> types.InputRequiredResult | None:
     """None where the user agrees; else what the client has to ask first.
 
@@ -106,7 +109,7 @@ async def confirmed(
     return None
 
 
-def _cannot(question: Question) -> NoReturn:
+def _cannot(question: ConsentQuestion) -> NoReturn:
     raise UsageError(
         f"{question.what}. It needs the user's consent, and this client cannot ask",
         hint=f"{_HOW_TO_ALLOW}; or {question.instead}",

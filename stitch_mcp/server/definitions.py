@@ -6,7 +6,7 @@ from stitch_mcp.server.resources import FIXED, TEMPLATES
 from stitch_mcp.server.schema import tool_schema
 from stitch_mcp.server.server_context import ServerContext
 from stitch_mcp.server.tool import Tool
-from stitch_mcp.server.tools import find_tool
+from stitch_mcp.server.tool_list import find_tool
 from stitch_mcp.server.toolset import fitting, offered, offered_prompts
 
 _TASK_OR_NOT = types.ToolExecution(task_support="optional")

@@ -8,8 +8,8 @@ from pydantic import ValidationError
 from stitch_mcp.jobs.folder import JobFolder
 from stitch_mcp.jobs.state import JobState
 from stitch_mcp.server.server_context import ServerContext
-from stitch_mcp.server.tool import Answer, JobAnswer, Tool
-from stitch_mcp.server.tools import find_tool
+from stitch_mcp.server.tool import JobAnswer, Tool, ToolAnswer
+from stitch_mcp.server.tool_list import find_tool
 from stitch_mcp.server.toolset import fitting, offered
 from stitch_tools.errors import StoreError, flag
 from stitch_tools.models import Remedy
@@ -17,7 +17,7 @@ from stitch_tools.models import Remedy
 _CALLERS_FAULTS = ("usage", "task")
 
 
-def tool_answer(server_context: ServerContext, state: JobState) -> Answer:
+def tool_answer(server_context: ServerContext, state: JobState) -> ToolAnswer:
     """The answer of the job's own tool; without a result only how the job stands.
 
     Raises:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from stitch_mcp.config import configure
 from stitch_mcp.jobs.state import JobRequest
 from stitch_mcp.server.job_context import JobContext
-from stitch_mcp.server.tools import find_tool
+from stitch_mcp.server.tool_list import find_tool
 from stitch_mcp.workbench import open_workbench
 from stitch_tools.errors import UsageError
 

@@ -5,7 +5,7 @@ import os
 from typing import Any
 
 from stitch_mcp.secrets import blot, secrets_of
-from stitch_mcp.server.tool import Answer
+from stitch_mcp.server.tool import ToolAnswer
 
 MAX_CHARS = 7500
 """Of an answer's JSON: below what clients show without cutting."""
@@ -16,7 +16,7 @@ _CUT = "... (cut)"
 _CUT_OF_ARTIFACT = "... (cut; `artifact` has the whole)"
 
 
-def render(answer: Answer, *, detailed: bool, own_words: bool = False) -> dict[str, Any]:
+def render(answer: ToolAnswer, *, detailed: bool, own_words: bool = False) -> dict[str, Any]:
     """The answer as JSON of at most `MAX_CHARS` characters, secrets of our environment blotted out.
 
     Args:

@@ -17,11 +17,11 @@ from stitch_mcp.server.requests import (
     NamesReference,
 )
 from stitch_mcp.server.server_context import MAX_INLINE_BYTES, ServerContext
-from stitch_mcp.server.tool import Request, Tool
+from stitch_mcp.server.tool import Tool, ToolRequest
 from stitch_mcp.workbench import refuse_forbidden
 from stitch_planner.runs.run import read_state, started
 from stitch_planner.runs.state import State
-from stitch_planner.verdicts import with_verdicts
+from stitch_planner.runs.verdicts import with_verdicts
 from stitch_tools.errors import StoreError, TaskError, UsageError
 from stitch_tools.models import Fact, Program, Task, sha256_hex
 from stitch_tools.storage.store import checked_path
@@ -31,7 +31,7 @@ FactT = TypeVar("FactT", bound=Fact)
 MIN_PREFIX = 8
 
 
-def job_request(server_context: ServerContext, tool: Tool, request: Request) -> JobRequest:
+def job_request(server_context: ServerContext, tool: Tool, request: ToolRequest) -> JobRequest:
     """The work that a call asks for, its files in the store.
 
     Raises:
@@ -61,7 +61,7 @@ def job_request(server_context: ServerContext, tool: Tool, request: Request) -> 
     )
 
 
-def _subject(server_context: ServerContext, request: Request) -> Subject:
+def _subject(server_context: ServerContext, request: ToolRequest) -> Subject:
     run_id = getattr(request, "run_id", "")
     folder = _run_folder(server_context, run_id) if run_id else None
     state = read_state(folder) if folder else None
@@ -86,7 +86,7 @@ def _subject(server_context: ServerContext, request: Request) -> Subject:
     return Subject(task_id=task_id, program_id=program_id, run_id=folder.name if folder else None)
 
 
-def _program_of_run(server_context: ServerContext, request: Request, state: State) -> str | None:
+def _program_of_run(server_context: ServerContext, request: ToolRequest, state: State) -> str | None:
     """The program that is meant where none is named: the newest, and where it is about a result, the best."""
     attempt = state.current
     if isinstance(request, NamesProgramOfRun):

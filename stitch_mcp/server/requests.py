@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from stitch_mcp.server.tool import RepeatableRequest, Request
+from stitch_mcp.server.tool import RepeatableRequest, ToolRequest
 
 CALL_ONLY = frozenset({"wait_s", "rerun", "detail", "files", "main"})
 """Arguments that are not part of a job's identity: how to answer, and content that is named by its hash."""
@@ -24,7 +24,7 @@ class NamesProgramOfRun(InRun):
     """program_id; left out: the run's best, else its newest."""
 
 
-class Detailed(Request):
+class Detailed(ToolRequest):
     """Arguments of a tool whose answer has fields that are shown on demand."""
 
     detail: Literal["concise", "detailed"] = "concise"

@@ -30,7 +30,7 @@ class Fixed:
 
 
 @dataclass(frozen=True)
-class Template:
+class ResourcePattern:
     """Resources of one workspace."""
 
     uri: str
@@ -76,10 +76,12 @@ FIXED = (
     ),
 )
 TEMPLATES = (
-    Template("stitch://run/{run_id}", "run", "Files of a run"),
-    Template("stitch://run/{run_id}/{+path}", "run-file", "A file of a run, for example events.jsonl"),
-    Template("stitch://artifact/{id}", "artifact", "Evidence in full, or the files of a program or task"),
-    Template("stitch://artifact/{id}/{+path}", "artifact-file", "A source file of a program or task"),
+    ResourcePattern("stitch://run/{run_id}", "run", "Files of a run"),
+    ResourcePattern("stitch://run/{run_id}/{+path}", "run-file", "A file of a run, for example events.jsonl"),
+    ResourcePattern(
+        "stitch://artifact/{id}", "artifact", "Evidence in full, or the files of a program or task"
+    ),
+    ResourcePattern("stitch://artifact/{id}/{+path}", "artifact-file", "A source file of a program or task"),
 )
 _URI = re.compile(r"stitch://(run|artifact)/([A-Za-z0-9_.-]+)(?:/(.+))?")
 

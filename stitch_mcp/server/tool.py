@@ -14,11 +14,11 @@ from stitch_tools.models import Fact, Remedy
 MAX_WAIT_S = 45.0
 
 
-class Request(Fact):
+class ToolRequest(Fact):
     """Arguments of a tool. Unknown ones are refused."""
 
 
-class SlowRequest(Request):
+class SlowRequest(ToolRequest):
     """Arguments of a tool that runs as a job."""
 
     wait_s: float = Field(default=30.0, ge=0, le=MAX_WAIT_S)
@@ -32,7 +32,7 @@ class RepeatableRequest(SlowRequest):
     """Repeat the work even if an equal call has finished."""
 
 
-class Answer(Fact):
+class ToolAnswer(Fact):
     """Flat result of a tool. Unknown fields are left out."""
 
     DETAILS: ClassVar[tuple[str, ...]] = ()
@@ -49,7 +49,7 @@ class Answer(Fact):
     next_steps: tuple[Remedy, ...] = ()
 
 
-class JobAnswer(Answer):
+class JobAnswer(ToolAnswer):
     """Where the job stands."""
 
     QUOTED: ClassVar[tuple[str, ...]] = ("result",)
@@ -68,13 +68,13 @@ class Tool:
     name: str
     title: str
     description: str
-    request: type[Request]
-    answer: type[Answer]
-    work: Callable[[Any, JobContext], Answer] | None = None
+    request: type[ToolRequest]
+    answer: type[ToolAnswer]
+    work: Callable[[Any, JobContext], ToolAnswer] | None = None
     """Does the work of a request in a job's process."""
-    reply: Callable[[Any, ServerContext], Answer] | None = None
+    reply: Callable[[Any, ServerContext], ToolAnswer] | None = None
     """Answers within milliseconds, in a thread of the server."""
-    without_job: Callable[[Any, ServerContext], Answer] | None = None
+    without_job: Callable[[Any, ServerContext], ToolAnswer] | None = None
     """Answers a request with `work` where the workspace takes no job."""
     read_only: bool = False
     """Whether it changes nothing but our own `.stitch` folder."""

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from stitch_mcp.server.prompts import PROMPTS, Prompt, template_of
 from stitch_mcp.server.server_context import ServerContext
-from stitch_mcp.server.tool import Answer
-from stitch_mcp.server.tools import TOOLS, find_tool
+from stitch_mcp.server.tool import ToolAnswer
+from stitch_mcp.server.tool_list import TOOLS, find_tool
 
 _VERB = "solve"
 """The one name that is an ordinary word, too: it counts as the tool's only where it is set off as such."""
@@ -45,7 +45,7 @@ def fitting(server_context: ServerContext, text: str) -> str:
     return f"{text.rstrip()} (Not offered by this server: {', '.join(lacking)}.)" if lacking else text
 
 
-def fitting_answer(server_context: ServerContext, answer: Answer) -> Answer:
+def fitting_answer(server_context: ServerContext, answer: ToolAnswer) -> ToolAnswer:
     """The answer with those of its next steps that can be called here."""
     here = offered(server_context)
     steps = tuple(step for step in answer.next_steps if step.tool in here)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from stitch_mcp.printed_commands import program_name
 from stitch_mcp.verdicts import policy_notes, verdict_notes
-from stitch_mcp.views.table import Section
+from stitch_mcp.views.table import ReportSection
 from stitch_mcp.views.work_table import work_sections
 from stitch_tools.models import (
     REFERENCE_VARIES,
@@ -47,7 +47,7 @@ def microseconds(value: float | None) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-def build_sections(build: Build) -> list[Section]:
+def build_sections(build: Build) -> list[ReportSection]:
     """A compiler run: diagnostics and kernels as tables, the command to repeat it."""
     problems = tuple(
         (
@@ -67,13 +67,13 @@ def build_sections(build: Build) -> list[Section]:
         )
         for row in build.resources
     )
-    sections: list[Section] = []
+    sections: list[ReportSection] = []
     if problems:
-        sections.append(Section("diagnostics", ("severity", "where", "message"), problems))
+        sections.append(ReportSection("diagnostics", ("severity", "where", "message"), problems))
     if kernels:
         columns = ("kernel", "arch", "registers", "shared bytes", "spilled bytes")
-        sections.append(Section("kernels", columns, kernels))
-    return [*sections, Section(notes=tuple(_build_notes(build)))]
+        sections.append(ReportSection("kernels", columns, kernels))
+    return [*sections, ReportSection(notes=tuple(_build_notes(build)))]
 
 
 def _build_notes(build: Build) -> list[str]:
@@ -94,36 +94,36 @@ def _build_notes(build: Build) -> list[str]:
 
 def check_sections(
     check: Check, verdict: Verdict | None = None, *, reference_tolerance: bool = False, run: str = ""
-) -> list[Section]:
+) -> list[ReportSection]:
     """A check: its draws with the worst error of each, its findings, its verdict.
 
     With `reference_tolerance` the verdict of KernelBench's own rule stands beside it. `run` is the id of the
     run that made the program, "" where the caller did.
     """
     draws = tuple(_draw_row(draw) for draw in check.draws)
-    sections: list[Section] = []
+    sections: list[ReportSection] = []
     if draws:
         columns = ("draw", "equal", "error beyond slack", "allowed", "reference's own", "problem")
-        sections.append(Section("draws", columns, draws, _slack_notes(check)))
+        sections.append(ReportSection("draws", columns, draws, _slack_notes(check)))
     if check.findings:
         rows = tuple(
             (row.severity, row.rule, f"{row.file}:{row.line}" if row.file else "-", row.message)
             for row in check.findings
         )
-        sections.append(Section("findings", ("severity", "rule", "where", "message"), rows))
+        sections.append(ReportSection("findings", ("severity", "rule", "where", "message"), rows))
     if any(run.status != "not_checked" for run in check.sanitizers):
         rows = tuple(_sanitizer_row(run) for run in check.sanitizers)
         columns = ("sanitizer", "result", "own findings", "in libraries", "inputs", "seconds")
-        sections.append(Section("memory and races", columns, rows))
+        sections.append(ReportSection("memory and races", columns, rows))
     sections += work_sections(check.work)
     if check.sensitivity:
         rows = tuple(_sensitivity_row(row) for row in check.sensitivity)
         columns = ("probe", "other", "output moves by", "tolerance", "reacts")
-        sections.append(Section("does the task react?", columns, rows))
+        sections.append(ReportSection("does the task react?", columns, rows))
     notes = _check_notes(check, verdict or _default_verdict(check), run)
     if reference_tolerance:
         notes.insert(1, _rule_note(check.reference_tolerance))
-    return [*sections, Section(notes=tuple(notes))]
+    return [*sections, ReportSection(notes=tuple(notes))]
 
 
 def _slack_notes(check: Check) -> tuple[str, ...]:
@@ -233,7 +233,7 @@ def _same_bits(same: bool) -> str:
     return "the same bits" if same else "other bits"
 
 
-def bench_sections(bench: Bench) -> list[Section]:
+def bench_sections(bench: Bench) -> list[ReportSection]:
     """A timing: one row per contestant with its ratio to the program."""
     rows = tuple(_timing_row(bench, timing) for timing in bench.timings)
     columns = (
@@ -263,8 +263,8 @@ def bench_sections(bench: Bench) -> list[Section]:
         notes.append(f"on {bench.device or 'no device'}{threads}{steal}; ratios are of {bench.figure}")
     if bench.gpu is not None:
         notes.append(_gpu_note(bench.gpu))
-    table = Section("times, medians", columns, rows) if rows else Section()
-    return [Section(table.title, table.columns, table.rows, tuple(notes))]
+    table = ReportSection("times, medians", columns, rows) if rows else ReportSection()
+    return [ReportSection(table.title, table.columns, table.rows, tuple(notes))]
 
 
 def _gpu_note(gpu: GpuConditions) -> str:
@@ -296,7 +296,7 @@ def _timing_row(bench: Bench, timing: Timing) -> tuple[str, ...]:
     return (timing.name, *shown, f"{ratio.speedup:.2f}x", interval, ratio.outcome)
 
 
-def ceilings_sections(ceilings: Ceilings) -> list[Section]:
+def ceilings_sections(ceilings: Ceilings) -> list[ReportSection]:
     """A device's measured limits."""
     rows = [
         ("copy, memory", f"{ceilings.copy_bytes_per_s / 1e9:.1f}", "GB/s"),
@@ -316,7 +316,7 @@ def ceilings_sections(ceilings: Ceilings) -> list[Section]:
         rows.append(("vector arithmetic", f"{ceilings.pointwise_flops_per_s / 1e9:.1f}", "GFLOP/s"))
     threads = f", {ceilings.threads} threads" if ceilings.threads else ""
     columns = ("ceiling", "measured", "unit")
-    return [Section(f"{ceilings.device}{threads}", columns, tuple(rows), disturbance(ceilings))]
+    return [ReportSection(f"{ceilings.device}{threads}", columns, tuple(rows), disturbance(ceilings))]
 
 
 def disturbance(ceilings: Ceilings | None) -> tuple[str, ...]:
@@ -329,7 +329,7 @@ def disturbance(ceilings: Ceilings | None) -> tuple[str, ...]:
     )
 
 
-def graph_sections(graph: Graph, ceilings: Ceilings | None = None) -> list[Section]:
+def graph_sections(graph: Graph, ceilings: Ceilings | None = None) -> list[ReportSection]:
     """A captured graph: one row per operation with its work and its lower bound by `ceilings`."""
     rows = tuple(
         (
@@ -351,7 +351,7 @@ def graph_sections(graph: Graph, ceilings: Ceilings | None = None) -> list[Secti
         what = "estimate" if disturbance(ceilings) else "lower bound"
         notes.append(f"{what}, one operation after the other: {microseconds(sum(bounds))} us")
     columns = ("name", "operation", "result", "MFLOP", "MB moved", _time_column(ceilings), "module")
-    return [Section("", columns, rows, tuple(notes))]
+    return [ReportSection("", columns, rows, tuple(notes))]
 
 
 def _time_column(ceilings: Ceilings | None) -> str:
@@ -363,7 +363,7 @@ def _shapes(outputs: Sequence[TensorSpec]) -> str:
     return ", ".join(f"{row.dtype}[{', '.join(map(str, row.shape))}]" for row in outputs)
 
 
-def certificate_sections(seen: "CertificateView") -> list[Section]:
+def certificate_sections(seen: "CertificateView") -> list[ReportSection]:
     """A verified certificate."""
     speedup = "" if seen.speedup is None else f", {seen.speedup:.2f}x eager"
     rows = (
@@ -380,18 +380,18 @@ def certificate_sections(seen: "CertificateView") -> list[Section]:
     signed = f"signed by the ed25519 key {seen.signer}" if seen.signer else "not signed"
     notes = (f"verified: nothing in this archive is damaged; {signed}", seen.claim)
     notes += tuple(_not_checked(seen.not_checked))
-    return [Section("", ("what", "says"), rows, notes)]
+    return [ReportSection("", ("what", "says"), rows, notes)]
 
 
-def rerun_sections(rerun: "Rerun") -> list[Section]:
+def rerun_sections(rerun: "Rerun") -> list[ReportSection]:
     """What running a certificate's program again showed."""
     sections = bench_sections(rerun.bench) if rerun.bench and rerun.bench.timings else []
     if not rerun.correct:
         sections = check_sections(rerun.check, rerun.verdict)
-    return [*sections, Section(notes=(f"run again: {rerun.message}",))]
+    return [*sections, ReportSection(notes=(f"run again: {rerun.message}",))]
 
 
-def solve_sections(result: "SolveResult", again: str = "") -> list[Section]:
+def solve_sections(result: "SolveResult", again: str = "") -> list[ReportSection]:
     """The end of a run: times, verdict, certificate and the command that re-checks it.
 
     `again` is the command that does all once more, "" where there is none.
@@ -415,7 +415,7 @@ def solve_sections(result: "SolveResult", again: str = "") -> list[Section]:
         notes.append(f"re-check it: {program_name()} certify --verify {path}")
     if result.outcome == "inconclusive" and result.bench and result.bench.disturbed:
         notes.append(f"run it again on a quieter machine: {again or 'solve the reference anew'}")
-    return [*sections, Section(notes=tuple(notes))]
+    return [*sections, ReportSection(notes=tuple(notes))]
 
 
 def _built(result: "SolveResult") -> list[str]:
@@ -425,13 +425,13 @@ def _built(result: "SolveResult") -> list[str]:
     return [f"it compiled, and was not run; sources: {result.sources or '-'}", f"library: {result.library}"]
 
 
-def demo_sections(result: "SolveResult", again: str) -> list[Section]:
+def demo_sections(result: "SolveResult", again: str) -> list[ReportSection]:
     """The end of a demonstration, which is a quick run."""
     note = f"a quick run: fewest rounds, no sanitizers; `{program_name()} solve` does all"
-    return [*solve_sections(result, again), Section(notes=(note,))]
+    return [*solve_sections(result, again), ReportSection(notes=(note,))]
 
 
-def plan_sections(plan: "Plan", ceilings: Ceilings | None = None) -> list[Section]:
+def plan_sections(plan: "Plan", ceilings: Ceilings | None = None) -> list[ReportSection]:
     """A plan: one row per step with its time predicted from `ceilings` and what bounds it."""
     rows = tuple(
         (
@@ -463,4 +463,4 @@ def plan_sections(plan: "Plan", ceilings: Ceilings | None = None) -> list[Sectio
     least = "about" if disturbance(ceilings) else "at least"
     total = "" if plan.predicted_us is None else f", {least} {microseconds(plan.predicted_us)} us in all"
     notes = (f"{len(plan.steps)} steps for {plan.target}{total}", *plan.notes)
-    return [Section("", columns, rows, notes)]
+    return [ReportSection("", columns, rows, notes)]

@@ -16,7 +16,7 @@ _CELL_CHARACTERS = 80
 
 
 @dataclass(frozen=True)
-class Section:
+class ReportSection:
     """A titled table with remarks below it; a section without columns is its remarks alone."""
 
     title: str = ""
@@ -27,7 +27,7 @@ class Section:
     """Whether a terminal that is too narrow cuts the last column instead of folding it."""
 
 
-def print_sections(sections: Sequence[Section], stream: TextIO) -> None:
+def print_sections(sections: Sequence[ReportSection], stream: TextIO) -> None:
     """Print the sections, with rich only when `stream` is a terminal; control characters become U+FFFD."""
     sections = [_printable(section) for section in sections]
     if stream.isatty():
@@ -48,15 +48,15 @@ def one_line(message: str, characters: int = _CELL_CHARACTERS) -> str:
     return f"{kept.rstrip()}..."
 
 
-def _printable(section: Section) -> Section:
+def _printable(section: ReportSection) -> ReportSection:
     def clean(texts: Iterable[str]) -> tuple[str, ...]:
         return tuple(_CONTROL.sub("\N{REPLACEMENT CHARACTER}", text) for text in texts)
 
     rows = tuple(clean(row) for row in section.rows)
-    return Section(section.title, section.columns, rows, clean(section.notes), section.cut)
+    return ReportSection(section.title, section.columns, rows, clean(section.notes), section.cut)
 
 
-def render_text(section: Section) -> str:
+def render_text(section: ReportSection) -> str:
     """One section as plain text with aligned columns; columns of figures are right-aligned."""
     lines = [section.title] if section.title else []
     if section.columns:
@@ -74,7 +74,7 @@ def _align(row: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -
     return "  ".join(c.rjust(width) if right else c.ljust(width) for c, width, right in cells).rstrip()
 
 
-def _numeric_columns(section: Section) -> list[bool]:
+def _numeric_columns(section: ReportSection) -> list[bool]:
     columns = [[row[index] for row in section.rows] for index in range(len(section.columns))]
     return [bool(cells) and all(_is_figure(cell) for cell in cells) for cells in columns]
 
@@ -83,7 +83,7 @@ def _is_figure(cell: str) -> bool:
     return cell in ("", "-") or _FIGURE.fullmatch(cell) is not None
 
 
-def _rich_table(section: Section, width: int) -> "Table":
+def _rich_table(section: ReportSection, width: int) -> "Table":
     """The section's table; names in its first column stay whole where they leave room for the others."""
     from rich import box
     from rich.table import Table
@@ -111,7 +111,7 @@ def _rich_table(section: Section, width: int) -> "Table":
     return table
 
 
-def _print_rich(sections: Iterable[Section], stream: TextIO) -> None:
+def _print_rich(sections: Iterable[ReportSection], stream: TextIO) -> None:
     from rich.console import Console
     from rich.text import Text
 

@@ -2,7 +2,7 @@
 
 import re
 
-from stitch_mcp.views.table import Section
+from stitch_mcp.views.table import ReportSection
 from stitch_tools.models import WorkEvidence, WorkItem
 
 _MOST_ROWS = 12
@@ -22,7 +22,7 @@ _OBSERVATIONS = {
 }
 
 
-def work_sections(work: WorkEvidence | None) -> list[Section]:
+def work_sections(work: WorkEvidence | None) -> list[ReportSection]:
     """The largest parts of the working time with their owners, and the shares; empty without a trace."""
     if work is None:
         return []
@@ -38,7 +38,7 @@ def work_sections(work: WorkEvidence | None) -> list[Section]:
         notes.append(f"{launches}, {same} on two draws")
     if work.never_launched:
         notes.append(f"never launched: {', '.join(map(short_symbol, work.never_launched[:_MOST_ROWS]))}")
-    return [Section("who did the work", ("share", "by", "calls", "what"), rows, tuple(notes))]
+    return [ReportSection("who did the work", ("share", "by", "calls", "what"), rows, tuple(notes))]
 
 
 def _shares(work: WorkEvidence) -> list[str]:

@@ -28,7 +28,7 @@ from stitch_mcp.cli.exit_codes import (
 )
 from stitch_mcp.cli.failure import describe
 from stitch_mcp.config import SETTINGS
-from stitch_mcp.views.table import Section, print_sections, render_text
+from stitch_mcp.views.table import ReportSection, print_sections, render_text
 from stitch_tools.errors import (
     BudgetError,
     CertificateError,
@@ -234,7 +234,7 @@ def test_the_documented_settings_are_these() -> None:
 
 
 def test_tables_align_figures_to_the_right() -> None:
-    section = Section("times", ("name", "us"), (("eager", "10.5"), ("program", "9")), ("done",))
+    section = ReportSection("times", ("name", "us"), (("eager", "10.5"), ("program", "9")), ("done",))
     assert render_text(section).splitlines() == [
         "times",
         "name       us",
@@ -250,7 +250,7 @@ def test_plain_text_has_no_escape_codes_and_a_terminal_gets_a_table() -> None:
         def isatty(self) -> bool:
             return True
 
-    sections = [Section("t", ("a", "b"), (("x", "1"),), ("a note",))]
+    sections = [ReportSection("t", ("a", "b"), (("x", "1"),), ("a note",))]
     plain, terminal = io.StringIO(), Terminal()
     print_sections(sections, plain)
     print_sections(sections, terminal)
@@ -261,7 +261,7 @@ def test_plain_text_has_no_escape_codes_and_a_terminal_gets_a_table() -> None:
 
 def test_text_of_programs_cannot_steer_the_terminal() -> None:
     shown = io.StringIO()
-    print_sections([Section("", ("a",), (("\x1b[2Jwiped",),), ("rung\x07", "two\nlines"))], shown)
+    print_sections([ReportSection("", ("a",), (("\x1b[2Jwiped",),), ("rung\x07", "two\nlines"))], shown)
     assert not set("\x1b\x07") & set(shown.getvalue())
     assert "[2Jwiped" in shown.getvalue()
     assert "two\nlines" in shown.getvalue()

@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 
 from stitch_mcp import __version__
-from stitch_mcp.server.tools import TOOLS
+from stitch_mcp.server.tool_list import TOOLS
 
 ROOT = Path(__file__).parents[2]
 SCHEMAS = ROOT / "tests" / "data" / "schemas"

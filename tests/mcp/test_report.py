@@ -12,7 +12,7 @@ from stitch_mcp.views.fact_tables import (
     plan_sections,
     solve_sections,
 )
-from stitch_mcp.views.table import Section, one_line, print_sections, render_text
+from stitch_mcp.views.table import ReportSection, one_line, print_sections, render_text
 from stitch_planner.loop import SolveResult
 from stitch_planner.plan import Plan
 from stitch_tools.judge.memory import apply_sanitizers, skipped_sanitizers
@@ -21,7 +21,7 @@ from stitch_tools.models import Bench, BenchOutcome, Ceilings, Check, CheckStatu
 
 def test_a_message_of_several_lines_is_one_row_of_a_table() -> None:
     message = "model.py:5: no such name\n    self.fc = nn.Liner(4)\nTraceback"
-    table = Section("", ("run", "how it ended"), (("one", one_line(message)), ("two", "accepted")))
+    table = ReportSection("", ("run", "how it ended"), (("one", one_line(message)), ("two", "accepted")))
     lines = render_text(table).splitlines()
     assert lines[2:] == ["one  model.py:5: no such name", "two  accepted"]
 
@@ -44,7 +44,7 @@ class Terminal(io.StringIO):
 RUN = "20261121T104221.397-gated_mlp-d7cc9a1d"
 
 
-def on_a_terminal(section: Section, columns: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def on_a_terminal(section: ReportSection, columns: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("TERM", "xterm")
     stream = Terminal()
@@ -55,14 +55,14 @@ def on_a_terminal(section: Section, columns: int, monkeypatch: pytest.MonkeyPatc
 def test_a_list_keeps_one_line_a_run_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     row = (RUN, "cuda", "accepted", "inconclusive", "correct, inconclusive: 1.00x eager " + "x" * 40)
     columns = ("run", "target", "status", "outcome", "how it ended")
-    *_, line = on_a_terminal(Section("", columns, (row,), cut=True), 80, monkeypatch)
+    *_, line = on_a_terminal(ReportSection("", columns, (row,), cut=True), 80, monkeypatch)
     assert line.split()[:4] == list(row[:4])
     assert line.endswith("\N{HORIZONTAL ELLIPSIS}")
 
 
 def test_a_long_name_is_folded_where_it_would_leave_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     name = RUN.replace("gated_mlp", "n" * 40)
-    lines = on_a_terminal(Section("", ("run", "status"), ((name, "accepted"),)), 60, monkeypatch)
+    lines = on_a_terminal(ReportSection("", ("run", "status"), ((name, "accepted"),)), 60, monkeypatch)
     assert all(len(line) <= 60 for line in lines)
     assert "".join(line.split()[0] for line in lines[2:]) == name
     assert lines[2].endswith("accepted")

@@ -17,9 +17,9 @@ from stitch_tools.compile import compile_program
 from stitch_tools.graph import build_graph
 from stitch_tools.models import Contract, Graph, Program, ReferenceFacts, Task
 from stitch_tools.storage.store import Store
-from stitch_tools.worker.candidate.native import NativeProgram, make_workspace
 from stitch_tools.worker.candidate.python_program import PythonProgram
 from stitch_tools.worker.capture.graph_capture import capture
+from stitch_tools.worker.runtime.native import NativeProgram, make_workspace
 
 NO_FACTS = ReferenceFacts(inputs=(), outputs=(), output_structure="", parameters=())
 

@@ -8,8 +8,8 @@ import torch
 
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import Store
-from stitch_tools.worker.candidate.input_shapes import take
-from stitch_tools.worker.candidate.native import ProgramError
+from stitch_tools.worker.runtime.input_shapes import take
+from stitch_tools.worker.runtime.native import ProgramError
 from tests.planner.judge_support import SHORT, judged
 from tests.planner.test_partial_programs import TEXT
 

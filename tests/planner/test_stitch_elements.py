@@ -119,7 +119,7 @@ def test_inputs_of_any_stride_and_offset_are_honoured(tmp_path: Path) -> None:
 
 
 def test_another_shape_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
-    from stitch_tools.worker.candidate.native import ProgramError
+    from stitch_tools.worker.runtime.native import ProgramError
 
     class Scaled(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -13,8 +13,8 @@ from stitch_planner.stitcher.testing import build_stitched
 from stitch_tools.compile.headers import find_onednn
 from stitch_tools.graph.build import build_graph
 from stitch_tools.models import Contract
-from stitch_tools.worker.candidate.native import NativeProgram, make_workspace
 from stitch_tools.worker.capture.graph_capture import capture
+from stitch_tools.worker.runtime.native import NativeProgram, make_workspace
 
 ONEDNN = find_onednn()
 pytestmark = pytest.mark.skipif(not ONEDNN.found, reason="oneDNN is not installed: not measured")

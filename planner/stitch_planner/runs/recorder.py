@@ -5,8 +5,8 @@ Blobs are stored before the event that names them, so that a kill between the tw
 
 from pathlib import Path
 
-from stitch_planner.evidence import Evidence
 from stitch_planner.plan import Plan
+from stitch_planner.runs.attempt_evidence import AttemptEvidence
 from stitch_planner.runs.attempts import Attempt
 from stitch_planner.runs.run import LostStep, Run, started
 from stitch_planner.runs.run_events import (
@@ -20,8 +20,8 @@ from stitch_planner.runs.run_events import (
     RunResumed,
     kind_of,
 )
+from stitch_planner.runs.verdicts import timed_event, verdict_on
 from stitch_planner.sentences import explain_reason
-from stitch_planner.verdicts import timed_event, verdict_on
 from stitch_tools.errors import StoreError
 from stitch_tools.models import (
     Bench,
@@ -134,7 +134,7 @@ def record_resumption(run: Run, lost: LostStep | None) -> None:
         run.record(RunResumed(step=run.state.resumed_at, lost=False))
 
 
-def record_end(run: Run, known: Evidence) -> None:
+def record_end(run: Run, known: AttemptEvidence) -> None:
     """Record that the run ends with this evidence.
 
     Raises:

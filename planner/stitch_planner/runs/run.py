@@ -10,7 +10,7 @@ from pathlib import Path
 from stitch_planner.runs.attempts import EVIDENCE, Attempt
 from stitch_planner.runs.run_events import RunEvent, RunStarted, kind_of
 from stitch_planner.runs.state import PREPARATION, State, replay
-from stitch_planner.verdicts import with_verdicts
+from stitch_planner.runs.verdicts import with_verdicts
 from stitch_tools.errors import StoreError, UsageError
 from stitch_tools.models import Fact, Program, Task, sha256_hex
 from stitch_tools.storage.certificate import MAX_ARCHIVE_BYTES

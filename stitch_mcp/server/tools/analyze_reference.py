@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from stitch_mcp.server.job_context import JobContext
 from stitch_mcp.server.requests import Detailed, NamesContract
-from stitch_mcp.server.tool import Answer, Tool
+from stitch_mcp.server.tool import Tool, ToolAnswer
 from stitch_tools.models import Graph, Remedy, TensorSpec
 
 _MOST_OPS = 12
@@ -14,7 +14,7 @@ class AnalyzeReference(NamesContract, Detailed):
     """Arguments of analyze_reference."""
 
 
-class ReferenceAnswer(Answer):
+class ReferenceAnswer(ToolAnswer):
     """What the reference is."""
 
     DETAILS: ClassVar[tuple[str, ...]] = ("parameters", "contract")

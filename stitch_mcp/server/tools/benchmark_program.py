@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from stitch_mcp.server.job_context import JobContext
 from stitch_mcp.server.requests import Detailed, JudgesProgram
-from stitch_mcp.server.tool import Answer, Tool
+from stitch_mcp.server.tool import Tool, ToolAnswer
 from stitch_tools.models import Bench, Graph, Remedy, Timing, Verdict
 
 
@@ -15,7 +15,7 @@ class BenchmarkProgram(JudgesProgram, Detailed):
     """Fewest rounds, only torch.compile's default mode; false takes minutes."""
 
 
-class BenchAnswer(Answer):
+class BenchAnswer(ToolAnswer):
     """Times side by side."""
 
     DETAILS: ClassVar[tuple[str, ...]] = ("device", "threads")

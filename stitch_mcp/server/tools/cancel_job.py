@@ -1,10 +1,10 @@
 """`cancel_job`: ends a job with all its processes."""
 
 from stitch_mcp.server.server_context import ServerContext
-from stitch_mcp.server.tool import JobAnswer, Request, Tool
+from stitch_mcp.server.tool import JobAnswer, Tool, ToolRequest
 
 
-class CancelJob(Request):
+class CancelJob(ToolRequest):
     """Arguments of cancel_job."""
 
     job_id: str

@@ -2,7 +2,7 @@
 
 from stitch_mcp.server.job_context import JobContext
 from stitch_mcp.server.requests import NamesProgramOfRun
-from stitch_mcp.server.tool import Answer, Tool
+from stitch_mcp.server.tool import Tool, ToolAnswer
 from stitch_tools.models import Remedy
 
 
@@ -10,7 +10,7 @@ class CertifyProgram(NamesProgramOfRun):
     """Arguments of certify_program."""
 
 
-class CertificateAnswer(Answer):
+class CertificateAnswer(ToolAnswer):
     """The certificate's path and what it states."""
 
     program_id: str | None = None

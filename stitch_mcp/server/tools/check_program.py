@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from stitch_mcp.server.job_context import JobContext
 from stitch_mcp.server.requests import Detailed, JudgesProgram
-from stitch_mcp.server.tool import Answer, Tool
+from stitch_mcp.server.tool import Tool, ToolAnswer
 from stitch_tools.models import Check, DrawResult, Finding, Remedy, Verdict
 from stitch_tools.run.last_words import own_words
 
@@ -19,7 +19,7 @@ class CheckProgram(JudgesProgram, Detailed):
     """Also look for memory errors and races: 20 to 60 s more; once before certify_program."""
 
 
-class CheckAnswer(Answer):
+class CheckAnswer(ToolAnswer):
     """The verdict with its evidence."""
 
     DETAILS: ClassVar[tuple[str, ...]] = ("not_checked", "work")

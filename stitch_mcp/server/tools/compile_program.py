@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from stitch_mcp.server.job_context import JobContext
 from stitch_mcp.server.requests import Detailed, NamesProgram
-from stitch_mcp.server.tool import Answer, Tool
+from stitch_mcp.server.tool import Tool, ToolAnswer
 from stitch_tools.models import Build, Diagnostic, KernelResources, Program, Remedy
 
 _MOST_MESSAGES = 12
@@ -22,7 +22,7 @@ class CompileProgram(NamesProgram, Detailed):
     """GPU architectures, e.g. sm_90; default: the target's."""
 
 
-class BuildAnswer(Answer):
+class BuildAnswer(ToolAnswer):
     """The build and its diagnostics."""
 
     DETAILS: ClassVar[tuple[str, ...]] = ("command",)

@@ -8,7 +8,7 @@ from pydantic import Field
 from stitch_mcp.server.artifacts import Artifact, find_artifact
 from stitch_mcp.server.render import blot_text
 from stitch_mcp.server.server_context import ServerContext
-from stitch_mcp.server.tool import Answer, Request, Tool
+from stitch_mcp.server.tool import Tool, ToolAnswer, ToolRequest
 from stitch_tools.models import Remedy
 
 PAGE_CHARS = 6000
@@ -16,7 +16,7 @@ _ROW_CHARS = 4
 """Quotes and comma around a row of a JSON list."""
 
 
-class GetArtifact(Request):
+class GetArtifact(ToolRequest):
     """Arguments of get_artifact."""
 
     id: str
@@ -27,7 +27,7 @@ class GetArtifact(Request):
     """Character (in a list of files: file) to start at."""
 
 
-class ArtifactAnswer(Answer):
+class ArtifactAnswer(ToolAnswer):
     """A page of text, or a list of files."""
 
     QUOTED: ClassVar[tuple[str, ...]] = ("files", "text")

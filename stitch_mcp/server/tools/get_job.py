@@ -4,10 +4,10 @@ from pydantic import Field
 
 from stitch_mcp.server.job_answers import job_answer
 from stitch_mcp.server.server_context import ServerContext
-from stitch_mcp.server.tool import MAX_WAIT_S, JobAnswer, Request, Tool
+from stitch_mcp.server.tool import MAX_WAIT_S, JobAnswer, Tool, ToolRequest
 
 
-class GetJob(Request):
+class GetJob(ToolRequest):
     """Arguments of get_job."""
 
     job_id: str

@@ -7,7 +7,7 @@ from pydantic import Field
 from stitch_mcp.config import Config
 from stitch_mcp.server.job_context import JobContext
 from stitch_mcp.server.server_context import ServerContext
-from stitch_mcp.server.tool import Answer, SlowRequest, Tool
+from stitch_mcp.server.tool import SlowRequest, Tool, ToolAnswer
 from stitch_tools.models import Remedy
 
 
@@ -15,7 +15,7 @@ class InspectEnvironment(SlowRequest):
     """Arguments of inspect_environment."""
 
 
-class EnvironmentAnswer(Answer):
+class EnvironmentAnswer(ToolAnswer):
     """State of this machine."""
 
     can_solve_cpu: bool | None = None

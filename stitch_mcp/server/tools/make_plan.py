@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from stitch_mcp.server.job_context import JobContext
 from stitch_mcp.server.requests import InRun
-from stitch_mcp.server.tool import Answer, Tool
+from stitch_mcp.server.tool import Tool, ToolAnswer
 from stitch_tools.models import Remedy
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ class MakePlan(InRun):
     """Arguments of make_plan."""
 
 
-class PlanAnswer(Answer):
+class PlanAnswer(ToolAnswer):
     """The fusion plan."""
 
     predicted_us: float | None = None

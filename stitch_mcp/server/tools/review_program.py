@@ -4,19 +4,19 @@ from typing import TYPE_CHECKING, ClassVar
 
 from stitch_mcp.server.job_context import JobContext
 from stitch_mcp.server.requests import NamesProgram
-from stitch_mcp.server.tool import Answer, Tool
+from stitch_mcp.server.tool import Tool, ToolAnswer
 from stitch_mcp.server.tools.check_program import findings_as_lines, reasons_as_lines, work_as_line
 from stitch_tools.models import Bench, Build, Check, Finding, Remedy, Verdict
 
 if TYPE_CHECKING:
-    from stitch_planner.evidence import Evidence
+    pass
 
 
 class ReviewProgram(NamesProgram):
     """Arguments of review_program."""
 
 
-class ReviewAnswer(Answer):
+class ReviewAnswer(ToolAnswer):
     """Evidence by the rubric's dimensions."""
 
     QUOTED: ClassVar[tuple[str, ...]] = ("honest", "engineering")

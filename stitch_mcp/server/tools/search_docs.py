@@ -7,7 +7,7 @@ from pydantic import Field
 
 from stitch_mcp.server.docs import version_of
 from stitch_mcp.server.server_context import ServerContext
-from stitch_mcp.server.tool import Answer, Request, Tool
+from stitch_mcp.server.tool import Tool, ToolAnswer, ToolRequest
 from stitch_tools.errors import StoreError, UsageError
 from stitch_tools.models import Remedy
 
@@ -19,7 +19,7 @@ _MOST_TOKENS = 1500
 _WHOLE_CHARS = 5000
 
 
-class SearchDocs(Request):
+class SearchDocs(ToolRequest):
     """Arguments of search_docs."""
 
     query: str = ""
@@ -39,7 +39,7 @@ class SearchDocs(Request):
     max_tokens: int = Field(default=_MOST_TOKENS, ge=1)
 
 
-class DocsAnswer(Answer):
+class DocsAnswer(ToolAnswer):
     """Hits and notices."""
 
     QUOTED: ClassVar[tuple[str, ...]] = ("hits",)

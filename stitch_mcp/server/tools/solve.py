@@ -6,7 +6,7 @@ from pydantic import Field
 
 from stitch_mcp.server.job_context import JobContext
 from stitch_mcp.server.requests import NamesContract
-from stitch_mcp.server.tool import Answer, Tool
+from stitch_mcp.server.tool import Tool, ToolAnswer
 from stitch_tools.models import Remedy
 
 
@@ -21,7 +21,7 @@ class Solve(NamesContract):
     """Required speedup over eager."""
 
 
-class SolveAnswer(Answer):
+class SolveAnswer(ToolAnswer):
     """The end of the run."""
 
     QUOTED: ClassVar[tuple[str, ...]] = ("notes", "warnings")

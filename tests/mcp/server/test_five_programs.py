@@ -12,8 +12,8 @@ from stitch_mcp.history import show_run
 from stitch_mcp.server.job_context import JobContext
 from stitch_mcp.server.request_inputs import job_request
 from stitch_mcp.server.server_context import ServerContext, open_server_context
-from stitch_mcp.server.tool import Answer
-from stitch_mcp.server.tools import find_tool
+from stitch_mcp.server.tool import ToolAnswer
+from stitch_mcp.server.tool_list import find_tool
 from stitch_mcp.server.tools.check_program import CheckAnswer
 from stitch_mcp.server.tools.solve import SolveAnswer
 from stitch_planner.workbench import Workbench
@@ -115,7 +115,7 @@ class Agent:
         self._server_context = server_context
         self._workbench = BusyBench(server_context.workspace, emit=print, warm=session)
 
-    def call(self, tool: str, **arguments: object) -> Answer:
+    def call(self, tool: str, **arguments: object) -> ToolAnswer:
         found = find_tool(tool)
         request = found.request.model_validate(arguments)
         subject = job_request(self._server_context, found, request).subject

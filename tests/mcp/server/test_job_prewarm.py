@@ -14,7 +14,7 @@ from stitch_mcp.jobs.state import JobRequest
 from stitch_mcp.jobs.supervisor import Supervisor
 from stitch_mcp.server.request_inputs import job_request
 from stitch_mcp.server.server_context import ServerContext, open_server_context
-from stitch_mcp.server.tools import find_tool
+from stitch_mcp.server.tool_list import find_tool
 from stitch_tools.confine.process_tree import descendants
 from stitch_tools.machine.devices import usable_cpus
 from tests.mcp.server.conftest import SLOW_TO_COMPILE, until

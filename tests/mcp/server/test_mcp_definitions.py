@@ -13,7 +13,7 @@ from stitch_mcp.server.prompts import PROMPTS, prompt_text
 from stitch_mcp.server.published import BEGIN, definitions, sizes, snapshot, with_table
 from stitch_mcp.server.resources import FIXED
 from stitch_mcp.server.server_context import open_server_context, parse_toolsets
-from stitch_mcp.server.tools import TOOLS, find_tool
+from stitch_mcp.server.tool_list import TOOLS, find_tool
 from stitch_mcp.server.toolset import fitting, instructions, named_tools, offered
 from stitch_tools.errors import UsageError
 

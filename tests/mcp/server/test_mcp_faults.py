@@ -19,7 +19,7 @@ from stitch_mcp.history import show_run
 from stitch_mcp.server.app import build_server
 from stitch_mcp.server.request_inputs import job_request
 from stitch_mcp.server.server_context import MAX_INLINE_BYTES, ServerContext
-from stitch_mcp.server.tools import find_tool
+from stitch_mcp.server.tool_list import find_tool
 from stitch_tools.confine.process_tree import descendants
 from stitch_tools.errors import TaskError, UsageError
 from tests.mcp.server.conftest import PROGRAM, SLOW_TO_COMPILE, until

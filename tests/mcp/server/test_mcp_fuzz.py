@@ -17,8 +17,8 @@ from stitch_mcp.server.refusals import explain_arguments
 from stitch_mcp.server.render import MAX_CHARS, render
 from stitch_mcp.server.request_inputs import job_request
 from stitch_mcp.server.server_context import ServerContext, open_server_context
-from stitch_mcp.server.tool import Answer, Remedy
-from stitch_mcp.server.tools import TOOLS, find_tool
+from stitch_mcp.server.tool import Remedy, ToolAnswer
+from stitch_mcp.server.tool_list import TOOLS, find_tool
 from stitch_mcp.server.tools.compile_program import BuildAnswer
 from stitch_tools.errors import StitchError
 
@@ -186,7 +186,7 @@ def test_answers_of_any_length_are_cut_to_what_clients_show(
 
 def test_secrets_of_the_environment_are_blotted_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_API_KEY", "abcdef-0123456789")
-    found = render(Answer(message="the key is abcdef-0123456789."), detailed=False)
+    found = render(ToolAnswer(message="the key is abcdef-0123456789."), detailed=False)
     assert found["message"] == "the key is <SOME_API_KEY>."
 
 
@@ -204,6 +204,6 @@ def test_what_a_client_sent_is_not_sent_back_at_any_length(length: int, steps: i
 
 @pytest.mark.parametrize("artifact", [None, "0" * 64])
 def test_what_was_cut_points_to_the_whole_only_where_there_is_one(artifact: str | None) -> None:
-    found = render(Answer(message="m" * 9000, artifact=artifact), detailed=False)
+    found = render(ToolAnswer(message="m" * 9000, artifact=artifact), detailed=False)
     assert ("`artifact` has the whole" in found["message"]) is (artifact is not None)
     assert "(cut" in found["message"]

@@ -14,7 +14,7 @@ from mcp.client import Client
 from stitch_mcp.secrets import blot, secrets_of, without_secrets
 from stitch_mcp.server.app import build_server
 from stitch_mcp.server.server_context import open_server_context
-from stitch_mcp.server.tools import TOOLS, find_tool
+from stitch_mcp.server.tool_list import TOOLS, find_tool
 from stitch_tools.errors import UsageError
 from tests.mcp.server.conftest import PROGRAM
 

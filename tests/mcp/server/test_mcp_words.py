@@ -19,7 +19,7 @@ from stitch_mcp.server.app import build_server
 from stitch_mcp.server.job_answers import as_argument, job_answer, tool_answer
 from stitch_mcp.server.job_context import JobContext
 from stitch_mcp.server.server_context import ServerContext, open_server_context
-from stitch_mcp.server.tools import find_tool
+from stitch_mcp.server.tool_list import find_tool
 from stitch_mcp.server.tools.benchmark_program import BenchmarkProgram, benchmark
 from stitch_mcp.server.tools.review_program import ReviewProgram, review
 from stitch_planner.join import require_correct

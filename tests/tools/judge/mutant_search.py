@@ -18,7 +18,7 @@ from types import ModuleType
 
 import torch
 
-from stitch_tools.worker.candidate.native import NativeProgram, ProgramError, make_workspace
+from stitch_tools.worker.runtime.native import NativeProgram, ProgramError, make_workspace
 from tests.tools.judge.mutant_inputs import Tensors, inputs, perturbed, resized, weights
 
 CLIMB = 200

@@ -161,7 +161,7 @@ def test_each_way_to_fail_in_python_has_its_status(
 def test_a_program_that_forges_its_worker_s_answers_gains_nothing(room: ServerContext) -> None:
     forged = """
 import stitch_tools.worker.candidate.candidate_state as state
-from stitch_tools.worker.candidate import serve
+from stitch_tools.worker.candidate import candidate_server as serve
 
 class ModelNew(nn.Module):
     def __init__(self):

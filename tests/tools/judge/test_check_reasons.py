@@ -10,12 +10,12 @@ from stitch_tools.judge.correctness.check_record import Record, end_of_step
 from stitch_tools.judge.correctness.check_wording import describe_reason, describe_refusal
 from stitch_tools.judge.correctness.draw_ruling import Ruling
 from stitch_tools.judge.correctness.draw_runner import Observed
-from stitch_tools.judge.correctness.draw_schedule import Draw
+from stitch_tools.judge.correctness.draw_schedule import DrawRequest
 from stitch_tools.judge.work.traced_worker import RefusedError, require_step
 from stitch_tools.run.candidate_worker import Answer
 from stitch_tools.run.reference_server import Expectation
-from stitch_tools.worker.candidate.native import ProgramError
 from stitch_tools.worker.candidate.python_program import PythonProgram
+from stitch_tools.worker.runtime.native import ProgramError
 
 TEXT = """
 import torch
@@ -29,7 +29,7 @@ class ModelNew(torch.nn.Module):
     def forward(self, x):
         {body}
 """
-LARGER = Draw("own", "batch-probe", other_size=True)
+LARGER = DrawRequest("own", "batch-probe", other_size=True)
 EXPECTATION = Expectation(
     layout=[],
     nbytes=0,

@@ -29,7 +29,7 @@ from stitch_tools.worker.candidate.activity.objects import (
     past_dispatcher,
 )
 from stitch_tools.worker.candidate.activity.operators import operator_time
-from stitch_tools.worker.candidate.native import NativeProgram
+from stitch_tools.worker.runtime.native import NativeProgram
 from tests.tools.check_support import build
 from tests.tools.work_cases import CASES
 

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from stitch_tools.confine.linux import become_subreaper
-from stitch_tools.worker.candidate.native import NativeProgram, PreparedCall, make_workspace
+from stitch_tools.worker.runtime.native import NativeProgram, PreparedCall, make_workspace
 
 _SEED = 42
 _TOLERANCE = 1e-2

@@ -20,7 +20,7 @@ from stitch_tools.judge.correctness.draw_ruling import Ruling
 from stitch_tools.judge.correctness.draw_runner import DrawRunner
 from stitch_tools.judge.correctness.draw_schedule import (
     RELOADED,
-    Draw,
+    DrawRequest,
     Round,
     group_of,
     missing_rounds,
@@ -52,7 +52,7 @@ from stitch_tools.run.reference_server import (
     DrawUndecided,
     NoDeviceError,
     ReferenceServer,
-    Weights,
+    WeightSet,
 )
 
 _COUNT_EVERY_S = 5.0
@@ -255,7 +255,7 @@ class _Judge:
         finally:
             weights.close()
 
-    def _reloaded(self, runner: DrawRunner, round_: Round, weights: Weights) -> End | None:
+    def _reloaded(self, runner: DrawRunner, round_: Round, weights: WeightSet) -> End | None:
         """Draws after loading weights in place. What goes wrong under that alone is a note."""
         answer = runner.worker.reload(weights, self.options.init_timeout_s)
         if not answer.ok:
@@ -270,7 +270,7 @@ class _Judge:
             self.record.take_back(mark)
         return end
 
-    def _order_one(self, runner: DrawRunner, round_: Round, weights: Weights) -> End | None:
+    def _order_one(self, runner: DrawRunner, round_: Round, weights: WeightSet) -> End | None:
         """Draws under weights of order 1, made by the constructor or else loaded by name."""
         answer = runner.worker.init(weights, self.options.init_timeout_s)
         if not answer.ok and self.program.format == "native":
@@ -299,7 +299,7 @@ class _Judge:
         return end
 
     def _order_one_by_name(
-        self, runner: DrawRunner, round_: Round, weights: Weights, refused: Answer
+        self, runner: DrawRunner, round_: Round, weights: WeightSet, refused: Answer
     ) -> End | None:
         """The same where the constructor fails under such weights: a plain instance is loaded with them.
 
@@ -360,7 +360,7 @@ class _Judge:
                 self._note_passed(round_, draw)
         return None
 
-    def _go_without(self, round_: Round, draw: Draw, reason: DrawUnavailable) -> None:
+    def _go_without(self, round_: Round, draw: DrawRequest, reason: DrawUnavailable) -> None:
         if isinstance(reason, DrawUndecided):
             self.record.leave_undecided(draw.name, str(reason))
             self._count_undecided(round_, draw)
@@ -376,11 +376,11 @@ class _Judge:
         if milder not in self.rounds:
             self.rounds.insert(0, milder)
 
-    def _count_undecided(self, round_: Round, draw: Draw) -> None:
+    def _count_undecided(self, round_: Round, draw: DrawRequest) -> None:
         self.record.count(group_of(draw, round_), decided=False)
         self._fall_back(round_)
 
-    def _note_passed(self, round_: Round, draw: Draw) -> None:
+    def _note_passed(self, round_: Round, draw: DrawRequest) -> None:
         self.record.count(group_of(draw, round_), decided=True)
         self.record.passed.weight_sets.add(round_.label)
         if round_.probe.gain is not None:
@@ -392,7 +392,7 @@ class _Judge:
         """Whether the deadline is over; one draw is always made."""
         return self.trial.is_late and bool(self.record.draws)
 
-    def _leave_out(self, draws: tuple[Draw, ...]) -> None:
+    def _leave_out(self, draws: tuple[DrawRequest, ...]) -> None:
         self.record.late += len(draws)
         self.record.skipped.extend(f"draw {draw.name}: {TIME_OVER}" for draw in draws)
 

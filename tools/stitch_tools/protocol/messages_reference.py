@@ -56,7 +56,7 @@ class LoadReference(Operation[Done], op="load"):
 
 
 @dataclass(frozen=True)
-class ReferenceObserved:
+class ObservedReference:
     """Reply of `ObserveReference`."""
 
     facts: dict[str, object]
@@ -64,7 +64,7 @@ class ReferenceObserved:
 
 
 @dataclass(frozen=True)
-class ObserveReference(Operation[ReferenceObserved], op="observe"):
+class ObserveReference(Operation[ObservedReference], op="observe"):
     """Construct the reference and call it on inputs of its own."""
 
     weights_seed: int
@@ -245,7 +245,7 @@ class MeasureSensitivity(Operation[SensitivityMeasured], op="sensitivity"):
 
 
 @dataclass(frozen=True)
-class GraphCaptured:
+class CapturedGraph:
     """Reply of `CaptureGraph`."""
 
     graph: dict[str, object]
@@ -253,7 +253,7 @@ class GraphCaptured:
 
 
 @dataclass(frozen=True)
-class CaptureGraph(Operation[GraphCaptured], op="capture"):
+class CaptureGraph(Operation[CapturedGraph], op="capture"):
     """Capture the loaded reference's forward as a graph."""
 
 

@@ -121,9 +121,6 @@ class Inputs(Pack):
     """Which of them lie in each other's memory."""
 
 
-Weights = WeightSet
-
-
 @dataclass(frozen=True)
 class Comparison:
     """How the outputs of one draw compare."""

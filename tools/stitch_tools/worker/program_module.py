@@ -7,7 +7,7 @@ import torch
 
 from stitch_tools.worker.aliased_inputs import map_shared
 from stitch_tools.worker.binding import bind_inputs
-from stitch_tools.worker.candidate.native import NativeProgram, ProgramError, make_workspace
+from stitch_tools.worker.runtime.native import NativeProgram, ProgramError, make_workspace
 from stitch_tools.worker.trees import Structure, flatten_inputs, unflatten
 
 TensorSpec = tuple[str, Sequence[int], str]

@@ -4,7 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from stitch_planner.stitcher.graph.graph_index import GraphIndex, ValueKey, references, value_key
-from stitch_planner.stitcher.lower.reductions import REDUCTIONS, Frame, pointwise_frame, reduction_frame
+from stitch_planner.stitcher.lower.reductions import (
+    REDUCTIONS,
+    ReductionFrame,
+    pointwise_frame,
+    reduction_frame,
+)
 from stitch_planner.stitcher.lower.scalars import EXPRESSIONS
 from stitch_tools.models.graph import GraphNode
 
@@ -27,7 +32,7 @@ RESHAPES = frozenset(
 """Views that a per-row value may pass through inside a kernel."""
 
 
-def group_frame(nodes: Sequence[GraphNode], index: GraphIndex) -> Frame | None:
+def group_frame(nodes: Sequence[GraphNode], index: GraphIndex) -> ReductionFrame | None:
     """The space that all `nodes` share; None when their reductions differ."""
     frames = {reduction_frame(node, index) for node in nodes if node.op in REDUCTIONS}
     if len(frames) > 1:
@@ -52,7 +57,7 @@ def classify(nodes: Sequence[GraphNode], index: GraphIndex) -> Mapping[ValueKey,
 
 
 def _spread(
-    node: GraphNode, frame: Frame, spreads: Mapping[ValueKey, Spread], index: GraphIndex
+    node: GraphNode, frame: ReductionFrame, spreads: Mapping[ValueKey, Spread], index: GraphIndex
 ) -> Spread | None:
     inside = [key for key in references(node) if key in spreads]
     if node.op in REDUCTIONS:
@@ -78,7 +83,7 @@ def _spread_of_reduction(
 def _spread_of_expression(
     shape: tuple[int, ...],
     inside: list[ValueKey],
-    frame: Frame,
+    frame: ReductionFrame,
     spreads: Mapping[ValueKey, Spread],
     index: GraphIndex,
 ) -> Spread | None:
@@ -91,7 +96,9 @@ def _spread_of_expression(
     return "row" if all(spreads[key] == "row" and index.shape(key) == shape for key in inside) else None
 
 
-def _lies_over(key: ValueKey, frame: Frame, spreads: Mapping[ValueKey, Spread], index: GraphIndex) -> bool:
+def _lies_over(
+    key: ValueKey, frame: ReductionFrame, spreads: Mapping[ValueKey, Spread], index: GraphIndex
+) -> bool:
     """Whether broadcasting an inner value over the full space keeps each element at its own point."""
     shape = index.shape(key)
     if spreads[key] == "element":

@@ -17,7 +17,7 @@ from stitch_tools.models.graph import Argument, GraphNode, ValueRef
 
 
 @dataclass(frozen=True)
-class Frame:
+class ReductionFrame:
     """The iteration space of a fused group."""
 
     full: tuple[int, ...]
@@ -43,9 +43,9 @@ class Frame:
         return prod(self.shape[d] for d in self.reduced)
 
 
-def pointwise_frame(shape: tuple[int, ...]) -> Frame:
+def pointwise_frame(shape: tuple[int, ...]) -> ReductionFrame:
     """The space of a node without reductions."""
-    return Frame(shape, shape)
+    return ReductionFrame(shape, shape)
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class RowSite:
 
     builder: BodyBuilder
     node: GraphNode
-    frame: Frame
+    frame: ReductionFrame
     value: Callable[[ValueRef], int]
     """Position of an operand's value; operands smaller than the space are spread over it."""
     spread: Callable[[ValueRef, int], int]
@@ -309,14 +309,14 @@ REDUCTIONS: dict[str, Reduction] = {
 """Every operation that reduces, with its expression."""
 
 
-def reduction_frame(node: GraphNode, index: GraphIndex) -> Frame:
+def reduction_frame(node: GraphNode, index: GraphIndex) -> ReductionFrame:
     """The space that a reducing node iterates over."""
     shape = index.shape(value_key(node.args[0]))
     if node.op == "aten.group_norm.default":
         groups = int(number(node.args[1]))
         split = (shape[0], groups, shape[1] // groups, prod(shape[2:]))
-        return Frame(shape, split, (2, 3))
-    return Frame(shape, shape, REDUCTIONS[node.op].dims(node, shape))
+        return ReductionFrame(shape, split, (2, 3))
+    return ReductionFrame(shape, shape, REDUCTIONS[node.op].dims(node, shape))
 
 
 def refusal(node: GraphNode, index: GraphIndex) -> str | None:

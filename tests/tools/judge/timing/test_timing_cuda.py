@@ -26,7 +26,7 @@ from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.reference_server import ReferenceServer
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import Store
-from stitch_tools.worker.candidate.native import NativeProgram
+from stitch_tools.worker.runtime.native import NativeProgram
 from stitch_tools.worker.timed.region import graphed_program
 from tests.tools.check_support import PROGRAMS, build, linear_relu_task
 

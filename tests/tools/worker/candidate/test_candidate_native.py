@@ -13,8 +13,8 @@ import torch
 
 from stitch_tools.models import Build
 from stitch_tools.storage.store import Store
-from stitch_tools.worker.candidate.native import NativeProgram, ProgramError, make_workspace
 from stitch_tools.worker.program_module import StitchModule
+from stitch_tools.worker.runtime.native import NativeProgram, ProgramError, make_workspace
 from tests.tools.check_support import build, faulty_program, make_program
 
 WEIGHTS = {"fc.weight": torch.randn(33, 16), "fc.bias": torch.randn(33)}

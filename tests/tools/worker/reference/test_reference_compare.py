@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from stitch_tools.worker.reference.compare import Verdict, compare_output
+from stitch_tools.worker.reference.compare import OutputComparison, compare_output
 from stitch_tools.worker.reference.decision_margins import Margins
 from stitch_tools.worker.reference.rounding_allowance import EqualityRule, Expected, honest_of
 from stitch_tools.worker.reference.rounding_depth import Rounding
@@ -30,7 +30,7 @@ def truth(*shape: int) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
 
 
-def compare(actual: torch.Tensor, row: Expected, rule: EqualityRule = RULE) -> Verdict:
+def compare(actual: torch.Tensor, row: Expected, rule: EqualityRule = RULE) -> OutputComparison:
     return compare_output(actual, row, rule)
 
 
@@ -96,7 +96,7 @@ def test_a_value_far_above_the_rms_may_be_off_by_rounding_of_itself() -> None:
     values[5, 7] = 1.0
     row = expected(values, own_error=0.0, rounding=Rounding(eps=2.0**-23, length=512))
 
-    def peak_off_by(relative: float) -> Verdict:
+    def peak_off_by(relative: float) -> OutputComparison:
         changed = row.oracle.clone()
         changed[5, 7] *= 1 + relative
         return compare(changed.float(), row)

@@ -11,7 +11,7 @@ from stitch_tools.judge.correctness.check_wording import (
     describe_undecided,
 )
 from stitch_tools.judge.correctness.draw_runner import Observed
-from stitch_tools.judge.correctness.draw_schedule import Draw
+from stitch_tools.judge.correctness.draw_schedule import DrawRequest
 from stitch_tools.models import DrawResult
 from stitch_tools.run.candidate_worker import Answer
 from stitch_tools.run.reference_server import Comparison
@@ -32,7 +32,7 @@ class Ruling:
     tell: Callable[[DrawResult], None]
     """Takes every result of a comparison once it is in the record."""
 
-    def on(self, draw: Draw, seen: Observed) -> End | None:
+    def on(self, draw: DrawRequest, seen: Observed) -> End | None:
         """Why no further draw is made; None where the check goes on."""
         self.record.note_conditions(seen.expectation, seen.answer)
         if seen.comparison is None:
@@ -50,7 +50,7 @@ class Ruling:
         again = replace(draw, name=f"{draw.name} repeated", repeat=False)
         return self._on_comparison(again, seen, seen.repeated)
 
-    def _on_refusal(self, answer: Answer, draw: Draw) -> End | None:
+    def _on_refusal(self, answer: Answer, draw: DrawRequest) -> End | None:
         # A larger size may well not fit where the task's own just did.
         if answer.status in _REFUSALS and draw.other_size:
             self.record.flags.append("specialized")
@@ -66,7 +66,7 @@ class Ruling:
             return End("incorrect", message)
         return end_of_step(answer)
 
-    def _on_comparison(self, draw: Draw, seen: Observed, comparison: Comparison) -> End | None:
+    def _on_comparison(self, draw: DrawRequest, seen: Observed, comparison: Comparison) -> End | None:
         problem = self._side_effects(draw, seen, comparison)
         wrong = any(row.problem for row in comparison.outputs)
         if comparison.same_generator is False:
@@ -94,7 +94,7 @@ class Ruling:
         self.tell(result)
         return None
 
-    def _side_effects(self, draw: Draw, seen: Observed, comparison: Comparison) -> str | None:
+    def _side_effects(self, draw: DrawRequest, seen: Observed, comparison: Comparison) -> str | None:
         """What the program did beside its outputs, as far as it makes the draw wrong."""
         for name in seen.answer.held:
             if name not in seen.expectation.held:
@@ -117,7 +117,7 @@ class Ruling:
             return problem
         return None
 
-    def _convict(self, draw: Draw, seen: Observed, result: DrawResult) -> None:
+    def _convict(self, draw: DrawRequest, seen: Observed, result: DrawResult) -> None:
         """What is fatal about a wrong draw: results of another call, or another size that is not refused."""
         text = describe_draw(result)
         if seen.stale and draw.kind == ALTERED:
@@ -131,6 +131,6 @@ class Ruling:
                 "wrong_at_other_size", f"{text}; a size that is not refused must be right", "fatal"
             )
 
-    def _is_first_wrong_size(self, draw: Draw) -> bool:
+    def _is_first_wrong_size(self, draw: DrawRequest) -> bool:
         """Whether another size is wrong where all before was right."""
         return draw.other_size and self.record.failures == 1

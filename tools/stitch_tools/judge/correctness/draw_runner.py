@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from stitch_tools.judge.check_options import CheckOptions
-from stitch_tools.judge.correctness.draw_schedule import Draw
+from stitch_tools.judge.correctness.draw_schedule import DrawRequest
 from stitch_tools.run.candidate_worker import Answer, Worker
 from stitch_tools.run.reference_server import Comparison, Expectation, Inputs, ReferenceServer
 
@@ -46,7 +46,7 @@ class DrawRunner:
     def __exit__(self, *exc: object) -> None:
         self._forget()
 
-    def observe(self, draw: Draw) -> Observed:
+    def observe(self, draw: DrawRequest) -> Observed:
         """Make the draw and call the program on it.
 
         Raises:
@@ -67,7 +67,9 @@ class DrawRunner:
         finally:
             inputs.close()
 
-    def _observe(self, draw: Draw, inputs: Inputs, expectation: Expectation, outputs_fd: int) -> Observed:
+    def _observe(
+        self, draw: DrawRequest, inputs: Inputs, expectation: Expectation, outputs_fd: int
+    ) -> Observed:
         answer = self._call(inputs, outputs_fd, expectation, reuse=draw.reuse)
         if not answer.ok:
             return Observed(answer, expectation)

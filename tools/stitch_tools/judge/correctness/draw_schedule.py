@@ -14,7 +14,7 @@ _OWN, _ORDER_ONE = PROBES[0], PROBES[1]
 
 
 @dataclass(frozen=True)
-class Draw:
+class DrawRequest:
     """One set of inputs, and how the program meets it."""
 
     kind: str
@@ -41,7 +41,7 @@ class Round:
     """Draws under one set of weights."""
 
     label: str
-    draws: tuple[Draw, ...]
+    draws: tuple[DrawRequest, ...]
     probe: SensitivityProbe = _OWN
     """What weights are taken: the task's own, or of order 1."""
     fallback: SensitivityProbe | None = None
@@ -64,7 +64,7 @@ def least_decided(group: DrawGroup, made: int) -> int:
     return made if group == "variants" else min(_LEAST_DECIDED[group], (made + 1) // 2)
 
 
-def group_of(draw: Draw, round_: Round) -> DrawGroup | None:
+def group_of(draw: DrawRequest, round_: Round) -> DrawGroup | None:
     """Where a draw counts that may be undecided; None for the task's own."""
     if draw.listed:
         return "variants"
@@ -96,7 +96,11 @@ def ordinary_rounds(options: CheckOptions, contract: Contract, form: ProgramForm
     number = _own_draws(options)
     if options.second_weights:
         kind = "scaled"
-        scaled = (Draw(kind, f"{SECOND}/{kind}", shared=options.guard_inputs),) if options.structured else ()
+        scaled = (
+            (DrawRequest(kind, f"{SECOND}/{kind}", shared=options.guard_inputs),)
+            if options.structured
+            else ()
+        )
         rounds.append(Round(SECOND, (_own(number + 1, f"{SECOND}/"), *scaled)))
     if options.reload_weights and form == "kernelbench":
         rounds.append(Round(RELOADED, (_own(number + 2, f"{RELOADED}/"),)))
@@ -109,7 +113,7 @@ def probe_round(probe: SensitivityProbe, number: int) -> Round:
     """A draw under a probe's weights and inputs; under milder ones where the reference cannot be judged."""
     kind = f"own-{number}" if probe.inputs.startswith("own") else probe.inputs
     milder = SensitivityProbe(probe.name, probe.inputs, (probe.gain or 1.0) / 2, positive=True)
-    return Round(probe.name, (Draw(kind, f"{probe.name}/{kind}"),), probe, milder)
+    return Round(probe.name, (DrawRequest(kind, f"{probe.name}/{kind}"),), probe, milder)
 
 
 def missing_rounds(rows: tuple[Sensitivity, ...], passed: Passed, options: CheckOptions) -> list[Round]:
@@ -135,9 +139,9 @@ def _is_covered(rows: tuple[Sensitivity, ...], subject: str, passed: Passed) -> 
     return any(row.subject == subject and row.reacts and passed.covers(subject, row.probe) for row in rows)
 
 
-def _first(options: CheckOptions, contract: Contract) -> tuple[Draw, ...]:
+def _first(options: CheckOptions, contract: Contract) -> tuple[DrawRequest, ...]:
     draws = [
-        Draw(
+        DrawRequest(
             f"own-{number}",
             f"own-{number}",
             shared=options.guard_inputs and number == 1,
@@ -148,26 +152,26 @@ def _first(options: CheckOptions, contract: Contract) -> tuple[Draw, ...]:
         for number in range(1, _own_draws(options) + 1)
     ]
     if options.mutate_storage:
-        draws.append(Draw(ALTERED, ALTERED, reuse=True, seed_of=draws[-1].name))
+        draws.append(DrawRequest(ALTERED, ALTERED, reuse=True, seed_of=draws[-1].name))
     guarded = options.guard_inputs
     if options.structured:
-        draws += [Draw(kind, kind, shared=guarded) for kind in STRUCTURED]
+        draws += [DrawRequest(kind, kind, shared=guarded) for kind in STRUCTURED]
     if options.batch_probe and contract.shape_policy == "batch-probe":
-        draws += [Draw(kind, kind, shared=guarded, other_size=True) for kind in BATCHES]
+        draws += [DrawRequest(kind, kind, shared=guarded, other_size=True) for kind in BATCHES]
     if options.variants:
         draws += [_variant(text, guarded=guarded) for text in contract.variants]
     if options.late_repeat:
-        draws.append(Draw("own-1", AGAIN, seed_of="own-1", own=True))
+        draws.append(DrawRequest("own-1", AGAIN, seed_of="own-1", own=True))
     return tuple(draws)
 
 
-def _variant(text: str, *, guarded: bool) -> Draw:
+def _variant(text: str, *, guarded: bool) -> DrawRequest:
     kind = f"size-{text}" if text.isdigit() else f"maker-{text}"
-    return Draw(kind, f"variant {text}", shared=guarded, own=True, listed=True)
+    return DrawRequest(kind, f"variant {text}", shared=guarded, own=True, listed=True)
 
 
-def _own(number: int, prefix: str) -> Draw:
-    return Draw(f"own-{number}", f"{prefix}own-{number}", own=True)
+def _own(number: int, prefix: str) -> DrawRequest:
+    return DrawRequest(f"own-{number}", f"{prefix}own-{number}", own=True)
 
 
 def _own_draws(options: CheckOptions) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from stitch_tools.errors import TaskError
 from stitch_tools.models import ReferenceFacts, Task
-from stitch_tools.run.reference_server import DrawUnavailable, Inputs, ReferenceServer, Weights
+from stitch_tools.run.reference_server import DrawUnavailable, Inputs, ReferenceServer, WeightSet
 
 OWN = "own-1"
 SMALLER = "batch-probe"
@@ -14,9 +14,9 @@ SMALLER = "batch-probe"
 
 @dataclass(frozen=True)
 class Material:
-    """Weights and inputs; the descriptors belong to `drawn`."""
+    """WeightSet and inputs; the descriptors belong to `drawn`."""
 
-    weights: Weights
+    weights: WeightSet
     inputs: Inputs
     updated: tuple[str, ...]
     """Buffers that cross the ABI as state."""

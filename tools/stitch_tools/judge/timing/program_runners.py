@@ -19,7 +19,7 @@ from stitch_tools.protocol.timing_messages import LoadLoop, TimeProgram
 from stitch_tools.run.candidate_worker import Answer, Worker
 from stitch_tools.run.child import Child
 from stitch_tools.run.child_outcome import ChildDied
-from stitch_tools.run.reference_server import Inputs, Weights
+from stitch_tools.run.reference_server import Inputs, WeightSet
 
 PROGRAM = "program"
 PROGRAM_GRAPHED = "program:cudagraph"
@@ -64,7 +64,7 @@ def load_program(
     setup: Setup,
     program: Program,
     build: Build | None,
-    weights: Weights,
+    weights: WeightSet,
     *,
     graphed: bool = False,
 ) -> LoadedProgram:
@@ -109,7 +109,7 @@ def start_program(
     program: Program,
     build: Build | None,
     *,
-    weights: Weights,
+    weights: WeightSet,
     draws: Sequence[Inputs],
     samples: int,
     graphed: bool = False,

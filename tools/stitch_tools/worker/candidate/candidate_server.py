@@ -23,9 +23,9 @@ from stitch_tools.protocol.wire import Channel
 from stitch_tools.worker.aliased_inputs import SharedPlace
 from stitch_tools.worker.candidate.activity.run import activity_begin, activity_end, activity_run
 from stitch_tools.worker.candidate.candidate_state import CandidateState
-from stitch_tools.worker.candidate.native import ProgramError
 from stitch_tools.worker.candidate.timed_calls import timed_program, timed_runner
 from stitch_tools.worker.precision import set_precision
+from stitch_tools.worker.runtime.native import ProgramError
 from stitch_tools.worker.sleeping_threads import rest_between_loops
 from stitch_tools.worker.tensors import map_pack
 from stitch_tools.worker.trees import TreeError

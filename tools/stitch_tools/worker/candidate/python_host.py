@@ -14,9 +14,9 @@ def main(job_file: str, init_fd: str, inputs_fd: str) -> int:
     # Not before a program is to be run: the zygote's own start must not wait for it.
     import torch
 
-    from stitch_tools.worker.candidate.native import ProgramError
     from stitch_tools.worker.candidate.python_program import PythonProgram
     from stitch_tools.worker.precision import set_precision
+    from stitch_tools.worker.runtime.native import ProgramError
     from stitch_tools.worker.tensors import map_pack
     from stitch_tools.worker.trees import fresh_copy, unflatten
 

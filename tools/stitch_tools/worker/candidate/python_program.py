@@ -9,9 +9,9 @@ from pathlib import Path
 
 import torch
 
-from stitch_tools.worker.candidate.native import ProgramError
 from stitch_tools.worker.order_one_weights import Scale, order_one_weights
 from stitch_tools.worker.random_streams import pack_torch_state, unpack_torch_state
+from stitch_tools.worker.runtime.native import ProgramError
 from stitch_tools.worker.trees import (
     Flat,
     Structure,

@@ -20,18 +20,15 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from stitch_tools.protocol.messages_reference import CaptureGraph, GraphCaptured
 from stitch_tools.protocol.serving import is_users, user_place
 from stitch_tools.worker.capture.cumulative_norm import averages_as_tensors
 from stitch_tools.worker.capture.graph_json import Json, UnsupportedGraphError, tensor_spec
 from stitch_tools.worker.capture.tracing import Arguments, by_export, by_tracing
 from stitch_tools.worker.random_streams import generator_state, restore_generators
-from stitch_tools.worker.reference.reference_state import ServerState
 from stitch_tools.worker.trees import flatten_inputs, flatten_outputs, fresh_copy, map_tensors
 
 MAX_CONSTANTS_CHARS = 8 << 20
 """All constants of a graph together, as base64; a message has an end."""
-_ANY_SEED, _OTHER_SEED = 1, 2  # a graph without constants is the same for all weights and inputs
 
 
 def capture(module: nn.Module, inputs: object) -> Json:
@@ -64,21 +61,6 @@ def _in_abi_order(rows: list[Json], paths: Sequence[str]) -> list[Json]:
     return [row for row in rows if row["kind"] != "user"] + [users[path] for path in paths if path in users]
 
 
-def handle_capture(state: ServerState, message: CaptureGraph) -> GraphCaptured:
-    """The `capture` request: the loaded reference's graph on the inputs of the current draw."""
-    del message
-    if state.module is None:
-        state.set_weights(_ANY_SEED)
-    if state.draw is None:
-        state.make_draw("own-1", _ANY_SEED, _ANY_SEED)
-    reference, module = state.need()
-    graph = capture(module, state.arguments)
-    if any("data_base64" in row for row in graph["inputs"]):
-        other, _ = reference.construct(_OTHER_SEED)
-        _keep_equal_constants(graph, capture(other, state.arguments))
-    return GraphCaptured(graph)
-
-
 def _drop_beyond_limit(rows: list[Json]) -> None:
     """Take the data from the constants that no longer fit one message."""
     used = 0
@@ -86,14 +68,6 @@ def _drop_beyond_limit(rows: list[Json]) -> None:
         used += len(row.get("data_base64", ""))
         if used > MAX_CONSTANTS_CHARS:
             row.pop("data_base64", None)
-
-
-def _keep_equal_constants(graph: Json, other: Json) -> None:
-    """Drop the data of constants that another construction gives other values (unregistered weights)."""
-    seen = {row["name"]: row.get("data_base64") for row in other["inputs"]}
-    for row in graph["inputs"]:
-        if "data_base64" in row and seen.get(row["name"]) != row["data_base64"]:
-            del row["data_base64"]
 
 
 def _arguments(module: nn.Module, inputs: object) -> Arguments:

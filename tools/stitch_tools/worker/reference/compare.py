@@ -21,7 +21,7 @@ _DECIDED_BY_ROUNDING = "the reference decides otherwise there where it rounds ot
 
 
 @dataclass(frozen=True)
-class Verdict:
+class OutputComparison:
     """The fields of OutputError, and what becomes of the draw."""
 
     output: str
@@ -52,16 +52,16 @@ class Verdict:
         }
 
 
-def compare_output(actual: torch.Tensor, expected: Expected, rule: EqualityRule) -> Verdict:
+def compare_output(actual: torch.Tensor, expected: Expected, rule: EqualityRule) -> OutputComparison:
     """How `actual` compares; `problem` is None when it counts as equal."""
     reference = expected.reference
     if actual.shape != reference.shape or actual.dtype != reference.dtype:
-        return Verdict(
+        return OutputComparison(
             expected.name,
             problem=f"is {_kind(actual)}, expected {_kind(reference)}",
         )
     if actual.numel() == 0:
-        return Verdict(expected.name)
+        return OutputComparison(expected.name)
     if actual.is_complex():
         return compare_output(torch.view_as_real(actual), expected.parts(), rule)
     if not actual.is_floating_point():
@@ -69,7 +69,7 @@ def compare_output(actual: torch.Tensor, expected: Expected, rule: EqualityRule)
     return _compare_floating(actual, expected, rule)
 
 
-def _compare_floating(actual: torch.Tensor, expected: Expected, rule: EqualityRule) -> Verdict:
+def _compare_floating(actual: torch.Tensor, expected: Expected, rule: EqualityRule) -> OutputComparison:
     wide, reference, oracle = actual.double(), expected.reference.double(), expected.oracle.double()
     usable = wide.isfinite() & oracle.isfinite()
     if not bool((usable & reference.isfinite()).all()):
@@ -79,7 +79,7 @@ def _compare_floating(actual: torch.Tensor, expected: Expected, rule: EqualityRu
         if bool(odd.any()):
             return _pattern_problem(expected.name, odd, wide, reference)
     if not bool(usable.any()):
-        return Verdict(expected.name)
+        return OutputComparison(expected.name)
     honest = expected.honest or honest_of(expected, rule)
     distance = distance_of(wide, oracle, usable, expected.slack)
     left_open = honest.left_open(distance) if rule.made_up else None
@@ -88,7 +88,7 @@ def _compare_floating(actual: torch.Tensor, expected: Expected, rule: EqualityRu
         distance.masked_fill_(left_open, 0.0)
         undecided = f"{int(left_open.sum())} of {left_open.numel()} values: {honest.because}"
         if bool(left_open.all()):
-            return Verdict(expected.name, rms=honest.rms, undecided=undecided, decided=False)
+            return OutputComparison(expected.name, rms=honest.rms, undecided=undecided, decided=False)
     found = _judge(distance, size_of(oracle, usable), left_open, expected, honest, rule)
     index = found.worst_index or ()
     return replace(
@@ -107,7 +107,7 @@ def _judge(
     expected: Expected,
     honest: Honest,
     rule: EqualityRule,
-) -> Verdict:
+) -> OutputComparison:
     """The figures of these distances, and what is wrong with them."""
     rms, own = honest.rms, honest.error
     floor = expected.rounding.floor(rule.matmul_precision, rule.conv_precision)
@@ -135,7 +135,7 @@ def _judge(
             problem += f" ({honest.because})"
     elif rms > rule.atol:
         problem = _spread_problem(errors, own, floor)
-    return Verdict(
+    return OutputComparison(
         expected.name,
         max_error=largest,
         rms_error=errors.rms,
@@ -163,7 +163,7 @@ def _spread_problem(errors: OwnError, own: OwnError, floor: float) -> str | None
     return None
 
 
-def _compare_discrete(actual: torch.Tensor, expected: Expected, rule: EqualityRule) -> Verdict:
+def _compare_discrete(actual: torch.Tensor, expected: Expected, rule: EqualityRule) -> OutputComparison:
     # Either decision is right: between them lies nothing but the reference's own rounding.
     wrong = (actual != expected.reference) & (actual != expected.oracle)
     if expected.margin is not None and bool(wrong.any()):
@@ -172,16 +172,16 @@ def _compare_discrete(actual: torch.Tensor, expected: Expected, rule: EqualityRu
         )
         wrong &= expected.margin.to(wrong.device) > tolerance
     if not bool(wrong.any()):
-        return Verdict(expected.name)
+        return OutputComparison(expected.name)
     undecided = None
     left_open = _open_decisions(actual, wrong, expected, rule)
     if left_open is not None:
         undecided = f"{int(left_open.sum())} of {left_open.numel()} values: {_DECIDED_BY_ROUNDING}"
         wrong &= ~left_open
         if not bool(wrong.any()):
-            return Verdict(expected.name, undecided=undecided, decided=not bool(left_open.all()))
+            return OutputComparison(expected.name, undecided=undecided, decided=not bool(left_open.all()))
     index = _first(wrong)
-    return Verdict(
+    return OutputComparison(
         expected.name,
         worst_index=index,
         expected=float(expected.oracle[index]),
@@ -216,12 +216,14 @@ def _pattern(values: torch.Tensor) -> torch.Tensor:
     return values.isnan().to(torch.uint8) + 2 * infinite + infinite * (values < 0).to(torch.uint8)
 
 
-def _pattern_problem(name: str, odd: torch.Tensor, actual: torch.Tensor, reference: torch.Tensor) -> Verdict:
+def _pattern_problem(
+    name: str, odd: torch.Tensor, actual: torch.Tensor, reference: torch.Tensor
+) -> OutputComparison:
     index = _first(odd)
     words = {0: "a number", 1: "NaN", 2: "+inf", 3: "-inf"}
     found = words[int(_pattern(actual[index]))]
     wanted = words[int(_pattern(reference[index]))]
-    return Verdict(
+    return OutputComparison(
         name,
         worst_index=index,
         expected=float(reference[index]),

@@ -22,9 +22,9 @@ from stitch_tools.protocol.messages_reference import (
     MakeDraw,
     MakeOutputs,
     MeasureSensitivity,
+    ObservedReference,
     ObserveReference,
     PrimeOutputs,
-    ReferenceObserved,
     SetWeights,
     WeightsMade,
 )
@@ -32,9 +32,9 @@ from stitch_tools.protocol.serving import Handler, Handlers, OperationT, on, ser
 from stitch_tools.protocol.timing_messages import MeasureCeilings, TimeBaseline
 from stitch_tools.protocol.wire import Channel
 from stitch_tools.worker.aliased_inputs import places_of
-from stitch_tools.worker.capture.graph_capture import handle_capture
 from stitch_tools.worker.reference.altered_inputs import smallest_alteration
 from stitch_tools.worker.reference.baselines import ceilings, timed_baseline
+from stitch_tools.worker.reference.capture_operation import handle_capture
 from stitch_tools.worker.reference.draw_kinds import ALTERED
 from stitch_tools.worker.reference.draws import DrawUnavailableError, InputBounds
 from stitch_tools.worker.reference.load_reference import ReferenceFault, explain
@@ -136,13 +136,13 @@ def _set_weights(state: ServerState, message: SetWeights) -> WeightsMade:
     )
 
 
-def _observe(state: ServerState, message: ObserveReference) -> ReferenceObserved:
+def _observe(state: ServerState, message: ObserveReference) -> ObservedReference:
     state.set_weights(message.weights_seed)
     reference, module = state.need()
     with kept_generators():
         facts = observe(reference, module, message, rtol=state.settings.rtol, atol=state.settings.atol)
     state.make_draw("own-1", message.input_seed, message.forward_seed)
-    return ReferenceObserved(facts)
+    return ObservedReference(facts)
 
 
 def _make_draw(state: ServerState, message: MakeDraw) -> DrawMade:

@@ -15,7 +15,7 @@ from stitch_tools.worker.random_streams import (
     pack_torch_state,
     seed_generators,
 )
-from stitch_tools.worker.reference.compare import Verdict, compare_output
+from stitch_tools.worker.reference.compare import OutputComparison, compare_output
 from stitch_tools.worker.reference.conditioning import inputs_slack
 from stitch_tools.worker.reference.draw_kinds import EXACT, MIXED, SLACK
 from stitch_tools.worker.reference.draws import DrawUnavailableError, InputBounds, make_draw
@@ -197,7 +197,7 @@ class ServerState:
             return None
         return f"output {rows[0].name}: {rows[0].honest.because if rows[0].honest else ''}"
 
-    def compare(self, actual: list[torch.Tensor]) -> list[Verdict]:
+    def compare(self, actual: list[torch.Tensor]) -> list[OutputComparison]:
         """How the outputs compare; then the updated buffers, and inputs that forward has to write to."""
         draw = self._need_draw()
         rows, values = draw.expected, actual
@@ -214,7 +214,7 @@ class ServerState:
             verdicts = self._verdicts(values, draw.rows[: len(values)])
         return verdicts
 
-    def _verdicts(self, values: list[torch.Tensor], rows: tuple[Expected, ...]) -> list[Verdict]:
+    def _verdicts(self, values: list[torch.Tensor], rows: tuple[Expected, ...]) -> list[OutputComparison]:
         rule = self._rule(self._need_draw())
         pairs = zip(values, rows, strict=True)
         return [compare_output(value.to(row.reference.device), row, rule) for value, row in pairs]

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from stitch_tools.worker.candidate import abi
-from stitch_tools.worker.candidate.native import NativeProgram, PreparedCall, ProgramError, make_workspace
 from stitch_tools.worker.gpu_wait import wait_for_device
+from stitch_tools.worker.runtime import abi
+from stitch_tools.worker.runtime.native import NativeProgram, PreparedCall, ProgramError, make_workspace
 from stitch_tools.worker.timed.input_renewal import Between
 from stitch_tools.worker.timed.loop import NativeRunner, Service, serve_python
 from stitch_tools.worker.trees import fresh_copy, map_tensors, raw_values

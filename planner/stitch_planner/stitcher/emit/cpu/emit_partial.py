@@ -29,7 +29,7 @@ from stitch_tools.protocol.layout import BUFFER
 
 MAIN = "model_new.py"
 _DENSE, _COPY = ".contiguous()", ".clone()"
-_COPIED = ("abi.py", "native.py", "given.py", "origin.py")
+_COPIED = ("abi.py", "native.py", "input_shapes.py", "reference_weights.py")
 """Files of the worker that programs bring along, so that they stand alone."""
 
 
@@ -271,14 +271,14 @@ def _structure(described: str, values: list[str]) -> str:
 
 def runtime_files() -> dict[str, bytes]:
     """The binding: the worker's own code, copied so that the program stands alone."""
-    folder = resources.files("stitch_tools").joinpath("worker", "candidate")
+    folder = resources.files("stitch_tools").joinpath("worker", "runtime")
     segments = templates().get_template("segments.j2").render(flags=repr(FLAGS), built=repr(BUILT))
     copied = {name: folder.joinpath(name).read_text(encoding="utf-8") for name in _COPIED}
     return {
         "stitch_runtime/__init__.py": b"",
         "stitch_runtime/segments.py": segments.encode("utf-8"),
         **{
-            f"stitch_runtime/{name}": text.replace("stitch_tools.worker.candidate", "stitch_runtime").encode()
+            f"stitch_runtime/{name}": text.replace("stitch_tools.worker.runtime", "stitch_runtime").encode()
             for name, text in copied.items()
         },
     }

@@ -89,7 +89,7 @@ class OnHost:
         """Outputs of one forward, poisoned before it."""
         import torch
 
-        from stitch_tools.worker.candidate.native import NativeProgram, make_workspace
+        from stitch_tools.worker.runtime.native import NativeProgram, make_workspace
 
         program = NativeProgram(self.path)
         program.init(list((parameters or {}).items()))
@@ -106,7 +106,7 @@ class OnHost:
         Raises:
             AssertionError: it takes them.
         """
-        from stitch_tools.worker.candidate.native import NativeProgram, ProgramError
+        from stitch_tools.worker.runtime.native import NativeProgram, ProgramError
 
         program = NativeProgram(self.path)
         program.init([])

@@ -20,7 +20,7 @@ from stitch_planner.stitcher.lower.kernel_ir import (
     row_major,
 )
 from stitch_planner.stitcher.lower.lowering import Lowering, UnloweredError
-from stitch_planner.stitcher.lower.reductions import REDUCTIONS, Frame, RowSite
+from stitch_planner.stitcher.lower.reductions import REDUCTIONS, ReductionFrame, RowSite
 from stitch_planner.stitcher.lower.scalar_bodies import BodyBuilder
 from stitch_planner.stitcher.lower.scalars import EXPRESSIONS, Site
 from stitch_planner.stitcher.lower.templates.base import NOT_MINE
@@ -70,7 +70,7 @@ class _Group:
         self.nodes = nodes
         self.lowering = lowering
         self.index = lowering.index
-        self.frame: Frame = frame
+        self.frame: ReductionFrame = frame
         self.spreads = spreads
         self.builder = BodyBuilder()
         self.made: dict[ValueKey, int] = {}

@@ -16,8 +16,8 @@ from stitch_tools.worker.candidate.activity.objects import Belongings
 from stitch_tools.worker.candidate.activity.operators import operator_time
 from stitch_tools.worker.candidate.activity.profiler_records import MARK, ProfilerEvent
 from stitch_tools.worker.candidate.candidate_state import CandidateState
-from stitch_tools.worker.candidate.native import ProgramError, make_workspace
 from stitch_tools.worker.gpu_wait import wait_for_device
+from stitch_tools.worker.runtime.native import ProgramError, make_workspace
 from stitch_tools.worker.sleeping_threads import rest_between_loops
 from stitch_tools.worker.trees import call_with, unflatten
 

@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 
 from stitch_planner.runs.attempts import Attempt
+from stitch_planner.runs.verdicts import verdict_on
 from stitch_planner.sentences import explain
-from stitch_planner.verdicts import verdict_on
 from stitch_tools.models import AcceptPolicy, Bench, Build, Check, Verdict
 from stitch_tools.storage.store import Store
 
 
 @dataclass(frozen=True)
-class Evidence:
+class AttemptEvidence:
     """What is known of a program. A fact is None where there is none yet."""
 
     attempt: Attempt
@@ -28,7 +28,7 @@ class Evidence:
         return explain(self.check, self.bench, self.verdict)
 
 
-def evidence_of(store: Store, attempt: Attempt, policy: AcceptPolicy) -> Evidence:
+def evidence_of(store: Store, attempt: Attempt, policy: AcceptPolicy) -> AttemptEvidence:
     """The facts on an attempt, and what they amount to under `policy`.
 
     Raises:
@@ -37,7 +37,7 @@ def evidence_of(store: Store, attempt: Attempt, policy: AcceptPolicy) -> Evidenc
     build, check, bench = attempt.build, attempt.check, attempt.bench
     checked = store.get_fact(check.check, Check) if check else None
     timed = store.get_fact(bench.bench, Bench) if bench else None
-    return Evidence(
+    return AttemptEvidence(
         attempt=attempt,
         build=store.get_fact(build.build, Build) if build and build.build else None,
         check=checked,

@@ -8,7 +8,7 @@ from typing import cast
 
 import torch
 
-from stitch_tools.worker.candidate.native import ProgramError
+from stitch_tools.worker.runtime.native import ProgramError
 
 Wanted = tuple[str, tuple[int, ...], tuple[int, ...] | None]
 """Type (torch's name for it), sizes and strides of a tensor; None: dense, as others can be made."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from stitch_tools.worker.candidate import abi
+from stitch_tools.worker.runtime import abi
 
 WORKSPACE_ALIGNMENT = 256
 
