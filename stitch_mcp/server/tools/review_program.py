@@ -59,7 +59,7 @@ def _named(seen: Verdict | None) -> str:
     return seen.status if seen.counts or not seen.accepted else f"{seen.status}, and does not count"
 
 
-def _recorded(work: JobContext) -> "Evidence | None":
+def _recorded(work: JobContext) -> "AttemptEvidence | None":
     from stitch_planner.join import joined, known_of
 
     if not work.subject.run_id:
