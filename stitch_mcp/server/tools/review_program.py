@@ -9,7 +9,7 @@ from stitch_mcp.server.tools.check_program import findings_as_lines, reasons_as_
 from stitch_tools.models import Bench, Build, Check, Finding, Remedy, Verdict
 
 if TYPE_CHECKING:
-    pass
+    from stitch_planner.runs.attempt_evidence import AttemptEvidence
 
 
 class ReviewProgram(NamesProgram):
