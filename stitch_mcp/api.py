@@ -84,13 +84,13 @@ def compile_program(
     """
     config = configure(settings)
     workbench, target = open_workbench(config, emit), target_name(config)
-    found = find_program(workbench.workspace, program, target, main, native=True)
-    if config.origin("target") == "--target" and found.target != target:
+    files = find_program(workbench.workspace, program, target, main, native=True)
+    if config.origin("target") == "--target" and files.target != target:
         raise UsageError(
-            f"{found.main} was made for {found.target}, and --target asks for {target}",
+            f"{files.main} was made for {files.target}, and --target asks for {target}",
             hint="leave --target out: a program of a run or a certificate keeps its own",
         )
-    return workbench.build(found, archs)
+    return workbench.build(files, archs)
 
 
 def check_program(

@@ -60,11 +60,11 @@ def find_client(name: str) -> Client:
     Raises:
         UsageError: there is none.
     """
-    found = next((client for client in CLIENTS if client.name == name), None)
-    if found is None:
+    match = next((client for client in CLIENTS if client.name == name), None)
+    if match is None:
         names = ", ".join(client.name for client in CLIENTS)
         raise UsageError(f"{name!r} is no client that is known here", hint=f"one of {names}")
-    return found
+    return match
 
 
 def launch(workspace: Path, *, uvx: bool = False) -> Launch:

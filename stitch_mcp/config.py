@@ -153,11 +153,11 @@ def _require_workspace(config: Config) -> None:
 
 def unknown_environment(environ: Mapping[str, str]) -> tuple[str, ...]:
     """One sentence per STITCH_* variable that looks like a misspelt setting; others may belong to others."""
-    known = [f"STITCH_{name.upper()}" for name in SETTINGS]
+    names = [f"STITCH_{name.upper()}" for name in SETTINGS]
     notes: list[str] = []
     for name in sorted(environ):
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.85)
-        if name.startswith("STITCH_") and name not in known and near:
+        near = difflib.get_close_matches(name, names, n=1, cutoff=0.85)
+        if name.startswith("STITCH_") and name not in names and near:
             notes.append(f"{name} is no setting and is ignored; did you mean {near[0]}?")
     return tuple(notes)
 

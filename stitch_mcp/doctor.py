@@ -199,23 +199,23 @@ def _target_items(config: Config, interpreter: "Interpreter | StitchError") -> t
         f"Python {interpreter.python_version}, torch {interpreter.torch_version} "
         f"({interpreter.path}, {chosen})"
     )
-    found = Item(name="target interpreter", status="ok", detail=detail)
+    item = Item(name="target interpreter", status="ok", detail=detail)
     try:
         with TargetSession(interpreter, require_sandbox=config.require_sandbox) as session:
             isolation = isolation_item(session.sandbox_level, session.sandbox_reason)
-            return [found, isolation, *_plane_items(session)], session.cuda_version
+            return [item, isolation, *_plane_items(session)], session.cuda_version
     except StitchError as error:
-        return [found, _failure("isolation", error)], None
+        return [item, _failure("isolation", error)], None
 
 
 def _chosen_by(source: str, config: Config) -> str:
     """Why this interpreter is the target."""
-    words = {
+    descriptions = {
         "option": f"chosen by {config.origin('python')}",
         "set-up": "found by scripts/setup",
         "own": "the one that runs stitch-mcp",
     }
-    return words.get(source, f"found by {source}")
+    return descriptions.get(source, f"found by {source}")
 
 
 def _plane_items(session: "TargetSession") -> list[Item]:
@@ -295,19 +295,19 @@ def _version_item(name: str, version: str, driver_cuda: str | None, fix: str) ->
 
 
 def _major(version: str) -> int:
-    found = re.match(r"\d+", version)
-    return int(found.group()) if found else 0
+    match = re.match(r"\d+", version)
+    return int(match.group()) if match else 0
 
 
 def _profiler_items() -> list[Item]:
     ncu = shutil.which("ncu")
     fix = f"install the CUDA toolkit's Nsight Compute; {_OWN_PROFILING}"
     if ncu:
-        found = Item(name="ncu", status="ok", detail=ncu)
+        item = Item(name="ncu", status="ok", detail=ncu)
     else:
-        found = Item(name="ncu", status="optional", detail="not found", fix=fix)
+        item = Item(name="ncu", status="optional", detail="not found", fix=fix)
     nsys = shutil.which("nsys") or _bundled_nsys(ncu)
-    return [found, nsys_item(nsys, has_libdw=ctypes.util.find_library("dw") is not None)]
+    return [item, nsys_item(nsys, has_libdw=ctypes.util.find_library("dw") is not None)]
 
 
 def nsys_item(nsys: str | None, *, has_libdw: bool) -> Item:
@@ -330,10 +330,10 @@ def _bundled_nsys(ncu: str | None) -> str | None:
     if ncu is None:
         return None
     root = Path(ncu).resolve().parent
-    found = sorted(
+    candidates = sorted(
         path for folder in (root, root.parent) for path in folder.glob("host/target-linux-x64/nsys")
     )
-    return str(found[0]) if found else None
+    return str(candidates[0]) if candidates else None
 
 
 def _disk_items(config: Config) -> list[Item]:

@@ -127,10 +127,12 @@ def _target(config: Config, earlier: str) -> "tuple[list[Path], DocstringSource 
     # The one in which references run has torch, and NVIDIA's wheels with it; another will do where none has.
     for option, need_torch in [(option, need) for option in options for need in (True, False)]:
         try:
-            found = find_interpreter(option, config.workspace, need_torch=need_torch)
+            interpreter = find_interpreter(option, config.workspace, need_torch=need_torch)
         except EnvironmentMissingError:
             if named and not need_torch:
                 raise
             continue
-        return [found.prefix, *found.packages], DocstringSource(found.path, found.torch_version)
+        return [interpreter.prefix, *interpreter.packages], DocstringSource(
+            interpreter.path, interpreter.torch_version
+        )
     return [], None

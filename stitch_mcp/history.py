@@ -117,7 +117,7 @@ def show_run(root: Path, run_id: str) -> RunView:
     folder, store = workspace.run_folder(run_id), workspace.store
     state = read_attempts(folder, store)
     finished = state.finished
-    known = _evidence(state, store)
+    evidence = _evidence(state, store)
     return RunView(
         run_id=folder.name,
         folder=str(folder.absolute()),
@@ -127,13 +127,13 @@ def show_run(root: Path, run_id: str) -> RunView:
         running=_is_running(folder, state.status),
         message=state.message,
         stopped=state.stopped,
-        program_id=known.attempt.program_id if known else None,
+        program_id=evidence.attempt.program_id if evidence else None,
         certificate=str((folder / state.certificate.file).absolute()) if state.certificate else None,
         attempts=tuple(_attempt_view(row, state) for row in state.attempts),
         facts=store.get_fact(state.reference.facts, ReferenceFacts) if state.reference else None,
-        build=known.build if known else None,
-        check=known.check if known else None,
-        bench=known.bench if known else None,
+        build=evidence.build if evidence else None,
+        check=evidence.check if evidence else None,
+        bench=evidence.bench if evidence else None,
         events=tuple(read_events(folder / "events.jsonl")),
     )
 

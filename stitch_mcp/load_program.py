@@ -95,7 +95,7 @@ def _native_module(
     from stitch_tools.worker.program_module import StitchModule
 
     names = tuple(row.name for row in facts.parameters)
-    _require_weights(state, needed=names, known=names)
+    _require_weights(state, needed=names, names=names)
     updated = facts.mutated_buffers if task.contract.buffers == "updated" else ()
     return StitchModule(
         build.artifact or "",
@@ -165,7 +165,7 @@ def _folder_until_exit() -> Path:
 def _load_weights(module: "torch.nn.Module", state: "dict[str, torch.Tensor]", facts: ReferenceFacts) -> None:
     """Weights of the reference's kind into a `ModelNew`, which may have fewer of them."""
     own = module.state_dict()
-    _require_weights(state, needed=own.keys(), known={*own, *(row.name for row in facts.parameters)})
+    _require_weights(state, needed=own.keys(), names={*own, *(row.name for row in facts.parameters)})
     for name, tensor in {**dict(module.named_buffers()), **own}.items():
         if name not in state:
             continue  # a state_dict lacks the buffers that are not persistent
@@ -178,16 +178,16 @@ def _load_weights(module: "torch.nn.Module", state: "dict[str, torch.Tensor]", f
 
 
 def _require_weights(
-    state: "Mapping[str, torch.Tensor]", *, needed: Collection[str], known: Collection[str]
+    state: "Mapping[str, torch.Tensor]", *, needed: Collection[str], names: Collection[str]
 ) -> None:
     """Refuse weights that lack a needed name, or have an unknown one that is not another's second name."""
     hint = "pass a module of the reference's kind, or its state_dict"
     missing = [name for name in needed if name not in state]
     if missing:
         raise UsageError(f"the weights lack {some_names(missing)}", hint=hint)
-    shared = {tensor.data_ptr() for name, tensor in state.items() if name in known}
+    shared = {tensor.data_ptr() for name, tensor in state.items() if name in names}
     unknown = [
-        name for name, tensor in state.items() if name not in known and tensor.data_ptr() not in shared
+        name for name, tensor in state.items() if name not in names and tensor.data_ptr() not in shared
     ]
     if unknown:
         raise UsageError(f"the program knows no weights named {some_names(unknown)}", hint=hint)
@@ -203,11 +203,11 @@ def _state(weights: "Weights") -> "dict[str, torch.Tensor]":
     """Parameters and all buffers by name; a state_dict lacks the buffers that are not persistent."""
     import torch
 
-    found = (
+    tensors = (
         weights if isinstance(weights, Mapping) else {**dict(weights.named_buffers()), **weights.state_dict()}
     )
     # A module's `get_extra_state` puts objects of its own beside the weights.
-    return {name: value for name, value in found.items() if isinstance(value, torch.Tensor)}
+    return {name: value for name, value in tensors.items() if isinstance(value, torch.Tensor)}
 
 
 def _fresh_state(archive: Archive, task: Task, folder: Path) -> "dict[str, torch.Tensor]":

@@ -86,15 +86,15 @@ def _folder_files(folder: Path) -> dict[str, bytes]:
             f"there is no program at {folder}",
             hint="name a folder, a .cpp, .cu or .py file, a certificate, or a run (`stitch-mcp runs list`)",
         )
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for path in sorted(folder.rglob("*")):
         relative = path.relative_to(folder)
         hidden = any(part.startswith(".") or part == "__pycache__" for part in relative.parts)
         if not hidden and path.is_file():
-            found[relative.as_posix()] = path
+            files[relative.as_posix()] = path
     # Before anything is read: a folder of somebody's data would fill the memory.
-    _refuse_large(str(folder), {name: path.stat().st_size for name, path in found.items()})
-    return {name: _read(path) for name, path in found.items()}
+    _refuse_large(str(folder), {name: path.stat().st_size for name, path in files.items()})
+    return {name: _read(path) for name, path in files.items()}
 
 
 def _read(path: Path) -> bytes:

@@ -46,11 +46,11 @@ def certify_attempt(run: Run, task: Task, plan: Plan, attempt: Attempt) -> Certi
     """
     state, store = run.state, run.store
     policy = started(state).policy
-    known = evidence_of(store, attempt, policy)
-    if known.check is None or known.verdict is None or state.reference is None or state.graph is None:
+    evidence = evidence_of(store, attempt, policy)
+    if evidence.check is None or evidence.verdict is None or state.reference is None or state.graph is None:
         raise UsageError("the run is not complete", remedies=(resume_remedy(run.run_id),))
-    refuse_uncounted(known.verdict, attempt)
-    check, bench, build = known.check, known.bench, known.build
+    refuse_uncounted(evidence.verdict, attempt)
+    check, bench, build = evidence.check, evidence.bench, evidence.build
     program = store.get_fact(attempt.program.program, Program)
     entries = {
         "README.txt": _README.encode("utf-8"),

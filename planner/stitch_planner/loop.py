@@ -175,9 +175,9 @@ def _result(run: Run, task: Task) -> SolveResult:
     finished, attempt = state.finished, state.result
     if finished is None or attempt is None:
         raise StoreError("the run ended without its last event", hint="solve again; this is a fault of ours")
-    known = evidence_of(run.store, attempt, started(state).policy)
+    evidence = evidence_of(run.store, attempt, started(state).policy)
     sources = sources_folder(run.folder, attempt.round)
-    eager = known.bench.ratio("eager") if known.bench else None
+    eager = evidence.bench.ratio("eager") if evidence.bench else None
     return SolveResult(
         run_id=run.run_id,
         run_folder=str(run.folder.resolve()),
@@ -188,14 +188,14 @@ def _result(run: Run, task: Task) -> SolveResult:
         program_id=attempt.program_id,
         certificate=str((run.folder / state.certificate.file).resolve()) if state.certificate else None,
         sources=str(sources.resolve()) if sources.is_dir() else None,
-        library=known.build.artifact if known.build else None,
+        library=evidence.build.artifact if evidence.build else None,
         speedup=eager.speedup if eager else None,
         min_speedup=started(state).min_speedup,
         message=finished.message,
         warnings=state.reference.warnings if state.reference else (),
         notes=attempt.program.notes,
-        check=known.check,
-        bench=known.bench,
-        verdict=known.verdict,
+        check=evidence.check,
+        bench=evidence.bench,
+        verdict=evidence.verdict,
         attempts=len(state.attempts),
     )

@@ -203,9 +203,9 @@ def _refuse_other_request(request: SolveRequest, first: RunStarted, target: Targ
         ("--accept", policy, ",".join(first.policy.names)),
     ):
         if value is not None and value != kept:
-            begun = f"with {kept}" if kept else "without it"
+            started = f"with {kept}" if kept else "without it"
             raise UsageError(
-                f"a resumed run keeps {option}: it was begun {begun}, and {value} is asked for",
+                f"a resumed run keeps {option}: it was begun {started}, and {value} is asked for",
                 hint=f"leave {option} out, or solve anew",
             )
 

@@ -134,8 +134,8 @@ class Workbench:
         from stitch_tools.run.reference_server import ReferenceServer
 
         here = resolve_target(task.target).available
-        seen = task if here else task.model_copy(update={"target": "cpu"})
-        return ReferenceServer(session, seen, self.workspace.store)
+        observed_task = task if here else task.model_copy(update={"target": "cpu"})
+        return ReferenceServer(session, observed_task, self.workspace.store)
 
     @contextlib.contextmanager
     def observed(

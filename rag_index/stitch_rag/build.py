@@ -141,17 +141,17 @@ def gather(
         roots: include folders instead of those that are found.
         target: an interpreter whose docstrings count.
     """
-    found = list(find_roots(prefixes) if roots is None else roots)
-    headers = find_headers(found)
+    found_roots = list(find_roots(prefixes) if roots is None else roots)
+    headers = find_headers(found_roots)
     inputs = [
         *own_inputs(),
         *header_inputs(headers),
         *page_inputs(place),
-        *error_inputs(found, headers),
+        *error_inputs(found_roots, headers),
     ]
     if target and (docstrings := docstring_input(target)):
         inputs.append(docstrings)
-    return inputs, found
+    return inputs, found_roots
 
 
 def build_index(
@@ -178,7 +178,7 @@ def build_index(
         progress(f"there will be no vectors: {lacking}")  # before the minutes that the rest may take
     with _locked(place, progress):
         _remove_cleared(place)
-        inputs, found = gather(place, prefixes, roots, target)
+        inputs, found_roots = gather(place, prefixes, roots, target)
         try:
             made = _make(place, inputs, progress, anew=anew, vectors=vectors)
         except DamagedIndexError:
@@ -194,13 +194,13 @@ def build_index(
         removed=made.removed,
         chunks=made.chunks,
         libraries=made.libraries,
-        sources=tuple(f"{root.source}: {root.folder}" for root in found),
+        sources=tuple(f"{root.source}: {root.folder}" for root in found_roots),
         python=interpreter[0] if interpreter else "",
         cpu_s=round(time.process_time() - cpu, 2),
         wall_s=round(time.monotonic() - started, 2),
         vectors=made.vectors,
         all_vectors=made.all_vectors,
-        notices=(*_notices(found, searched=roots is None), *made.notices),
+        notices=(*_notices(found_roots, searched=roots is None), *made.notices),
     )
 
 
@@ -242,14 +242,14 @@ def index_status(
     target: DocstringSource | None = None,
 ) -> IndexStatus:
     """The state of the index, compared with what this machine has now."""
-    inputs, found = gather(place, prefixes, roots, target)
+    inputs, found_roots = gather(place, prefixes, roots, target)
     base = IndexStatus(
         index=str(place.index),
         exists=False,
         half_built=place.building.exists(),
         building=is_held(place.lock),
         pages=tuple(sorted(row.called for row in inputs if row.place.startswith(PAGE))),
-        notices=_notices(found, searched=roots is None),
+        notices=_notices(found_roots, searched=roots is None),
     )
     try:
         store = IndexStore.open(place.index)
@@ -415,7 +415,7 @@ def _fill(store: IndexStore, inputs: Sequence[Input], progress: Progress) -> tup
     absent: list[str] = []
     for start in range(0, len(todo), _TOGETHER):
         with store.together():
-            absent += [said for row in todo[start : start + _TOGETHER] if (said := _take_in(store, row))]
+            absent += [notice for row in todo[start : start + _TOGETHER] if (notice := _take_in(store, row))]
         if time.monotonic() - last > _REPORT_EVERY_S:
             last = time.monotonic()
             progress(f"read {min(start + _TOGETHER, len(todo))} of {len(todo)}")
@@ -440,8 +440,8 @@ def _take_in(store: IndexStore, row: Input) -> str:
 
 
 def _failed(row: Input, error: BaseException) -> str:
-    said = " ".join(f"{error}".split()) or type(error).__name__
-    return f"{row.called or row.place} could not be read and is left out: {said[:_LONGEST_REASON]}"
+    reason = " ".join(f"{error}".split()) or type(error).__name__
+    return f"{row.called or row.place} could not be read and is left out: {reason[:_LONGEST_REASON]}"
 
 
 def _swap(place: IndexLocation, inputs: Sequence[Input]) -> None:

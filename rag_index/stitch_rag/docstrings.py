@@ -77,8 +77,8 @@ def read_docstrings(target: DocstringSource) -> list[Chunk]:
     lines = done.stdout.decode("utf-8", errors="replace").splitlines()
     chunks = list(docstring_chunks(lines, target))
     if not chunks:
-        said = done.stderr.decode("utf-8", errors="replace").strip().splitlines()
-        raise _silent(said[-1] if said else f"exit code {done.returncode}")
+        stderr_lines = done.stderr.decode("utf-8", errors="replace").strip().splitlines()
+        raise _silent(stderr_lines[-1] if stderr_lines else f"exit code {done.returncode}")
     return chunks
 
 

@@ -109,8 +109,8 @@ def read_question(text: str) -> ParsedQuestion:
         parts = index_words(word).split()
         if word.lower() in load_weights().named and len(kept) > 1:
             weight /= len(parts)  # cublasLt is one word, and its parts are those of all its symbols
-        for found in parts:
-            words.setdefault(found, Word(found, synonyms.get(found, frozenset()), weight))
+        for piece in parts:
+            words.setdefault(piece, Word(piece, synonyms.get(piece, frozenset()), weight))
     dotted = {part for name in _dotted(plain) for part in name.split(".")}
     code = [word for word in kept if _is_code(word) or word in dotted]
     kinds, libraries = _asked(every)
@@ -141,7 +141,9 @@ def _asked(words: list[str]) -> tuple[frozenset[str], frozenset[str]]:
     # "set an attribute" asks for a function, not for an attribute; "launch attribute" may ask for either.
     telling = set(stems[1:2] if begins else stems)
     kinds = begins | {kind for kind, row in weights.intent.items() if telling & set(map(stem, row.any))}
-    libraries = {name for name, said in weights.named.items() if {stem(word) for word in said} & set(stems)}
+    libraries = {
+        name for name, spellings in weights.named.items() if {stem(word) for word in spellings} & set(stems)
+    }
     return frozenset(kinds), frozenset(libraries)
 
 
@@ -155,13 +157,13 @@ def _verbs(words: list[str]) -> frozenset[str]:
 
 def _dotted(text: str) -> list[str]:
     """Names like torch.cuda.graph, cp.async or Graph::sdpa, of whatever words they consist."""
-    found = (match for match in _QUALIFIED.findall(text) if "." in match or "::" in match)
-    return [match.replace("::", ".") for match in found if not _FILE.fullmatch(match)]
+    matches = (match for match in _QUALIFIED.findall(text) if "." in match or "::" in match)
+    return [match.replace("::", ".") for match in matches if not _FILE.fullmatch(match)]
 
 
 def _names(text: str) -> list[str]:
     """Identifiers that no English sentence holds, or the only name of the question."""
-    found: dict[str, None] = {}
+    result: dict[str, None] = {}
     count = len(identifiers(text))
     for match in _QUALIFIED.findall(text):
         last = re.split(r"::|\.", match)[-1]
@@ -169,12 +171,12 @@ def _names(text: str) -> list[str]:
         if _FILE.fullmatch(match) or (count > _SHORT and _QUALIFIER.fullmatch(match)):
             continue
         if alone or not is_plain(match):
-            found.setdefault(match)
+            result.setdefault(match)
         begins, dot, rest = match.partition(".")
         if dot and begins in _IMPORTED_AS:
-            found.setdefault(f"{_IMPORTED_AS[begins]}.{rest}")
+            result.setdefault(f"{_IMPORTED_AS[begins]}.{rest}")
         if (alone and "." not in match) or not is_plain(last) or "::" in match:
             shorter = match.replace(".", "::").split("::")
             names = ["::".join(shorter[start:]) for start in range(len(shorter))]
-            found.update(dict.fromkeys(name for name in names if alone or not is_plain(name)))
-    return [name for name in found if len(name) > 1 and not name.isdigit()]
+            result.update(dict.fromkeys(name for name in names if alone or not is_plain(name)))
+    return [name for name in result if len(name) > 1 and not name.isdigit()]

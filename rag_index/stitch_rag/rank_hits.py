@@ -56,10 +56,10 @@ class HitEvidence:
     """... errors whose message the question repeats."""
 
 
-def rank(evidence: HitEvidence, found: Sequence[Outline], weights: RankingWeights) -> list[Candidate]:
+def rank(evidence: HitEvidence, outlines: Sequence[Outline], weights: RankingWeights) -> list[Candidate]:
     """The candidates, best first."""
     lens = Lens(evidence, weights.synonym)
-    rows = [_candidate(evidence, lens, row, weights) for row in found]
+    rows = [_candidate(evidence, lens, row, weights) for row in outlines]
     rows.sort(key=_best_first)
     return rows
 
@@ -139,43 +139,43 @@ class Lens:
         return self._look(known)[1]
 
     def _look(self, known: frozenset[str]) -> tuple[dict[int, float], float]:
-        seen = self._seen.get(known)
-        if seen is not None:
-            return seen
-        found: dict[int, float] = {}
+        cached = self._seen.get(known)
+        if cached is not None:
+            return cached
+        scores: dict[int, float] = {}
         for stem in known:
             for place, value in self._uses[stem]:
-                if value > found.get(place, 0.0):
-                    found[place] = value
-        covered = sum([self._shares[place] * value for place, value in found.items()])
-        self._seen[known] = found, covered
-        return found, covered
+                if value > scores.get(place, 0.0):
+                    scores[place] = value
+        covered = sum([self._shares[place] * value for place, value in scores.items()])
+        self._seen[known] = scores, covered
+        return scores, covered
 
     def rarest(self, known: frozenset[str]) -> float:
         """How far the two most telling words were found."""
-        found = self.found(known)
-        return sum([found.get(place, 0.0) for place in self._telling]) / 2
+        scores = self.found(known)
+        return sum([scores.get(place, 0.0) for place in self._telling]) / 2
 
     def asked(self, ways: Sequence[Sequence[str]]) -> tuple[frozenset[str], float, float, float]:
         """Of the ways in which people ask: known stems, and the best coverage, likeness and `together`."""
         covered = alike = together = 0.0
         every: frozenset[str] = frozenset()
-        for said in ways:
-            if self._known.isdisjoint(said):
+        for phrase in ways:
+            if self._known.isdisjoint(phrase):
                 continue
-            stems = frozenset(said)
-            known = self._known.intersection(stems)
-            every |= known
-            found, share = self._look(known)
+            stems = frozenset(phrase)
+            stems_found = self._known.intersection(stems)
+            every |= stems_found
+            scores, share = self._look(stems_found)
             covered = max(covered, share)
             product = squares = 0.0
-            for place, value in found.items():
+            for place, value in scores.items():
                 product += self._weights[place] ** 2 * value
                 squares += (self._weights[place] * value) ** 2
-            squares += _OTHER_WORD**2 * (len(stems) - len(known))
+            squares += _OTHER_WORD**2 * (len(stems) - len(stems_found))
             alike = max(alike, product / (self._length * (math.sqrt(squares) + _SMOOTHING)))
-            if len(known) > 1:
-                together = max(together, self.together(said))
+            if len(stems_found) > 1:
+                together = max(together, self.together(phrase))
         return every, covered, alike, together
 
     def together(self, stems: Sequence[str]) -> float:
@@ -184,13 +184,13 @@ class Lens:
         places = [(place, first[stem][0]) for place, stem in enumerate(stems) if stem in first]
         if len(places) < 2:
             return 0.0
-        found = {
+        lines = {
             (before, word)
             for number, (place, word) in enumerate(places)
             for there, before in places[max(0, number - _NEAR) : number]
             if place - there <= _NEAR
         }
-        return sum([self._pairs.get(pair, 0.0) for pair in found]) / self._all_pairs
+        return sum([self._pairs.get(pair, 0.0) for pair in lines]) / self._all_pairs
 
     def precision(self, own: Sequence[str]) -> float:
         """Share of a name's parts that the question asks for."""

@@ -46,9 +46,9 @@ def shorten(hits: Sequence[Hit], max_tokens: int) -> tuple[list[Hit], list[str]]
 
 def _size(hit: Hit) -> int:
     """Characters that it takes in an answer, about."""
-    told = (hit.id, hit.symbol, hit.path, hit.parent, hit.twin, hit.source)
+    texts_of_hit = (hit.id, hit.symbol, hit.path, hit.parent, hit.twin, hit.source)
     texts = len(hit.signature) + len(hit.summary) + len(hit.text)
-    return _OVERHEAD + sum(map(len, told)) + sum(len(name) + _LISTED for name in hit.aliases) + texts
+    return _OVERHEAD + sum(map(len, texts_of_hit)) + sum(len(name) + _LISTED for name in hit.aliases) + texts
 
 
 def _cut(hit: Hit, longest: int) -> Hit:

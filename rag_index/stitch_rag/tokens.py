@@ -83,20 +83,20 @@ def parts(identifier: str) -> tuple[str, ...]:
 
     A vendor's prefix that is glued to a lower-case word is split off: nvrtccompile -> nvrtc, compile.
     """
-    found: list[str] = []
+    result: list[str] = []
     for piece in identifier.split("_"):
         if _ALPHANUMERIC.match(piece) or not piece.isascii():
-            found.append(piece.lower())
+            result.append(piece.lower())
             continue
         for part in _PART.findall(piece):
             low = (part[:-1] if _PLURAL.fullmatch(part) else part).lower()
             low = low[:-1] if _FLOAT_MATH.fullmatch(low) else low
             glued = None if low in _VENDORS else _GLUED.match(low)
             if glued is not None:
-                found += [glued[1], low[glued.end() :]]
+                result += [glued[1], low[glued.end() :]]
             else:
-                found.append(low)
-    return tuple(part for part in found if part)
+                result.append(low)
+    return tuple(part for part in result if part)
 
 
 def index_words(text: str) -> str:
@@ -106,8 +106,8 @@ def index_words(text: str) -> str:
 
 def name_words(names: Iterable[str]) -> str:
     """The stems of the parts of several names, each once, in order."""
-    found = (stem(part) for name in names for word in identifiers(name) for part in parts(word))
-    return " ".join(dict.fromkeys(found))
+    stems = (stem(part) for name in names for word in identifiers(name) for part in parts(word))
+    return " ".join(dict.fromkeys(stems))
 
 
 @lru_cache(maxsize=50_000)

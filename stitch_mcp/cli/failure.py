@@ -76,8 +76,8 @@ def _next_step(error: StitchError, arguments: Sequence[str]) -> str:
 
     workspace = _workspace(arguments)
     commands = [(row.why, remedy_command(row, workspace)) for row in error.remedies]
-    told = [f"{why}: {command}" for why, command in commands if command]
-    return "; ".join(part for part in (error.hint.rstrip("."), *told) if part)
+    lines = [f"{why}: {command}" for why, command in commands if command]
+    return "; ".join(part for part in (error.hint.rstrip("."), *lines) if part)
 
 
 def _workspace(arguments: Sequence[str]) -> Path:
@@ -125,6 +125,6 @@ def _print_failure(failure: Failure, arguments: Sequence[str]) -> bool:
 
 def _command_name(arguments: Sequence[str]) -> str:
     """The command's name as in results ("solve", "runs show"), as far as it was given."""
-    words = [word for word in arguments if not word.startswith("-")]
-    grouped = words[:1] and words[0] in ("cache", "config", "index", "runs", "task")
-    return " ".join(words[: 2 if grouped else 1])
+    names = [word for word in arguments if not word.startswith("-")]
+    grouped = names[:1] and names[0] in ("cache", "config", "index", "runs", "task")
+    return " ".join(names[: 2 if grouped else 1])

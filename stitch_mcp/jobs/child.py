@@ -179,7 +179,7 @@ def _wait_and_run(fd: int, *, needs_session: bool) -> None:
 
 def _watched(channel: socket.socket) -> "queue.SimpleQueue[Path]":
     """Where the job's folder will be put. Where none comes this process is ended, however far it got."""
-    found: queue.SimpleQueue[Path] = queue.SimpleQueue()
+    paths: queue.SimpleQueue[Path] = queue.SimpleQueue()
 
     def watch() -> None:
         given = await_job(channel)
@@ -187,11 +187,11 @@ def _watched(channel: socket.socket) -> "queue.SimpleQueue[Path]":
             os.kill(os.getpid(), signal.SIGTERM)
             return
         _hold(become(given))
-        found.put(given.folder)
+        paths.put(given.folder)
 
     # To get ready takes seconds, in which the server may go.
     threading.Thread(target=watch, daemon=True).start()
-    return found
+    return paths
 
 
 def _hold(lock: int) -> None:

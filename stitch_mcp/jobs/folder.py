@@ -136,10 +136,10 @@ class JobFolder:
 
 def job_ids(jobs: Path) -> list[str]:
     """Ids of all jobs below the folder, the newest first."""
-    found: list[tuple[float, str]] = []
+    dated: list[tuple[float, str]] = []
     with contextlib.suppress(OSError):
         for path in jobs.iterdir():
             with contextlib.suppress(OSError):
                 if _ID.fullmatch(path.name):
-                    found.append(((path / "state.json").stat().st_mtime, path.name))
-    return [name for _, name in sorted(found, reverse=True)]
+                    dated.append(((path / "state.json").stat().st_mtime, path.name))
+    return [name for _, name in sorted(dated, reverse=True)]

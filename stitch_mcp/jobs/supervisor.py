@@ -85,9 +85,9 @@ class Supervisor:
         try:
             attempt = before.attempt + 1 if before else 1
             # A run that an unfinished attempt opened is gone on with; work done again opens its own.
-            begun = before.run_id if before and before.status != "completed" else None
+            run_id = before.run_id if before and before.status != "completed" else None
             likeness = self._likeness(request, warm=warm)
-            state = self._launch(folder, request, attempt, begun, lock, likeness)
+            state = self._launch(folder, request, attempt, run_id, lock, likeness)
         finally:
             lock.release()
         if timed:

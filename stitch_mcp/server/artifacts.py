@@ -67,10 +67,10 @@ def _hash(server_context: ServerContext, name: str) -> str:
     if len(name) < MIN_PREFIX or not set(name) <= set("0123456789abcdef"):
         raise UsageError(f"{name[:60]!r} is no artifact here", hint="ids come from earlier results")
     folder = server_context.workspace.store.root / name[:2]
-    found = [path.name for path in folder.glob(f"{name}*")] if folder.is_dir() else []
-    if len(found) != 1:
+    matches = [path.name for path in folder.glob(f"{name}*")] if folder.is_dir() else []
+    if len(matches) != 1:
         raise UsageError(f"{name[:16]} names no artifact here", hint="ids come from earlier results")
-    return found[0]
+    return matches[0]
 
 
 def _of_files(server_context: ServerContext, kind: str, files: tuple[SourceFile, ...], path: str) -> Artifact:
@@ -78,8 +78,8 @@ def _of_files(server_context: ServerContext, kind: str, files: tuple[SourceFile,
         return Artifact(kind, files=tuple(f"{file.path} ({file.size} bytes)" for file in files))
     file = next((file for file in files if file.path == path), None)
     if file is None:
-        known = ", ".join(file.path for file in files[:20])
-        raise UsageError(f"the {kind} has no file {path[:100]!r}", hint=f"its files: {known}")
+        available = ", ".join(file.path for file in files[:20])
+        raise UsageError(f"the {kind} has no file {path[:100]!r}", hint=f"its files: {available}")
     return Artifact(kind, _text(server_context.workspace.store.get(file.sha256), path))
 
 

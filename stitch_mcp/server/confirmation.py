@@ -118,6 +118,6 @@ def _cannot(question: ConsentQuestion) -> NoReturn:
 
 def _can_ask(context: Context) -> bool:
     declared = context.session.client_capabilities
-    found = declared.elicitation if declared else None
+    elicitation = declared.elicitation if declared else None
     # An empty object is how clients declared forms before there was anything else.
-    return found is not None and (found.form is not None or found.url is None)
+    return elicitation is not None and (elicitation.form is not None or elicitation.url is None)

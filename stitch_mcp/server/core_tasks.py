@@ -11,7 +11,7 @@ import mcp_types as types
 from mcp.server.context import HandlerResult, ServerRequestContext
 
 from stitch_mcp.jobs.state import JobState
-from stitch_mcp.server.tasks import POLL_MS, said
+from stitch_mcp.server.tasks import POLL_MS, status_message
 
 VERSION = "2025-11-25"
 RELATED = "io.modelcontextprotocol/related-task"
@@ -55,7 +55,7 @@ def view(state: JobState) -> dict[str, Any]:
         "taskId": state.job_id,
         # What was interrupted goes on with the next equal call: this task of it is over.
         "status": "failed" if state.status == "interrupted" else state.status,
-        "statusMessage": said(state),
+        "statusMessage": status_message(state),
         "createdAt": state.started_at,
         "lastUpdatedAt": state.ended_at or state.started_at,
         "ttl": None,

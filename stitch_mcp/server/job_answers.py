@@ -27,15 +27,15 @@ def tool_answer(server_context: ServerContext, state: JobState) -> ToolAnswer:
     model = find_tool(state.tool).answer
     if state.status == "completed" and state.result is not None:
         # A server of another version may have more to say.
-        known = {name: value for name, value in state.result.items() if name in model.model_fields}
+        fields = {name: value for name, value in state.result.items() if name in model.model_fields}
         try:
-            found = model.model_validate(known)
+            answer = model.model_validate(fields)
         except ValidationError as error:
             raise StoreError(
                 f"the result of job {state.job_id} was written by another version",
                 hint="make the call again with `rerun`: true",
             ) from error
-        return found.model_copy(update={"job_id": state.job_id})
+        return answer.model_copy(update={"job_id": state.job_id})
     return model(
         status=state.status,
         message=_message(server_context, state),
@@ -57,8 +57,8 @@ def job_answer(server_context: ServerContext, state: JobState) -> JobAnswer:
             for name, value in state.result.items()
             if name not in hidden and value not in ("", [], {})
         }
-        told = tool_answer(server_context, state)
-        steps, artifact = told.next_steps, told.artifact
+        answer = tool_answer(server_context, state)
+        steps, artifact = answer.next_steps, answer.artifact
     return JobAnswer(
         status=state.status,
         message=_message(server_context, state),
@@ -102,12 +102,12 @@ def _next(server_context: ServerContext, state: JobState) -> tuple[Remedy, ...]:
         arguments = JobFolder(server_context.supervisor.jobs, state.job_id).request().arguments
         if state.error_code in _CALLERS_FAULTS:
             return _mend(state.tool, arguments, at_reference=state.error_code == "task")
-        words = {
+        reasons = {
             "interrupted": "resume it",
             "cancelled": "start it again",
             "failed": "try it again once the cause is gone",
         }
-        return (Remedy(tool=state.tool, arguments=arguments, why=words[state.status]),)
+        return (Remedy(tool=state.tool, arguments=arguments, why=reasons[state.status]),)
     return ()
 
 

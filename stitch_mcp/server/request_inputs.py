@@ -133,8 +133,8 @@ def _keep_program_of_run(server_context: ServerContext, program_id: str) -> None
 
 
 def _task(server_context: ServerContext, request: NamesReference) -> Task:
-    if found := stored(server_context, request.reference, Task):
-        return found
+    if known_task := stored(server_context, request.reference, Task):
+        return known_task
     from stitch_tools.machine.devices import resolve_target
     from stitch_tools.task.references import load_task
 
@@ -196,8 +196,8 @@ def _program(
         )
     if not request.program:
         return None
-    if found := stored(server_context, request.program, Program):
-        return found
+    if program := stored(server_context, request.program, Program):
+        return program
     path = server_context.inside(request.program)
     for file in path.rglob("*") if path.is_dir() else ():
         if file.is_symlink():
@@ -227,17 +227,17 @@ def stored(
             raise UsageError(f"{name[:40]!r} is no {word}_id", hint=f"{word}_id comes from earlier results")
         return None
     folder = server_context.workspace.store.root / name[:2]
-    found = [path.name for path in folder.glob(f"{name}*")] if folder.is_dir() else []
-    if not found and (server_context.root / name).exists():
+    matches = [path.name for path in folder.glob(f"{name}*")] if folder.is_dir() else []
+    if not matches and (server_context.root / name).exists():
         return None
     word = kind.__name__.lower()
-    if len(found) != 1:
-        what = "several things" if found else f"no {word}"
+    if len(matches) != 1:
+        what = "several things" if matches else f"no {word}"
         raise UsageError(
             f"{name[:16]} names {what} in this workspace", hint=f"{word}_id comes from earlier results"
         )
     try:
-        return server_context.workspace.store.get_fact(found[0], kind)
+        return server_context.workspace.store.get_fact(matches[0], kind)
     except StoreError as error:
         raise UsageError(
             f"{name[:16]} is not a {word}", hint=f"{word}_id comes from earlier results"
@@ -245,14 +245,14 @@ def stored(
 
 
 def _checked(files: Mapping[str, str]) -> dict[str, bytes]:
-    found = {checked_path(name): text.encode("utf-8", "replace") for name, text in files.items()}
-    total = sum(len(data) for data in found.values())
-    if total > MAX_INLINE_BYTES or len(found) > 200:
+    checked = {checked_path(name): text.encode("utf-8", "replace") for name, text in files.items()}
+    total = sum(len(data) for data in checked.values())
+    if total > MAX_INLINE_BYTES or len(checked) > 200:
         raise UsageError(
-            f"{len(found)} inline files of {total} bytes are too much",
+            f"{len(checked)} inline files of {total} bytes are too much",
             hint=f"at most 200 files of {MAX_INLINE_BYTES >> 20} MiB together; write them into the workspace",
         )
-    return found
+    return checked
 
 
 def _unpacked(server_context: ServerContext, files: Mapping[str, str]) -> Path:

@@ -88,10 +88,10 @@ class ServerContext:
         """
         for path in _links(folder or self.workspace.folder):
             try:
-                found = path.resolve()
+                target = path.resolve()
             except (OSError, RuntimeError):
-                found = None  # a circle
-            if found is None or self.root not in found.parents:
+                target = None  # a circle
+            if target is None or self.root not in target.parents:
                 raise UsageError(
                     f"{path} is a link that leads out of the workspace, and writes would follow it",
                     hint="remove the link, or keep results elsewhere: start the server with --workspace",
@@ -106,17 +106,17 @@ class ServerContext:
         if "\0" in path or len(path) > 4096:
             raise UsageError(f"{path[:60]!r} is no path", hint="name a file inside the workspace")
         try:
-            found = ((base or self.root) / Path(path).expanduser()).resolve()
+            resolved = ((base or self.root) / Path(path).expanduser()).resolve()
         except (OSError, RuntimeError, ValueError) as error:
             raise UsageError(
                 f"{path[:200]!r} is no path: {error}", hint="name a file inside the workspace"
             ) from error
-        if found != self.root and self.root not in found.parents:
+        if resolved != self.root and self.root not in resolved.parents:
             raise UsageError(
                 f"{path[:200]!r} lies outside the workspace {self.root}",
                 hint="copy it into the workspace, pass `files`, or start the server with --workspace",
             )
-        return found
+        return resolved
 
 
 def open_server_context(

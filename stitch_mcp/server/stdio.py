@@ -56,20 +56,20 @@ async def serve_stdio(server_context: ServerContext) -> None:
 @contextmanager
 def _bounded_end() -> Generator[threading.Event]:
     """An event to set when the end begins: the process ends by force where the block goes on for long."""
-    begun, over = threading.Event(), threading.Event()
+    started, over = threading.Event(), threading.Event()
 
     def watch() -> None:
-        begun.wait()
+        started.wait()
         if not over.wait(_END_S):
             # Jobs see that we are gone, and end.
             os._exit(0)
 
     threading.Thread(target=watch, daemon=True).start()
     try:
-        yield begun
+        yield started
     finally:
         over.set()
-        begun.set()
+        started.set()
 
 
 @asynccontextmanager
@@ -114,8 +114,8 @@ def answer_to_malformed(fault: Exception) -> types.JSONRPCError:
     """The error for a line that the SDK's parser refused, under the line's id where that can be told."""
     problem = fault.errors(include_url=False)[0] if isinstance(fault, ValidationError) else None
     if problem is None or problem["type"] != "json_invalid":
-        said = f"this line is no JSON-RPC message: {problem['msg'] if problem else type(fault).__name__}"
-        return _error(None, types.INVALID_REQUEST, said)
+        reason = f"this line is no JSON-RPC message: {problem['msg'] if problem else type(fault).__name__}"
+        return _error(None, types.INVALID_REQUEST, reason)
     # Python's parser takes half of a surrogate pair, as a model's cut-off text has it, and so finds the id.
     try:
         message: object = json.loads(problem["input"])

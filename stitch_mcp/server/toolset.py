@@ -34,8 +34,8 @@ def offered(server_context: ServerContext) -> Sequence[str]:
 
 def named_tools(text: str) -> tuple[str, ...]:
     """Names of the tools that a text tells to call, in the order of `TOOLS`."""
-    found = {match[1] or _VERB for match in _NAMES.finditer(text)}
-    return tuple(name for name in TOOLS if name in found)
+    names = {match[1] or _VERB for match in _NAMES.finditer(text)}
+    return tuple(name for name in TOOLS if name in names)
 
 
 def fitting(server_context: ServerContext, text: str) -> str:

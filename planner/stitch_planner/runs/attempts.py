@@ -106,12 +106,12 @@ def best_attempt(attempts: Attempts) -> Attempt | None:
 
 def with_program(attempts: Attempts, event: ProgramWritten, number: int) -> Attempts:
     """The attempts after a program was written, or a known one was taken up with all that is known of it."""
-    known = find_attempt(attempts, event.program_id)
-    if known is None:
+    attempt = find_attempt(attempts, event.program_id)
+    if attempt is None:
         return (*attempts, Attempt(program=event, round=len(attempts), last_event=number))
     # Older versions recorded a known program without its author.
-    program = event if event.author else event.model_copy(update={"author": known.author})
-    taken_up = known.model_copy(update={"program": program, "last_event": number, "lost": False})
+    program = event if event.author else event.model_copy(update={"author": attempt.author})
+    taken_up = attempt.model_copy(update={"program": program, "last_event": number, "lost": False})
     return replaced(attempts, taken_up)
 
 

@@ -70,15 +70,15 @@ def record_program(run: Run, program: Program, *, notes: tuple[str, ...] = ()) -
 
     A new one is laid out for people, too.
     """
-    known = run.state.attempt(program.program_id)
+    attempt = run.state.attempt(program.program_id)
     current = run.state.current
-    if known is not None and not known.lost:
-        if current is None or current.program_id != known.program_id:
-            run.record(known.program)
+    if attempt is not None and not attempt.lost:
+        if current is None or current.program_id != attempt.program_id:
+            run.record(attempt.program)
         elif run.state.stopped is not None:
             run.record(RunResumed(step=run.state.resumed_at, lost=False))
         return _attempt(run, program)
-    place = known.round if known is not None else len(run.state.attempts)
+    place = attempt.round if attempt is not None else len(run.state.attempts)
     run.store.materialize(program.files, sources_folder(run.folder, place))
     author = OUTSIDE if program.author in _NAMELESS else program.author
     stored = run.store.put_fact(program)
@@ -134,23 +134,23 @@ def record_resumption(run: Run, lost: LostStep | None) -> None:
         run.record(RunResumed(step=run.state.resumed_at, lost=False))
 
 
-def record_end(run: Run, known: AttemptEvidence) -> None:
+def record_end(run: Run, evidence: AttemptEvidence) -> None:
     """Record that the run ends with this evidence.
 
     Raises:
         StoreError: the attempt was never checked.
     """
-    if known.check is None or known.verdict is None:
+    if evidence.check is None or evidence.verdict is None:
         raise StoreError("the run ends without a check", hint="this is a fault of ours; solve again")
     run.record(
         RunFinished(
-            status=known.verdict.status,
-            outcome=known.bench.outcome if known.bench else "unmeasured",
-            message=known.sentence,
-            reason=explain_reason(known.check, known.bench, known.verdict),
-            flags=known.verdict.flags,
-            counts=known.verdict.counts,
-            program_id=known.attempt.program_id,
+            status=evidence.verdict.status,
+            outcome=evidence.bench.outcome if evidence.bench else "unmeasured",
+            message=evidence.sentence,
+            reason=explain_reason(evidence.check, evidence.bench, evidence.verdict),
+            flags=evidence.verdict.flags,
+            counts=evidence.verdict.counts,
+            program_id=evidence.attempt.program_id,
         )
     )
 

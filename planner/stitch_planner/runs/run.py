@@ -47,16 +47,16 @@ class Workspace:
         names = self.run_ids()
         if run_id == "last" and names:
             return self.runs_folder / names[-1]
-        found = [name for name in names if name.startswith(run_id)] if run_id else []
-        if run_id in found:
-            found = [run_id]
-        if len(found) != 1:
-            what = f"{len(found)} runs begin with" if found else "there is no run"
+        matches = [name for name in names if name.startswith(run_id)] if run_id else []
+        if run_id in matches:
+            matches = [run_id]
+        if len(matches) != 1:
+            what = f"{len(matches)} runs begin with" if matches else "there is no run"
             hint = (
                 "`stitch-mcp runs list` shows all runs" if names else "start one with `stitch-mcp solve REF`"
             )
             raise UsageError(f"{what} {run_id!r} in {self.runs_folder}", hint=hint)
-        return self.runs_folder / found[0]
+        return self.runs_folder / matches[0]
 
     def run_ids(self) -> list[str]:
         """Names of all runs, oldest first."""

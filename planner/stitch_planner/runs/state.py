@@ -107,8 +107,8 @@ class State(Fact):
 
     def _with_evidence(self, event: ProgramEvidence, number: int) -> Attempts:
         # An event that names no program of the run belongs to the one that was written last.
-        known = self.attempt(event.program_id) or self.current
-        return replaced(self.attempts, known.with_evidence(event, number)) if known else self.attempts
+        attempt = self.attempt(event.program_id) or self.current
+        return replaced(self.attempts, attempt.with_evidence(event, number)) if attempt else self.attempts
 
     def _without(self, event: RunResumed, number: int) -> dict[str, object]:
         """The fields that change where what the event's step had found is lost.
@@ -120,9 +120,9 @@ class State(Fact):
         update = _cleared(CONCLUSION)
         if event.step in PREPARATION:
             return update | _cleared(PREPARATION[PREPARATION.index(event.step) :])
-        known = self.attempt(event.program_id) or self.current
-        if known is not None:
-            update["attempts"] = replaced(self.attempts, known.reopened(event.step, number))
+        attempt = self.attempt(event.program_id) or self.current
+        if attempt is not None:
+            update["attempts"] = replaced(self.attempts, attempt.reopened(event.step, number))
         return update
 
     @property

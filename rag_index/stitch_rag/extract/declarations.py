@@ -151,7 +151,7 @@ class _Reader:
             self._emit_group(token)
             return
         low = token.text.lower()
-        if any(words in low for words in _LICENSE):
+        if any(phrase in low for phrase in _LICENSE):
             return
         last = self._pending[-1] if self._pending else None
         if last is not None and last.end >= token.start - 1 and _both_lines(last, token):
@@ -168,8 +168,8 @@ class _Reader:
         last, comment = self._last, read_comment(token.text)
         assert last is not None
         if last.kind in ("struct", "class") and last.members:
-            name, said = last.members[-1]
-            last.members[-1] = (name, f"{said} {comment.text}".strip())
+            name, description = last.members[-1]
+            last.members[-1] = (name, f"{description} {comment.text}".strip())
         elif not last.comment.text:
             last.comment = comment
         else:

@@ -183,12 +183,12 @@ class VectorChild:
         self.take_reason(answer["error"])
         return None
 
-    def take_reason(self, said: str) -> None:
+    def take_reason(self, text: str) -> None:
         """Keep what the child says of a failure, without secrets."""
-        said = " ".join(said.split())
+        text = " ".join(text.split())
         for secret in self._secrets:
-            said = said.replace(secret, "(address)")
-        self.reason = said[:_LONGEST_REASON]
+            text = text.replace(secret, "(address)")
+        self.reason = text[:_LONGEST_REASON]
 
     def _read(self, limit_s: float) -> VectorReply | None:
         """The next line; None where none comes in time."""
@@ -231,5 +231,5 @@ def _secrets(address: str) -> list[str]:
     named = [*re.split(r"[&=;#/]", query), *user.split(":"), os.environ.get(KEY, "").strip()]
     parts = [part for part in re.split(r"[/:#]", place) if len(part) >= _SHORTEST_PART]
     header = base64.b64encode(unquote(user).encode("utf-8", errors="replace")).decode("ascii")
-    found = {address, header, *parts, *(part for part in named if len(part) >= _SHORTEST_NAMED)}
-    return sorted((found | {unquote(part) for part in found}) - {""}, key=len, reverse=True)
+    secrets = {address, header, *parts, *(part for part in named if len(part) >= _SHORTEST_NAMED)}
+    return sorted((secrets | {unquote(part) for part in secrets}) - {""}, key=len, reverse=True)

@@ -69,11 +69,11 @@ class _Pace:
         if self._told is not None and now - self._told < _TELL_EVERY_S:
             return
         self._told = now
-        said = f"{done} of {len(self._letters) - 1} vectors"
+        message = f"{done} of {len(self._letters) - 1} vectors"
         if done:
             share = self._letters[done] / self._letters[-1]
-            said += f", about {(now - self._began) * (1 / share - 1):.0f} s left"
-        self._progress(said)
+            message += f", about {(now - self._began) * (1 / share - 1):.0f} s left"
+        self._progress(message)
 
 
 class CollectionError(Exception):

@@ -81,9 +81,9 @@ class Meaning:
         answered = child.begin_query(storable(query[:LONGEST_QUESTION]), NEAREST)
 
         def near() -> dict[int, float]:
-            found = answered()
-            self._failed = f"{NOT_ANSWERED}{child.reason}" if found is None and child.reason else ""
-            return _by_number(store, found or {})
+            distances = answered()
+            self._failed = f"{NOT_ANSWERED}{child.reason}" if distances is None and child.reason else ""
+            return _by_number(store, distances or {})
 
         return near
 
@@ -94,7 +94,7 @@ class Meaning:
             return NO_VECTORS
         return self._absent or self._failed
 
-    def told(self, mode: SearchMode) -> tuple[str, ...]:
+    def notices(self, mode: SearchMode) -> tuple[str, ...]:
         """What to say beside an answer, to be called once after it."""
         asked, self._asked = self._asked, False
         if mode == "lexical" and self.absent:
@@ -168,7 +168,7 @@ class NoMeaning:
         self._asked = self._place.vectors.is_dir() and store.count_vectors() > 0
         return dict
 
-    def told(self, mode: SearchMode) -> tuple[str, ...]:
+    def notices(self, mode: SearchMode) -> tuple[str, ...]:
         """What to say beside an answer, to be called once after it."""
         asked, self._asked = self._asked, False
         return (NOT_ASKED,) if asked else ()
@@ -192,10 +192,10 @@ def _why_not(child: VectorChild) -> str:
     return f"{NOT_ANSWERED}{child.reason or ENDED}; {MENDS}"
 
 
-def _by_number(store: IndexStore, found: Mapping[str, float]) -> dict[int, float]:
-    numbers = store.by_vector(list(found))
+def _by_number(store: IndexStore, distances: Mapping[str, float]) -> dict[int, float]:
+    numbers = store.by_vector(list(distances))
     similar: dict[int, float] = {}
-    for name, value in found.items():  # the nearest first
+    for name, value in distances.items():  # the nearest first
         if name in numbers:
             similar.setdefault(numbers[name], max(0.0, value))
     return similar

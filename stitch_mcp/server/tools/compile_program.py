@@ -119,15 +119,15 @@ def _next(build: Build, where: dict[str, str], program: Program) -> tuple[Remedy
         arguments = {**(where or _ANY), "program": program.program_id[:16]}
         return (Remedy(tool="check_program", arguments=arguments, why="see whether it computes the same"),)
     arguments = {**where, "files": {program.main: "MENDED SOURCE"}}
-    mend = Remedy(tool="compile_program", arguments=arguments, why="fix what `diagnostics` lists")
+    repair = Remedy(tool="compile_program", arguments=arguments, why="fix what `diagnostics` lists")
     if _OURS.search(" ".join(item.message for item in _gravest(build))):
         why = "read the interface"
-        return (mend, Remedy(tool="get_artifact", arguments={"id": "stitch://abi"}, why=why))
+        return (repair, Remedy(tool="get_artifact", arguments={"id": "stitch://abi"}, why=why))
     query = next(iter(_queries(build)), "")
     if not query:
-        return (mend,)
+        return (repair,)
     look = Remedy(tool="search_docs", arguments={"query": query}, why="look up the first error")
-    return (mend, look)
+    return (repair, look)
 
 
 TOOL = Tool(

@@ -150,12 +150,12 @@ class _Partition:
         """Whether no path leads out of the merged group and back into it."""
         inside = {self.group[i] for i in members}
         stack = [g for group in inside for g in self._inputs(group) if g not in inside]
-        seen: set[int] = set()
+        visited: set[int] = set()
         while stack:
             here = stack.pop()
-            if here in seen:
+            if here in visited:
                 continue
-            seen.add(here)
+            visited.add(here)
             before = self._inputs(here)
             if not inside.isdisjoint(before):
                 return False
@@ -163,13 +163,13 @@ class _Partition:
         return True
 
     def _inputs(self, group: int) -> set[int]:
-        found: set[int] = set()
+        inputs: set[int] = set()
         for member in self.members[group]:
             for name, _ in references(self.nodes[member]):
                 if name in self.place:
-                    found.add(self.group[self.place[name]])
-        found.discard(group)
-        return found
+                    inputs.add(self.group[self.place[name]])
+        inputs.discard(group)
+        return inputs
 
     def _merge(self, members: Sequence[int]) -> None:
         everyone = sorted({m for i in members for m in self.members[self.group[i]]})

@@ -131,10 +131,10 @@ def _live(nodes: list[GraphNode], outputs: list[GraphOutput]) -> tuple[GraphNode
 
 
 def _names(arguments: tuple[Argument, ...]) -> set[str]:
-    found: set[str] = set()
+    names: set[str] = set()
     for value in arguments:
         if isinstance(value, ValueRef):
-            found.add(value.ref)
+            names.add(value.ref)
         elif isinstance(value, tuple):
-            found |= _names(value)
-    return found
+            names |= _names(value)
+    return names

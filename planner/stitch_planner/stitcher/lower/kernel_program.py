@@ -137,12 +137,12 @@ def _assemble(
 def _kept(lowering: Lowering, used: list[Buffer]) -> tuple[Buffer, ...]:
     """The copies of parameters that kernels use, and those that such copies are made from."""
     wanted = set(used)
-    found: list[Buffer] = []
+    buffers: list[Buffer] = []
     for view in reversed(lowering.kept.values()):
         if view.buffer in wanted and view.buffer.window is not None:
-            found.append(view.buffer)
+            buffers.append(view.buffer)
             wanted.add(view.buffer.window.buffer)
-    return tuple(reversed(found))
+    return tuple(reversed(buffers))
 
 
 def _inputs_of(lowering: Lowering) -> set[ValueKey]:
@@ -150,8 +150,8 @@ def _inputs_of(lowering: Lowering) -> set[ValueKey]:
 
 
 def _used(kernels: tuple[Kernel, ...]) -> list[Buffer]:
-    found: dict[Buffer, None] = {}
+    buffers: dict[Buffer, None] = {}
     for kernel in kernels:
         for buffer in (*kernel_reads(kernel), *kernel_writes(kernel)):
-            found.setdefault(buffer)
-    return list(found)
+            buffers.setdefault(buffer)
+    return list(buffers)

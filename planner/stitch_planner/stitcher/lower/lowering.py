@@ -120,12 +120,12 @@ class Lowering:
         base = "".join(c if c.isalnum() or c == "_" else "_" for c in name)
         base = base if base[:1].isalpha() else f"v_{base}"
         base = base if base not in CPP_KEYWORDS | OWN_NAMES else f"{base}_"
-        found, count = base, 1
-        while _folded(found) in self.names:
+        result, count = base, 1
+        while _folded(result) in self.names:
             count += 1
-            found = f"{base}_{count}"
-        self.names.add(_folded(found))
-        return found
+            result = f"{base}_{count}"
+        self.names.add(_folded(result))
+        return result
 
     def copy(self, source: View, strides: tuple[int, ...], name: str, target: View | None = None) -> View:
         """A copy of `source` with other strides; into `target` where that is given.
@@ -152,11 +152,11 @@ class Lowering:
         copied = View(source.buffer, window.shape, tuple(strides[dim] for dim in order))
         if not copied.is_dense:
             return None
-        found = self.kept.get((source, strides))
-        if found is None:
+        view = self.kept.get((source, strides))
+        if view is None:
             buffer = Buffer(self.unique(f"{name}_kept"), source.dtype, source.numel, "param", window=window)
-            found = self.kept[source, strides] = View(buffer, source.shape, strides)
-        return found
+            view = self.kept[source, strides] = View(buffer, source.shape, strides)
+        return view
 
 
 def _folded(name: str) -> str:

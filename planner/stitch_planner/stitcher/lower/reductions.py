@@ -340,8 +340,8 @@ def refusal(node: GraphNode, index: GraphIndex) -> str | None:
 def _special_refusal(node: GraphNode) -> str | None:
     if node.op.startswith(("aten.linalg_vector_norm", "aten.norm")):
         order = argument(node, 1, "ord")
-        known = order is None or number(order) in (1.0, 2.0, math.inf, -math.inf)
-        return None if known else f"a vector norm of order {order} has no template"
+        supported = order is None or number(order) in (1.0, 2.0, math.inf, -math.inf)
+        return None if supported else f"a vector norm of order {order} has no template"
     if node.op == "aten.instance_norm.default" and argument(node, 5, "use_input_stats") is False:
         return "instance norm with running statistics has no template"
     return None

@@ -118,15 +118,15 @@ def render_kernels(kernels: list[KernelText]) -> str:
 
 def header_closure(headers: list[str]) -> dict[str, bytes]:
     """The named headers and all that they include from here, by path (`stitch/abi.h` is the tools')."""
-    found: dict[str, bytes] = {}
+    texts: dict[str, bytes] = {}
     waiting = list(headers)
     while waiting:
         name = waiting.pop()
-        if name in found:
+        if name in texts:
             continue
-        found[name] = _header(name).read_bytes()
-        waiting.extend(re.findall(r'#include "(stitch/[^"]+)"', found[name].decode("utf-8")))
-    return found
+        texts[name] = _header(name).read_bytes()
+        waiting.extend(re.findall(r'#include "(stitch/[^"]+)"', texts[name].decode("utf-8")))
+    return texts
 
 
 def _header(name: str) -> Traversable:

@@ -187,7 +187,7 @@ def _constants(structure: str) -> str:
     """Kind and text of all inputs that are no tensors, by path, as Python text; None where not observed."""
     if not structure:
         return "None"
-    found: dict[str, tuple[str, str]] = {}
+    constants: dict[str, tuple[str, str]] = {}
 
     def walk(tree: object, path: str) -> None:
         if isinstance(tree, dict):
@@ -196,13 +196,13 @@ def _constants(structure: str) -> str:
             items = [(str(place), item) for place, item in enumerate(cast("list[object]", tree)[1:])]
         else:
             if isinstance(tree, list):
-                found[path] = _constant_words(cast("list[str]", tree), path)
+                constants[path] = _constant_words(cast("list[str]", tree), path)
             return
         for name, item in items:
             walk(item, f"{path}.{name}" if path else name)
 
     walk(json.loads(structure), "")
-    return repr(found)
+    return repr(constants)
 
 
 def _constant_words(tree: list[str], path: str) -> tuple[str, str]:

@@ -103,16 +103,16 @@ class RowText(ValueText):
 
     def _row_values(self) -> list[int]:
         """Per-row values that anything needs, in order; constants stand for themselves."""
-        found: set[int] = set()
+        row_values: set[int] = set()
         stack = [*self.used, *(r for together in self.reductions for r in together)]
         while stack:
             value = stack.pop()
-            if value in found or self.instrs[value].op == "const":
+            if value in row_values or self.instrs[value].op == "const":
                 continue
-            found.add(value)
+            row_values.add(value)
             if self.instrs[value].op != "reduce":
                 stack.extend(self.instrs[value].args)
-        return sorted(found)
+        return sorted(row_values)
 
     def _row_lines(self, values: list[int]) -> list[str]:
         lines: list[str] = []
@@ -203,12 +203,12 @@ def _is_worth(instrs: tuple[Instr, ...], level: Sequence[int], value: int) -> bo
     """Whether computing a per-element value again costs clearly more than reading it back."""
     if instrs[value].dtype != "float32":
         return False
-    seen: set[int] = set()
+    visited: set[int] = set()
     stack = [value]
     while stack:
         here = stack.pop()
-        if here not in seen and level[here]:
-            seen.add(here)
+        if here not in visited and level[here]:
+            visited.add(here)
             stack.extend(instrs[here].args)
-    costly = any(instrs[i].op in COSTLY for i in seen)
-    return costly or sum(instrs[i].op == "load" for i in seen) > 1
+    costly = any(instrs[i].op in COSTLY for i in visited)
+    return costly or sum(instrs[i].op == "load" for i in visited) > 1

@@ -113,8 +113,8 @@ def _softmax(
             given = b.op("where", (given, b.const(0.0, "float32"), hidden), "float32")
         value = b.add(value, given)
     if how.causal:
-        seen = b.op("le", (b.index(len(shape) - 1), b.index(len(shape) - 2)), "bool")
-        value = b.op("where", (seen, value, hidden), "float32")
+        visible = b.op("le", (b.index(len(shape) - 1), b.index(len(shape) - 2)), "bool")
+        value = b.op("where", (visible, value, hidden), "float32")
     largest = b.reduce("max", value)
     share = b.op("exp", (b.sub(value, largest),), "float32")
     result = b.div(share, b.reduce("sum", share))

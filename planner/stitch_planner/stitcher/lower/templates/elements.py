@@ -94,13 +94,13 @@ class _Group:
 
     def _reshaped_leaving(self) -> dict[ValueKey, ValueKey]:
         """Views made inside that something outside reads, and the stored value that each shows."""
-        found: dict[ValueKey, ValueKey] = {}
+        reshaped: dict[ValueKey, ValueKey] = {}
         for node in self.nodes:
             key = (node.name, 0)
             if node.op in RESHAPES and self._leaves(key):
                 source = value_key(node.args[0])
-                found[key] = found.get(source, source)
-        return found
+                reshaped[key] = reshaped.get(source, source)
+        return reshaped
 
     def _bind_reshaped(self, key: ValueKey, source: ValueKey) -> None:
         moved = MOVES[self.index.nodes[key[0]].op](self.index.nodes[key[0]], self.lowering.view(source))
@@ -156,10 +156,10 @@ class _Group:
     def _frame_strides(self, view: View, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Strides of a window of `shape` over the loop dims."""
         if shape == self.frame.full:
-            seen = reshape(view, self.frame.shape)
-            if seen is None:
+            reshaped = reshape(view, self.frame.shape)
+            if reshaped is None:
                 raise UnloweredError("an operand cannot be split into groups in place")
-            return seen.strides
+            return reshaped.strides
         if len(shape) == len(self.frame.shape):
             return view.strides
         strides = list(view.strides)

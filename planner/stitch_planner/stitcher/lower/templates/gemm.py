@@ -100,19 +100,19 @@ def _lower_packed(nodes: Sequence[GraphNode], product: Product, weight: View, lo
 
 def _matrix(lowering: Lowering, key: ValueKey, shape: tuple[int, int]) -> View:
     """A value as rows that oneDNN can read: contiguous elements, any distance between rows."""
-    seen = reshape(lowering.view(key), shape)
+    matrix = reshape(lowering.view(key), shape)
     if (
-        seen is None
-        or (seen.strides[1] != 1 and shape[1] != 1)
-        or (seen.strides[0] < shape[1] and shape[0] > 1)
+        matrix is None
+        or (matrix.strides[1] != 1 and shape[1] != 1)
+        or (matrix.strides[0] < shape[1] and shape[0] > 1)
     ):
-        seen = reshape(lowering.dense(key), shape)
-        if seen is None or seen.strides[1] != 1:
+        matrix = reshape(lowering.dense(key), shape)
+        if matrix is None or matrix.strides[1] != 1:
             dense = lowering.copy(lowering.view(key), row_major(lowering.view(key).shape), key[0])
-            seen = reshape(dense, shape)
-    assert seen is not None
-    row = max(seen.strides[0], shape[1], 1)
-    return View(seen.buffer, shape, (row, 1), seen.offset)
+            matrix = reshape(dense, shape)
+    assert matrix is not None
+    row = max(matrix.strides[0], shape[1], 1)
+    return View(matrix.buffer, shape, (row, 1), matrix.offset)
 
 
 def _is_packable(key: ValueKey | None, lowering: Lowering) -> bool:
@@ -137,9 +137,9 @@ def _dense_matrix(lowering: Lowering, key: ValueKey, shape: tuple[int, ...]) -> 
     dense = lowering.dense(key)
     if dense.numel != prod(shape):  # a value for each column
         return dense
-    seen = reshape(dense, shape)
-    assert seen is not None
-    return seen
+    matrix = reshape(dense, shape)
+    assert matrix is not None
+    return matrix
 
 
 def _lower_batched(nodes: Sequence[GraphNode], product: Product, lowering: Lowering) -> None:
