@@ -266,7 +266,7 @@ def solve(
 
     Args:
         reference: as in `load_task`; None with `resume`.
-        resume: a run to go on with: its id, a unique beginning of it, or "last".
+        resume: a run to resume: its id, a unique beginning of it, or "last".
         quick: no sanitizers, the fewest rounds, and of torch.compile the default mode alone.
         inputs: as in `load_task`.
         overrides: as in `load_task`.
@@ -308,7 +308,7 @@ def solve(
 
 def _kept_by_runs(config: Config, *, resumed: bool) -> dict[str, Any]:
     """The settings that a run keeps from its beginning; for a resumed one only those that this call gives."""
-    # What a resumed run was begun with stands above settings of other sources.
+    # What a resumed run was started with takes precedence over settings of other sources.
     return {
         name: None if resumed and not config.origin(name).startswith("--") else getattr(config, name)
         for name in ("target", "min_speedup", "threads", "require_sandbox")

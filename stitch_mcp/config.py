@@ -38,7 +38,7 @@ class Config:
     cache_dir: Path | None = field(default=None, metadata={"help": "builds, ceilings; default: user cache"})
     lock_dir: Path | None = field(default=None, metadata={"help": "device locks; default: temp folder"})
     time_limit_s: float = field(
-        default=1800.0, metadata={"help": "seconds after which no further step, draw or round is begun"}
+        default=1800.0, metadata={"help": "seconds after which no further step, draw or round is started"}
     )
     build_time_limit_s: float = field(default=600.0, metadata={"help": "seconds for one compiler run"})
     min_speedup: float | None = field(default=None, metadata={"help": "goal over eager; below it: exit 4"})
@@ -215,7 +215,7 @@ def _read(path: Path, table: tuple[str, ...] = (), *, in_workspace: bool = True)
     try:
         data: Any = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path} is not valid TOML: {error}", hint="mend the line it names") from error
+        raise UsageError(f"{path} is not valid TOML: {error}", hint="fix the line that it names") from error
     except RecursionError as error:
         raise UsageError(f"{path} is nested too deeply", hint="a setting is one plain value") from error
     for name in table:
@@ -229,11 +229,11 @@ def _unreadable(path: Path, error: OSError) -> UsageError:
     try:
         path.lstat()
     except PermissionError:
-        hint = "choose another folder with --workspace, or mend its permissions"
+        hint = "choose another folder with --workspace, or fix its permissions"
         return UsageError(f"the folder {path.parent} cannot be read: {error.strerror}", hint=hint)
     except OSError:
         pass  # gone or unreachable meanwhile: the first error says it
-    return UsageError(f"cannot read {path}: {error.strerror}", hint="mend the file or its permissions")
+    return UsageError(f"cannot read {path}: {error.strerror}", hint="fix the file or its permissions")
 
 
 def _setting(key: str, path: Path, never: frozenset[str]) -> str:

@@ -25,7 +25,7 @@ def open_reader(config: Config, *, wait_for_vectors_s: float = 0.0, meaning: boo
 def build(config: Config, *, anew: bool, vectors: bool = False, progress: "Progress") -> "BuildReport":
     """What was built; errors as in `build_index`.
 
-    An interpreter that an earlier build was told stays until another is named, or everything is read anew.
+    An interpreter that an earlier build was given stays until another is named, or everything is read anew.
     """
     from stitch_rag.build import built_for
 

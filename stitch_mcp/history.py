@@ -62,7 +62,7 @@ class RunView(Fact):
     running: bool
     """Whether a process works on it now."""
     message: str
-    """One sentence on how it ended, "" while it goes on."""
+    """One sentence on how it ended, "" while it is running."""
     stopped: RunStopped | None
     """Why it ended before its last step, None where it did not."""
     program_id: str | None

@@ -38,7 +38,7 @@ def remedy_command(remedy: Remedy, workspace: Path) -> str | None:
 
 
 def resume_command(workspace: Path, run_id: str) -> str:
-    """The command that goes on with a run of `workspace`, which is named unless it would be found anyway."""
+    """The command that resumes a run of `workspace`, which is named unless it would be found anyway."""
     command = f"{program_name()} solve --resume {shlex.quote(run_id)}"
     try:
         default_workspace, _ = find_workspace(None, os.environ, Path.cwd())

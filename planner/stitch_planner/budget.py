@@ -15,9 +15,9 @@ class Budget:
     """The limits of one call of `solve`."""
 
     stop: threading.Event = field(default_factory=threading.Event)
-    """When set, no further step is begun."""
+    """When set, no further step is started."""
     end_s: float = float("inf")
-    """A time.monotonic() value after which no further step is begun."""
+    """A time.monotonic() value after which no further step is started."""
 
     def check(self, run: Run) -> None:
         """Refuse to begin the next step where the run has to end here.

@@ -103,7 +103,7 @@ def refuse_uncounted(decided: Verdict, attempt: Attempt, remedies: tuple[Remedy,
         raise UsageError(f"{named} is not accepted: {decided.status}", remedies=remedies)
     # Only in a new run: what counts is part of what a run began with.
     names = " ".join(f"{{accept}} {name}" for name in decided.accept)
-    hint = f"a run begun with {names} counts it" if names else ""
+    hint = f"a run started with {names} counts it" if names else ""
     raise UsageError(
         f"{named} is correct, but does not count: {decided.why_not}",
         hint=hint,

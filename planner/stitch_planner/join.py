@@ -108,11 +108,11 @@ def _unchecked(run: Run, program: Program) -> UsageError:
 
 
 def _instead(run: Run, program: Program, tool: str) -> tuple[Remedy, ...]:
-    """What helps where a program was refused: the run's best one, and mending this one."""
+    """What helps where a program was refused: the run's best one, and a fix of this one."""
     repair = Remedy(
         tool="compile_program",
-        arguments={"run_id": run.run_id, "files": {program.main: "MENDED SOURCE"}},
-        why="mend the program, build it, and check it again",
+        arguments={"run_id": run.run_id, "files": {program.main: "FIXED SOURCE"}},
+        why="fix the program, build it, and check it again",
     )
     best = run.state.best
     if best is None:

@@ -47,7 +47,7 @@ class SolveRequest:
     threads: int | None = None
     cache_dir: Path | None = None
     time_limit_s: float | None = None
-    """Time after which no further step is begun; None: no limit."""
+    """Time after which no further step is started; None: no limit."""
     build_time_limit_s: float = 600.0
     inputs: str | None = None
     """Name of the input maker; None: the task file's, else get_inputs."""
@@ -68,7 +68,7 @@ def open_run(request: SolveRequest, workbench: Workbench, on_event: OnEvent = No
     """The run that a request begins or resumes.
 
     Raises:
-        UsageError: the request names none, two, or one that cannot go on in this way.
+        UsageError: the request names none, two, or one that cannot be resumed in this way.
         TaskError: the reference cannot be used.
         StoreError: what the run began with is damaged.
     """
@@ -148,7 +148,7 @@ def _resume(request: SolveRequest, workbench: Workbench, on_event: OnEvent) -> O
     run = Run(workspace.run_folder(request.resume or ""), workspace.store, on_event=on_event)
     try:
         first = started(run.state)
-        task = _begun_task(run, first)
+        task = _started_task(run, first)
         workbench = replace(
             workbench,
             python=request.python or first.interpreter,
@@ -165,7 +165,7 @@ def _resume(request: SolveRequest, workbench: Workbench, on_event: OnEvent) -> O
     return OpenedRun(run, task, target, workbench)
 
 
-def _begun_task(run: Run, first: RunStarted) -> Task:
+def _started_task(run: Run, first: RunStarted) -> Task:
     """The task of a run, once all that was stored when the run began is known to be whole.
 
     Raises:
@@ -203,9 +203,9 @@ def _refuse_other_request(request: SolveRequest, first: RunStarted, target: Targ
         ("--accept", policy, ",".join(first.policy.names)),
     ):
         if value is not None and value != kept:
-            started = f"with {kept}" if kept else "without it"
+            kept_as = f"with {kept}" if kept else "without it"
             raise UsageError(
-                f"a resumed run keeps {option}: it was begun {started}, and {value} is asked for",
+                f"a resumed run keeps {option}: it was started {kept_as}, and {value} is asked for",
                 hint=f"leave {option} out, or solve anew",
             )
 
@@ -224,6 +224,6 @@ def _refuse_other_environment(first: RunStarted, workspace: Workspace, now: Envi
     ]
     if changed:
         raise UsageError(
-            f"this run was begun in another environment: {'; '.join(changed)}",
+            f"this run was started in another environment: {'; '.join(changed)}",
             hint="solve the reference anew",
         )

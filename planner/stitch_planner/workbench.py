@@ -1,7 +1,7 @@
 """The workbench: where instruments work, with which interpreter, and for how long.
 
-The one context that command line, server and loop hand to whatever runs an instrument. It holds no setting of
-theirs beyond that: which program or reference a user means, they find out themselves.
+The one context that command line, server and loop pass to an instrument. It holds no other setting of theirs:
+they resolve themselves which program or reference a user means.
 """
 
 import contextlib
@@ -56,7 +56,7 @@ class Workbench:
     emit: Emit | None = None
     """Takes sentences on the progress."""
     deadline_s: float | None = None
-    """A time.monotonic() value after which no further draw, tool or round is begun."""
+    """A time.monotonic() value after which no further draw, tool or round is started."""
     stop: threading.Event | None = None
     """When set, a timing ends without a result."""
     warm: "TargetSession | None" = None
@@ -85,7 +85,7 @@ class Workbench:
         """A warm session in the target interpreter."""
         interpreter, warm = self.interpreter, self.warm
         if warm and warm.fits(interpreter, require_sandbox=self.require_sandbox, threads=self.threads):
-            # Whoever started it ends it: nobody waits for that.
+            # The process that started the warm session also ends it, so no caller waits for its end.
             yield warm
             return
         self.say(f"starting {interpreter.path} (torch {interpreter.torch_version})")
@@ -141,10 +141,10 @@ class Workbench:
     def observed(
         self, session: "TargetSession", task: Task, known: ReferenceFacts | None = None
     ) -> "Generator[tuple[ReferenceServer, ReferenceFacts]]":
-        """The task's reference in a server of its own, and what one look at it tells.
+        """The task's reference in a server of its own, and the facts that observing it gave.
 
-        `known` is what an earlier look told: it stands for another one where Python and torch are those that
-        it was made with.
+        `known` are the facts of an earlier observation: they are used again where Python and torch are those
+        that they were made with.
         """
         versions = session.torch_version, session.interpreter.python_version
         if known is not None and (known.torch_version, known.python_version) != versions:

@@ -89,7 +89,7 @@ def _silent(reason: str) -> EnvironmentMissingError:
 
 
 def docstring_chunks(lines: Sequence[str], target: DocstringSource) -> Iterator[Chunk]:
-    """The chunks of what the reader printed; what several modules bring is told by its shortest name."""
+    """The chunks of what the reader printed; what several modules export gets its shortest name."""
     rows: dict[str, list[str]] = {}
     for line in lines:
         if (fields := _fields(line)) is not None:

@@ -163,7 +163,8 @@ def read_errors(library: LibraryFile) -> list[Chunk]:
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise EnvironmentMissingError(
-            f"{library.path.name} does not tell its errors: {type(error).__name__}", hint="try again"
+            f"{library.path.name} does not return its error messages: {type(error).__name__}",
+            hint="try again",
         ) from error
     names = _declared(library)
     rows: list[tuple[int, str, str]] = []

@@ -280,7 +280,7 @@ def _state(state: "IndexStatus") -> tuple[str, ...]:
     fresh = (f"up to date, built at {state.built_at}",)
     vectors = (f"{state.vectors} vectors",)
     if state.vectors < state.vectors_wanted:
-        vectors = ()  # a notice tells
+        vectors = ()  # a notice says so
     elif not state.vectors:
         vectors = ("no vectors; `stitch-mcp index build --vectors` makes them",)
     return (*half, *(fresh if state.fresh else stale), *vectors, *_pages(state))

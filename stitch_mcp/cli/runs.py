@@ -120,7 +120,7 @@ def _next_steps(view: "RunView", command: str) -> list[str]:
 
     if view.running:
         return ["running: a process works on it now"]
-    go_on = f"go on with: {command}"
+    go_on = f"continue with: {command}"
     newest = view.attempts[-1] if view.attempts else None
     if view.status == "open" and newest and newest.status != "open" and not newest.counts:
         what = f"not finished; its newest program is {newest.status} and does not count"

@@ -137,7 +137,7 @@ def _end_on_request() -> None:
 
 
 def _end_with_server() -> None:
-    """Ask this process to end when its standard input does; the null device means: go on."""
+    """Ask this process to end when its standard input does; with the null device it never ends."""
     if os.path.samestat(os.fstat(0), Path(os.devnull).stat()):
         return
 

@@ -66,7 +66,7 @@ class JobFolder:
         return False
 
     def write_request(self, request: JobRequest) -> None:
-        """Keep the request; a second call with the same one changes nothing, but mends a damaged file."""
+        """Keep the request; a second call with the same one changes nothing, but repairs a damaged file."""
         data, path = request.canonical_json(), self.path / "request.json"
         with contextlib.suppress(OSError):
             if path.read_bytes() == data:

@@ -1,4 +1,4 @@
-"""The one supervisor of jobs: starts them, tells where they stand, and ends them.
+"""The one supervisor of jobs: starts them, reports their state, and ends them.
 
 Everything that it knows lies on disk, so that any number of servers over one workspace agree. A job's lock is
 taken here and handed to its process, which holds it as long as it lives: of two that start the same request
@@ -74,7 +74,7 @@ class Supervisor:
         self.reap()
         folder = JobFolder(self.jobs, request.job_id)
         folder.write_request(request)
-        before = self._begun(request.job_id)
+        before = self._stored_state(request.job_id)
         if before is not None and (
             before.status == "working" or (before.status == "completed" and not rerun)
         ):
@@ -84,7 +84,7 @@ class Supervisor:
             return self.view(request.job_id)
         try:
             attempt = before.attempt + 1 if before else 1
-            # A run that an unfinished attempt opened is gone on with; work done again opens its own.
+            # A run that an unfinished attempt opened is resumed; work done again opens its own.
             run_id = before.run_id if before and before.status != "completed" else None
             likeness = self._likeness(request, warm=warm)
             state = self._launch(folder, request, attempt, run_id, lock, likeness)
@@ -96,7 +96,7 @@ class Supervisor:
         return state
 
     def _likeness(self, request: JobRequest, *, warm: bool) -> Likeness:
-        # What is not there no program, compiler or log can tell.
+        # A missing source makes no job: its failure would only appear after the start.
         return Likeness(request.settings, request.environment, without_secrets(os.environ), warm)
 
     def _get_ready(self, request: JobRequest) -> None:
@@ -137,7 +137,7 @@ class Supervisor:
             try:
                 lock.acquire(wait_s=_PROBE_S)
             except LockedError:
-                state = self._begun(folder.job_id)
+                state = self._stored_state(folder.job_id)
                 if state is not None and state.status == "working":
                     return False
             else:
@@ -217,7 +217,7 @@ class Supervisor:
         folder = JobFolder(self.jobs, job_id)
         return folder.state() if (folder.path / "state.json").exists() else None
 
-    def _begun(self, job_id: str) -> JobState | None:
+    def _stored_state(self, job_id: str) -> JobState | None:
         """The state of a job that is to be started, None where there is none or it is damaged."""
         try:
             return self.find(job_id)
@@ -264,7 +264,7 @@ class Supervisor:
             ) from error
         try:
             state = folder.state_as_written()
-            # It may have reached its end, or told its run of the interruption, while it was being asked.
+            # It may have reached its end, or recorded the interruption in its run, while this call waited.
             if state.status != "completed":
                 now = datetime.now(UTC).isoformat(timespec="milliseconds")
                 state = state.model_copy(

@@ -105,7 +105,7 @@ def build_server(server_context: ServerContext) -> Server[Any]:
 
 
 class _ServerWithTasks(Server[Any]):
-    """The SDK's server, which tells of core tasks, too."""
+    """The SDK's server, which also announces core tasks."""
 
     def get_capabilities(self, *given: Any, **named: Any) -> types.ServerCapabilities:
         capabilities = super().get_capabilities(*given, **named)
@@ -127,7 +127,7 @@ class _Served:
         self, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
         del params
-        definitions = tool_definitions(self._server_context, with_tasks=core_tasks.speaks(context))
+        definitions = tool_definitions(self._server_context, with_tasks=core_tasks.knows_core_tasks(context))
         return types.ListToolsResult(tools=definitions)
 
     async def list_resources(
@@ -217,7 +217,7 @@ class _Served:
         return {"tasks": [core_tasks.view(state) for state in states]}
 
     async def get_task(self, context: Context, params: TaskParams) -> dict[str, Any]:
-        if core_tasks.speaks(context):
+        if core_tasks.knows_core_tasks(context):
             return core_tasks.view(await self._job(params.task_id))
         need_tasks(context)
         state = await self._job(params.task_id)
@@ -226,14 +226,14 @@ class _Served:
         return task_view(state, result(self._server_context, answer) if answer else None)
 
     async def cancel_task(self, context: Context, params: TaskParams) -> types.EmptyResult | dict[str, Any]:
-        core = core_tasks.speaks(context)
+        core = core_tasks.knows_core_tasks(context)
         if not core:
             need_tasks(context)
         state = await self._job(params.task_id)
         if core and state.done:
             raise MCPError(types.INVALID_PARAMS, f"task {params.task_id} is over: {state.status}")
         if needs_consent(self._server_context, state):
-            message = f"job {params.task_id} was begun by another server; cancel_job asks the user about it"
+            message = f"job {params.task_id} was started by another server; cancel_job asks the user about it"
             raise MCPError(types.INVALID_PARAMS, message)
         state = await anyio.to_thread.run_sync(self._server_context.supervisor.cancel, params.task_id)
         return core_tasks.view(state) if core else types.EmptyResult()
@@ -262,7 +262,7 @@ class _Served:
             return refusal(self._server_context, tool, error)
         except (
             Exception
-        ) as error:  # The boundary to the client: a fault of ours is told, and the server goes on.
+        ) as error:  # The boundary to the client: a fault of ours is reported, and the server keeps running.
             _LOG.exception("%s failed", tool.name)
             fault = WorkerError(f"{type(error).__name__} in {tool.name}", hint=_OUR_FAULT)
             return refusal(self._server_context, tool, fault)
@@ -288,7 +288,7 @@ class _Served:
         return await confirmed(context, params, self._server_context, question) if question else None
 
     async def _answer(self, context: Context, tool: Tool, request: ToolRequest) -> ToolAnswer | JobState:
-        """The tool's answer; the state of a job that goes on, for a client with tasks."""
+        """The tool's answer; the state of a job that is still running, for a client with tasks."""
         server_context = self._server_context
         if isinstance(request, GetJob):
             answer = await anyio.to_thread.run_sync(_look, server_context, request)
@@ -314,7 +314,7 @@ class _Served:
         return await anyio.to_thread.run_sync(tool_answer, server_context, state)
 
     async def _wait(self, context: Context, state: JobState, wait_s: float) -> JobState:
-        """The job's state at its end or after `wait_s` seconds; what it says is passed on meanwhile."""
+        """The job's state at its end or after `wait_s` seconds; forwards its progress meanwhile."""
         begin = anyio.current_time()
         deadline = begin + wait_s
         sent, sent_at = 0, float("-inf")
@@ -329,11 +329,11 @@ class _Served:
 
 
 async def _tell_failures(ctx: Context, call_next: CallNext) -> HandlerResult:
-    """In front of all handlers: a failure is told in our words, without secrets or a traceback."""
+    """In front of all handlers: a failure is reported in our words, without secrets or a traceback."""
     try:
         return await call_next(ctx)
     except (MCPError, ValidationError):
-        raise  # The SDK tells them as they are meant.
+        raise  # The SDK reports these errors itself, with the right code.
     except StitchError as error:
         message = failure_words(error.message, error.hint)
         raise MCPError(types.INVALID_PARAMS, blot_text(message)) from error
@@ -345,7 +345,7 @@ async def _tell_failures(ctx: Context, call_next: CallNext) -> HandlerResult:
 
 async def _refuse_surrogates(ctx: Context, call_next: CallNext) -> HandlerResult:
     """In front of all handlers: no text comes in that could not go out again."""
-    # Nobody is told what is wrong with a notification.
+    # A notification has no response, so its error can only be dropped.
     if ctx.request_id is not None and (where := lone_surrogate(ctx.params)) is not None:
         raise MCPError(types.INVALID_PARAMS, explain_surrogate(where))
     return await call_next(ctx)
@@ -373,7 +373,7 @@ def _recent(server_context: ServerContext) -> list[JobState]:
 
 
 def _need_core_tasks(context: Context) -> None:
-    if not core_tasks.speaks(context):
+    if not core_tasks.knows_core_tasks(context):
         raise MCPError(types.METHOD_NOT_FOUND, f"tasks of protocol {core_tasks.VERSION} alone have it")
 
 

@@ -93,7 +93,7 @@ def _of_run(server_context: ServerContext, folder: Path, path: str) -> Artifact:
         # A pipe would hang us, and what is larger fill the memory.
         data = read_small(wanted, _MAX_BYTES) if root in wanted.parents else None
     except (OSError, RuntimeError, ValueError) as error:
-        # Nothing is told of what lies outside; what lies inside may be too large, or gone by now.
+        # Nothing about a file outside is revealed; a file inside may be too large, or deleted by now.
         reason = f": {error.strerror}" if isinstance(error, OSError) and error.strerror else ""
         raise _no_file(path, reason) from error
     if data is None:

@@ -11,7 +11,7 @@ _IDS = ("id", "program", "artifact")
 
 
 def complete(server_context: ServerContext, argument: str, prefix: str) -> list[str]:
-    """Values of the argument that begin with `begun`, the newest or likeliest first."""
+    """Values of the argument that begin with `prefix`, the newest or likeliest first."""
     if argument == "run_id":
         values = list(reversed(server_context.workspace.run_ids()))
     elif argument == "job_id":

@@ -90,7 +90,7 @@ async def confirmed(
         raise UsageError(f"{question.what}. That is forbidden here ({origin})", hint=question.instead)
     if not _can_ask(context):
         _cannot(question)
-    asked = types.ElicitRequestFormParams(message=f"{question.what}. Go on?", requested_schema=_FORM)
+    asked = types.ElicitRequestFormParams(message=f"{question.what}. Continue?", requested_schema=_FORM)
     if context.protocol_version in MODERN_PROTOCOL_VERSIONS:
         answer = (params.input_responses or {}).get(question.key)
         if answer is None:

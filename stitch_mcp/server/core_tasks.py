@@ -25,13 +25,13 @@ CAPABILITY = types.ServerTasksCapability(
 )
 
 
-def speaks(context: ServerRequestContext[Any, Any]) -> bool:
+def knows_core_tasks(context: ServerRequestContext[Any, Any]) -> bool:
     """Whether the client's protocol has these tasks."""
     return context.protocol_version == VERSION
 
 
 def declared(hello: HandlerResult) -> HandlerResult:
-    """The answer to `initialize`, which tells of tasks only where the version agreed on has them."""
+    """The answer to `initialize`, which announces tasks only where the version agreed on has them."""
     if not isinstance(hello, dict) or hello.get("protocolVersion") == VERSION:
         return hello
     capabilities = cast("dict[str, Any]", hello.get("capabilities", {}))
@@ -41,7 +41,7 @@ def declared(hello: HandlerResult) -> HandlerResult:
 def asks_for_task(context: ServerRequestContext[Any, Any]) -> bool:
     """Whether the request is a tool call that is to be answered with a task."""
     asked = context.method == "tools/call" and "task" in (context.params or {})
-    return asked and speaks(context)
+    return asked and knows_core_tasks(context)
 
 
 def created(state: JobState) -> dict[str, Any]:

@@ -193,7 +193,7 @@ def _declarations(signature: str, *, overloaded: bool) -> str:
 def _shown(result: "SearchResult") -> list["Hit"]:
     """The hits that a message is about: entries on messages, and symbols whose name stands in it.
 
-    A message holds many words of many texts by chance: no line is better than one about a stranger.
+    A message shares words with many entries by chance: no line is better than one about an unrelated entry.
     """
     query_words = {*_said(result.query)}
     sure = result.confidence in ("exact", "high")

@@ -85,7 +85,7 @@ def serve_http(server_context: ServerContext, options: HttpOptions, listening: C
     Args:
         server_context: what is served.
         options: where and for whom.
-        listening: told the server's address as soon as it answers there.
+        listening: called with the server's address as soon as it answers there.
 
     Raises:
         UsageError: there is no token, too short a one, or no such host here.

@@ -46,7 +46,7 @@ def tool_answer(server_context: ServerContext, state: JobState) -> ToolAnswer:
 
 
 def job_answer(server_context: ServerContext, state: JobState) -> JobAnswer:
-    """The job's state as get_job tells it."""
+    """The job's state as get_job returns it."""
     result: dict[str, Any] | None = None
     artifact: str | None = None
     steps = _next(server_context, state)
@@ -101,7 +101,7 @@ def _next(server_context: ServerContext, state: JobState) -> tuple[Remedy, ...]:
     if state.status in ("interrupted", "cancelled", "failed"):
         arguments = JobFolder(server_context.supervisor.jobs, state.job_id).request().arguments
         if state.error_code in _CALLERS_FAULTS:
-            return _mend(state.tool, arguments, at_reference=state.error_code == "task")
+            return _repair(state.tool, arguments, at_reference=state.error_code == "task")
         reasons = {
             "interrupted": "resume it",
             "cancelled": "start it again",
@@ -111,7 +111,7 @@ def _next(server_context: ServerContext, state: JobState) -> tuple[Remedy, ...]:
     return ()
 
 
-def _mend(tool: str, arguments: dict[str, Any], *, at_reference: bool) -> tuple[Remedy, ...]:
+def _repair(tool: str, arguments: dict[str, Any], *, at_reference: bool) -> tuple[Remedy, ...]:
     """What helps where the same call would fail again."""
     if "reference" in arguments:
         # It was named by content: the corrected file has to be read anew.

@@ -44,7 +44,7 @@ PROMPTS = (
     Prompt(
         "fix_check",
         "Make a failing check pass",
-        "Find out why a run's program is not accepted, and mend it",
+        "Find out why a run's program is not accepted, and fix it",
         (Argument("run_id", "The run"),),
     ),
 )

@@ -1,4 +1,4 @@
-"""Wrong arguments, told so that the next call is right."""
+"""Explains wrong arguments, so that the next call is right."""
 
 import difflib
 from typing import cast

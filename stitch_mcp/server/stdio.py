@@ -111,7 +111,7 @@ async def _read(
 
 
 def answer_to_malformed(fault: Exception) -> types.JSONRPCError:
-    """The error for a line that the SDK's parser refused, under the line's id where that can be told."""
+    """The error for a line that the SDK's parser refused, under the line's id where it can be read."""
     problem = fault.errors(include_url=False)[0] if isinstance(fault, ValidationError) else None
     if problem is None or problem["type"] != "json_invalid":
         reason = f"this line is no JSON-RPC message: {problem['msg'] if problem else type(fault).__name__}"

@@ -83,10 +83,10 @@ def stored_plan(run: Run, task: Task, captured: Captured) -> tuple[Plan, str]:
 
 
 def hand_over(work: JobContext, *, quick: bool, min_speedup: float | None) -> str:
-    """Id of the run that `solve` resumes: a new one, or one that was begun step by step.
+    """Id of the run that `solve` resumes: a new one, or one that was started step by step.
 
     Raises:
-        UsageError: a run that exists keeps what it was begun with.
+        UsageError: a run that exists keeps what it was started with.
     """
     from stitch_planner.opening import begin_run
 

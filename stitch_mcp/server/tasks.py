@@ -83,7 +83,7 @@ def task_view(state: JobState, result: types.CallToolResult | None) -> dict[str,
 
 
 def status_message(state: JobState) -> str:
-    """What the job told last, without secrets."""
+    """The job's last progress message, without secrets."""
     return blot_text(state.progress if state.status == "working" else state.message)
 
 

@@ -208,7 +208,7 @@ def _next_step(check: Check, run: str) -> list[str]:
         ]
     if check.status == "incorrect":
         return [
-            "next: mend what the message names; the same check with --json shows each draw's worst element,"
+            "next: fix what the message names; the same check with --json shows each draw's worst element,"
             " --reference-tolerance KernelBench's own verdict"
         ]
     return []

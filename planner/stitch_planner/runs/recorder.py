@@ -126,7 +126,7 @@ def record_bench(run: Run, program: Program, bench: Bench) -> Verdict:
 
 
 def record_resumption(run: Run, lost: LostStep | None) -> None:
-    """Record that the run goes on: at the lost step, else at the open one."""
+    """Record that the run is resumed: at the lost step, else at the open one."""
     if lost is not None:
         run.record(RunResumed(step=lost.name, program_id=lost.program_id))
     # Once for any number of attempts that ended before their first step.

@@ -82,7 +82,7 @@ class RunSummary(Fact):
     """CheckStatus of the best program; before the end "open", or "failed" after an error."""
     outcome: str
     message: str
-    """One sentence on how it ended, "" while it goes on."""
+    """One sentence on how it ended, "" while it is running."""
     reason: str
     """What of that sentence status, outcome and flags do not say; older runs have the whole sentence."""
     flags: tuple[str, ...] = ()
@@ -168,7 +168,7 @@ _BLOBS = {
 def lost_step(run: Run) -> LostStep | None:
     """The first done step whose result the store lacks or holds damaged; None where all is whole.
 
-    Of the attempts those are looked at that the run goes on with: the current one and the best.
+    Only the attempts that the run continues with are examined: the current one and the best.
     """
     state = run.state
     for name in PREPARATION:

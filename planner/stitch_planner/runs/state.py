@@ -1,4 +1,4 @@
-"""The state of a run, replayed from its events; enough to go on after a kill at any moment."""
+"""The state of a run, replayed from its events; enough to resume after a kill at any moment."""
 
 from collections.abc import Iterable
 
@@ -43,7 +43,7 @@ CONCLUSION: tuple[str, ...] = ("decision", "certificate", "finished")
 FOUND = (*PREPARATION, "program", *EVIDENCE, *CONCLUSION)
 """The steps of a run in their order."""
 _NO_FAULT = ("interrupted", "budget")
-"""Codes of a stop that nothing has to be mended for."""
+"""Codes of a stop after which the run can be resumed without a fix."""
 
 
 class State(Fact):
@@ -59,7 +59,7 @@ class State(Fact):
     """What follows from the evidence; None again as soon as another program is worked on."""
     certificate: CertificateWritten | None = None
     stopped: RunStopped | None = None
-    """Why the run ended early; None again as soon as it goes on."""
+    """Why the run ended early; None again as soon as it is resumed."""
     resumed: RunResumed | None = None
     finished: RunFinished | None = None
     events: int = 0
@@ -147,7 +147,7 @@ class State(Fact):
 
     @property
     def message(self) -> str:
-        """One sentence on how the run ended, "" while it goes on."""
+        """One sentence on how the run ended, "" while it is running."""
         if self.finished is not None:
             return self.finished.message
         return self.stopped.message if self.stopped else ""

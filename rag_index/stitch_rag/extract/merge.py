@@ -106,7 +106,7 @@ def _of_instruction(chunk: Chunk) -> Chunk:
     symbol = f"cuda::ptx::{base}"
     aliases = dict.fromkeys((*names, *(() if base == chunk.symbol else (base,))))
     aliases.pop(symbol, None)
-    # With its cache hints it is told by its signature only: the plain instruction explains the family.
+    # A form with cache hints is shown by its signature only: the plain instruction explains the family.
     text = chunk.text if base == chunk.symbol else ""
     gpus = tuple(f"sm_{gpu}" for gpu in re.findall(r"\bSM_(\d+[af]?)", chunk.brief))
     return replace(chunk, symbol=symbol, aliases=tuple(aliases), text=text, architectures=gpus)

@@ -177,14 +177,14 @@ class VectorChild:
         return self._without_failure(answer)
 
     def _without_failure(self, answer: VectorReply | None) -> VectorReply | None:
-        """The answer, unless it tells of a failure."""
+        """The answer, unless it reports a failure."""
         if answer is None or "error" not in answer:
             return answer
         self.take_reason(answer["error"])
         return None
 
     def take_reason(self, text: str) -> None:
-        """Keep what the child says of a failure, without secrets."""
+        """Keep the child's message on a failure, without secrets."""
         text = " ".join(text.split())
         for secret in self._secrets:
             text = text.replace(secret, "(address)")
@@ -222,7 +222,7 @@ class VectorChild:
 
 
 def _secrets(address: str) -> list[str]:
-    """What must not be told of an endpoint: its address, the parts of it, and its key; the longest first.
+    """The parts of an endpoint's settings that no message may contain: its address, the parts of it, and its key; the longest first.
 
     An address may hold a key, in its path, too. Libraries like to repeat the whole, servers a part.
     """

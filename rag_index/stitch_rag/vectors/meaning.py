@@ -19,7 +19,7 @@ NO_MODEL = "the vectors of this index are not used: "
 """Before what is missing."""
 NOT_ANSWERED = "words alone were searched, for the embedding model failed: "
 """Before what it said."""
-MENDS = "`stitch-mcp index build` tries it, and makes damaged vectors anew"
+REPAIRS = "`stitch-mcp index build` tries again, and makes damaged vectors anew"
 ENDED = "its process ended"
 KILLED = "its process was killed while it loaded, for want of memory perhaps; a later search starts another"
 NO_VECTORS = "no vectors were built: `stitch-mcp index build --vectors` makes them"
@@ -95,7 +95,7 @@ class Meaning:
         return self._absent or self._failed
 
     def notices(self, mode: SearchMode) -> tuple[str, ...]:
-        """What to say beside an answer, to be called once after it."""
+        """The notices to add to an answer; call it once after the answer."""
         asked, self._asked = self._asked, False
         if mode == "lexical" and self.absent:
             return (self.absent,)
@@ -169,7 +169,7 @@ class NoMeaning:
         return dict
 
     def notices(self, mode: SearchMode) -> tuple[str, ...]:
-        """What to say beside an answer, to be called once after it."""
+        """The notices to add to an answer; call it once after the answer."""
         asked, self._asked = self._asked, False
         return (NOT_ASKED,) if asked else ()
 
@@ -189,7 +189,7 @@ def _why_not(child: VectorChild) -> str:
     """What a search says where the child never answered."""
     if child.killed:
         return f"{NOT_ANSWERED}{KILLED}"
-    return f"{NOT_ANSWERED}{child.reason or ENDED}; {MENDS}"
+    return f"{NOT_ANSWERED}{child.reason or ENDED}; {REPAIRS}"
 
 
 def _by_number(store: IndexStore, distances: Mapping[str, float]) -> dict[int, float]:

@@ -143,7 +143,7 @@ def _next(work: JobContext, checked: Check, verdict: Verdict) -> tuple[Remedy, .
     named = "`reasons` name" if verdict.accepted else "`wrong` and `message` name"
     repair = Remedy(
         tool="compile_program",
-        arguments={**where, "files": {work.program.main: "MENDED SOURCE"}},
+        arguments={**where, "files": {work.program.main: "FIXED SOURCE"}},
         why=f"fix what {named}, build it, and check it again",
     )
     if verdict.accepted:

@@ -118,7 +118,7 @@ def _next(build: Build, where: dict[str, str], program: Program) -> tuple[Remedy
     if build.ok:
         arguments = {**(where or _ANY), "program": program.program_id[:16]}
         return (Remedy(tool="check_program", arguments=arguments, why="see whether it computes the same"),)
-    arguments = {**where, "files": {program.main: "MENDED SOURCE"}}
+    arguments = {**where, "files": {program.main: "FIXED SOURCE"}}
     repair = Remedy(tool="compile_program", arguments=arguments, why="fix what `diagnostics` lists")
     if _OURS.search(" ".join(item.message for item in _gravest(build))):
         why = "read the interface"

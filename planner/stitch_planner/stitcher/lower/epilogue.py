@@ -1,4 +1,4 @@
-"""Which pointwise nodes a oneDNN product or convolution can compute itself, and how to say so to it."""
+"""Which pointwise nodes a oneDNN product or convolution can compute itself, and the options that request it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

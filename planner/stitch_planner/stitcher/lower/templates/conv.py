@@ -29,7 +29,7 @@ _OPS = frozenset(
 
 @dataclass(frozen=True)
 class _Shape:
-    """What oneDNN is told. Pairs are height, width; a 1-d convolution has height 1."""
+    """The options that oneDNN gets. Pairs are height, width; a 1-d convolution has height 1."""
 
     groups: int
     kernel: tuple[int, int]
@@ -41,7 +41,7 @@ class _Shape:
 
 
 def _shape(node: GraphNode, index: GraphIndex) -> _Shape | None:
-    """The convolution's numbers; None where its padding cannot be said as one number a side."""
+    """The convolution's numbers; None where its padding cannot be given as one number a side."""
     weight = index.shape(value_key(node.args[1]))
     both = pair if len(weight) == 4 else line
     kernel = (weight[2], weight[3]) if len(weight) == 4 else (1, weight[2])

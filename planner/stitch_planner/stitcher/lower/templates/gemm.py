@@ -45,7 +45,7 @@ class Gemm(LibraryTemplate):
 def _packing(weight: View) -> tuple[bool, int] | None:
     """Whether a parameter lies as [N, K], and the distance between its rows; None where it has to be copied.
 
-    The library is told one distance, so that the other one must be 1, and rows may not share elements.
+    The library takes one distance, so that the other one must be 1, and rows may not share elements.
     """
     if len(weight.shape) != 2 or not weight.numel:
         return None
