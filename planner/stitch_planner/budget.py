@@ -26,6 +26,8 @@ class Budget:
             InterruptedRunError: it was asked to stop.
             BudgetError: its time is over.
         """
+        # Checked between steps only: a step in flight ends with its event, so that nothing that it measured
+        # is lost.
         kept = f"before the step '{open_step(run.state)}'; everything up to it is kept"
         if self.stop.is_set():
             raise InterruptedRunError(f"stopped {kept}", remedies=(resume_remedy(run.run_id),))

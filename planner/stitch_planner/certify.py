@@ -49,6 +49,8 @@ def certify_attempt(run: Run, task: Task, plan: Plan, attempt: Attempt) -> Certi
     evidence = evidence_of(store, attempt, policy)
     if evidence.check is None or evidence.verdict is None or state.reference is None or state.graph is None:
         raise UsageError("the run is not complete", remedies=(resume_remedy(run.run_id),))
+    # The verdict is computed anew from the stored facts: the figures in the run's events only serve to choose
+    # the best attempt quickly.
     refuse_uncounted(evidence.verdict, attempt)
     check, bench, build = evidence.check, evidence.bench, evidence.build
     program = store.get_fact(attempt.program.program, Program)
@@ -66,6 +68,8 @@ def certify_attempt(run: Run, task: Task, plan: Plan, attempt: Attempt) -> Certi
         entries["build.json"] = build.canonical_json()
     if state.graph.ceilings:
         entries["ceilings.json"] = store.get(state.graph.ceilings)
+    # The policy is part of the certificate, so that whoever verifies it computes the same verdict from the
+    # same evidence.
     draft = Certificate(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         run_id=run.run_id,
@@ -79,6 +83,8 @@ def certify_attempt(run: Run, task: Task, plan: Plan, attempt: Attempt) -> Certi
         files=(),
         not_checked=(*check.not_checked, *(bench.not_checked if bench else ())),
     )
+    # The archive holds every byte that its facts name, since it has to be verified on machines that have no
+    # store.
     archive = seal_certificate(draft, entries)
     path = run.folder / f"{task.name}-{program.program_id[:8]}{SUFFIX}"
     write_certificate(archive, path)
@@ -114,6 +120,7 @@ def refuse_uncounted(decided: Verdict, attempt: Attempt, remedies: tuple[Remedy,
 
 def _environment(run: Run, build: Build | None, check: Check) -> Environment:
     """What the run began in, with what its build and its check add."""
+    # The run's own record, not the present machine: a resumed run is refused anywhere else.
     began_in = run.store.get_fact(started(run.state).environment, Environment)
     return began_in.model_copy(
         update={

@@ -28,6 +28,7 @@ def joined(workspace: Workspace, run_id: str, *, wait_s: float = 10.0) -> Genera
         UsageError: there is no such run.
     """
     folder = workspace.run_folder(run_id)
+    # Polled: a file lock wakes nobody when it becomes free.
     deadline = time.monotonic() + wait_s
     while True:
         try:
@@ -89,8 +90,11 @@ def certify_program(run: Run, task: Task, program: Program, plan: Plan) -> Path:
     refuse_uncounted(evidence.verdict, evidence.attempt, _instead(run, program, "certify_program"))
     attempt = record_program(run, program)
     written = run.state.certificate
+    # A retried call gets the archive that is there: a second one would have another time stamp and hash.
     if written and run.state.finished and lost is None and written.program_id == program.program_id:
         return run.folder / written.file
+    # Decision, certificate, end: the same order as in the loop, so that a kill in between is resumed by
+    # either.
     run.record(DecisionMade(program_id=program.program_id, decision="accept", reason=evidence.sentence))
     certified = certify_attempt(run, task, plan, attempt)
     run.record(certified)
@@ -114,6 +118,7 @@ def _instead(run: Run, program: Program, tool: str) -> tuple[Remedy, ...]:
         arguments={"run_id": run.run_id, "files": {program.main: "FIXED SOURCE"}},
         why="fix the program, build it, and check it again",
     )
+    # A program that counts already is offered first: it needs no further work.
     best = run.state.best
     if best is None:
         return (repair,)

@@ -95,6 +95,7 @@ def solve(
     opened = open_run(request, _workbench(request, emit, budget.stop), on_event)
     run, workbench = opened.run, opened.workbench
     try:
+        # Only a resumed run can lack what its events name; a new one has just written it.
         lost = lost_step(run) if request.resume else None
         if run.state.finished is None or lost is not None:
             if request.resume:
@@ -102,6 +103,7 @@ def solve(
             with RunContext(run, opened.task, opened.target, workbench) as context:
                 advance(context, budget, handlers)
         return _result(run, opened.task)
+    # KeyboardInterrupt and SystemExit included: `runs show` has to tell an interrupted run from a killed one.
     except BaseException as error:  # handed on: the log has to say how the run ended
         _record_stop(run, error)
         if isinstance(error, KeyboardInterrupt):
@@ -120,6 +122,7 @@ def _resume(run: Run, emit: Emit, lost: LostStep | None) -> None:
 def _workbench(request: SolveRequest, emit: Emit | None, stop: threading.Event) -> Workbench:
     workspace = Workspace(request.workspace)
     workspace.prepare()
+    # `stop` also ends waiting for a device lock, which can take as long as another process's timing.
     return Workbench(
         workspace=workspace,
         python=request.python,

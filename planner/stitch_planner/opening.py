@@ -102,6 +102,8 @@ def begin_run(
         interpreter=str(interpreter.path),
         environment=workspace.store.put_fact(describe_environment(interpreter, resolve_target(task.target))),
     )
+    # Everything that can be wrong with a request was checked by now: no folder is left behind by a typing
+    # error.
     run = Run(workspace.new_run_folder(task), workspace.store, on_event=on_event)
     try:
         run.record(first)
@@ -147,6 +149,8 @@ def _resume(request: SolveRequest, workbench: Workbench, on_event: OnEvent) -> O
     workspace = workbench.workspace
     run = Run(workspace.run_folder(request.resume or ""), workspace.store, on_event=on_event)
     try:
+        # What a run began with is taken from its first event, not from the present settings: figures of one
+        # run must be comparable.
         first = started(run.state)
         task = _started_task(run, first)
         workbench = replace(
@@ -156,6 +160,7 @@ def _resume(request: SolveRequest, workbench: Workbench, on_event: OnEvent) -> O
             require_sandbox=first.require_sandbox,
             policy=first.policy,
         )
+        # Resolved anew: the device may be gone since the run began.
         target = resolve_target(task.target)
         _refuse_other_request(request, first, target)
         _refuse_other_environment(first, workspace, describe_environment(workbench.interpreter, target))
@@ -188,6 +193,7 @@ def _refuse_other_request(request: SolveRequest, first: RunStarted, target: Targ
     Raises:
         UsageError: something differs; the message names it.
     """
+    # `quick` may only be repeated: a run with full baselines would otherwise mix two kinds of timing.
     if request.overrides or request.inputs or (request.quick and not first.quick):
         raise UsageError(
             "a resumed run keeps its contract, inputs and baselines",
@@ -216,6 +222,8 @@ def _refuse_other_environment(first: RunStarted, workspace: Workspace, now: Envi
     Raises:
         UsageError: something differs; the message names it.
     """
+    # Every field counts, also CPU model and compiler: times from two environments must not meet in one
+    # certificate.
     then = workspace.store.get_fact(first.environment, Environment).model_dump()
     changed = [
         f"{name} was {then[name]}, is {value}"

@@ -31,6 +31,7 @@ def make_plan(graph: Graph, facts: ReferenceFacts, task: Task, ceilings: Ceiling
     return Plan(
         target=task.target,
         steps=tuple(planned),
+        # A sum over some of the steps would look like a prediction for all of them.
         predicted_us=sum(measured) if len(measured) == len(times) else None,
         notes=_notes(graph, facts, task, planned),
     )

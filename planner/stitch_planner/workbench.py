@@ -74,6 +74,8 @@ class Workbench:
         Raises:
             EnvironmentMissingError: there is none with torch.
         """
+        # Imported here, not at the top: a workbench is also made where nothing is run, and such calls start
+        # faster without it.
         from stitch_tools.run.interpreter import Interpreter, find_interpreter
 
         if isinstance(self.python, Interpreter):
@@ -146,6 +148,8 @@ class Workbench:
         `known` are the facts of an earlier observation: they are used again where Python and torch are those
         that they were made with.
         """
+        # Dtypes, strides and warnings can differ between versions of torch, so facts are reused for equal
+        # versions only.
         versions = session.torch_version, session.interpreter.python_version
         if known is not None and (known.torch_version, known.python_version) != versions:
             known = None
@@ -167,6 +171,7 @@ class Workbench:
         """
         from stitch_tools.judge.trial import Trial
 
+        # Built before the session starts: a program that does not compile then costs no start of torch.
         build = self.build(program) if program.format == "native" else None
         with self.session() as session, self.observed(session, task, known) as (server, facts):
             yield Trial(
@@ -198,7 +203,10 @@ class Workbench:
         options = CheckOptions(reference_tolerance=reference_tolerance, cache_dir=self.cache_dir)
         checked = check_program(trial, options)
         if not sanitize:
+            # What was left out is part of the evidence: a certificate lists it, so that nobody takes silence
+            # for a pass.
             return checked.model_copy(update={"not_checked": (*checked.not_checked, _UNSANITIZED)})
+        # There is nothing to run under a sanitizer.
         if checked.status in ("build_failed", "unmeasured"):
             return checked
         from stitch_tools.judge.memory import SanitizeOptions, apply_sanitizers, sanitize_program

@@ -176,14 +176,20 @@ def build_index(
     started, cpu = time.monotonic(), time.process_time()
     if vectors and (lacking := why_no_model()):
         progress(f"there will be no vectors: {lacking}")  # before the minutes that the rest may take
+    # One builder at a time: two would fill the same file. Readers need no lock, since they open the finished
+    # file.
     with _locked(place, progress):
         _remove_cleared(place)
+        # Gathered under the lock, so that a builder that waited sees what the other one made and has nothing
+        # to do.
         inputs, found_roots = gather(place, prefixes, roots, target)
         try:
             made = _make(place, inputs, progress, anew=anew, vectors=vectors)
+        # Whatever was damaged can be read again from its sources, so nobody has to be asked.
         except DamagedIndexError:
             progress("the index is damaged: it is made anew")
             made = _make(place, inputs, progress, anew=True, vectors=vectors)
+        # Into the file that is swapped in, so that index and interpreter always belong together.
         _remember(place, interpreter)
         _swap(place, inputs)
     return BuildReport(
@@ -339,6 +345,8 @@ def _make(
             progress("making it searchable")
             store.finish()
             embedded, notice = None, ""
+            # Vectors that exist are kept up to date without being asked for: stale ones would point to other
+            # entries.
             if vectors or place.vectors.is_dir():
                 embedded, notice = make_vectors(place, store, progress)
             fingerprint = _fingerprint(store.files(), store.meta(MODEL_KEY))
@@ -354,6 +362,7 @@ def _make(
 def _begin(place: IndexLocation, *, anew: bool) -> IndexStore:
     """The store to fill: a build that was cut short, else a copy of the index, else an empty one."""
     if not anew:
+        # What a killed build committed is whole, and is not read again.
         store = _opened(place.building)
         if store is not None:
             return store
@@ -362,6 +371,7 @@ def _begin(place: IndexLocation, *, anew: bool) -> IndexStore:
     if old is None:
         return IndexStore.create(place.building)
     try:
+        # Through SQLite's backup, which copies a consistent state.
         old.copy_to(place.building)
     except StoreError:
         _remove_half(place)  # half a copy is of no use to the next build, and the disk may be full
@@ -373,6 +383,7 @@ def _begin(place: IndexLocation, *, anew: bool) -> IndexStore:
 
 def _remove_half(place: IndexLocation) -> None:
     with storing(place.building, "STITCH_CACHE_DIR"):
+        # A journal that stays behind would be rolled into the new file.
         for leftover in (place.building, Path(f"{place.building}-journal")):
             leftover.unlink(missing_ok=True)
 
@@ -409,6 +420,7 @@ def _fill(store: IndexStore, inputs: Sequence[Input], progress: Progress) -> tup
     gone = had.keys() - {row.place for row in inputs}
     for name in gone:
         store.remove_file(name)
+    # An input counts as changed when its hash does, which also covers the code that reads it.
     todo = [row for row in inputs if had.get(row.place) != row.sha256]
     progress(f"{len(inputs)} files, {len(todo)} of them to read")
     last = time.monotonic()
@@ -450,12 +462,14 @@ def _swap(place: IndexLocation, inputs: Sequence[Input]) -> None:
     It is never older than what it was made of, whatever the clock says: readers take a newer file for one
     that changed since.
     """
+    # A header of an archive may be dated in the future; the index must not look older than it for ever.
     newest = max((_changed_at(row.place.partition(":")[2]) for row in inputs), default=0)
     with storing(place.index, "STITCH_CACHE_DIR"):
         now = max(newest, place.building.stat().st_mtime_ns)
         os.utime(place.building, ns=(now, now))
         handle = os.open(place.building, os.O_RDONLY)
         try:
+            # The store writes without syncs; this one makes the file durable before its name appears.
             os.fsync(handle)
         finally:
             os.close(handle)
@@ -472,6 +486,7 @@ def _changed_at(path: str) -> int:
 
 
 def _fingerprint(files: dict[str, str], model: str | None) -> str:
+    # Equal inputs, code and model give equal fingerprints on every machine.
     return sha256_hex(repr((SCHEMA, sorted(files.items()), model)).encode("utf-8"))
 
 

@@ -99,6 +99,7 @@ def docstring_chunks(lines: Sequence[str], target: DocstringSource) -> Iterator[
         others.setdefault((name.rpartition(".")[2], kind, text), []).append(name)
     for name, kind, signature, text, version in rows.values():
         same = others[name.rpartition(".")[2], kind, text]
+        # torch re-exports its functions: the shortest path is the one that programs write.
         if name != min(same, key=lambda other: (other.count("."), len(other))):
             continue
         library = name.split(".")[0]

@@ -51,6 +51,7 @@ def named(store: IndexStore, question: ParsedQuestion) -> Named:
     ]
     frequencies = store.frequencies([name.lower() for name in unknown])
     unknown = [name for name in unknown if not frequencies[name.lower()] and not store.has_members(name)]
+    # Bounded, since each look-up reads many names.
     near = {name: similar(store, name) for name in unknown[:_MOST_UNKNOWN]}
     numbers = dict.fromkeys(row[0] for rows in near.values() for row in rows)
     # torch.nn.Linear exists, and is read as torch::nn::Linear and nn::Linear, too: nothing is wrong with it,
@@ -74,6 +75,7 @@ def _quoted(store: IndexStore, text: str) -> tuple[int, ...]:
     for number, message in store.messages():
         words = _WORD.findall(message.lower())
         enough = len(words) >= _TELLING or (len(words) >= _FEWEST and 2 * len(words) >= len(asked))
+        # Compared as words with spaces around them: "invalid value" is no part of "invalid valued".
         if enough and f" {' '.join(words)} " in whole:
             scored.append((-len(words), number))
     longest = min(scored, default=(0, 0))[0]
@@ -90,6 +92,7 @@ def similar(store: IndexStore, name: str) -> list[tuple[int, str]]:
     low = name.lower()[:80]
     heads = [head for head in _heads(name) if store.by_name(head)][:1]
     near = list(dict.fromkeys([*store.names_like(low, _SLACK), *heads]))
+    # The store narrows the candidates down by length and ends of the name first, since difflib is slow.
     spelled = difflib.get_close_matches(low, near, n=MOST, cutoff=_LIKENESS) or heads
     numbers = [number for spelling in spelled for number in store.by_name(spelling)[:1]]
     chunks = store.get(numbers)

@@ -94,6 +94,7 @@ class ParsedQuestion:
 
 def read_question(text: str) -> ParsedQuestion:
     """The question in `text`; any text will do, an empty one asks for nothing."""
+    # Bounded, since somebody may paste a log of megabytes.
     text = " ".join(storable(text[:LONGEST_QUESTION]).split())
     synonyms = load_synonyms()
     plain = _PAY_OFF.sub(r"\1", _ABBREVIATION.sub(" ", _ADDRESS.sub(" ", folded(text))))
@@ -101,6 +102,7 @@ def read_question(text: str) -> ParsedQuestion:
     shouted = text.isupper()
     kept = [word for place, word in enumerate(every) if not _is_filler(word, place, shouted=shouted)]
     advice = _ADVICE.search(plain) is not None
+    # "faster" asks whether it pays here; as a word it would lead to functions that have it in their names.
     if advice:
         kept = [word for word in kept if word.lower() not in _HASTE]
     words: dict[str, Word] = {}
@@ -121,6 +123,7 @@ def read_question(text: str) -> ParsedQuestion:
 
 def _is_filler(word: str, place: int, *, shouted: bool) -> bool:
     """Whether a word says nothing; one in capitals inside a sentence names something: matrix A, atomic OR."""
+    # A question written in capitals throughout says nothing by them.
     if word.isupper() and not shouted and (place > 0 or len(word) > 1) and word != "I":
         return False
     return _STOP.fullmatch(word.lower()) is not None

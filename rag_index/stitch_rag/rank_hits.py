@@ -68,6 +68,8 @@ def with_meaning(
     ranked: Iterable[Candidate], evidence: HitEvidence, others: Iterable[Outline], weights: RankingWeights
 ) -> list[Candidate]:
     """What was ranked by words, and `others` that only meaning found; best first with meaning counted."""
+    # Vectors answer late, so the words' ranking exists already: only the one term that meaning adds is
+    # computed for those rows.
     lens, factor = Lens(evidence, weights.synonym), weights.score["dense"]
     rows = [replace(row, score=row.score + factor * likeness(evidence, row.outline.number)) for row in ranked]
     rows += [_candidate(evidence, lens, row, weights) for row in others]
@@ -107,6 +109,7 @@ class Lens:
 
     def __init__(self, evidence: HitEvidence, synonym: float) -> None:
         words = evidence.question.words
+        # Every feature weighs a word by its rarity: "cuda" matches nearly every entry and says nothing.
         self._weights = [evidence.idf.get(word.stem, 0.0) for word in words]
         total = sum(self._weights) or 1.0
         self._shares = [weight / total for weight in self._weights]
@@ -115,6 +118,7 @@ class Lens:
         """Stem to the words of the question (by place) that it stands for, and how well."""
         for place, word in enumerate(words):
             self._uses.setdefault(word.stem, []).append((place, 1.0))
+            # A synonym counts less than the word itself: it may mean something else in this question.
             for other in word.alternatives:
                 self._uses.setdefault(other, []).append((place, synonym))
         self._known = frozenset(self._uses)
@@ -161,19 +165,25 @@ class Lens:
         covered = alike = together = 0.0
         every: frozenset[str] = frozenset()
         for phrase in ways:
+            # Most phrases share no word with the question; this test costs far less than making their set.
             if self._known.isdisjoint(phrase):
                 continue
             stems = frozenset(phrase)
             stems_found = self._known.intersection(stems)
             every |= stems_found
             scores, share = self._look(stems_found)
+            # Each way to ask is compared alone and the best one counts, so that nine others do not hide a
+            # match.
             covered = max(covered, share)
             product = squares = 0.0
             for place, value in scores.items():
                 product += self._weights[place] ** 2 * value
                 squares += (self._weights[place] * value) ** 2
+            # Words of the phrase that the question lacks make it less alike, as in a cosine of two vectors of
+            # words.
             squares += _OTHER_WORD**2 * (len(stems) - len(stems_found))
             alike = max(alike, product / (self._length * (math.sqrt(squares) + _SMOOTHING)))
+            # One word has no neighbours.
             if len(stems_found) > 1:
                 together = max(together, self.together(phrase))
         return every, covered, alike, together
@@ -215,6 +225,7 @@ def features(evidence: HitEvidence, lens: Lens, row: Outline, weights: RankingWe
     in_name, in_brief = lens.known(row.name_words), lens.known(row.brief_words)
     in_asked, covered, alike, together = lens.asked(row.asked)
     both = in_name | in_brief | in_asked
+    # A vendor's prefix is no surplus part of a name: nobody asks for "cuda" and "memcpy" as two things.
     own = [stem for stem in symbol_stems(row.symbol) if stem not in _PREFIXES]
     hits = sum([stem in in_name for stem in own])
     alone = question.named_share >= weights.named_share
@@ -250,6 +261,7 @@ def features(evidence: HitEvidence, lens: Lens, row: Outline, weights: RankingWe
 
 
 def _share(relevance: Mapping[int, float], number: int) -> float:
+    # bm25 has no fixed scale: relative to the best match it can be weighed against the other features.
     top = next(iter(relevance.values()), 0.0)  # the best comes first
     return relevance.get(number, 0.0) / top if top else 0.0
 

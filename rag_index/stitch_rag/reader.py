@@ -129,6 +129,7 @@ class Reader:
         except StoreError as error:
             if self._notices:
                 raise
+            # Kept over the closing, or each question would try the same broken file again.
             stamp = self._stamp
             self._close_store()
             self._stamp = stamp
@@ -139,6 +140,7 @@ class Reader:
         stamp = self._stamp_of_file()
         again = self._again_at is not None and time.monotonic() >= self._again_at
         if self._store is None or stamp != self._stamp or again:
+            # A build swaps the file in by rename, so another inode means another index.
             if self._store is not None and stamp != self._stamp:
                 self._meaning.close()  # a process that runs does not see what a build did to the vectors
             self._close_store()

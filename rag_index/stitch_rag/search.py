@@ -100,6 +100,8 @@ def search(
     weights = load_weights()
     question = read_question(query)
     ask = ask_meaning if profits_from_meaning(question, weights) else None
+    # The question is sent first and its answer taken last: the child process computes while the words are
+    # looked up.
     similar_meaning = ask() if ask else dict[int, float]
     names = named(store, question)
     hit_evidence = evidence(store, question, names, weights, filters)
@@ -113,7 +115,9 @@ def search(
         *_absent_libraries(store, [*filters.libraries, *_spelled_out(question, filters)]),
         *_absent_version(store, filters, names, [row.outline for row in ranked]),
     ]
+    # Architecture and version are not part of the full-text query, so they are applied here.
     kept = [row for row in ranked if filters.admits(row.outline)]
+    # Folded before it is cut to `count`: a twin or an older version must not take a place.
     hits, left_out = shorten(_hits(store, folded(kept)[:count]), max_tokens)
     confidence = _confidence(question, kept, names, weights)
     return SearchResult(
@@ -167,6 +171,8 @@ def evidence(
     full: dict[int, float] = {}
     total = store.count()
     counts = store.frequencies(question.stems)
+    # Weights come from the documentation itself, not from general English: "warp" is common here, "fruit" is
+    # not.
     idf = {word.stem: word.weight * _rarity(word, counts, total) for word in question.words}
     if stems := _searched(question, counts, total, weights):
         # Every word is quoted, so that no syntax gets through.
@@ -191,10 +197,12 @@ def _searched(
     The question's own rarest words are searched for before what may stand for them.
     """
     most = max(_FEW, total * weights.telling)
+    # Where every word is common there is no better choice than all of them.
     telling = [stem for stem, count in counts.items() if 0 < count <= most] or list(counts)
     telling.sort(key=lambda stem: counts[stem])
     own = {word.stem for word in question.words}
     always = {*telling[:_ALWAYS], *[stem for stem in telling if stem in own][:_ALWAYS_OWN]}
+    # Bounds the work of one search: each word costs as much as the entries that hold it.
     left = max(_FEW, total * weights.looked_through)
     return [
         stem
@@ -226,6 +234,7 @@ def entry(store: IndexStore, chunk_id: str) -> Hit:
     others: list[str] = []
     if not rows:
         named = [row for number in store.by_name(chunk_id)[:_MOST_OTHERS] for row in _rows(store, number)]
+        # An id may be guessed from a name: the entry of that name is a better answer than an error.
         rows, others = named[:1], [row.chunk.chunk_id for row in named]
     if not rows:
         near = [name for _, name in similar(store, chunk_id.split("/")[-1].split("@")[0])]

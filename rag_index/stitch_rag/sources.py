@@ -173,6 +173,7 @@ def find_headers(roots: Iterable[Root]) -> list[Header]:
             if 0 <= _size(path) <= _LARGEST_BYTES:
                 version = versions.get(library)
                 # Of an unknown version nobody knows whether it is the same.
+                # CUDA 13 moved CUB and Thrust below cccl/: the same header of one version is one entry.
                 key = (library, relative.removeprefix("cccl/"), version or path)
                 headers.setdefault(key, Header(path, relative, library, version, root.source))
     return list(headers.values())

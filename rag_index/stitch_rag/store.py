@@ -158,6 +158,8 @@ class IndexStore:
             DamagedIndexError: something in it cannot be read.
         """
         with telling_faults():
+            # quick_check leaves out the comparison of indexes with tables, which takes most of
+            # integrity_check's time.
             if (verdict := str(self._db.execute("PRAGMA quick_check(1)").fetchone()[0])) != "ok":
                 raise sqlite3.DatabaseError(verdict)
             if writable:
@@ -196,6 +198,7 @@ class IndexStore:
             file = self._db.execute(
                 "INSERT INTO files (place, sha256) VALUES (?, ?)", (place, sha256)
             ).lastrowid
+            # Numbers are given here, since the full-text rows need the same ones.
             last = int(self._db.execute("SELECT coalesce(max(id), 0) FROM chunks").fetchone()[0])
             rows = list(enumerate(chunks, last + 1))
             self._db.executemany(
@@ -273,8 +276,10 @@ class IndexStore:
         """
         with self.together():
             self._hide_echoes()
+            # Merges the segments of all transactions into one: a search then reads one tree, not hundreds.
             self._db.execute("INSERT INTO fulltext(fulltext) VALUES ('optimize')")
             self._db.execute("DELETE FROM terms")
+            # The vocabulary is a view that counts at each query; a table answers at once.
             self._db.execute("INSERT INTO terms SELECT term, doc FROM vocabulary")
 
     def _hide_echoes(self) -> None:
@@ -322,6 +327,8 @@ class IndexStore:
         """The chunks with that id; without a version, those of every version."""
         rows = self._db.execute(
             f"SELECT id, {_FIELDS} FROM chunks "
+            # 'A' follows '@': this range is every id with a version behind it, and can use the index on
+            # chunk_id.
             "WHERE (chunk_id = :id OR (chunk_id > :id || '@' AND chunk_id < :id || 'A')) "
             "AND NOT hidden ORDER BY id",
             {"id": chunk_id},
@@ -349,6 +356,7 @@ class IndexStore:
     def has_members(self, name: str) -> bool:
         """Whether names begin with this one, which then is a module's or a namespace's."""
         low = name.lower()
+        # '/' follows '.', and ';' follows ':': ranges instead of LIKE, which would not use the index.
         ranges = ((f"{low}.", f"{low}/"), (f"{low}::", f"{low}:;"))
         query = "SELECT 1 FROM names WHERE low >= ? AND low < ? LIMIT 1"
         return any(self._db.execute(query, bounds).fetchone() for bounds in ranges)

@@ -65,6 +65,7 @@ def folded(text: str) -> str:
     """
     if text.isascii():
         return text
+    # Compatibility forms too: a page may write full-width letters or ligatures, which no name has.
     apart = unicodedata.normalize("NFKD", text)
     return "".join(char for char in apart if unicodedata.category(char) not in ("Mn", "Cf"))
 
@@ -85,6 +86,7 @@ def parts(identifier: str) -> tuple[str, ...]:
     """
     result: list[str] = []
     for piece in identifier.split("_"):
+        # fp16, sm90 and int8 are words: split into letters and digits they would match anything with an 8.
         if _ALPHANUMERIC.match(piece) or not piece.isascii():
             result.append(piece.lower())
             continue
@@ -121,9 +123,11 @@ def stem(word: str) -> str:
     """A lower-case word without its inflection, so that copies finds copy, and allocation finds allocate."""
     if len(word) < 4 or not word.isalpha() or word in _BRANDS:
         return word
+    # Questions are written in both spellings, headers in the American one.
     word = _BRITISH.sub(r"iz\1", _IRREGULAR.get(word, word))
     for suffix, instead in _SUFFIXES:
         rest = word.removesuffix(suffix)
+        # A stem needs a vowel and three letters: "sing" must not become "s".
         if rest != word and len(rest) >= 3 and _VOWEL.search(rest):
             word = rest + instead
             break

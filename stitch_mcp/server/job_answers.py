@@ -74,7 +74,7 @@ def job_answer(server_context: ServerContext, state: JobState) -> JobAnswer:
 
 def _message(server_context: ServerContext, state: JobState) -> str:
     if state.status == "working":
-        return f"{state.tool} goes on: {state.progress}"
+        return f"{state.tool} is running: {state.progress}"
     if state.status == "completed":
         return str((state.result or {}).get("message", "done"))
     return fitting(server_context, failure_words(state.message, state.hint))

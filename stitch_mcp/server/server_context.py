@@ -1,4 +1,4 @@
-"""The room that tools work in: the workspace, the settings of this server, and its jobs."""
+"""The context that tools work in: the workspace, the settings of this server, and its jobs."""
 
 import os
 from collections.abc import Generator, Mapping
@@ -127,7 +127,7 @@ def open_server_context(
     read_only: bool = False,
     toolsets: tuple[Toolset, ...] = TOOLSETS,
 ) -> ServerContext:
-    """The room for a server with these settings.
+    """The context of a server with these settings.
 
     Raises:
         UsageError: a setting is wrong, the workspace that is named is not there, or its `.stitch` leads out

@@ -52,6 +52,7 @@ def record_reference(run: Run, facts: ReferenceFacts) -> None:
 
 def record_graph(run: Run, graph: Graph, ceilings: Ceilings | None) -> str:
     """Record the captured forward, and the device's limits where it is here; returns the graph's hash."""
+    # The blob is stored before its event, see above.
     hashed = run.store.put_fact(graph)
     limits = run.store.put_fact(ceilings) if ceilings else None
     run.record(GraphCaptured(graph=hashed, ceilings=limits, source=graph.source))
@@ -78,7 +79,9 @@ def record_program(run: Run, program: Program, *, notes: tuple[str, ...] = ()) -
         elif run.state.stopped is not None:
             run.record(RunResumed(step=run.state.resumed_at, lost=False))
         return _attempt(run, program)
+    # A program that was lost keeps its number, so that its folder of sources stays the same.
     place = attempt.round if attempt is not None else len(run.state.attempts)
+    # Sources are laid out before the event: a run that names a program always has its folder.
     run.store.materialize(program.files, sources_folder(run.folder, place))
     author = OUTSIDE if program.author in _NAMELESS else program.author
     stored = run.store.put_fact(program)
@@ -97,6 +100,7 @@ def record_check(run: Run, program: Program, check: Check) -> Verdict:
     """Record what the check found; the verdict takes a timing into account that there is already."""
     attempt = record_program(run, program)
     bench = run.store.get_fact(attempt.bench.bench, Bench) if attempt.bench else None
+    # The run's own policy: what counts must not change because a later call has other settings.
     decided = verdict_on(check, bench, started(run.state).policy)
     run.record(
         CheckFinished(

@@ -93,8 +93,10 @@ class State(Fact):
         A program that is new or taken up again reopens the run; what is known of other programs stays. A run
         that is resumed at a lost step loses what that step and later ones had found.
         """
+        # Every event removes `stopped`: whatever is recorded after a stop shows that the run continued.
         number = self.events + 1
         update: dict[str, object] = {"stopped": None, "events": number}
+        # A decision is about all programs that were known when it was made, so a new program withdraws it.
         if isinstance(event, ProgramWritten):
             update |= {"attempts": with_program(self.attempts, event, number), **_cleared(CONCLUSION)}
         elif isinstance(event, BuildFinished | CheckFinished | BenchFinished):
@@ -115,9 +117,11 @@ class State(Fact):
 
         Evidence on programs outlives the reference's: it was judged with what was lost only afterwards.
         """
+        # The evidence is whole there: only what was concluded from it has to be made again.
         if event.step in CONCLUSION:
             return _cleared(CONCLUSION[CONCLUSION.index(event.step) :])
         update = _cleared(CONCLUSION)
+        # Graph and plan follow from the reference's facts, so they go with them; the attempts stay.
         if event.step in PREPARATION:
             return update | _cleared(PREPARATION[PREPARATION.index(event.step) :])
         attempt = self.attempt(event.program_id) or self.current

@@ -62,6 +62,8 @@ class VectorChild:
         place, address = ("", {ADDRESS: model.place}) if model.kind == "endpoint" else (model.place, {})
         command = [sys.executable, "-m", "stitch_rag.vectors.child", model.kind, place, model.name]
         folder.mkdir(parents=True, exist_ok=True)
+        # A process of its own: torch and chromadb take 15 CPU seconds to import, and the server must start in
+        # one.
         self._process = subprocess.Popen(
             [*command, model.fingerprint, str(folder), str(idle_s)],
             stdin=subprocess.PIPE,
@@ -162,6 +164,7 @@ class VectorChild:
             pipe.flush()
         except OSError:
             return False
+        # One answer is due: it has to be read, even if nobody waits for it any more.
         self._owed = True
         return True
 
@@ -222,7 +225,7 @@ class VectorChild:
 
 
 def _secrets(address: str) -> list[str]:
-    """The parts of an endpoint's settings that no message may contain: its address, the parts of it, and its key; the longest first.
+    """What no message may contain of an endpoint: address, parts of it, and key; the longest first.
 
     An address may hold a key, in its path, too. Libraries like to repeat the whole, servers a part.
     """

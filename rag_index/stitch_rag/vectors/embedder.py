@@ -82,6 +82,7 @@ class Endpoint:
                 answer = self._client.embeddings.create(
                     model=self._model, input=part, encoding_format="float"
                 )
+                # The protocol numbers the vectors and promises no order.
                 rows = sorted(answer.data, key=lambda row: row.index)
                 vectors += [_unit(row.embedding) for row in rows]
         except OpenAIError as error:

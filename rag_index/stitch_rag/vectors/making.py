@@ -89,6 +89,7 @@ def _follow_anew(
 ) -> _Outcome:
     """The same in an empty folder: if that works, what was stored is damaged, and goes."""
     aside, done = _aside(place), _Outcome(None, "")
+    # What an earlier attempt left aside is older than what lies in the folder now.
     shutil.rmtree(aside, ignore_errors=True)
     with storing(place.vectors, "STITCH_CACHE_DIR"):
         place.vectors.replace(aside)

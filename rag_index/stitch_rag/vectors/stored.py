@@ -1,4 +1,4 @@
-"""Counts the stored vectors in chromadb's file without importing chromadb; words notices about missing ones."""
+"""Counts the stored vectors in chromadb's file without importing chromadb; notices on missing ones."""
 
 import sqlite3
 from contextlib import closing

@@ -108,6 +108,8 @@ class Lowering:
         Raises:
             UnloweredError: it computes with an index that its type, int32, cannot hold.
         """
+        # An index as a value (arange, a causal mask) is int32; addresses are computed in 64 bits where they
+        # need it.
         if _largest_index(kernel) > LARGEST_INT32:
             raise UnloweredError(f"no template computes with indices beyond {LARGEST_INT32}")
         self.kernels.append(kernel)
@@ -118,6 +120,7 @@ class Lowering:
         Kernels become structs in camel case, where `k_mul` and `k_mul_` would be one.
         """
         base = "".join(c if c.isalnum() or c == "_" else "_" for c in name)
+        # Names come from the graph, that is from the user's model: any text has to become an identifier.
         base = base if base[:1].isalpha() else f"v_{base}"
         base = base if base not in CPP_KEYWORDS | OWN_NAMES else f"{base}_"
         result, count = base, 1
@@ -132,6 +135,7 @@ class Lowering:
 
         A kernel makes it in each forward; of a parameter it is made at initialisation, where the target can.
         """
+        # A copy of a weight that is made once costs each forward nothing.
         kept = self.keep(source, strides, name) if target is None else None
         if kept is not None:
             return kept

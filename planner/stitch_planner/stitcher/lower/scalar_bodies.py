@@ -40,6 +40,7 @@ class BodyBuilder:
 
     def const(self, value: float | int | bool, dtype: Scalar) -> int:
         """Position of a constant."""
+        # Constants are kept as text: repr() gives the shortest decimal that reads back as the same float.
         if dtype in FLOATS:
             return self._add(Instr("const", (), dtype, repr(float(value))))
         if dtype == "bool":
@@ -105,6 +106,8 @@ class BodyBuilder:
         return self.op(name, args, dtype)
 
     def _add(self, instr: Instr) -> int:
+        # Instructions are values, so equal ones are one: a norm's mean that variance and result need is
+        # computed once.
         index = self._seen.get(instr)
         if index is None:
             index = len(self.instrs)
@@ -137,6 +140,7 @@ def needed(instrs: tuple[Instr, ...], roots: list[int]) -> list[int]:
         if here in marked:
             continue
         marked.add(here)
+        # What a reduction reads is computed in the pass before, not where its result is used.
         if instrs[here].op != "reduce":
             stack.extend(instrs[here].args)
     return sorted(marked)

@@ -45,6 +45,7 @@ def _sdpa(node: GraphNode, index: GraphIndex) -> _Pattern | str:
     scale, given = argument(node, 6, "scale"), argument(node, 3, "attn_mask")
     mask = None if given is None else value_key(given)
     kind = "kNone" if mask is None else "kKeep" if index.spec(mask).dtype == "bool" else "kAdd"
+    # torch's default scale, 1 / sqrt(width), is only applied where the call gives none.
     width = index.shape(q)[-1]
     return _Pattern(
         (node,),

@@ -89,6 +89,7 @@ class _Group:
         body = Body(tuple(self.builder.instrs), tuple(results))
         if prod(self.frame.full):
             self._emit(body, stores)
+        # A view of a stored value needs no store of its own.
         for key, source in reshaped.items():
             self._bind_reshaped(key, source)
 
@@ -149,6 +150,7 @@ class _Group:
 
     def _load(self, view: View, shape: tuple[int, ...]) -> int:
         access = Access(view.buffer, self._frame_strides(view, shape), view.offset)
+        # Activations decide the order of the loops; a weight that broadcasts would say little about it.
         if shape == self.frame.full and view.buffer.role != "param":
             self.full_loads.append(access)
         return self.builder.load(access)
@@ -163,6 +165,7 @@ class _Group:
         if len(shape) == len(self.frame.shape):
             return view.strides
         strides = list(view.strides)
+        # Without keepdim the reduced dims are missing: along them the value does not move.
         for dim in self.frame.reduced:
             strides.insert(dim, 0)
         return tuple(strides)
@@ -188,6 +191,8 @@ class _Group:
             return (
                 lead_view.strides if lead_view is not None and lead_view.shape == shape else row_major(shape)
             )
+        # The result keeps the operand's order of memory (channels last, say), so that the next kernel reads
+        # it in a line.
         order = sorted(range(len(shape)), key=lambda d: (-lead.strides[d], d))
         dense = row_major(tuple(shape[d] for d in order))
         strides = [0] * len(shape)
@@ -222,6 +227,7 @@ class _Group:
         ]
         name = self.lowering.unique(f"k_{names[-1]}")
         loads, stored = tuple(moved[count:]), tuple(moved[:count])
+        # Both kernel families compute the same; they differ in the dim along which vectors run.
         if _by_columns(outer, inner, moved, count):
             self.lowering.add(ColumnKernel(name, comment, names, outer, inner, loads, body, stored))
             return
