@@ -77,6 +77,8 @@ def verify_certificate(path: str | Path, *, signer: str | Path | None = None) ->
         _require_signer(archive, Path(signer).expanduser())
     certificate = archive.certificate
     bench = certificate.bench
+    # Computed from the evidence in the archive: a certificate cannot claim a verdict that its evidence does
+    # not give.
     verdict = verdict_of(certificate.check, bench, certificate.policy)
     eager = bench.ratio("eager") if bench else None
     return CertificateView(
@@ -129,6 +131,7 @@ def export_certificate(
     """
     folder = Workspace(root).run_folder(run_id)
     state = read_state(folder)
+    # Only a run that is not finished can be at work; asking for the holder of a lock reads a file.
     by = holder(lock_path(folder / "events.jsonl")) if state.finished is None else ""
     if state.certificate is None and by:
         raise UsageError(
@@ -158,5 +161,6 @@ def export_certificate(
             write_atomically(target, path.read_bytes())
         else:
             write_certificate(signed(read_certificate(path), Path(sign).expanduser()), target)
+        # The copy is verified again, since it is what is handed on.
         view = verify_certificate(target)
     return view

@@ -156,6 +156,7 @@ def unknown_environment(environ: Mapping[str, str]) -> tuple[str, ...]:
     names = [f"STITCH_{name.upper()}" for name in SETTINGS]
     notes: list[str] = []
     for name in sorted(environ):
+        # Close ones only: STITCH_MCP_TOKEN and the like are read elsewhere.
         near = difflib.get_close_matches(name, names, n=1, cutoff=0.85)
         if name.startswith("STITCH_") and name not in names and near:
             notes.append(f"{name} is no setting and is ignored; did you mean {near[0]}?")
@@ -190,6 +191,7 @@ def _layers(
     project = workspace / "pyproject.toml"
     own = workspace / "stitch.toml"
     settings = [name for name in SETTINGS if name not in _NEVER_IN_FILES]
+    # An empty variable counts as not set, as shells and CI systems leave them.
     variables = {
         name: environ[f"STITCH_{name.upper()}"] for name in settings if environ.get(f"STITCH_{name.upper()}")
     }
@@ -249,6 +251,7 @@ def _setting(key: str, path: Path, never: frozenset[str]) -> str:
         raise UsageError(
             f"{path}: `{key}` cannot be set in a file", hint=f"use --{key} or STITCH_{name.upper()}"
         )
+    # An unknown key is an error: a misspelt setting that is ignored would change results silently.
     near = difflib.get_close_matches(name, SETTINGS, n=1, cutoff=0.5)
     hint = f"did you mean `{near[0]}`?" if near else f"known settings: {', '.join(SETTINGS)}"
     raise UsageError(f"{path}: unknown setting `{key}`", hint=hint)

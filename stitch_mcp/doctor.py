@@ -52,6 +52,7 @@ class Diagnosis(Fact):
 def examine(config: Config, emit: Callable[[str], None] | None = None) -> Diagnosis:
     """The state of this machine. Never raises for what is missing: that is what it reports."""
     say = emit or _silent
+    # Said first, since importing torch takes seconds.
     say("starting the target interpreter; looking at Python, compilers and libraries")
     interpreter = _interpreter(config)
     # Builds look for libraries in the same place.

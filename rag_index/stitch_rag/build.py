@@ -185,7 +185,6 @@ def build_index(
         inputs, found_roots = gather(place, prefixes, roots, target)
         try:
             made = _make(place, inputs, progress, anew=anew, vectors=vectors)
-        # Whatever was damaged can be read again from its sources, so nobody has to be asked.
         except DamagedIndexError:
             progress("the index is damaged: it is made anew")
             made = _make(place, inputs, progress, anew=True, vectors=vectors)
@@ -345,8 +344,6 @@ def _make(
             progress("making it searchable")
             store.finish()
             embedded, notice = None, ""
-            # Vectors that exist are kept up to date without being asked for: stale ones would point to other
-            # entries.
             if vectors or place.vectors.is_dir():
                 embedded, notice = make_vectors(place, store, progress)
             fingerprint = _fingerprint(store.files(), store.meta(MODEL_KEY))
@@ -362,7 +359,6 @@ def _make(
 def _begin(place: IndexLocation, *, anew: bool) -> IndexStore:
     """The store to fill: a build that was cut short, else a copy of the index, else an empty one."""
     if not anew:
-        # What a killed build committed is whole, and is not read again.
         store = _opened(place.building)
         if store is not None:
             return store
@@ -486,7 +482,6 @@ def _changed_at(path: str) -> int:
 
 
 def _fingerprint(files: dict[str, str], model: str | None) -> str:
-    # Equal inputs, code and model give equal fingerprints on every machine.
     return sha256_hex(repr((SCHEMA, sorted(files.items()), model)).encode("utf-8"))
 
 

@@ -117,7 +117,6 @@ def search(
     ]
     # Architecture and version are not part of the full-text query, so they are applied here.
     kept = [row for row in ranked if filters.admits(row.outline)]
-    # Folded before it is cut to `count`: a twin or an older version must not take a place.
     hits, left_out = shorten(_hits(store, folded(kept)[:count]), max_tokens)
     confidence = _confidence(question, kept, names, weights)
     return SearchResult(

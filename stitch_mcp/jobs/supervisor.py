@@ -73,12 +73,14 @@ class Supervisor:
         """
         self.reap()
         folder = JobFolder(self.jobs, request.job_id)
+        # Before the lock: whoever finds the job later must find what it is about.
         folder.write_request(request)
         before = self._stored_state(request.job_id)
         if before is not None and (
             before.status == "working" or (before.status == "completed" and not rerun)
         ):
             return before
+        # Two servers may start the same job at the same moment: the lock decides which of them does.
         lock = folder.lock()
         if not self._taken(folder, lock):
             return self.view(request.job_id)
@@ -164,6 +166,7 @@ class Supervisor:
             run_id=request.subject.run_id or run_id,
         )
         folder.write_state(state)
+        # The child holds the reading end; the kernel closes ours when this server ends, however it ends.
         reading, writing = os.pipe()
         if (earlier := self._processes.get(folder.job_id)) is not None:
             # It gave its lock back, so it is at its very end.
@@ -205,6 +208,8 @@ class Supervisor:
                 stdout=log,
                 stderr=log,
                 pass_fds=(lock,),
+                # A session of its own: Ctrl-C in the server's terminal goes to the server alone, which ends
+                # jobs in order.
                 start_new_session=True,
             )
 
@@ -254,6 +259,7 @@ class Supervisor:
         state = folder.state()
         if state.done:
             return state
+        # First the process, then the state: a live process would write its own state over ours.
         self._end(folder)
         lock = folder.lock()
         try:
@@ -286,6 +292,7 @@ class Supervisor:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_END_S)
             return
+        # Bounded: a process that never writes its number was killed before it ran.
         deadline = time.monotonic() + _PROBE_S
         # Another server's job: its process writes its number as soon as it runs.
         while (state := folder.state_as_written()).pid is None and time.monotonic() < deadline:
@@ -309,6 +316,7 @@ class Supervisor:
         spares = [self._take_prewarmed(warm) for warm in (True, False)]
         ends: list[Callable[[], None]] = [prewarmed.close for prewarmed in spares if prewarmed is not None]
         if not self.keep:
+            # Over HTTP jobs outlive the server: a client can connect again.
             ends += [partial(self._end, JobFolder(self.jobs, job_id)) for job_id in list(self._processes)]
         # All at once: each may take its seconds.
         with ThreadPoolExecutor(max_workers=len(ends) or 1) as pool:

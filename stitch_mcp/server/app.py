@@ -302,6 +302,7 @@ class _Served:
         try:
             state = await anyio.to_thread.run_sync(_start, server_context, tool, request)
         except StoreError:
+            # A workspace that cannot be written has no jobs; some tools can answer without one.
             if tool.without_job is None:
                 raise
             return await anyio.to_thread.run_sync(tool.without_job, request, server_context)
@@ -322,7 +323,9 @@ class _Served:
             if state.sentences > sent and anyio.current_time() - sent_at >= _SAY_EVERY_S:
                 sent, sent_at = state.sentences, anyio.current_time()
                 await context.session.report_progress(sent, message=blot_text(state.progress))
+            # A share of the time so far: short jobs are answered at once, long ones cost few looks.
             pause = _POLL_SHARE * (anyio.current_time() - begin)
+            # Polled, since another server's job can only be seen by its files.
             await anyio.sleep(min(max(pause, _SHORTEST_POLL_S), _LONGEST_POLL_S, left))
             state = await anyio.to_thread.run_sync(self._server_context.supervisor.view, state.job_id)
         return state

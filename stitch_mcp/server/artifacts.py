@@ -64,6 +64,7 @@ def _shown(data: bytes, name: str) -> Artifact:
 
 
 def _hash(server_context: ServerContext, name: str) -> str:
+    # Only hexadecimal digits reach the file system: an id can then name nothing but a hash.
     if len(name) < MIN_PREFIX or not set(name) <= set("0123456789abcdef"):
         raise UsageError(f"{name[:60]!r} is no artifact here", hint="ids come from earlier results")
     folder = server_context.workspace.store.root / name[:2]
@@ -91,6 +92,7 @@ def _of_run(server_context: ServerContext, folder: Path, path: str) -> Artifact:
     try:
         wanted = (root / path).resolve()
         # A pipe would hang us, and what is larger fill the memory.
+        # Resolved first, then compared: a link inside the run's folder may lead anywhere.
         data = read_small(wanted, _MAX_BYTES) if root in wanted.parents else None
     except (OSError, RuntimeError, ValueError) as error:
         # Nothing about a file outside is revealed; a file inside may be too large, or deleted by now.

@@ -85,6 +85,7 @@ async def confirmed(
     Raises:
         UsageError: it is forbidden, the user does not agree, or the client cannot ask.
     """
+    # Before the client's abilities are asked: a refusal by the user's setting needs no dialogue.
     if server_context.config.confirm == "deny":
         origin = server_context.config.origin("confirm")
         raise UsageError(f"{question.what}. That is forbidden here ({origin})", hint=question.instead)
@@ -104,6 +105,7 @@ async def confirmed(
         raise UsageError(
             f"{question.what}. The user did not agree, nothing was done", hint=f"ask them; {question.instead}"
         )
+    # Remembered for this server only: the next start asks again.
     if question.once:
         server_context.agreed.add(question.key)
     return None

@@ -65,5 +65,6 @@ def view(state: JobState) -> dict[str, Any]:
 
 def related(result: types.CallToolResult, state: JobState) -> dict[str, Any]:
     """Result of tasks/result: the tool's, with the name of its task."""
+    # As JSON: the SDK has no model for the result of this version's tasks/result.
     dumped = result.model_dump(mode="json", by_alias=True, exclude_none=True)
     return {**dumped, "_meta": {**dumped.get("_meta", {}), RELATED: {"taskId": state.job_id}}}

@@ -51,6 +51,7 @@ def job_answer(server_context: ServerContext, state: JobState) -> JobAnswer:
     artifact: str | None = None
     steps = _next(server_context, state)
     if state.status == "completed" and state.result is not None:
+        # These stand in the outer answer, or only in a detailed one.
         hidden = ("status", "next_steps", *find_tool(state.tool).answer.DETAILS)
         result = {
             name: value
@@ -96,6 +97,7 @@ def _next(server_context: ServerContext, state: JobState) -> tuple[Remedy, ...]:
         ends = "; cancel_job ends it" if "cancel_job" in offered(server_context) else ""
         why = f"wait for the result{ends}"
         return (Remedy(tool="get_job", arguments={"job_id": state.job_id}, why=why),)
+    # The error's own remedies know more than the status does.
     if state.remedies:
         return state.remedies
     if state.status in ("interrupted", "cancelled", "failed"):

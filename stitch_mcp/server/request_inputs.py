@@ -42,6 +42,7 @@ def job_request(server_context: ServerContext, tool: Tool, request: ToolRequest)
     server_context.workspace.prepare()
     subject = _subject(server_context, request)
     arguments = request.model_dump(mode="json", exclude_defaults=True)
+    # What only concerns the call (how long it waits, how detailed it answers) does not make another job.
     kept = {name: value for name, value in arguments.items() if name not in CALL_ONLY}
     # From here on everything is named by content, so that the same call can be made again from any place.
     for name, value in (
@@ -108,6 +109,7 @@ def _run_folder(server_context: ServerContext, run_id: str) -> Path:
 def keep_program(server_context: ServerContext, program: Program) -> str:
     """The program's id, its nameless form in the store under that very hash."""
     return server_context.workspace.store.put_fact(
+        # Author and parent do not change what a program does: the same files are the same program.
         program.model_copy(update={"author": "", "parent_id": None})
     )
 
@@ -161,6 +163,7 @@ def _task(server_context: ServerContext, request: NamesReference) -> Task:
     )
     if task.contract.relaxed:
         refuse_forbidden(server_context.config)
+    # A task file may name further folders to import from: they are read by the reference's process.
     for folder in task.search_path:
         server_context.inside(folder)
     return task
@@ -228,6 +231,7 @@ def stored(
         return None
     folder = server_context.workspace.store.root / name[:2]
     matches = [path.name for path in folder.glob(f"{name}*")] if folder.is_dir() else []
+    # A file may have a hexadecimal name.
     if not matches and (server_context.root / name).exists():
         return None
     word = kind.__name__.lower()
@@ -261,6 +265,7 @@ def _unpacked(server_context: ServerContext, files: Mapping[str, str]) -> Path:
     store = server_context.workspace.store
     entries = store.put_files(data)
     name = sha256_hex("\n".join(f"{entry.path} {entry.sha256}" for entry in entries).encode("utf-8"))[:16]
+    # Named by content: equal files are unpacked once, and a path in a message stays valid.
     folder = server_context.root / ".stitch" / "inbox" / name
     store.materialize(entries, folder)
     return folder

@@ -66,6 +66,7 @@ class ServerContext:
         from stitch_tools.machine.isolation import probe_isolation
 
         try:
+            # Probed once a server: it starts a process, and the kernel's abilities do not change meanwhile.
             return probe_isolation().level == "process"
         except EnvironmentMissingError:
             return False  # Nothing of it can run here.
@@ -161,6 +162,7 @@ def _links(folder: Path, depth: int = 1) -> Generator[Path]:
             if entry.is_symlink():
                 yield Path(entry.path)
             elif depth and entry.is_dir():
+                # Bounded: looking through a whole tree would make every start slow.
                 yield from _links(Path(entry.path), depth - 1)
 
 

@@ -38,12 +38,15 @@ async def serve_stdio(server_context: ServerContext) -> None:
     with _bounded_end() as begin_end:
         try:
             async with stdio_server() as (reading, writing), anyio.create_task_group() as group:
+                # No buffer: a client that sends faster than we answer is slowed down by the pipe, and memory
+                # stays bounded.
                 incoming, messages = anyio.create_memory_object_stream[SessionMessage | Exception](0)
                 group.start_soon(_read, reading, incoming, writing.send, begin_end)
                 try:
                     async with _ended_by_signals(begin_end) as signalled:
                         await server.run(messages, writing, server.create_initialization_options())
                 finally:
+                    # Set on every way out, since the limit on the end's duration starts with it.
                     begin_end.set()
                 if signalled.is_set():
                     # The SDK would wait for its reading thread. The server's lifespan has ended the jobs.
@@ -64,6 +67,7 @@ def _bounded_end() -> Generator[threading.Event]:
             # Jobs see that we are gone, and end.
             os._exit(0)
 
+    # A thread, not a task: it has to work while the event loop waits for a blocked thread.
     threading.Thread(target=watch, daemon=True).start()
     try:
         yield started
@@ -123,6 +127,7 @@ def answer_to_malformed(fault: Exception) -> types.JSONRPCError:
         return _error(None, types.PARSE_ERROR, f"this line is not JSON: {problem['msg']}")
     fields = cast("dict[str, object]", message) if isinstance(message, dict) else {}
     own_id = fields.get("id")
+    # JSON-RPC allows a text or a number; an answer under an id that cannot be encoded could not be sent.
     if not isinstance(own_id, str | int) or isinstance(own_id, bool) or lone_surrogate(own_id) is not None:
         own_id = None
     where = lone_surrogate(fields.get("params"))
