@@ -9,13 +9,13 @@ from stitch_tools import __version__
 
 if TYPE_CHECKING:
     from stitch_mcp.api import benchmark_program, check_program, compile_program, load_task, solve
-    from stitch_mcp.load_program import load_program
+    from stitch_mcp.program_loading import load_program
 
 _HOMES = {
     "benchmark_program": "stitch_mcp.api",
     "check_program": "stitch_mcp.api",
     "compile_program": "stitch_mcp.api",
-    "load_program": "stitch_mcp.load_program",
+    "load_program": "stitch_mcp.program_loading",
     "load_task": "stitch_mcp.api",
     "solve": "stitch_mcp.api",
 }

@@ -305,11 +305,11 @@ def test_a_full_disk_is_an_error_that_says_what_to_do_and_keeps_the_old_index(
     build_index(place, roots=[toolkit])
     code = (
         "import sys, resource, signal; from pathlib import Path\n"
-        "from stitch_rag.build import build_index; from stitch_rag.index_location import IndexPlace\n"
+        "from stitch_rag.build import build_index; from stitch_rag.index_location import IndexLocation\n"
         "from stitch_rag.sources import Root; from stitch_tools.errors import StoreError\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))\n"
-        "place, roots = IndexPlace(Path(sys.argv[1])), [Root(Path(sys.argv[2]), 'x')]\n"
+        "place, roots = IndexLocation(Path(sys.argv[1])), [Root(Path(sys.argv[2]), 'x')]\n"
         f"try: build_index(place, roots=roots, anew={anew})\n"
         "except StoreError as error: print('refused:', error.hint)\n"
     )

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import stitch_mcp
-from stitch_mcp.load_program import some_names
+from stitch_mcp.program_loading import some_names
 from stitch_planner.planning import make_plan
 from stitch_planner.stitcher import stitch
 from stitch_tools.errors import UsageError
