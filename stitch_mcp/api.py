@@ -85,6 +85,7 @@ def compile_program(
     config = configure(settings)
     workbench, target = open_workbench(config, emit), target_name(config)
     files = find_program(workbench.workspace, program, target, main, native=True)
+    # A target from a settings file is a default and may differ; one that was typed for this call may not.
     if config.origin("target") == "--target" and files.target != target:
         raise UsageError(
             f"{files.main} was made for {files.target}, and --target asks for {target}",
@@ -282,6 +283,7 @@ def solve(
         EnvironmentMissingError: something that this machine needs is missing.
     """
     config = configure(settings)
+    # Refused before anything is started: the setting exists to keep loosened results from being made.
     if allow_relaxed:
         refuse_forbidden(config)
 
@@ -294,6 +296,8 @@ def solve(
         resume=resume,
         overrides=overrides or {},
         allow_relaxed=allow_relaxed,
+        # Like the settings below: a resumed run keeps its policy unless this very call names another one,
+        # which is refused.
         policy=None if resume and not config.origin("accept").startswith("--") else config.policy,
         python=config.python,
         quick=quick,

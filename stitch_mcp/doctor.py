@@ -68,6 +68,7 @@ def examine(config: Config, emit: Callable[[str], None] | None = None) -> Diagno
         Item(name="settings", status="warning", detail=text) for text in unknown_environment(os.environ)
     ]
     status = {item.name: item.status for item in items}
+    # A warning means slower or less isolated, not impossible.
     usable = ("ok", "warning")
     runs = all(status.get(name) in usable for name in ("platform", "target interpreter", "isolation"))
     builds_cuda = status.get("nvcc") == status.get("nvcc host compiler") == "ok"
@@ -169,6 +170,7 @@ def _library_items(prefixes: Sequence[Path]) -> list[Item]:
         (find_cublas(prefixes), "optional", "for programs of your own that include its header"),
     )
     for library, status, use in lacking:
+        # Headers decide: where they are, a missing shared object comes from torch.
         if library.include is None:
             detail = f"not found; {use}"
             items.append(Item(name=library.name, status=status, detail=detail, fix=library.hint))
@@ -202,6 +204,8 @@ def _target_items(config: Config, interpreter: "Interpreter | StitchError") -> t
     )
     item = Item(name="target interpreter", status="ok", detail=detail)
     try:
+        # A real session instead of a list of features: what counts is the isolation that a child gets in the
+        # end.
         with TargetSession(interpreter, require_sandbox=config.require_sandbox) as session:
             isolation = isolation_item(session.sandbox_level, session.sandbox_reason)
             return [item, isolation, *_plane_items(session)], session.cuda_version
@@ -289,6 +293,7 @@ def version_items(driver_cuda: str | None, torch_cuda: str | None, toolkit: str 
 
 
 def _version_item(name: str, version: str, driver_cuda: str | None, fix: str) -> Item:
+    # Within one major version CUDA programs run on older drivers; beyond it they do not.
     if driver_cuda is not None and _major(version) > _major(driver_cuda):
         detail = f"CUDA {version} is newer than the driver's {driver_cuda}"
         return Item(name=name, status="failed", detail=detail, fix=f"update the driver, or {fix}")
@@ -360,6 +365,7 @@ def _exists(path: Path) -> bool:
 
 def folder_item(name: str, folder: Path) -> Item:
     """Whether a folder, which need not exist yet, can be written and has room."""
+    # Nothing is created by looking: what counts is the folder in which it would be made.
     existing = next(path for path in (folder, *folder.parents) if _exists(path))
     if not can_write(existing):
         option = {"workspace": "--workspace", "cache": "STITCH_CACHE_DIR"}.get(name, "TMPDIR")

@@ -30,6 +30,8 @@ def build(config: Config, *, anew: bool, vectors: bool = False, progress: "Progr
     from stitch_rag.build import built_for
 
     earlier, named = built_for(IndexLocation(config.cache_dir))
+    # An interpreter that was found and not named is looked for again: it may be gone, or another one may come
+    # first now.
     kept = (earlier, True) if named and not anew else ("", False)
     return _build(config, kept, anew=anew, vectors=vectors, progress=progress)
 
@@ -89,6 +91,7 @@ def evaluate_search(config: Config, questions: Path) -> "Evaluation":
 
     rows = read_questions(questions)
     with closing(open_reader(config, wait_for_vectors_s=START_S)) as reader:
+        # The first search starts the embedding model and fills caches: its time is not that of a search.
         reader.search("warm up")
         return evaluate(rows, lambda question: reader.search(question, count=DEPTH))
 

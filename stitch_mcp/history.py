@@ -88,6 +88,7 @@ def list_history(root: Path) -> History:
     workspace = Workspace(root)
     runs: list[RunSummary] = []
     problems: list[str] = []
+    # Read without the runs' locks: looking must work while a run is at work, and must not stop it.
     for run_id in workspace.run_ids():
         try:
             runs.append(summarize(workspace, run_id))
@@ -163,6 +164,7 @@ def _words(event: Event) -> str:
     """The payload's short values; hashes and paths say nothing to a reader."""
     parts: list[str] = []
     for name, value in event.payload.items():
+        # 60 characters leave out hashes, paths and messages.
         plain = isinstance(value, bool | int | float) or (isinstance(value, str) and 0 < len(value) < 60)
         if plain and not name.endswith("_id") and name != "interpreter":
             parts.append(f"{name}={value}")

@@ -17,6 +17,7 @@ def program_name() -> str:
     if called.name != "stitch-mcp":
         return "stitch-mcp"
     path = shutil.which("stitch-mcp")
+    # Another installation of the same name may come first on PATH: the short name would then call that one.
     if path is not None and os.path.realpath(path) == os.path.realpath(called):
         return "stitch-mcp"
     return shlex.quote(str(called))

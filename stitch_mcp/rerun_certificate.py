@@ -78,6 +78,7 @@ def _unpack(archive: Archive, contents: Contents, workspace: Workspace) -> tuple
     task, program = contents.task, contents.program
     for prefix in ("task", "program"):
         workspace.store.put_files(archive.folder(prefix))
+    # An archive holds the task's own files, not folders that it only imports from.
     missing = [folder for folder in task.search_path if not Path(folder).is_dir()]
     if missing:
         raise EnvironmentMissingError(

@@ -180,8 +180,6 @@ def build_index(
     # file.
     with _locked(place, progress):
         _remove_cleared(place)
-        # Gathered under the lock, so that a builder that waited sees what the other one made and has nothing
-        # to do.
         inputs, found_roots = gather(place, prefixes, roots, target)
         try:
             made = _make(place, inputs, progress, anew=anew, vectors=vectors)
@@ -367,7 +365,6 @@ def _begin(place: IndexLocation, *, anew: bool) -> IndexStore:
     if old is None:
         return IndexStore.create(place.building)
     try:
-        # Through SQLite's backup, which copies a consistent state.
         old.copy_to(place.building)
     except StoreError:
         _remove_half(place)  # half a copy is of no use to the next build, and the disk may be full
@@ -379,7 +376,6 @@ def _begin(place: IndexLocation, *, anew: bool) -> IndexStore:
 
 def _remove_half(place: IndexLocation) -> None:
     with storing(place.building, "STITCH_CACHE_DIR"):
-        # A journal that stays behind would be rolled into the new file.
         for leftover in (place.building, Path(f"{place.building}-journal")):
             leftover.unlink(missing_ok=True)
 

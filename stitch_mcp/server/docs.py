@@ -59,6 +59,7 @@ class Docs:
         """What the open reader answers; errors are the question's."""
         from stitch_mcp.documentation import open_reader
 
+        # SQLite's connection and the child process take one question at a time.
         with self._guard:
             if self._reader is None:
                 self._reader = open_reader(self._config)
@@ -84,11 +85,13 @@ def advice(config: Config, queries: Iterable[str]) -> tuple[str, ...]:
         config: says where the index lies.
         queries: the `doc_query` of diagnostics or findings, the gravest first.
     """
+    # Later errors mostly follow from the first ones.
     wanted = list(dict.fromkeys(query for query in queries if query.strip()))[:_MOST_QUERIES]
     if not wanted:
         return ()
     from stitch_mcp.documentation import open_reader
 
+    # Without vectors: a job would start the embedding model only to end it.
     with contextlib.closing(open_reader(config, meaning=False)) as reader:
         hits = reader.resolve(wanted, count=3, max_tokens=600)
         used: set[str] = set()

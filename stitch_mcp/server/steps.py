@@ -21,6 +21,7 @@ def open_run(work: JobContext, task: Task) -> Generator[Run]:
     """The run that the job began before it was interrupted, else a new one; a failure is left in its log."""
     from stitch_planner.opening import begin_run
 
+    # Both ways to get a run end in one place, so that a failure is recorded in either.
     with contextlib.ExitStack() as stack:
         if work.subject.run_id:
             run = stack.enter_context(joined(work.workbench.workspace, work.subject.run_id))

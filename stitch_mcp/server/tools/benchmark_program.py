@@ -48,9 +48,11 @@ def benchmark(request: BenchmarkProgram, work: JobContext) -> BenchAnswer:
     run_id, graph = work.subject.run_id, None
     if run_id:
         with joined(workbench.workspace, run_id) as run:
+            # Refused before the device is locked: a wrong program's time is of no use.
             require_correct(run, program)
             if (captured := run.state.graph) is not None:
                 graph = run.store.get_fact(captured.graph, Graph)
+    # Outside of the run's lock: timing takes minutes, in which others may record into the run.
     with workbench.trial(work.task, program, known=known_facts(work), graph=graph) as trial:
         bench = workbench.benchmark(trial, quick=request.quick)
     verdict = None
@@ -129,6 +131,7 @@ def _next(work: JobContext, named: str, bench: Bench, verdict: Verdict | None) -
         why = "every measurement was disturbed: time it again when nothing else runs"
         arguments = {**work.place, "program": named, "rerun": True}
         return (faster, certify, Remedy(tool="benchmark_program", arguments=arguments, why=why))
+    # Best first, see docs/mcp.md: a gain is ready to be certified, anything else to be improved.
     return (certify, faster) if bench.outcome == "faster" else (faster, certify)
 
 

@@ -35,6 +35,7 @@ def certify(request: CertifyProgram, work: JobContext) -> CertificateAnswer:
         facts = captured_facts(run)
         plan, _ = stored_plan(run, work.task, facts)
         path = certify_program(run, work.task, program, plan)
+    # The archive is read back and verified: what is reported is what a reader of the file will find.
     certificate = verify_certificate(path)
     verify = f"stitch-mcp certify --verify --rerun {path.name}"
     return CertificateAnswer(

@@ -64,6 +64,8 @@ def check(request: CheckProgram, work: JobContext) -> CheckAnswer:
     verdict = verdict_of(checked, policy=workbench.policy)
     if run_id := work.subject.run_id:
         with joined(workbench.workspace, run_id) as run:
+            # The build is recorded with the check: an agent may have called check_program without
+            # compile_program.
             record_build(run, program, trial.build)
             # A run keeps the policy that it began with.
             verdict = record_check(run, program, checked)
@@ -104,6 +106,7 @@ def reasons_as_lines(verdict: Verdict) -> tuple[str, ...]:
 def findings_as_lines(findings: tuple[Finding, ...]) -> tuple[str, ...]:
     """Findings as one line each, the most severe first."""
     order = ("fatal", "suspicious", "note")
+    # sorted() is stable: within a severity the rules keep their order.
     rows = sorted(findings, key=lambda row: order.index(row.severity))
     return tuple(
         f"{row.severity} {row.rule}{f' at {row.file}:{row.line}' if row.file else ''}: {row.message}"[:400]
@@ -146,8 +149,10 @@ def _next(work: JobContext, checked: Check, verdict: Verdict) -> tuple[Remedy, .
         arguments={**where, "files": {work.program.main: "FIXED SOURCE"}},
         why=f"fix what {named}, build it, and check it again",
     )
+    # Correct, but it does not count: its speed can still be of interest, so timing is offered second.
     if verdict.accepted:
         return (repair, faster)
+    # Only native programs are built again with sanitizers.
     if checked.status == "crashed" and work.program.format == "native" and not checked.sanitizers:
         why = "find the memory error by file and line"
         return (repair, Remedy(tool="check_program", arguments={**same, "sanitize": True}, why=why))

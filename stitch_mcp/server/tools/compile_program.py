@@ -10,9 +10,9 @@ from stitch_tools.models import Build, Diagnostic, KernelResources, Program, Rem
 
 _MOST_MESSAGES = 12
 _ANY = {"reference": "PATH.py"}
+"""Stands for the reference where the call named none."""
 _OURS = re.compile(r"\bStitch[A-Z]|\bstitch_[a-z]|\bSTITCH_[A-Z]")
 """Names of the interface that a program implements."""
-"""Stands for the reference where the call named none."""
 
 
 class CompileProgram(NamesProgram, Detailed):

@@ -77,7 +77,9 @@ def _listed(request: GetArtifact, artifact: Artifact) -> ArtifactAnswer:
     """One page of a list of files."""
     end, left = request.offset, PAGE_CHARS
     for row in artifact.files[request.offset :]:
+        # Pages are counted in characters of the answer, since file names may be long.
         left -= len(row) + _ROW_CHARS
+        # At least one row, or a very long name would never be passed.
         if left < 0 and end > request.offset:
             break
         end += 1

@@ -65,6 +65,7 @@ def reply(request: SearchDocs, server_context: ServerContext) -> DocsAnswer:
 
     filters = Filters(_one(request.kind), _one(request.library), request.arch, request.version)
     filtered = filters != Filters()
+    # An answer has a fixed limit of characters; a longer one would be cut in the middle of a hit.
     tokens = min(request.max_tokens, _MOST_TOKENS)
     result = server_context.docs.ask(
         lambda reader: reader.search(request.query, count=request.k, max_tokens=tokens, filters=filters)
