@@ -84,13 +84,14 @@ def compile_program(
     """
     config = configure(settings)
     workbench, target = open_workbench(config, emit), target_name(config)
-    found = find_program(workbench.workspace, program, target, main, native=True)
-    if config.origin("target") == "--target" and found.target != target:
+    files = find_program(workbench.workspace, program, target, main, native=True)
+    # A target from a settings file is a default and may differ; one that was typed for this call may not.
+    if config.origin("target") == "--target" and files.target != target:
         raise UsageError(
-            f"{found.main} was made for {found.target}, and --target asks for {target}",
+            f"{files.main} was made for {files.target}, and --target asks for {target}",
             hint="leave --target out: a program of a run or a certificate keeps its own",
         )
-    return workbench.build(found, archs)
+    return workbench.build(files, archs)
 
 
 def check_program(
@@ -266,7 +267,7 @@ def solve(
 
     Args:
         reference: as in `load_task`; None with `resume`.
-        resume: a run to go on with: its id, a unique beginning of it, or "last".
+        resume: a run to resume: its id, a unique beginning of it, or "last".
         quick: no sanitizers, the fewest rounds, and of torch.compile the default mode alone.
         inputs: as in `load_task`.
         overrides: as in `load_task`.
@@ -282,6 +283,7 @@ def solve(
         EnvironmentMissingError: something that this machine needs is missing.
     """
     config = configure(settings)
+    # Refused before anything is started: the setting exists to keep loosened results from being made.
     if allow_relaxed:
         refuse_forbidden(config)
 
@@ -294,6 +296,8 @@ def solve(
         resume=resume,
         overrides=overrides or {},
         allow_relaxed=allow_relaxed,
+        # Like the settings below: a resumed run keeps its policy unless this very call names another one,
+        # which is refused.
         policy=None if resume and not config.origin("accept").startswith("--") else config.policy,
         python=config.python,
         quick=quick,
@@ -308,7 +312,7 @@ def solve(
 
 def _kept_by_runs(config: Config, *, resumed: bool) -> dict[str, Any]:
     """The settings that a run keeps from its beginning; for a resumed one only those that this call gives."""
-    # What a resumed run was begun with stands above settings of other sources.
+    # What a resumed run was started with takes precedence over settings of other sources.
     return {
         name: None if resumed and not config.origin(name).startswith("--") else getattr(config, name)
         for name in ("target", "min_speedup", "threads", "require_sandbox")

@@ -77,6 +77,8 @@ def verify_certificate(path: str | Path, *, signer: str | Path | None = None) ->
         _require_signer(archive, Path(signer).expanduser())
     certificate = archive.certificate
     bench = certificate.bench
+    # Computed from the evidence in the archive: a certificate cannot claim a verdict that its evidence does
+    # not give.
     verdict = verdict_of(certificate.check, bench, certificate.policy)
     eager = bench.ratio("eager") if bench else None
     return CertificateView(
@@ -105,9 +107,9 @@ def verify_certificate(path: str | Path, *, signer: str | Path | None = None) ->
 def _require_signer(archive: Archive, key_file: Path) -> None:
     wanted = public_key_hex(key_file)
     if archive.signature is None or archive.signature.public_key != wanted:
-        found = f"signed by {archive.signature.fingerprint}" if archive.signature else "not signed"
+        signer_text = f"signed by {archive.signature.fingerprint}" if archive.signature else "not signed"
         raise CertificateError(
-            f"the certificate is {found}, which is not the key in {key_file}",
+            f"the certificate is {signer_text}, which is not the key in {key_file}",
             hint="ask its maker for a copy that is signed with this key",
         )
 
@@ -129,6 +131,7 @@ def export_certificate(
     """
     folder = Workspace(root).run_folder(run_id)
     state = read_state(folder)
+    # Only a run that is not finished can be at work; asking for the holder of a lock reads a file.
     by = holder(lock_path(folder / "events.jsonl")) if state.finished is None else ""
     if state.certificate is None and by:
         raise UsageError(
@@ -146,10 +149,10 @@ def export_certificate(
         # The run's own copy is named by hash in its log.
         raise UsageError("a signed copy needs a place", hint="name one with --output")
     if not has_whole_certificate(folder, state):
-        found = "is not what was written: damaged, or changed" if path.exists() else "is missing"
+        problem = "is not what was written: damaged, or changed" if path.exists() else "is missing"
         again = Remedy(tool="solve", arguments={"run_id": folder.name}, why="write it again")
-        raise CertificateError(f"the certificate {path} {found}", remedies=(again,))
-    seen = verify_certificate(path)
+        raise CertificateError(f"the certificate {path} {problem}", remedies=(again,))
+    view = verify_certificate(path)
     if output is not None:
         target = Path(output).expanduser().absolute()
         if target.is_dir():
@@ -158,5 +161,6 @@ def export_certificate(
             write_atomically(target, path.read_bytes())
         else:
             write_certificate(signed(read_certificate(path), Path(sign).expanduser()), target)
-        seen = verify_certificate(target)
-    return seen
+        # The copy is verified again, since it is what is handed on.
+        view = verify_certificate(target)
+    return view

@@ -60,11 +60,11 @@ def find_client(name: str) -> Client:
     Raises:
         UsageError: there is none.
     """
-    found = next((client for client in CLIENTS if client.name == name), None)
-    if found is None:
+    match = next((client for client in CLIENTS if client.name == name), None)
+    if match is None:
         names = ", ".join(client.name for client in CLIENTS)
         raise UsageError(f"{name!r} is no client that is known here", hint=f"one of {names}")
-    return found
+    return match
 
 
 def launch(workspace: Path, *, uvx: bool = False) -> Launch:
@@ -134,7 +134,7 @@ def write_config(client: Client, start: Launch, path: Path) -> bool:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UsageError(
             f"cannot read {path}: {reason}",
-            hint="mend it, or paste the entry yourself: without --write it is printed",
+            hint="fix it, or paste the entry yourself: without --write it is printed",
         ) from error
     after = config_text(client, start, before)
     if after == before:
@@ -148,7 +148,7 @@ def _json(client: Client, start: Launch, before: str) -> str:
         whole = _object(json.loads(before or "{}"))
     except (ValueError, RecursionError) as error:
         raise UsageError(
-            f"the configuration is no JSON: {error}", hint="mend it, or paste the entry yourself"
+            f"the configuration is no JSON: {error}", hint="fix it, or paste the entry yourself"
         ) from error
     servers = _object(whole.get(client.table, {}))
     entry: dict[str, Any] = {"type": "stdio"} if client.typed else {}
@@ -163,7 +163,7 @@ def _json(client: Client, start: Launch, before: str) -> str:
 
 def _object(value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise UsageError("the configuration is not made of objects or tables", hint="mend it by hand")
+        raise UsageError("the configuration is not made of objects or tables", hint="fix it by hand")
     return cast(dict[str, Any], value)
 
 
@@ -174,7 +174,7 @@ def _toml(client: Client, start: Launch, before: str) -> str:
         whole: dict[str, Any] = tomllib.loads(before)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise UsageError(
-            f"the configuration is no TOML: {error}", hint="mend it, or paste the entry yourself"
+            f"the configuration is no TOML: {error}", hint="fix it, or paste the entry yourself"
         ) from error
     present = _object(whole.get(client.table, {})).get(NAME)
     if present is not None and present == tomllib.loads(_toml(client, start, ""))[client.table][NAME]:

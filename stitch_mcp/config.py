@@ -38,7 +38,7 @@ class Config:
     cache_dir: Path | None = field(default=None, metadata={"help": "builds, ceilings; default: user cache"})
     lock_dir: Path | None = field(default=None, metadata={"help": "device locks; default: temp folder"})
     time_limit_s: float = field(
-        default=1800.0, metadata={"help": "seconds after which no further step, draw or round is begun"}
+        default=1800.0, metadata={"help": "seconds after which no further step, draw or round is started"}
     )
     build_time_limit_s: float = field(default=600.0, metadata={"help": "seconds for one compiler run"})
     min_speedup: float | None = field(default=None, metadata={"help": "goal over eager; below it: exit 4"})
@@ -153,11 +153,12 @@ def _require_workspace(config: Config) -> None:
 
 def unknown_environment(environ: Mapping[str, str]) -> tuple[str, ...]:
     """One sentence per STITCH_* variable that looks like a misspelt setting; others may belong to others."""
-    known = [f"STITCH_{name.upper()}" for name in SETTINGS]
+    names = [f"STITCH_{name.upper()}" for name in SETTINGS]
     notes: list[str] = []
     for name in sorted(environ):
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.85)
-        if name.startswith("STITCH_") and name not in known and near:
+        # Close ones only: STITCH_MCP_TOKEN and the like are read elsewhere.
+        near = difflib.get_close_matches(name, names, n=1, cutoff=0.85)
+        if name.startswith("STITCH_") and name not in names and near:
             notes.append(f"{name} is no setting and is ignored; did you mean {near[0]}?")
     return tuple(notes)
 
@@ -190,6 +191,7 @@ def _layers(
     project = workspace / "pyproject.toml"
     own = workspace / "stitch.toml"
     settings = [name for name in SETTINGS if name not in _NEVER_IN_FILES]
+    # An empty variable counts as not set, as shells and CI systems leave them.
     variables = {
         name: environ[f"STITCH_{name.upper()}"] for name in settings if environ.get(f"STITCH_{name.upper()}")
     }
@@ -215,7 +217,7 @@ def _read(path: Path, table: tuple[str, ...] = (), *, in_workspace: bool = True)
     try:
         data: Any = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path} is not valid TOML: {error}", hint="mend the line it names") from error
+        raise UsageError(f"{path} is not valid TOML: {error}", hint="fix the line that it names") from error
     except RecursionError as error:
         raise UsageError(f"{path} is nested too deeply", hint="a setting is one plain value") from error
     for name in table:
@@ -229,11 +231,11 @@ def _unreadable(path: Path, error: OSError) -> UsageError:
     try:
         path.lstat()
     except PermissionError:
-        hint = "choose another folder with --workspace, or mend its permissions"
+        hint = "choose another folder with --workspace, or fix its permissions"
         return UsageError(f"the folder {path.parent} cannot be read: {error.strerror}", hint=hint)
     except OSError:
         pass  # gone or unreachable meanwhile: the first error says it
-    return UsageError(f"cannot read {path}: {error.strerror}", hint="mend the file or its permissions")
+    return UsageError(f"cannot read {path}: {error.strerror}", hint="fix the file or its permissions")
 
 
 def _setting(key: str, path: Path, never: frozenset[str]) -> str:
@@ -249,6 +251,7 @@ def _setting(key: str, path: Path, never: frozenset[str]) -> str:
         raise UsageError(
             f"{path}: `{key}` cannot be set in a file", hint=f"use --{key} or STITCH_{name.upper()}"
         )
+    # An unknown key is an error: a misspelt setting that is ignored would change results silently.
     near = difflib.get_close_matches(name, SETTINGS, n=1, cutoff=0.5)
     hint = f"did you mean `{near[0]}`?" if near else f"known settings: {', '.join(SETTINGS)}"
     raise UsageError(f"{path}: unknown setting `{key}`", hint=hint)

@@ -52,6 +52,7 @@ class Diagnosis(Fact):
 def examine(config: Config, emit: Callable[[str], None] | None = None) -> Diagnosis:
     """The state of this machine. Never raises for what is missing: that is what it reports."""
     say = emit or _silent
+    # Said first, since importing torch takes seconds.
     say("starting the target interpreter; looking at Python, compilers and libraries")
     interpreter = _interpreter(config)
     # Builds look for libraries in the same place.
@@ -67,6 +68,7 @@ def examine(config: Config, emit: Callable[[str], None] | None = None) -> Diagno
         Item(name="settings", status="warning", detail=text) for text in unknown_environment(os.environ)
     ]
     status = {item.name: item.status for item in items}
+    # A warning means slower or less isolated, not impossible.
     usable = ("ok", "warning")
     runs = all(status.get(name) in usable for name in ("platform", "target interpreter", "isolation"))
     builds_cuda = status.get("nvcc") == status.get("nvcc host compiler") == "ok"
@@ -168,6 +170,7 @@ def _library_items(prefixes: Sequence[Path]) -> list[Item]:
         (find_cublas(prefixes), "optional", "for programs of your own that include its header"),
     )
     for library, status, use in lacking:
+        # Headers decide: where they are, a missing shared object comes from torch.
         if library.include is None:
             detail = f"not found; {use}"
             items.append(Item(name=library.name, status=status, detail=detail, fix=library.hint))
@@ -199,23 +202,25 @@ def _target_items(config: Config, interpreter: "Interpreter | StitchError") -> t
         f"Python {interpreter.python_version}, torch {interpreter.torch_version} "
         f"({interpreter.path}, {chosen})"
     )
-    found = Item(name="target interpreter", status="ok", detail=detail)
+    item = Item(name="target interpreter", status="ok", detail=detail)
     try:
+        # A real session instead of a list of features: what counts is the isolation that a child gets in the
+        # end.
         with TargetSession(interpreter, require_sandbox=config.require_sandbox) as session:
             isolation = isolation_item(session.sandbox_level, session.sandbox_reason)
-            return [found, isolation, *_plane_items(session)], session.cuda_version
+            return [item, isolation, *_plane_items(session)], session.cuda_version
     except StitchError as error:
-        return [found, _failure("isolation", error)], None
+        return [item, _failure("isolation", error)], None
 
 
 def _chosen_by(source: str, config: Config) -> str:
     """Why this interpreter is the target."""
-    words = {
+    descriptions = {
         "option": f"chosen by {config.origin('python')}",
         "set-up": "found by scripts/setup",
         "own": "the one that runs stitch-mcp",
     }
-    return words.get(source, f"found by {source}")
+    return descriptions.get(source, f"found by {source}")
 
 
 def _plane_items(session: "TargetSession") -> list[Item]:
@@ -288,6 +293,7 @@ def version_items(driver_cuda: str | None, torch_cuda: str | None, toolkit: str 
 
 
 def _version_item(name: str, version: str, driver_cuda: str | None, fix: str) -> Item:
+    # Within one major version CUDA programs run on older drivers; beyond it they do not.
     if driver_cuda is not None and _major(version) > _major(driver_cuda):
         detail = f"CUDA {version} is newer than the driver's {driver_cuda}"
         return Item(name=name, status="failed", detail=detail, fix=f"update the driver, or {fix}")
@@ -295,19 +301,19 @@ def _version_item(name: str, version: str, driver_cuda: str | None, fix: str) ->
 
 
 def _major(version: str) -> int:
-    found = re.match(r"\d+", version)
-    return int(found.group()) if found else 0
+    match = re.match(r"\d+", version)
+    return int(match.group()) if match else 0
 
 
 def _profiler_items() -> list[Item]:
     ncu = shutil.which("ncu")
     fix = f"install the CUDA toolkit's Nsight Compute; {_OWN_PROFILING}"
     if ncu:
-        found = Item(name="ncu", status="ok", detail=ncu)
+        item = Item(name="ncu", status="ok", detail=ncu)
     else:
-        found = Item(name="ncu", status="optional", detail="not found", fix=fix)
+        item = Item(name="ncu", status="optional", detail="not found", fix=fix)
     nsys = shutil.which("nsys") or _bundled_nsys(ncu)
-    return [found, nsys_item(nsys, has_libdw=ctypes.util.find_library("dw") is not None)]
+    return [item, nsys_item(nsys, has_libdw=ctypes.util.find_library("dw") is not None)]
 
 
 def nsys_item(nsys: str | None, *, has_libdw: bool) -> Item:
@@ -330,10 +336,10 @@ def _bundled_nsys(ncu: str | None) -> str | None:
     if ncu is None:
         return None
     root = Path(ncu).resolve().parent
-    found = sorted(
+    candidates = sorted(
         path for folder in (root, root.parent) for path in folder.glob("host/target-linux-x64/nsys")
     )
-    return str(found[0]) if found else None
+    return str(candidates[0]) if candidates else None
 
 
 def _disk_items(config: Config) -> list[Item]:
@@ -359,6 +365,7 @@ def _exists(path: Path) -> bool:
 
 def folder_item(name: str, folder: Path) -> Item:
     """Whether a folder, which need not exist yet, can be written and has room."""
+    # Nothing is created by looking: what counts is the folder in which it would be made.
     existing = next(path for path in (folder, *folder.parents) if _exists(path))
     if not can_write(existing):
         option = {"workspace": "--workspace", "cache": "STITCH_CACHE_DIR"}.get(name, "TMPDIR")

@@ -25,11 +25,13 @@ def open_reader(config: Config, *, wait_for_vectors_s: float = 0.0, meaning: boo
 def build(config: Config, *, anew: bool, vectors: bool = False, progress: "Progress") -> "BuildReport":
     """What was built; errors as in `build_index`.
 
-    An interpreter that an earlier build was told stays until another is named, or everything is read anew.
+    An interpreter that an earlier build was given stays until another is named, or everything is read anew.
     """
     from stitch_rag.build import built_for
 
     earlier, named = built_for(IndexLocation(config.cache_dir))
+    # An interpreter that was found and not named is looked for again: it may be gone, or another one may come
+    # first now.
     kept = (earlier, True) if named and not anew else ("", False)
     return _build(config, kept, anew=anew, vectors=vectors, progress=progress)
 
@@ -89,6 +91,7 @@ def evaluate_search(config: Config, questions: Path) -> "Evaluation":
 
     rows = read_questions(questions)
     with closing(open_reader(config, wait_for_vectors_s=START_S)) as reader:
+        # The first search starts the embedding model and fills caches: its time is not that of a search.
         reader.search("warm up")
         return evaluate(rows, lambda question: reader.search(question, count=DEPTH))
 
@@ -127,10 +130,12 @@ def _target(config: Config, earlier: str) -> "tuple[list[Path], DocstringSource 
     # The one in which references run has torch, and NVIDIA's wheels with it; another will do where none has.
     for option, need_torch in [(option, need) for option in options for need in (True, False)]:
         try:
-            found = find_interpreter(option, config.workspace, need_torch=need_torch)
+            interpreter = find_interpreter(option, config.workspace, need_torch=need_torch)
         except EnvironmentMissingError:
             if named and not need_torch:
                 raise
             continue
-        return [found.prefix, *found.packages], DocstringSource(found.path, found.torch_version)
+        return [interpreter.prefix, *interpreter.packages], DocstringSource(
+            interpreter.path, interpreter.torch_version
+        )
     return [], None

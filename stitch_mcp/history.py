@@ -62,7 +62,7 @@ class RunView(Fact):
     running: bool
     """Whether a process works on it now."""
     message: str
-    """One sentence on how it ended, "" while it goes on."""
+    """One sentence on how it ended, "" while it is running."""
     stopped: RunStopped | None
     """Why it ended before its last step, None where it did not."""
     program_id: str | None
@@ -88,6 +88,7 @@ def list_history(root: Path) -> History:
     workspace = Workspace(root)
     runs: list[RunSummary] = []
     problems: list[str] = []
+    # Read without the runs' locks: looking must work while a run is at work, and must not stop it.
     for run_id in workspace.run_ids():
         try:
             runs.append(summarize(workspace, run_id))
@@ -117,7 +118,7 @@ def show_run(root: Path, run_id: str) -> RunView:
     folder, store = workspace.run_folder(run_id), workspace.store
     state = read_attempts(folder, store)
     finished = state.finished
-    known = _evidence(state, store)
+    evidence = _evidence(state, store)
     return RunView(
         run_id=folder.name,
         folder=str(folder.absolute()),
@@ -127,13 +128,13 @@ def show_run(root: Path, run_id: str) -> RunView:
         running=_is_running(folder, state.status),
         message=state.message,
         stopped=state.stopped,
-        program_id=known.attempt.program_id if known else None,
+        program_id=evidence.attempt.program_id if evidence else None,
         certificate=str((folder / state.certificate.file).absolute()) if state.certificate else None,
         attempts=tuple(_attempt_view(row, state) for row in state.attempts),
         facts=store.get_fact(state.reference.facts, ReferenceFacts) if state.reference else None,
-        build=known.build if known else None,
-        check=known.check if known else None,
-        bench=known.bench if known else None,
+        build=evidence.build if evidence else None,
+        check=evidence.check if evidence else None,
+        bench=evidence.bench if evidence else None,
         events=tuple(read_events(folder / "events.jsonl")),
     )
 
@@ -163,6 +164,7 @@ def _words(event: Event) -> str:
     """The payload's short values; hashes and paths say nothing to a reader."""
     parts: list[str] = []
     for name, value in event.payload.items():
+        # 60 characters leave out hashes, paths and messages.
         plain = isinstance(value, bool | int | float) or (isinstance(value, str) and 0 < len(value) < 60)
         if plain and not name.endswith("_id") and name != "interpreter":
             parts.append(f"{name}={value}")

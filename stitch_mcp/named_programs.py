@@ -59,6 +59,7 @@ def program_of_files(
     Raises:
         UsageError: they are too large, or it is not clear which file is the program.
     """
+    # Also where the files came inline: sizes on disk were checked before they were read.
     _refuse_large(where, {path: len(data) for path, data in files.items()})
     name = main or _find_main(where, files, native)
     if name not in files:
@@ -86,15 +87,15 @@ def _folder_files(folder: Path) -> dict[str, bytes]:
             f"there is no program at {folder}",
             hint="name a folder, a .cpp, .cu or .py file, a certificate, or a run (`stitch-mcp runs list`)",
         )
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for path in sorted(folder.rglob("*")):
         relative = path.relative_to(folder)
         hidden = any(part.startswith(".") or part == "__pycache__" for part in relative.parts)
         if not hidden and path.is_file():
-            found[relative.as_posix()] = path
+            files[relative.as_posix()] = path
     # Before anything is read: a folder of somebody's data would fill the memory.
-    _refuse_large(str(folder), {name: path.stat().st_size for name, path in found.items()})
-    return {name: _read(path) for name, path in found.items()}
+    _refuse_large(str(folder), {name: path.stat().st_size for name, path in files.items()})
+    return {name: _read(path) for name, path in files.items()}
 
 
 def _read(path: Path) -> bytes:
@@ -119,6 +120,7 @@ def _refuse_large(where: str, sizes: Mapping[str, int]) -> None:
 def _find_main(folder: str, files: Mapping[str, bytes], native: bool) -> str:
     """The one file at the top of the folder that can be compiled, else the one Python file."""
     top = [name for name in files if "/" not in name]
+    # C++ and CUDA come first: a folder may have a Python file beside its source, to build or test it.
     for suffixes in (_NATIVE,) if native else (_NATIVE, (".py",)):
         named = [name for name in top if Path(name).suffix in suffixes]
         if len(named) == 1:

@@ -16,8 +16,9 @@ def program_name() -> str:
     called = Path(sys.argv[0])
     if called.name != "stitch-mcp":
         return "stitch-mcp"
-    found = shutil.which("stitch-mcp")
-    if found is not None and os.path.realpath(found) == os.path.realpath(called):
+    path = shutil.which("stitch-mcp")
+    # Another installation of the same name may come first on PATH: the short name would then call that one.
+    if path is not None and os.path.realpath(path) == os.path.realpath(called):
         return "stitch-mcp"
     return shlex.quote(str(called))
 
@@ -38,10 +39,12 @@ def remedy_command(remedy: Remedy, workspace: Path) -> str | None:
 
 
 def resume_command(workspace: Path, run_id: str) -> str:
-    """The command that goes on with a run of `workspace`, which is named unless it would be found anyway."""
+    """The command that resumes a run of `workspace`, which is named unless it would be found anyway."""
     command = f"{program_name()} solve --resume {shlex.quote(run_id)}"
     try:
-        found, _ = find_workspace(None, os.environ, Path.cwd())
+        default_workspace, _ = find_workspace(None, os.environ, Path.cwd())
     except UsageError:  # STITCH_WORKSPACE is wrong, and was overruled
-        found = None
-    return command if found == workspace else f"{command} --workspace {shlex.quote(str(workspace))}"
+        default_workspace = None
+    return (
+        command if default_workspace == workspace else f"{command} --workspace {shlex.quote(str(workspace))}"
+    )

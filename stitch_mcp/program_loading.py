@@ -58,12 +58,15 @@ def load_program(
     archive = read_certificate(file)
     contents = read_contents(archive, file)
     task, program, facts = contents.task, contents.program, contents.facts
+    # Everything is taken from the archive: nothing on this machine can stand in for what was certified.
     with scratch_folder("load") as folder:
         if program.format == "kernelbench":
             return _python_module(archive, task, facts, program, weights, cache_dir)
         store = Store(folder / "store")
         store.put_files(archive.folder("program"))
         build = _build(program, store, cache_dir)
+        # Without weights the program gets those of a reference made from seed 0, so that equal calls give
+        # equal modules.
         state = _state(weights) if weights is not None else _fresh_state(archive, task, folder / "task")
     return _native_module(build, task, facts, state, threads)
 
@@ -95,7 +98,7 @@ def _native_module(
     from stitch_tools.worker.program_module import StitchModule
 
     names = tuple(row.name for row in facts.parameters)
-    _require_weights(state, needed=names, known=names)
+    _require_weights(state, needed=names, names=names)
     updated = facts.mutated_buffers if task.contract.buffers == "updated" else ()
     return StitchModule(
         build.artifact or "",
@@ -155,6 +158,7 @@ def _folder_until_exit() -> Path:
     scratch, owner = make_scratch("program"), os.getpid()
 
     def remove() -> None:
+        # A fork inherits the exit handlers, and must not remove the folder of the process that it came from.
         if os.getpid() == owner:
             scratch.remove()
 
@@ -165,7 +169,8 @@ def _folder_until_exit() -> Path:
 def _load_weights(module: "torch.nn.Module", state: "dict[str, torch.Tensor]", facts: ReferenceFacts) -> None:
     """Weights of the reference's kind into a `ModelNew`, which may have fewer of them."""
     own = module.state_dict()
-    _require_weights(state, needed=own.keys(), known={*own, *(row.name for row in facts.parameters)})
+    _require_weights(state, needed=own.keys(), names={*own, *(row.name for row in facts.parameters)})
+    # named_buffers() also lists buffers that are not persistent, which a state_dict leaves out.
     for name, tensor in {**dict(module.named_buffers()), **own}.items():
         if name not in state:
             continue  # a state_dict lacks the buffers that are not persistent
@@ -178,16 +183,17 @@ def _load_weights(module: "torch.nn.Module", state: "dict[str, torch.Tensor]", f
 
 
 def _require_weights(
-    state: "Mapping[str, torch.Tensor]", *, needed: Collection[str], known: Collection[str]
+    state: "Mapping[str, torch.Tensor]", *, needed: Collection[str], names: Collection[str]
 ) -> None:
     """Refuse weights that lack a needed name, or have an unknown one that is not another's second name."""
     hint = "pass a module of the reference's kind, or its state_dict"
     missing = [name for name in needed if name not in state]
     if missing:
         raise UsageError(f"the weights lack {some_names(missing)}", hint=hint)
-    shared = {tensor.data_ptr() for name, tensor in state.items() if name in known}
+    # Tied weights have two names and one memory: the second name is known by its address.
+    shared = {tensor.data_ptr() for name, tensor in state.items() if name in names}
     unknown = [
-        name for name, tensor in state.items() if name not in known and tensor.data_ptr() not in shared
+        name for name, tensor in state.items() if name not in names and tensor.data_ptr() not in shared
     ]
     if unknown:
         raise UsageError(f"the program knows no weights named {some_names(unknown)}", hint=hint)
@@ -203,11 +209,11 @@ def _state(weights: "Weights") -> "dict[str, torch.Tensor]":
     """Parameters and all buffers by name; a state_dict lacks the buffers that are not persistent."""
     import torch
 
-    found = (
+    tensors = (
         weights if isinstance(weights, Mapping) else {**dict(weights.named_buffers()), **weights.state_dict()}
     )
     # A module's `get_extra_state` puts objects of its own beside the weights.
-    return {name: value for name, value in found.items() if isinstance(value, torch.Tensor)}
+    return {name: value for name, value in tensors.items() if isinstance(value, torch.Tensor)}
 
 
 def _fresh_state(archive: Archive, task: Task, folder: Path) -> "dict[str, torch.Tensor]":
@@ -255,6 +261,7 @@ def _undisturbed() -> Generator[None]:
     """Loading a reference seeds generators and extends the import path: put both back for the caller."""
     from stitch_tools.worker.random_streams import generator_state, restore_generators
 
+    # This is the caller's own process: its random numbers must not change because a program was loaded.
     generators, path, modules = generator_state(), list(sys.path), dict(sys.modules)
     bytecode = sys.dont_write_bytecode
     try:
@@ -263,6 +270,8 @@ def _undisturbed() -> Generator[None]:
         restore_generators(generators)
         sys.path[:] = path
         sys.dont_write_bytecode = bytecode
+        # Modules of the reference's folder, which is gone by now: a later load of another reference may use
+        # the same names.
         for name in set(sys.modules) - set(modules):
             if (getattr(sys.modules[name], "__file__", None) or "").startswith(tempfile.gettempdir()):
                 del sys.modules[name]

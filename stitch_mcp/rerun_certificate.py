@@ -68,6 +68,7 @@ def rerun_certificate(
         with workbench.trial(task, program) as trial:
             check = workbench.check(trial, sanitize=not quick)
             bench = None
+            # Timing is only worth its minutes where there is a certified figure to compare.
             if verdict_of(check).accepted and then is not None and then.ratio("eager") is not None:
                 bench = workbench.benchmark(trial, quick=quick)
     return _conclude(archive, check, bench, verdict_of(check, bench, policy))
@@ -77,6 +78,7 @@ def _unpack(archive: Archive, contents: Contents, workspace: Workspace) -> tuple
     task, program = contents.task, contents.program
     for prefix in ("task", "program"):
         workspace.store.put_files(archive.folder(prefix))
+    # An archive holds the task's own files, not folders that it only imports from.
     missing = [folder for folder in task.search_path if not Path(folder).is_dir()]
     if missing:
         raise EnvironmentMissingError(
@@ -116,11 +118,13 @@ def compare_speedups(then: Bench | None, now: Bench | None) -> tuple[SpeedupClai
         f"{new.speedup:.2f}x eager ({new.low:.2f} to {new.high:.2f}) now, "
         f"{old.speedup:.2f}x ({old.low:.2f} to {old.high:.2f}) then"
     )
+    # Speed-ups of two devices are different facts: neither confirms nor refutes the other.
     if (now.device, now.threads) != (then.device, then.threads):
         there, here = _place(then), _place(now)
         return "not_compared", f"correct again; {figures}, on another device ({here}, then {there})"
     if now.is_doubtful:
         return "not_confirmed", f"correct again, and no gain: {now.doubt} ({figures})"
+    # A disturbed machine refutes nothing.
     if old.outcome == "faster" and new.outcome == "inconclusive":
         return "not_compared", f"correct again; too noisy to compare: {figures}"
     # An interval that somebody wrote as wide as they like, or as no number, must not confirm a figure.

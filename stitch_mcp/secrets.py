@@ -22,14 +22,17 @@ _FEWEST_CHARS = 8
 
 def secrets_of(environ: Mapping[str, str]) -> dict[str, str]:
     """Secret values with the name of the variable that each comes from, the longest first."""
-    found: dict[str, str] = {}
+    secrets: dict[str, str] = {}
     for name, value in environ.items():
+        # Other variables may hold a password inside an address, as proxies and database URLs do.
         for secret in _parts(value) if _is_secret(name) else _IN_ADDRESS.findall(value):
             # As it stands, and as JSON writes it.
             for spelled in (secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]):
                 if len(secret) >= _FEWEST_CHARS:
-                    found[spelled] = name
-    return dict(sorted(found.items(), key=lambda item: -len(item[0])))
+                    secrets[spelled] = name
+    # Longest first: replacing a short secret inside a longer one would leave the rest of the longer one
+    # readable.
+    return dict(sorted(secrets.items(), key=lambda item: -len(item[0])))
 
 
 # The same names come with every answer.

@@ -15,9 +15,9 @@ class Budget:
     """The limits of one call of `solve`."""
 
     stop: threading.Event = field(default_factory=threading.Event)
-    """When set, no further step is begun."""
+    """When set, no further step is started."""
     end_s: float = float("inf")
-    """A time.monotonic() value after which no further step is begun."""
+    """A time.monotonic() value after which no further step is started."""
 
     def check(self, run: Run) -> None:
         """Refuse to begin the next step where the run has to end here.
@@ -26,6 +26,8 @@ class Budget:
             InterruptedRunError: it was asked to stop.
             BudgetError: its time is over.
         """
+        # Checked between steps only: a step in flight ends with its event, so that nothing that it measured
+        # is lost.
         kept = f"before the step '{open_step(run.state)}'; everything up to it is kept"
         if self.stop.is_set():
             raise InterruptedRunError(f"stopped {kept}", remedies=(resume_remedy(run.run_id),))

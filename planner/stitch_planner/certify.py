@@ -46,11 +46,13 @@ def certify_attempt(run: Run, task: Task, plan: Plan, attempt: Attempt) -> Certi
     """
     state, store = run.state, run.store
     policy = started(state).policy
-    known = evidence_of(store, attempt, policy)
-    if known.check is None or known.verdict is None or state.reference is None or state.graph is None:
+    evidence = evidence_of(store, attempt, policy)
+    if evidence.check is None or evidence.verdict is None or state.reference is None or state.graph is None:
         raise UsageError("the run is not complete", remedies=(resume_remedy(run.run_id),))
-    refuse_uncounted(known.verdict, attempt)
-    check, bench, build = known.check, known.bench, known.build
+    # The verdict is computed anew from the stored facts: the figures in the run's events only serve to choose
+    # the best attempt quickly.
+    refuse_uncounted(evidence.verdict, attempt)
+    check, bench, build = evidence.check, evidence.bench, evidence.build
     program = store.get_fact(attempt.program.program, Program)
     entries = {
         "README.txt": _README.encode("utf-8"),
@@ -66,6 +68,8 @@ def certify_attempt(run: Run, task: Task, plan: Plan, attempt: Attempt) -> Certi
         entries["build.json"] = build.canonical_json()
     if state.graph.ceilings:
         entries["ceilings.json"] = store.get(state.graph.ceilings)
+    # The policy is part of the certificate, so that whoever verifies it computes the same verdict from the
+    # same evidence.
     draft = Certificate(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         run_id=run.run_id,
@@ -79,6 +83,8 @@ def certify_attempt(run: Run, task: Task, plan: Plan, attempt: Attempt) -> Certi
         files=(),
         not_checked=(*check.not_checked, *(bench.not_checked if bench else ())),
     )
+    # The archive holds every byte that its facts name, since it has to be verified on machines that have no
+    # store.
     archive = seal_certificate(draft, entries)
     path = run.folder / f"{task.name}-{program.program_id[:8]}{SUFFIX}"
     write_certificate(archive, path)
@@ -103,7 +109,7 @@ def refuse_uncounted(decided: Verdict, attempt: Attempt, remedies: tuple[Remedy,
         raise UsageError(f"{named} is not accepted: {decided.status}", remedies=remedies)
     # Only in a new run: what counts is part of what a run began with.
     names = " ".join(f"{{accept}} {name}" for name in decided.accept)
-    hint = f"a run begun with {names} counts it" if names else ""
+    hint = f"a run started with {names} counts it" if names else ""
     raise UsageError(
         f"{named} is correct, but does not count: {decided.why_not}",
         hint=hint,
@@ -114,6 +120,7 @@ def refuse_uncounted(decided: Verdict, attempt: Attempt, remedies: tuple[Remedy,
 
 def _environment(run: Run, build: Build | None, check: Check) -> Environment:
     """What the run began in, with what its build and its check add."""
+    # The run's own record, not the present machine: a resumed run is refused anywhere else.
     began_in = run.store.get_fact(started(run.state).environment, Environment)
     return began_in.model_copy(
         update={

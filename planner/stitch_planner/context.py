@@ -32,7 +32,7 @@ FactT = TypeVar("FactT", bound=Fact)
 
 @dataclass
 class RunContext:
-    """The run, its facts by name, and a session of the target interpreter, begun when first needed."""
+    """The run, its facts by name, and a session of the target interpreter, started when first needed."""
 
     run: Run
     task: Task

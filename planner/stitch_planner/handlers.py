@@ -44,6 +44,7 @@ def _program(context: RunContext) -> None:
     run = context.run
     decision = run.state.decision
     named = run.state.attempt(decision.program_id) if decision else None
+    # The decision asks for an instrument on a program that exists, not for a new program.
     if decision is not None and named is not None and decision.decision == "next_step":
         record_program(run, run.store.get_fact(named.program.program, Program))
         return

@@ -28,6 +28,7 @@ def joined(workspace: Workspace, run_id: str, *, wait_s: float = 10.0) -> Genera
         UsageError: there is no such run.
     """
     folder = workspace.run_folder(run_id)
+    # Polled: a file lock wakes nobody when it becomes free.
     deadline = time.monotonic() + wait_s
     while True:
         try:
@@ -82,19 +83,22 @@ def certify_program(run: Run, task: Task, program: Program, plan: Plan) -> Path:
             f"what the run's step '{lost.name}' had found is missing or damaged",
             remedies=(resume_remedy(run.run_id),),
         )
-    known = known_of(run, program.program_id)
-    if known is None or known.verdict is None:
+    evidence = known_of(run, program.program_id)
+    if evidence is None or evidence.verdict is None:
         raise _unchecked(run, program)
     # A program that is refused is not taken up: a finished run stays as it ended.
-    refuse_uncounted(known.verdict, known.attempt, _instead(run, program, "certify_program"))
+    refuse_uncounted(evidence.verdict, evidence.attempt, _instead(run, program, "certify_program"))
     attempt = record_program(run, program)
     written = run.state.certificate
+    # A retried call gets the archive that is there: a second one would have another time stamp and hash.
     if written and run.state.finished and lost is None and written.program_id == program.program_id:
         return run.folder / written.file
-    run.record(DecisionMade(program_id=program.program_id, decision="accept", reason=known.sentence))
+    # Decision, certificate, end: the same order as in the loop, so that a kill in between is resumed by
+    # either.
+    run.record(DecisionMade(program_id=program.program_id, decision="accept", reason=evidence.sentence))
     certified = certify_attempt(run, task, plan, attempt)
     run.record(certified)
-    record_end(run, known)
+    record_end(run, evidence)
     return run.folder / certified.file
 
 
@@ -108,14 +112,15 @@ def _unchecked(run: Run, program: Program) -> UsageError:
 
 
 def _instead(run: Run, program: Program, tool: str) -> tuple[Remedy, ...]:
-    """What helps where a program was refused: the run's best one, and mending this one."""
-    mend = Remedy(
+    """What helps where a program was refused: the run's best one, and a fix of this one."""
+    repair = Remedy(
         tool="compile_program",
-        arguments={"run_id": run.run_id, "files": {program.main: "MENDED SOURCE"}},
-        why="mend the program, build it, and check it again",
+        arguments={"run_id": run.run_id, "files": {program.main: "FIXED SOURCE"}},
+        why="fix the program, build it, and check it again",
     )
+    # A program that counts already is offered first: it needs no further work.
     best = run.state.best
     if best is None:
-        return (mend,)
+        return (repair,)
     other = {"run_id": run.run_id, "program": best.program_id[:16]}
-    return (Remedy(tool=tool, arguments={**other}, why="it counts, and is the best of this run"), mend)
+    return (Remedy(tool=tool, arguments={**other}, why="it counts, and is the best of this run"), repair)

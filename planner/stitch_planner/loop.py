@@ -95,6 +95,7 @@ def solve(
     opened = open_run(request, _workbench(request, emit, budget.stop), on_event)
     run, workbench = opened.run, opened.workbench
     try:
+        # Only a resumed run can lack what its events name; a new one has just written it.
         lost = lost_step(run) if request.resume else None
         if run.state.finished is None or lost is not None:
             if request.resume:
@@ -102,6 +103,7 @@ def solve(
             with RunContext(run, opened.task, opened.target, workbench) as context:
                 advance(context, budget, handlers)
         return _result(run, opened.task)
+    # KeyboardInterrupt and SystemExit included: `runs show` has to tell an interrupted run from a killed one.
     except BaseException as error:  # handed on: the log has to say how the run ended
         _record_stop(run, error)
         if isinstance(error, KeyboardInterrupt):
@@ -120,6 +122,7 @@ def _resume(run: Run, emit: Emit, lost: LostStep | None) -> None:
 def _workbench(request: SolveRequest, emit: Emit | None, stop: threading.Event) -> Workbench:
     workspace = Workspace(request.workspace)
     workspace.prepare()
+    # `stop` also ends waiting for a device lock, which can take as long as another process's timing.
     return Workbench(
         workspace=workspace,
         python=request.python,
@@ -175,9 +178,9 @@ def _result(run: Run, task: Task) -> SolveResult:
     finished, attempt = state.finished, state.result
     if finished is None or attempt is None:
         raise StoreError("the run ended without its last event", hint="solve again; this is a fault of ours")
-    known = evidence_of(run.store, attempt, started(state).policy)
+    evidence = evidence_of(run.store, attempt, started(state).policy)
     sources = sources_folder(run.folder, attempt.round)
-    eager = known.bench.ratio("eager") if known.bench else None
+    eager = evidence.bench.ratio("eager") if evidence.bench else None
     return SolveResult(
         run_id=run.run_id,
         run_folder=str(run.folder.resolve()),
@@ -188,14 +191,14 @@ def _result(run: Run, task: Task) -> SolveResult:
         program_id=attempt.program_id,
         certificate=str((run.folder / state.certificate.file).resolve()) if state.certificate else None,
         sources=str(sources.resolve()) if sources.is_dir() else None,
-        library=known.build.artifact if known.build else None,
+        library=evidence.build.artifact if evidence.build else None,
         speedup=eager.speedup if eager else None,
         min_speedup=started(state).min_speedup,
         message=finished.message,
         warnings=state.reference.warnings if state.reference else (),
         notes=attempt.program.notes,
-        check=known.check,
-        bench=known.bench,
-        verdict=known.verdict,
+        check=evidence.check,
+        bench=evidence.bench,
+        verdict=evidence.verdict,
         attempts=len(state.attempts),
     )

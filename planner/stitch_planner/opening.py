@@ -47,7 +47,7 @@ class SolveRequest:
     threads: int | None = None
     cache_dir: Path | None = None
     time_limit_s: float | None = None
-    """Time after which no further step is begun; None: no limit."""
+    """Time after which no further step is started; None: no limit."""
     build_time_limit_s: float = 600.0
     inputs: str | None = None
     """Name of the input maker; None: the task file's, else get_inputs."""
@@ -68,7 +68,7 @@ def open_run(request: SolveRequest, workbench: Workbench, on_event: OnEvent = No
     """The run that a request begins or resumes.
 
     Raises:
-        UsageError: the request names none, two, or one that cannot go on in this way.
+        UsageError: the request names none, two, or one that cannot be resumed in this way.
         TaskError: the reference cannot be used.
         StoreError: what the run began with is damaged.
     """
@@ -102,6 +102,8 @@ def begin_run(
         interpreter=str(interpreter.path),
         environment=workspace.store.put_fact(describe_environment(interpreter, resolve_target(task.target))),
     )
+    # Everything that can be wrong with a request was checked by now: no folder is left behind by a typing
+    # error.
     run = Run(workspace.new_run_folder(task), workspace.store, on_event=on_event)
     try:
         run.record(first)
@@ -147,8 +149,10 @@ def _resume(request: SolveRequest, workbench: Workbench, on_event: OnEvent) -> O
     workspace = workbench.workspace
     run = Run(workspace.run_folder(request.resume or ""), workspace.store, on_event=on_event)
     try:
+        # What a run began with is taken from its first event, not from the present settings: figures of one
+        # run must be comparable.
         first = started(run.state)
-        task = _begun_task(run, first)
+        task = _started_task(run, first)
         workbench = replace(
             workbench,
             python=request.python or first.interpreter,
@@ -156,6 +160,7 @@ def _resume(request: SolveRequest, workbench: Workbench, on_event: OnEvent) -> O
             require_sandbox=first.require_sandbox,
             policy=first.policy,
         )
+        # Resolved anew: the device may be gone since the run began.
         target = resolve_target(task.target)
         _refuse_other_request(request, first, target)
         _refuse_other_environment(first, workspace, describe_environment(workbench.interpreter, target))
@@ -165,7 +170,7 @@ def _resume(request: SolveRequest, workbench: Workbench, on_event: OnEvent) -> O
     return OpenedRun(run, task, target, workbench)
 
 
-def _begun_task(run: Run, first: RunStarted) -> Task:
+def _started_task(run: Run, first: RunStarted) -> Task:
     """The task of a run, once all that was stored when the run began is known to be whole.
 
     Raises:
@@ -188,6 +193,7 @@ def _refuse_other_request(request: SolveRequest, first: RunStarted, target: Targ
     Raises:
         UsageError: something differs; the message names it.
     """
+    # `quick` may only be repeated: a run with full baselines would otherwise mix two kinds of timing.
     if request.overrides or request.inputs or (request.quick and not first.quick):
         raise UsageError(
             "a resumed run keeps its contract, inputs and baselines",
@@ -203,9 +209,9 @@ def _refuse_other_request(request: SolveRequest, first: RunStarted, target: Targ
         ("--accept", policy, ",".join(first.policy.names)),
     ):
         if value is not None and value != kept:
-            begun = f"with {kept}" if kept else "without it"
+            kept_as = f"with {kept}" if kept else "without it"
             raise UsageError(
-                f"a resumed run keeps {option}: it was begun {begun}, and {value} is asked for",
+                f"a resumed run keeps {option}: it was started {kept_as}, and {value} is asked for",
                 hint=f"leave {option} out, or solve anew",
             )
 
@@ -216,6 +222,8 @@ def _refuse_other_environment(first: RunStarted, workspace: Workspace, now: Envi
     Raises:
         UsageError: something differs; the message names it.
     """
+    # Every field counts, also CPU model and compiler: times from two environments must not meet in one
+    # certificate.
     then = workspace.store.get_fact(first.environment, Environment).model_dump()
     changed = [
         f"{name} was {then[name]}, is {value}"
@@ -224,6 +232,6 @@ def _refuse_other_environment(first: RunStarted, workspace: Workspace, now: Envi
     ]
     if changed:
         raise UsageError(
-            f"this run was begun in another environment: {'; '.join(changed)}",
+            f"this run was started in another environment: {'; '.join(changed)}",
             hint="solve the reference anew",
         )

@@ -27,11 +27,12 @@ def make_plan(graph: Graph, facts: ReferenceFacts, task: Task, ceilings: Ceiling
             continue
         planned.append(_plan_step(len(planned), step, index, layouts, task.contract, ceilings))
     times = [step.predicted_us for step in planned]
-    known = [time for time in times if time is not None]
+    measured = [time for time in times if time is not None]
     return Plan(
         target=task.target,
         steps=tuple(planned),
-        predicted_us=sum(known) if len(known) == len(times) else None,
+        # A sum over some of the steps would look like a prediction for all of them.
+        predicted_us=sum(measured) if len(measured) == len(times) else None,
         notes=_notes(graph, facts, task, planned),
     )
 

@@ -56,12 +56,14 @@ def decide(state: State, *, rounds_left: int) -> DecisionMade:
     if (untimed := next(open_rows, None)) is not None:
         return _decision(untimed, "next_step", f"{_named(untimed)} counts, and was not timed yet")
     goal = state.started.min_speedup if state.started else None
+    # Correctness comes before speed: no program is optimised while none counts.
     if best is None and rounds_left:
         return _decision(
             current, "fix", f"{_named(current)} is {_judgement(current)}, and no other one counts"
         )
     if best is None:
         return _decision(current, "stop", f"no program counts; {_named(current)} is {_judgement(current)}")
+    # The goal is compared with the median; the rank among programs uses the interval's lower end.
     if rounds_left and goal is not None and _misses(best, goal):
         reason = f"{_named(best)} is the best so far, and misses the goal of {goal:g} times eager"
         return _decision(best, "optimize", reason)
@@ -83,6 +85,7 @@ def _why_best(state: State, best: Attempt) -> str:
     figure = "" if safe is None else f", with {safe:.2f} times eager at the lower end of its interval"
     if counted == 1:
         return f"{_named(best)} counts{figure}"
+    # Without a timing there is no order among them but that of the run.
     what = "the fastest of" if safe is not None else "the first of"
     return f"{_named(best)} is {what} {counted} programs that count{figure}"
 

@@ -36,6 +36,8 @@ def capture(context: RunContext) -> tuple[Graph, Ceilings | None]:
     Raises:
         StitchFailedError: no program can be written, whatever the graph is.
     """
+    # First what needs no work: measuring the device takes seconds, which a task without a template would
+    # waste.
     refuse_updates(context.task, context.facts)
     ceilings = None
     if context.target.available:
@@ -113,6 +115,7 @@ def _sanitized(context: RunContext, checked: Check) -> Check:
 def bench(context: RunContext) -> Bench:
     """Time the current program beside its baselines, if it is correct."""
     attempt = context.attempt
+    # A time without correct outputs means nothing, so no device time is spent on it.
     if not attempt.accepted:
         return Bench(
             program_id=attempt.program_id,

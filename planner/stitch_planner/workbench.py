@@ -1,7 +1,7 @@
 """The workbench: where instruments work, with which interpreter, and for how long.
 
-The one context that command line, server and loop hand to whatever runs an instrument. It holds no setting of
-theirs beyond that: which program or reference a user means, they find out themselves.
+The one context that command line, server and loop pass to an instrument. It holds no other setting of theirs:
+they resolve themselves which program or reference a user means.
 """
 
 import contextlib
@@ -56,7 +56,7 @@ class Workbench:
     emit: Emit | None = None
     """Takes sentences on the progress."""
     deadline_s: float | None = None
-    """A time.monotonic() value after which no further draw, tool or round is begun."""
+    """A time.monotonic() value after which no further draw, tool or round is started."""
     stop: threading.Event | None = None
     """When set, a timing ends without a result."""
     warm: "TargetSession | None" = None
@@ -74,6 +74,8 @@ class Workbench:
         Raises:
             EnvironmentMissingError: there is none with torch.
         """
+        # Imported here, not at the top: a workbench is also made where nothing is run, and such calls start
+        # faster without it.
         from stitch_tools.run.interpreter import Interpreter, find_interpreter
 
         if isinstance(self.python, Interpreter):
@@ -85,7 +87,7 @@ class Workbench:
         """A warm session in the target interpreter."""
         interpreter, warm = self.interpreter, self.warm
         if warm and warm.fits(interpreter, require_sandbox=self.require_sandbox, threads=self.threads):
-            # Whoever started it ends it: nobody waits for that.
+            # The process that started the warm session also ends it, so no caller waits for its end.
             yield warm
             return
         self.say(f"starting {interpreter.path} (torch {interpreter.torch_version})")
@@ -134,18 +136,20 @@ class Workbench:
         from stitch_tools.run.reference_server import ReferenceServer
 
         here = resolve_target(task.target).available
-        seen = task if here else task.model_copy(update={"target": "cpu"})
-        return ReferenceServer(session, seen, self.workspace.store)
+        observed_task = task if here else task.model_copy(update={"target": "cpu"})
+        return ReferenceServer(session, observed_task, self.workspace.store)
 
     @contextlib.contextmanager
     def observed(
         self, session: "TargetSession", task: Task, known: ReferenceFacts | None = None
     ) -> "Generator[tuple[ReferenceServer, ReferenceFacts]]":
-        """The task's reference in a server of its own, and what one look at it tells.
+        """The task's reference in a server of its own, and the facts that observing it gave.
 
-        `known` is what an earlier look told: it stands for another one where Python and torch are those that
-        it was made with.
+        `known` are the facts of an earlier observation: they are used again where Python and torch are those
+        that they were made with.
         """
+        # Dtypes, strides and warnings can differ between versions of torch, so facts are reused for equal
+        # versions only.
         versions = session.torch_version, session.interpreter.python_version
         if known is not None and (known.torch_version, known.python_version) != versions:
             known = None
@@ -167,6 +171,7 @@ class Workbench:
         """
         from stitch_tools.judge.trial import Trial
 
+        # Built before the session starts: a program that does not compile then costs no start of torch.
         build = self.build(program) if program.format == "native" else None
         with self.session() as session, self.observed(session, task, known) as (server, facts):
             yield Trial(
@@ -198,7 +203,10 @@ class Workbench:
         options = CheckOptions(reference_tolerance=reference_tolerance, cache_dir=self.cache_dir)
         checked = check_program(trial, options)
         if not sanitize:
+            # What was left out is part of the evidence: a certificate lists it, so that nobody takes silence
+            # for a pass.
             return checked.model_copy(update={"not_checked": (*checked.not_checked, _UNSANITIZED)})
+        # There is nothing to run under a sanitizer.
         if checked.status in ("build_failed", "unmeasured"):
             return checked
         from stitch_tools.judge.memory import SanitizeOptions, apply_sanitizers, sanitize_program

@@ -141,17 +141,17 @@ def gather(
         roots: include folders instead of those that are found.
         target: an interpreter whose docstrings count.
     """
-    found = list(find_roots(prefixes) if roots is None else roots)
-    headers = find_headers(found)
+    found_roots = list(find_roots(prefixes) if roots is None else roots)
+    headers = find_headers(found_roots)
     inputs = [
         *own_inputs(),
         *header_inputs(headers),
         *page_inputs(place),
-        *error_inputs(found, headers),
+        *error_inputs(found_roots, headers),
     ]
     if target and (docstrings := docstring_input(target)):
         inputs.append(docstrings)
-    return inputs, found
+    return inputs, found_roots
 
 
 def build_index(
@@ -176,14 +176,17 @@ def build_index(
     started, cpu = time.monotonic(), time.process_time()
     if vectors and (lacking := why_no_model()):
         progress(f"there will be no vectors: {lacking}")  # before the minutes that the rest may take
+    # One builder at a time: two would fill the same file. Readers need no lock, since they open the finished
+    # file.
     with _locked(place, progress):
         _remove_cleared(place)
-        inputs, found = gather(place, prefixes, roots, target)
+        inputs, found_roots = gather(place, prefixes, roots, target)
         try:
             made = _make(place, inputs, progress, anew=anew, vectors=vectors)
         except DamagedIndexError:
             progress("the index is damaged: it is made anew")
             made = _make(place, inputs, progress, anew=True, vectors=vectors)
+        # Into the file that is swapped in, so that index and interpreter always belong together.
         _remember(place, interpreter)
         _swap(place, inputs)
     return BuildReport(
@@ -194,13 +197,13 @@ def build_index(
         removed=made.removed,
         chunks=made.chunks,
         libraries=made.libraries,
-        sources=tuple(f"{root.source}: {root.folder}" for root in found),
+        sources=tuple(f"{root.source}: {root.folder}" for root in found_roots),
         python=interpreter[0] if interpreter else "",
         cpu_s=round(time.process_time() - cpu, 2),
         wall_s=round(time.monotonic() - started, 2),
         vectors=made.vectors,
         all_vectors=made.all_vectors,
-        notices=(*_notices(found, searched=roots is None), *made.notices),
+        notices=(*_notices(found_roots, searched=roots is None), *made.notices),
     )
 
 
@@ -242,14 +245,14 @@ def index_status(
     target: DocstringSource | None = None,
 ) -> IndexStatus:
     """The state of the index, compared with what this machine has now."""
-    inputs, found = gather(place, prefixes, roots, target)
+    inputs, found_roots = gather(place, prefixes, roots, target)
     base = IndexStatus(
         index=str(place.index),
         exists=False,
         half_built=place.building.exists(),
         building=is_held(place.lock),
         pages=tuple(sorted(row.called for row in inputs if row.place.startswith(PAGE))),
-        notices=_notices(found, searched=roots is None),
+        notices=_notices(found_roots, searched=roots is None),
     )
     try:
         store = IndexStore.open(place.index)
@@ -409,13 +412,14 @@ def _fill(store: IndexStore, inputs: Sequence[Input], progress: Progress) -> tup
     gone = had.keys() - {row.place for row in inputs}
     for name in gone:
         store.remove_file(name)
+    # An input counts as changed when its hash does, which also covers the code that reads it.
     todo = [row for row in inputs if had.get(row.place) != row.sha256]
     progress(f"{len(inputs)} files, {len(todo)} of them to read")
     last = time.monotonic()
     absent: list[str] = []
     for start in range(0, len(todo), _TOGETHER):
         with store.together():
-            absent += [said for row in todo[start : start + _TOGETHER] if (said := _take_in(store, row))]
+            absent += [notice for row in todo[start : start + _TOGETHER] if (notice := _take_in(store, row))]
         if time.monotonic() - last > _REPORT_EVERY_S:
             last = time.monotonic()
             progress(f"read {min(start + _TOGETHER, len(todo))} of {len(todo)}")
@@ -440,8 +444,8 @@ def _take_in(store: IndexStore, row: Input) -> str:
 
 
 def _failed(row: Input, error: BaseException) -> str:
-    said = " ".join(f"{error}".split()) or type(error).__name__
-    return f"{row.called or row.place} could not be read and is left out: {said[:_LONGEST_REASON]}"
+    reason = " ".join(f"{error}".split()) or type(error).__name__
+    return f"{row.called or row.place} could not be read and is left out: {reason[:_LONGEST_REASON]}"
 
 
 def _swap(place: IndexLocation, inputs: Sequence[Input]) -> None:
@@ -450,12 +454,14 @@ def _swap(place: IndexLocation, inputs: Sequence[Input]) -> None:
     It is never older than what it was made of, whatever the clock says: readers take a newer file for one
     that changed since.
     """
+    # A header of an archive may be dated in the future; the index must not look older than it for ever.
     newest = max((_changed_at(row.place.partition(":")[2]) for row in inputs), default=0)
     with storing(place.index, "STITCH_CACHE_DIR"):
         now = max(newest, place.building.stat().st_mtime_ns)
         os.utime(place.building, ns=(now, now))
         handle = os.open(place.building, os.O_RDONLY)
         try:
+            # The store writes without syncs; this one makes the file durable before its name appears.
             os.fsync(handle)
         finally:
             os.close(handle)

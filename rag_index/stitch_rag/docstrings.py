@@ -77,8 +77,8 @@ def read_docstrings(target: DocstringSource) -> list[Chunk]:
     lines = done.stdout.decode("utf-8", errors="replace").splitlines()
     chunks = list(docstring_chunks(lines, target))
     if not chunks:
-        said = done.stderr.decode("utf-8", errors="replace").strip().splitlines()
-        raise _silent(said[-1] if said else f"exit code {done.returncode}")
+        stderr_lines = done.stderr.decode("utf-8", errors="replace").strip().splitlines()
+        raise _silent(stderr_lines[-1] if stderr_lines else f"exit code {done.returncode}")
     return chunks
 
 
@@ -89,7 +89,7 @@ def _silent(reason: str) -> EnvironmentMissingError:
 
 
 def docstring_chunks(lines: Sequence[str], target: DocstringSource) -> Iterator[Chunk]:
-    """The chunks of what the reader printed; what several modules bring is told by its shortest name."""
+    """The chunks of what the reader printed; what several modules export gets its shortest name."""
     rows: dict[str, list[str]] = {}
     for line in lines:
         if (fields := _fields(line)) is not None:
@@ -99,6 +99,7 @@ def docstring_chunks(lines: Sequence[str], target: DocstringSource) -> Iterator[
         others.setdefault((name.rpartition(".")[2], kind, text), []).append(name)
     for name, kind, signature, text, version in rows.values():
         same = others[name.rpartition(".")[2], kind, text]
+        # torch re-exports its functions: the shortest path is the one that programs write.
         if name != min(same, key=lambda other: (other.count("."), len(other))):
             continue
         library = name.split(".")[0]

@@ -86,19 +86,19 @@ def evaluate(rows: Sequence[QuestionRow], ask: Callable[[str], SearchResult]) ->
     times: list[float] = []
     misses: list[str] = []
     for row in rows:
-        found = ask(row.question)
-        times.append(found.duration_ms or 0.0)
-        rank = rank_of(row.answers, found.hits[:DEPTH])
+        answer = ask(row.question)
+        times.append(answer.duration_ms or 0.0)
+        rank = rank_of(row.answers, answer.hits[:DEPTH])
         ranks.append(rank)
         if rank is None or rank > 5:
-            first = found.hits[0].symbol if found.hits else "nothing"
+            first = answer.hits[0].symbol if answer.hits else "nothing"
             misses.append(f"{row.kind}: {row.question} -> {first} (rank {rank or 'none'})")
     by_kind: dict[str, list[int | None]] = {}
     for row, rank in zip(rows, ranks, strict=True):
         by_kind.setdefault(row.kind, []).append(rank)
     return Evaluation(
         scores=scores(ranks, intervals=True),
-        kinds={kind: scores(found) for kind, found in by_kind.items()},
+        kinds={kind: scores(results) for kind, results in by_kind.items()},
         median_ms=round(statistics.median(times), 2),
         p95_ms=round(sorted(times)[math.ceil(0.95 * len(times)) - 1], 2),
         misses=tuple(misses),
@@ -117,10 +117,10 @@ def names_of(kind: str, symbol: str, aliases: Sequence[str]) -> set[str]:
     return {f"{mark}{name}" for name in names}
 
 
-def place_of(answers: Iterable[str], found: Sequence[set[str]]) -> int | None:
+def place_of(answers: Iterable[str], hit_names: Sequence[set[str]]) -> int | None:
     """The place of the first entry, given by its names, that answers, from 1."""
     wanted = set(answers)
-    return next((place for place, names in enumerate(found, 1) if names & wanted), None)
+    return next((place for place, names in enumerate(hit_names, 1) if names & wanted), None)
 
 
 def scores(ranks: Sequence[int | None], *, intervals: bool = False) -> Scores:

@@ -37,6 +37,7 @@ def is_address(text: str) -> bool:
 def shown(address: str) -> str:
     """The address as it may be stored and shown: values of fields that look like secrets are left out."""
     parts = urlsplit(address)
+    # What stands before the @ is a name and perhaps a password.
     place = parts.netloc.rpartition("@")[2]
     fields = parse_qsl(parts.query, keep_blank_values=True)
     if not any(_SECRET.search(name) for name, _ in fields):
@@ -58,6 +59,7 @@ def fetched(address: str, most_bytes: int, *, whole_s: float = _WHOLE_S) -> tupl
         EnvironmentMissingError: it cannot be reached, or breaks off.
     """
     request = urllib.request.Request(_quoted(address), headers={"User-Agent": "stitch-mcp"})
+    # build_opener would add the handlers for files and FTP.
     opener = urllib.request.OpenerDirector()
     for handler in _HANDLERS:
         opener.add_handler(handler())

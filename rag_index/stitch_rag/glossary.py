@@ -53,8 +53,8 @@ def _asked_for(chunk: Chunk) -> Chunk:
     phrases = _phrases()
     names = (chunk.symbol, *chunk.aliases)
     keys = [key for name in names for key in (name, f"{chunk.library}/{name}")]
-    said = [part for key in keys for part in phrases.get(key, ())]
-    return replace(chunk, asked=(*chunk.asked, *dict.fromkeys(said))) if said else chunk
+    additions = [part for key in keys for part in phrases.get(key, ())]
+    return replace(chunk, asked=(*chunk.asked, *dict.fromkeys(additions))) if additions else chunk
 
 
 def _explain(chunk: Chunk) -> Chunk:
@@ -89,12 +89,14 @@ def _filled(says: str, match: re.Match[str], glossary: _Glossary) -> str:
 @lru_cache(maxsize=1)
 def _phrases() -> Mapping[str, tuple[str, ...]]:
     """Name to phrases; parsed once a process, as every header asks for them."""
-    found: dict[str, tuple[str, ...]] = {}
-    for names, said in itertools.chain.from_iterable(tomllib.loads(text).items() for text in phrase_texts()):
+    phrases: dict[str, tuple[str, ...]] = {}
+    for names, joined in itertools.chain.from_iterable(
+        tomllib.loads(text).items() for text in phrase_texts()
+    ):
         # Several names share them, or one has a space (`pragma unroll`).
         for name in dict.fromkeys((names, *names.split())):
-            found[name] = (*found.get(name, ()), *_SEPARATOR.split(said))
-    return found
+            phrases[name] = (*phrases.get(name, ()), *_SEPARATOR.split(joined))
+    return phrases
 
 
 @lru_cache(maxsize=1)

@@ -28,8 +28,8 @@ def telling_faults(path: Path | None = None) -> Generator[None]:
         yield
     except sqlite3.DatabaseError as error:
         if _of_the_system(error):
-            said = f"the documentation index{place} can be neither read nor written: {error}"
-            raise StoreError(said, hint=_WAIT if _is_held(error) else _ROOM) from error
+            message = f"the documentation index{place} can be neither read nor written: {error}"
+            raise StoreError(message, hint=_WAIT if _is_held(error) else _ROOM) from error
         raise DamagedIndexError(
             f"the documentation index{place} is damaged: {error}",
             hint="`stitch-mcp index build` makes it anew",

@@ -16,7 +16,7 @@ from stitch_rag.extract.ptx import GENERATED, as_declarations
 from stitch_rag.glossary import explained, phrase_texts
 from stitch_rag.index_location import IndexLocation
 from stitch_rag.language import language_text
-from stitch_rag.library_errors import Told, find_libraries, read_errors
+from stitch_rag.library_errors import LibraryFile, find_libraries, read_errors
 from stitch_rag.notes import packaged_notes
 from stitch_rag.pages import page_chunks, read_page, stored_pages
 from stitch_rag.shipped import OWN
@@ -81,24 +81,24 @@ def docstring_input(target: DocstringSource) -> Input | None:
 def error_inputs(roots: Iterable[Root], headers: Iterable[Header]) -> list[Input]:
     """The error messages of the libraries that lie beside the headers, or where a driver does."""
     inputs: list[Input] = []
-    for told in find_libraries(roots, headers):
+    for library in find_libraries(roots, headers):
         try:
-            stat = told.path.stat()
+            stat = library.path.stat()
         except OSError:
             continue  # removed meanwhile
-        key = repr((code_hash(), told, stat.st_size, stat.st_mtime_ns))
+        key = repr((code_hash(), library, stat.st_size, stat.st_mtime_ns))
         inputs.append(
             Input(
-                f"errors:{_spelled(told.path)}",
+                f"errors:{_spelled(library.path)}",
                 sha256_hex(key.encode("utf-8", errors="replace")),
-                partial(_errors, told),
+                partial(_errors, library),
             )
         )
     return inputs
 
 
-def _errors(told: Told) -> list[Chunk]:
-    return explained(read_errors(told))
+def _errors(library: LibraryFile) -> list[Chunk]:
+    return explained(read_errors(library))
 
 
 def page_inputs(place: IndexLocation) -> list[Input]:

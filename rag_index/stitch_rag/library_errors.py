@@ -50,8 +50,8 @@ _DRIVERS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Teller:
-    """A library that tells what its error codes mean."""
+class ErrorLibrary:
+    """A library with functions that return the messages of its error codes."""
 
     library: str
     """As the entries of its header name it."""
@@ -73,9 +73,9 @@ class Teller:
     """Where else it lies than beside the headers."""
 
 
-TELLERS = (
-    Teller("cudart", "libcudart.so*", "cudaError_t", "cuda", "cudaGetErrorString", "cudaGetErrorName"),
-    Teller(
+ERROR_LIBRARIES = (
+    ErrorLibrary("cudart", "libcudart.so*", "cudaError_t", "cuda", "cudaGetErrorString", "cudaGetErrorName"),
+    ErrorLibrary(
         "driver",
         "libcuda.so*",
         "CUresult",
@@ -86,7 +86,7 @@ TELLERS = (
         folders=_DRIVERS,
     ),
     # Of the two with the same codes the one that needs no other library to be loaded.
-    Teller(
+    ErrorLibrary(
         "cublas",
         "libcublasLt.so*",
         "cublasStatus_t",
@@ -94,7 +94,7 @@ TELLERS = (
         "cublasLtGetStatusString",
         "cublasLtGetStatusName",
     ),
-    Teller(
+    ErrorLibrary(
         "cusparse",
         "libcusparse.so*",
         "cusparseStatus_t",
@@ -102,7 +102,7 @@ TELLERS = (
         "cusparseGetErrorString",
         "cusparseGetErrorName",
     ),
-    Teller(
+    ErrorLibrary(
         "cusparselt",
         "libcusparseLt.so*",
         "cusparseStatus_t",
@@ -110,52 +110,52 @@ TELLERS = (
         "cusparseLtGetErrorString",
         "cusparseLtGetErrorName",
     ),
-    Teller("nccl", "libnccl.so*", "ncclResult_t", "nccl", "ncclGetErrorString", header="nccl.h"),
+    ErrorLibrary("nccl", "libnccl.so*", "ncclResult_t", "nccl", "ncclGetErrorString", header="nccl.h"),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """A library file that can be asked."""
+class LibraryFile:
+    """A library file that is installed here, with its description."""
 
-    teller: Teller
+    kind: ErrorLibrary
     path: Path
     version: str | None
     """Of the headers, so that a message belongs to its enumerator."""
     header: Path | None = None
 
 
-def find_libraries(roots: Iterable[Root], headers: Iterable[Header]) -> list[Told]:
+def find_libraries(roots: Iterable[Root], headers: Iterable[Header]) -> list[LibraryFile]:
     """Of each library the first file that lies beside an include folder, in the order of these folders."""
     roots, headers = list(roots), list(headers)
-    found: list[Told] = []
-    for teller in TELLERS:
-        path = next(_files(teller, roots), None)
+    libraries: list[LibraryFile] = []
+    for kind in ERROR_LIBRARIES:
+        path = next(_files(kind, roots), None)
         if path is not None:
-            version = next((row.version for row in headers if row.library == teller.library), None)
-            header = next((row.path for row in headers if row.relative == teller.header), None)
-            found.append(Told(teller, path, version, header))
-    return found
+            version = next((row.version for row in headers if row.library == kind.library), None)
+            header = next((row.path for row in headers if row.relative == kind.header), None)
+            libraries.append(LibraryFile(kind, path, version, header))
+    return libraries
 
 
-def _files(teller: Teller, roots: Iterable[Root]) -> Iterator[Path]:
+def _files(kind: ErrorLibrary, roots: Iterable[Root]) -> Iterator[Path]:
     folders = [root.folder.parent / name for root in roots for name in ("lib", "lib64")]
-    for folder in (*folders, *map(Path, teller.folders)):
+    for folder in (*folders, *map(Path, kind.folders)):
         try:
             # A link may lead nowhere.
-            yield from (path for path in sorted(folder.glob(teller.file), reverse=True) if path.is_file())
+            yield from (path for path in sorted(folder.glob(kind.file), reverse=True) if path.is_file())
         except OSError:
             continue  # a folder that others may not look into holds none
 
 
-def read_errors(told: Told) -> list[Chunk]:
+def read_errors(library: LibraryFile) -> list[Chunk]:
     """One chunk for each error that the library has a message for; none where it cannot be loaded.
 
     Raises:
         EnvironmentMissingError: the process that asks it cannot be started, or takes too long.
     """
-    teller = told.teller
-    asked = [str(told.path), teller.name, teller.text, "by pointer" if teller.by_pointer else ""]
+    kind = library.kind
+    asked = [str(library.path), kind.name, kind.text, "by pointer" if kind.by_pointer else ""]
     command = [sys.executable, "-I", "-c", _READER, *asked, str(_MOST_CODES)]
     try:
         done = subprocess.run(
@@ -163,9 +163,10 @@ def read_errors(told: Told) -> list[Chunk]:
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise EnvironmentMissingError(
-            f"{told.path.name} does not tell its errors: {type(error).__name__}", hint="try again"
+            f"{library.path.name} does not return its error messages: {type(error).__name__}",
+            hint="try again",
         ) from error
-    names = _declared(told)
+    names = _declared(library)
     rows: list[tuple[int, str, str]] = []
     for line in done.stdout.decode("utf-8", errors="replace").splitlines():
         try:
@@ -175,37 +176,37 @@ def read_errors(told: Told) -> list[Chunk]:
             continue  # something that the library printed when it was loaded
     no_code = rows[-1][2] if rows else ""
     return [
-        _chunk(told, symbol, code, message)
+        _chunk(library, symbol, code, message)
         for code, symbol, message in rows
-        if symbol.startswith(teller.prefix) and message not in ("", no_code)
+        if symbol.startswith(kind.prefix) and message not in ("", no_code)
     ]
 
 
-def _declared(told: Told) -> Mapping[int, str]:
+def _declared(library: LibraryFile) -> Mapping[int, str]:
     """Code to name, as the header of a library without names declares them."""
     try:
-        text = told.header.read_text(encoding="utf-8", errors="replace") if told.header else ""
+        text = library.header.read_text(encoding="utf-8", errors="replace") if library.header else ""
     except OSError:
         return {}
     return {
         int(match[1]): row.name
         for row in declarations(text)
         if row.kind == "enumerator"
-        and row.parent == told.teller.enum
+        and row.parent == library.kind.enum
         and (match := _VALUE.search(row.signature))
     }
 
 
-def _chunk(told: Told, symbol: str, code: int, message: str) -> Chunk:
+def _chunk(library: LibraryFile, symbol: str, code: int, message: str) -> Chunk:
     return Chunk(
         symbol=symbol,
         kind="error",
-        library=told.teller.library,
-        version=told.version,
+        library=library.kind.library,
+        version=library.version,
         signature=f"{symbol} = {code}",
         brief=message,
         text=f"The library's message for error {code}: {message}",
-        path=storable(str(told.path)),
-        parent=told.teller.enum,
-        source=f"library {told.path.name}",
+        path=storable(str(library.path)),
+        parent=library.kind.enum,
+        source=f"library {library.path.name}",
     )

@@ -41,21 +41,22 @@ class Named:
 
 def named(store: IndexStore, question: ParsedQuestion) -> Named:
     """The chunks that the question names, or seems to."""
-    found = {name: store.by_name(name) for name in question.names}
-    exact = dict.fromkeys(number for numbers in found.values() for number in numbers)
+    by_name = {name: store.by_name(name) for name in question.names}
+    exact = dict.fromkeys(number for numbers in by_name.values() for number in numbers)
     # A word that entries use, such as a library's name, is no slip, nor is RuntimeError.
     unknown = [
         name
-        for name, numbers in found.items()
+        for name, numbers in by_name.items()
         if not numbers and len(name) >= _SHORTEST and not hasattr(builtins, name)
     ]
-    known = store.frequencies([name.lower() for name in unknown])
-    unknown = [name for name in unknown if not known[name.lower()] and not store.has_members(name)]
+    frequencies = store.frequencies([name.lower() for name in unknown])
+    unknown = [name for name in unknown if not frequencies[name.lower()] and not store.has_members(name)]
+    # Bounded, since each look-up reads many names.
     near = {name: similar(store, name) for name in unknown[:_MOST_UNKNOWN]}
     numbers = dict.fromkeys(row[0] for rows in near.values() for row in rows)
     # torch.nn.Linear exists, and is read as torch::nn::Linear and nn::Linear, too: nothing is wrong with it,
     # nor with cg::tiled_partition, whose name after the namespace exists.
-    existing = [f".{_plain(name)}" for name, chunks in found.items() if chunks]
+    existing = [f".{_plain(name)}" for name, chunks in by_name.items() if chunks]
     names = dict.fromkeys(
         row[1]
         for name, rows in near.items()
@@ -70,15 +71,16 @@ def _quoted(store: IndexStore, text: str) -> tuple[int, ...]:
     """A message is what people have at hand when they ask: `CUDA error: an illegal memory access ...`."""
     asked = _WORD.findall(text.lower())
     whole = f" {' '.join(asked)} "
-    found: list[tuple[int, int]] = []
+    scored: list[tuple[int, int]] = []
     for number, message in store.messages():
         words = _WORD.findall(message.lower())
         enough = len(words) >= _TELLING or (len(words) >= _FEWEST and 2 * len(words) >= len(asked))
+        # Compared as words with spaces around them: "invalid value" is no part of "invalid valued".
         if enough and f" {' '.join(words)} " in whole:
-            found.append((-len(words), number))
-    longest = min(found, default=(0, 0))[0]
+            scored.append((-len(words), number))
+    longest = min(scored, default=(0, 0))[0]
     # "invalid argument" is a part of longer messages, too.
-    return tuple(number for length, number in sorted(found) if length == longest)
+    return tuple(number for length, number in sorted(scored) if length == longest)
 
 
 def _plain(name: str) -> str:
@@ -90,8 +92,9 @@ def similar(store: IndexStore, name: str) -> list[tuple[int, str]]:
     low = name.lower()[:80]
     heads = [head for head in _heads(name) if store.by_name(head)][:1]
     near = list(dict.fromkeys([*store.names_like(low, _SLACK), *heads]))
+    # The store narrows the candidates down by length and ends of the name first, since difflib is slow.
     spelled = difflib.get_close_matches(low, near, n=MOST, cutoff=_LIKENESS) or heads
-    numbers = [number for known in spelled for number in store.by_name(known)[:1]]
+    numbers = [number for spelling in spelled for number in store.by_name(spelling)[:1]]
     chunks = store.get(numbers)
     return [(number, _spelling(chunks[number], spelled)) for number in numbers]
 

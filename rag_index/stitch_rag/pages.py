@@ -79,18 +79,18 @@ def add_pages(
         StoreError: the cache cannot be written.
     """
     if is_address(origin):
-        found = dict([_fetched(origin)])
+        pages = dict([_fetched(origin)])
     else:
         path = _existing(origin)
-        found = dict(_in_folder(path, progress) if path.is_dir() else [_read(path)])
-    if not found:
+        pages = dict(_in_folder(path, progress) if path.is_dir() else [_read(path)])
+    if not pages:
         endings = ", ".join(_FORMATS)
         raise UsageError(
             f"there is no page in {origin}", hint=f"give a file or folder with one of: {endings}"
         )
-    for name, page in found.items():
+    for name, page in pages.items():
         write_atomically(_stored_at(place, name), page.canonical_json(), "STITCH_CACHE_DIR")
-    return list(found.values())
+    return list(pages.values())
 
 
 def remove_pages(place: IndexLocation, origin: str) -> list[str]:
@@ -104,8 +104,8 @@ def remove_pages(place: IndexLocation, origin: str) -> list[str]:
         UsageError: no such page was added; the hint names those that were.
         StoreError: the cache cannot be written.
     """
-    found = {path: page for path, page in _every_page(place) if _is_of(page, path.stem, origin)}
-    if not found:
+    removed = {path: page for path, page in _every_page(place) if _is_of(page, path.stem, origin)}
+    if not removed:
         added = sorted(page.origin for _, page in _every_page(place))
         near = difflib.get_close_matches(origin, added, n=_MOST_NAMED, cutoff=0.0)
         more = f" and {len(added) - len(near)} more" if len(added) > len(near) else ""
@@ -114,10 +114,10 @@ def remove_pages(place: IndexLocation, origin: str) -> list[str]:
             hint=f"added were: {', '.join(near)}{more}" if near else "no page was added at all",
         )
     with storing(place.pages, "STITCH_CACHE_DIR"):
-        for path in found:
+        for path in removed:
             path.unlink(missing_ok=True)  # another call may remove it, too
     sync_folder(place.pages)
-    return sorted(page.origin for page in found.values())
+    return sorted(page.origin for page in removed.values())
 
 
 def stored_pages(place: IndexLocation) -> Iterator[tuple[str, str]]:

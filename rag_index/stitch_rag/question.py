@@ -94,6 +94,7 @@ class ParsedQuestion:
 
 def read_question(text: str) -> ParsedQuestion:
     """The question in `text`; any text will do, an empty one asks for nothing."""
+    # Bounded, since somebody may paste a log of megabytes.
     text = " ".join(storable(text[:LONGEST_QUESTION]).split())
     synonyms = load_synonyms()
     plain = _PAY_OFF.sub(r"\1", _ABBREVIATION.sub(" ", _ADDRESS.sub(" ", folded(text))))
@@ -101,6 +102,7 @@ def read_question(text: str) -> ParsedQuestion:
     shouted = text.isupper()
     kept = [word for place, word in enumerate(every) if not _is_filler(word, place, shouted=shouted)]
     advice = _ADVICE.search(plain) is not None
+    # "faster" asks whether it pays here; as a word it would lead to functions that have it in their names.
     if advice:
         kept = [word for word in kept if word.lower() not in _HASTE]
     words: dict[str, Word] = {}
@@ -109,8 +111,8 @@ def read_question(text: str) -> ParsedQuestion:
         parts = index_words(word).split()
         if word.lower() in load_weights().named and len(kept) > 1:
             weight /= len(parts)  # cublasLt is one word, and its parts are those of all its symbols
-        for found in parts:
-            words.setdefault(found, Word(found, synonyms.get(found, frozenset()), weight))
+        for piece in parts:
+            words.setdefault(piece, Word(piece, synonyms.get(piece, frozenset()), weight))
     dotted = {part for name in _dotted(plain) for part in name.split(".")}
     code = [word for word in kept if _is_code(word) or word in dotted]
     kinds, libraries = _asked(every)
@@ -121,6 +123,7 @@ def read_question(text: str) -> ParsedQuestion:
 
 def _is_filler(word: str, place: int, *, shouted: bool) -> bool:
     """Whether a word says nothing; one in capitals inside a sentence names something: matrix A, atomic OR."""
+    # A question written in capitals throughout says nothing by them.
     if word.isupper() and not shouted and (place > 0 or len(word) > 1) and word != "I":
         return False
     return _STOP.fullmatch(word.lower()) is not None
@@ -141,7 +144,9 @@ def _asked(words: list[str]) -> tuple[frozenset[str], frozenset[str]]:
     # "set an attribute" asks for a function, not for an attribute; "launch attribute" may ask for either.
     telling = set(stems[1:2] if begins else stems)
     kinds = begins | {kind for kind, row in weights.intent.items() if telling & set(map(stem, row.any))}
-    libraries = {name for name, said in weights.named.items() if {stem(word) for word in said} & set(stems)}
+    libraries = {
+        name for name, spellings in weights.named.items() if {stem(word) for word in spellings} & set(stems)
+    }
     return frozenset(kinds), frozenset(libraries)
 
 
@@ -155,13 +160,13 @@ def _verbs(words: list[str]) -> frozenset[str]:
 
 def _dotted(text: str) -> list[str]:
     """Names like torch.cuda.graph, cp.async or Graph::sdpa, of whatever words they consist."""
-    found = (match for match in _QUALIFIED.findall(text) if "." in match or "::" in match)
-    return [match.replace("::", ".") for match in found if not _FILE.fullmatch(match)]
+    matches = (match for match in _QUALIFIED.findall(text) if "." in match or "::" in match)
+    return [match.replace("::", ".") for match in matches if not _FILE.fullmatch(match)]
 
 
 def _names(text: str) -> list[str]:
     """Identifiers that no English sentence holds, or the only name of the question."""
-    found: dict[str, None] = {}
+    result: dict[str, None] = {}
     count = len(identifiers(text))
     for match in _QUALIFIED.findall(text):
         last = re.split(r"::|\.", match)[-1]
@@ -169,12 +174,12 @@ def _names(text: str) -> list[str]:
         if _FILE.fullmatch(match) or (count > _SHORT and _QUALIFIER.fullmatch(match)):
             continue
         if alone or not is_plain(match):
-            found.setdefault(match)
+            result.setdefault(match)
         begins, dot, rest = match.partition(".")
         if dot and begins in _IMPORTED_AS:
-            found.setdefault(f"{_IMPORTED_AS[begins]}.{rest}")
+            result.setdefault(f"{_IMPORTED_AS[begins]}.{rest}")
         if (alone and "." not in match) or not is_plain(last) or "::" in match:
             shorter = match.replace(".", "::").split("::")
             names = ["::".join(shorter[start:]) for start in range(len(shorter))]
-            found.update(dict.fromkeys(name for name in names if alone or not is_plain(name)))
-    return [name for name in found if len(name) > 1 and not name.isdigit()]
+            result.update(dict.fromkeys(name for name in names if alone or not is_plain(name)))
+    return [name for name in result if len(name) > 1 and not name.isdigit()]

@@ -56,10 +56,10 @@ class HitEvidence:
     """... errors whose message the question repeats."""
 
 
-def rank(evidence: HitEvidence, found: Sequence[Outline], weights: RankingWeights) -> list[Candidate]:
+def rank(evidence: HitEvidence, outlines: Sequence[Outline], weights: RankingWeights) -> list[Candidate]:
     """The candidates, best first."""
     lens = Lens(evidence, weights.synonym)
-    rows = [_candidate(evidence, lens, row, weights) for row in found]
+    rows = [_candidate(evidence, lens, row, weights) for row in outlines]
     rows.sort(key=_best_first)
     return rows
 
@@ -68,6 +68,8 @@ def with_meaning(
     ranked: Iterable[Candidate], evidence: HitEvidence, others: Iterable[Outline], weights: RankingWeights
 ) -> list[Candidate]:
     """What was ranked by words, and `others` that only meaning found; best first with meaning counted."""
+    # Vectors answer late, so the words' ranking exists already: only the one term that meaning adds is
+    # computed for those rows.
     lens, factor = Lens(evidence, weights.synonym), weights.score["dense"]
     rows = [replace(row, score=row.score + factor * likeness(evidence, row.outline.number)) for row in ranked]
     rows += [_candidate(evidence, lens, row, weights) for row in others]
@@ -107,6 +109,7 @@ class Lens:
 
     def __init__(self, evidence: HitEvidence, synonym: float) -> None:
         words = evidence.question.words
+        # Every feature weighs a word by its rarity: "cuda" matches nearly every entry and says nothing.
         self._weights = [evidence.idf.get(word.stem, 0.0) for word in words]
         total = sum(self._weights) or 1.0
         self._shares = [weight / total for weight in self._weights]
@@ -115,6 +118,7 @@ class Lens:
         """Stem to the words of the question (by place) that it stands for, and how well."""
         for place, word in enumerate(words):
             self._uses.setdefault(word.stem, []).append((place, 1.0))
+            # A synonym counts less than the word itself: it may mean something else in this question.
             for other in word.alternatives:
                 self._uses.setdefault(other, []).append((place, synonym))
         self._known = frozenset(self._uses)
@@ -139,43 +143,49 @@ class Lens:
         return self._look(known)[1]
 
     def _look(self, known: frozenset[str]) -> tuple[dict[int, float], float]:
-        seen = self._seen.get(known)
-        if seen is not None:
-            return seen
-        found: dict[int, float] = {}
+        cached = self._seen.get(known)
+        if cached is not None:
+            return cached
+        scores: dict[int, float] = {}
         for stem in known:
             for place, value in self._uses[stem]:
-                if value > found.get(place, 0.0):
-                    found[place] = value
-        covered = sum([self._shares[place] * value for place, value in found.items()])
-        self._seen[known] = found, covered
-        return found, covered
+                if value > scores.get(place, 0.0):
+                    scores[place] = value
+        covered = sum([self._shares[place] * value for place, value in scores.items()])
+        self._seen[known] = scores, covered
+        return scores, covered
 
     def rarest(self, known: frozenset[str]) -> float:
         """How far the two most telling words were found."""
-        found = self.found(known)
-        return sum([found.get(place, 0.0) for place in self._telling]) / 2
+        scores = self.found(known)
+        return sum([scores.get(place, 0.0) for place in self._telling]) / 2
 
     def asked(self, ways: Sequence[Sequence[str]]) -> tuple[frozenset[str], float, float, float]:
         """Of the ways in which people ask: known stems, and the best coverage, likeness and `together`."""
         covered = alike = together = 0.0
         every: frozenset[str] = frozenset()
-        for said in ways:
-            if self._known.isdisjoint(said):
+        for phrase in ways:
+            # Most phrases share no word with the question; this test costs far less than making their set.
+            if self._known.isdisjoint(phrase):
                 continue
-            stems = frozenset(said)
-            known = self._known.intersection(stems)
-            every |= known
-            found, share = self._look(known)
+            stems = frozenset(phrase)
+            stems_found = self._known.intersection(stems)
+            every |= stems_found
+            scores, share = self._look(stems_found)
+            # Each way to ask is compared alone and the best one counts, so that nine others do not hide a
+            # match.
             covered = max(covered, share)
             product = squares = 0.0
-            for place, value in found.items():
+            for place, value in scores.items():
                 product += self._weights[place] ** 2 * value
                 squares += (self._weights[place] * value) ** 2
-            squares += _OTHER_WORD**2 * (len(stems) - len(known))
+            # Words of the phrase that the question lacks make it less alike, as in a cosine of two vectors of
+            # words.
+            squares += _OTHER_WORD**2 * (len(stems) - len(stems_found))
             alike = max(alike, product / (self._length * (math.sqrt(squares) + _SMOOTHING)))
-            if len(known) > 1:
-                together = max(together, self.together(said))
+            # One word has no neighbours.
+            if len(stems_found) > 1:
+                together = max(together, self.together(phrase))
         return every, covered, alike, together
 
     def together(self, stems: Sequence[str]) -> float:
@@ -184,13 +194,13 @@ class Lens:
         places = [(place, first[stem][0]) for place, stem in enumerate(stems) if stem in first]
         if len(places) < 2:
             return 0.0
-        found = {
+        lines = {
             (before, word)
             for number, (place, word) in enumerate(places)
             for there, before in places[max(0, number - _NEAR) : number]
             if place - there <= _NEAR
         }
-        return sum([self._pairs.get(pair, 0.0) for pair in found]) / self._all_pairs
+        return sum([self._pairs.get(pair, 0.0) for pair in lines]) / self._all_pairs
 
     def precision(self, own: Sequence[str]) -> float:
         """Share of a name's parts that the question asks for."""
@@ -215,6 +225,7 @@ def features(evidence: HitEvidence, lens: Lens, row: Outline, weights: RankingWe
     in_name, in_brief = lens.known(row.name_words), lens.known(row.brief_words)
     in_asked, covered, alike, together = lens.asked(row.asked)
     both = in_name | in_brief | in_asked
+    # A vendor's prefix is no surplus part of a name: nobody asks for "cuda" and "memcpy" as two things.
     own = [stem for stem in symbol_stems(row.symbol) if stem not in _PREFIXES]
     hits = sum([stem in in_name for stem in own])
     alone = question.named_share >= weights.named_share
@@ -250,6 +261,7 @@ def features(evidence: HitEvidence, lens: Lens, row: Outline, weights: RankingWe
 
 
 def _share(relevance: Mapping[int, float], number: int) -> float:
+    # bm25 has no fixed scale: relative to the best match it can be weighed against the other features.
     top = next(iter(relevance.values()), 0.0)  # the best comes first
     return relevance.get(number, 0.0) / top if top else 0.0
 

@@ -45,6 +45,7 @@ class RankingWeights(Fact):
 @lru_cache(maxsize=1)
 def load_weights() -> RankingWeights:
     """The weights that ship with the package."""
+    # A file instead of constants, since scripts/fit-ranking fits most of the figures.
     text = (package_files("stitch_rag") / "ranking.toml").read_text(encoding="utf-8")
     return RankingWeights.model_validate(tomllib.loads(text))
 
@@ -53,12 +54,14 @@ def load_weights() -> RankingWeights:
 def load_synonyms() -> Mapping[str, frozenset[str]]:
     """Stem to the stems that may stand for it."""
     text = (package_files("stitch_rag") / "synonyms.toml").read_text(encoding="utf-8")
-    found: dict[str, set[str]] = {}
+    synonyms: dict[str, set[str]] = {}
     content = tomllib.loads(text)
     for group in content["groups"]:
         stems = [stem(word) for word in group]
         for word in stems:
-            found.setdefault(word, set()).update(other for other in stems if other != word)
+            # Groups hold in both directions; `expand` below holds in one: a special word finds the general
+            # one.
+            synonyms.setdefault(word, set()).update(other for other in stems if other != word)
     for word, others in content["expand"].items():
-        found.setdefault(stem(word), set()).update(stem(other) for other in others)
-    return {word: frozenset(others) for word, others in found.items()}
+        synonyms.setdefault(stem(word), set()).update(stem(other) for other in others)
+    return {word: frozenset(others) for word, others in synonyms.items()}

@@ -80,12 +80,12 @@ class Reader:
                 notices=self._notices,
             )
 
-        found = self._newest(ask)
-        stale = (STALE,) if self._is_stale(found.hits) else ()
+        result = self._newest(ask)
+        stale = (STALE,) if self._is_stale(result.hits) else ()
         took_ms = round((time.perf_counter() - started) * 1e3, 2)
         meaning.start()
-        told = (*meaning.told(found.mode), *stale)
-        return found.model_copy(update={"duration_ms": took_ms, "notices": (*found.notices, *told)})
+        notices = (*meaning.notices(result.mode), *stale)
+        return result.model_copy(update={"duration_ms": took_ms, "notices": (*result.notices, *notices)})
 
     def entry(self, chunk_id: str) -> Hit:
         """One entry in full.
@@ -129,6 +129,7 @@ class Reader:
         except StoreError as error:
             if self._notices:
                 raise
+            # Kept over the closing, or each question would try the same broken file again.
             stamp = self._stamp
             self._close_store()
             self._stamp = stamp
@@ -139,6 +140,7 @@ class Reader:
         stamp = self._stamp_of_file()
         again = self._again_at is not None and time.monotonic() >= self._again_at
         if self._store is None or stamp != self._stamp or again:
+            # A build swaps the file in by rename, so another inode means another index.
             if self._store is not None and stamp != self._stamp:
                 self._meaning.close()  # a process that runs does not see what a build did to the vectors
             self._close_store()
@@ -176,11 +178,11 @@ class Reader:
 
     def _stamp_of_file(self) -> tuple[int, int, int] | None:
         try:
-            found = self._place.index.stat()
+            stat = self._place.index.stat()
         except OSError:
             return None
         # The second also tells that permissions were mended.
-        return found.st_ino, found.st_ctime_ns, found.st_mtime_ns
+        return stat.st_ino, stat.st_ctime_ns, stat.st_mtime_ns
 
 
 def _notes_alone() -> IndexStore:

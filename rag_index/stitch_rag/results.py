@@ -55,18 +55,18 @@ class SearchResult(Fact):
     duration_ms: float | None = None
 
 
-def doubt(found: SearchResult, *, filtered: bool) -> str:
+def doubt(result: SearchResult, *, filtered: bool) -> str:
     """What to say where nothing was found, or nothing that fits; "" where the best hit is a good one.
 
     Args:
-        found: the answer.
+        result: the answer.
         filtered: whether hits were left out for their kind, library, version or GPU.
     """
-    if found.confidence in ("exact", "high"):
+    if result.confidence in ("exact", "high"):
         return ""
-    if found.nearest:
+    if result.nearest:
         return "there is no such name"
-    if found.hits:
+    if result.hits:
         return "none fits well"
     first = "search without filters, or " if filtered else ""
     return f"nothing was found: {first}try other words, the name of a symbol, or a message"

@@ -52,6 +52,6 @@ def _listed(values: Sequence[str]) -> str:
 
 
 def _is_deprecated(chunk: Chunk) -> bool:
-    said = f"{chunk.brief} {chunk.text[:300]} {chunk.signature}".lower()
+    text = f"{chunk.brief} {chunk.text[:300]} {chunk.signature}".lower()
     # Looking for the plain words first takes a tenth of the time.
-    return ("deprecated" in said or "gone on" in said) and _DEPRECATED.search(said) is not None
+    return ("deprecated" in text or "gone on" in text) and _DEPRECATED.search(text) is not None

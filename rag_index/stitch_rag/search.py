@@ -100,19 +100,22 @@ def search(
     weights = load_weights()
     question = read_question(query)
     ask = ask_meaning if profits_from_meaning(question, weights) else None
+    # The question is sent first and its answer taken last: the child process computes while the words are
+    # looked up.
     similar_meaning = ask() if ask else dict[int, float]
     names = named(store, question)
-    found = evidence(store, question, names, weights, filters)
-    ranked = _ranked(store, found, weights)
+    hit_evidence = evidence(store, question, names, weights, filters)
+    ranked = _ranked(store, hit_evidence, weights)
     if dense := similar_meaning():
         mode = "fused"
-        known = {row.outline.number for row in ranked}
-        others = store.outlines([number for number in dense if number not in known])
-        ranked = with_meaning(ranked, replace(found, dense=dense), others, weights)
+        ranked_numbers = {row.outline.number for row in ranked}
+        others = store.outlines([number for number in dense if number not in ranked_numbers])
+        ranked = with_meaning(ranked, replace(hit_evidence, dense=dense), others, weights)
     absent = [
         *_absent_libraries(store, [*filters.libraries, *_spelled_out(question, filters)]),
         *_absent_version(store, filters, names, [row.outline for row in ranked]),
     ]
+    # Architecture and version are not part of the full-text query, so they are applied here.
     kept = [row for row in ranked if filters.admits(row.outline)]
     hits, left_out = shorten(_hits(store, folded(kept)[:count]), max_tokens)
     confidence = _confidence(question, kept, names, weights)
@@ -143,9 +146,15 @@ def candidates(
     return _ranked(store, evidence(store, question, names, weights), weights)
 
 
-def _ranked(store: IndexStore, found: HitEvidence, weights: RankingWeights) -> list[Candidate]:
-    every = (found.short, found.full, found.exact, found.similar, found.quoted)
-    return rank(found, store.outlines([*dict.fromkeys(itertools.chain(*every))]), weights)
+def _ranked(store: IndexStore, hit_evidence: HitEvidence, weights: RankingWeights) -> list[Candidate]:
+    every = (
+        hit_evidence.short,
+        hit_evidence.full,
+        hit_evidence.exact,
+        hit_evidence.similar,
+        hit_evidence.quoted,
+    )
+    return rank(hit_evidence, store.outlines([*dict.fromkeys(itertools.chain(*every))]), weights)
 
 
 def evidence(
@@ -161,6 +170,8 @@ def evidence(
     full: dict[int, float] = {}
     total = store.count()
     counts = store.frequencies(question.stems)
+    # Weights come from the documentation itself, not from general English: "warp" is common here, "fruit" is
+    # not.
     idf = {word.stem: word.weight * _rarity(word, counts, total) for word in question.words}
     if stems := _searched(question, counts, total, weights):
         # Every word is quoted, so that no syntax gets through.
@@ -185,15 +196,19 @@ def _searched(
     The question's own rarest words are searched for before what may stand for them.
     """
     most = max(_FEW, total * weights.telling)
+    # Where every word is common there is no better choice than all of them.
     telling = [stem for stem, count in counts.items() if 0 < count <= most] or list(counts)
     telling.sort(key=lambda stem: counts[stem])
     own = {word.stem for word in question.words}
     always = {*telling[:_ALWAYS], *[stem for stem in telling if stem in own][:_ALWAYS_OWN]}
+    # Bounds the work of one search: each word costs as much as the entries that hold it.
     left = max(_FEW, total * weights.looked_through)
     return [
         stem
-        for stem, seen in zip(telling, itertools.accumulate(counts[stem] for stem in telling), strict=True)
-        if stem in always or seen <= left
+        for stem, running_total in zip(
+            telling, itertools.accumulate(counts[stem] for stem in telling), strict=True
+        )
+        if stem in always or running_total <= left
     ]
 
 
@@ -218,31 +233,32 @@ def entry(store: IndexStore, chunk_id: str) -> Hit:
     others: list[str] = []
     if not rows:
         named = [row for number in store.by_name(chunk_id)[:_MOST_OTHERS] for row in _rows(store, number)]
+        # An id may be guessed from a name: the entry of that name is a better answer than an error.
         rows, others = named[:1], [row.chunk.chunk_id for row in named]
     if not rows:
         near = [name for _, name in similar(store, chunk_id.split("/")[-1].split("@")[0])]
         hint = f"nearest names: {', '.join(near)}" if near else "search for it with words"
         raise UsageError(f"there is no entry {chunk_id[:120]!r}", hint=hint)
-    found = _hit(_joined(store, rows[0].chunk), [row.chunk.version for row in rows[1:]], 1.0)
-    plain = found.id.partition("@")[0]  # of another version that stands beside it
+    hit = _hit(_joined(store, rows[0].chunk), [row.chunk.version for row in rows[1:]], 1.0)
+    plain = hit.id.partition("@")[0]  # of another version that stands beside it
     if others := [other for other in dict.fromkeys(others) if other.partition("@")[0] != plain]:
-        found = found.model_copy(update={"text": f"{found.text}\n\nAlso of this name: {', '.join(others)}"})
-    return found
+        hit = hit.model_copy(update={"text": f"{hit.text}\n\nAlso of this name: {', '.join(others)}"})
+    return hit
 
 
 def _joined(store: IndexStore, first: Chunk) -> Chunk:
     """An entry with everything of the same id, which is all that a hit's id can name."""
     others = [other for other in store.bearing([first.chunk_id])[first.chunk_id] if other != first]
     first = _with_overloads(first, others, _ALL_SIGNATURES)
-    known = first.signature.split("\n")
+    signatures = first.signature.split("\n")
     texts = {first.text: first.text or first.brief}
     for other in others[:_MOST_JOINED]:
-        heard = {*other.signature.split("\n")} <= {*known} or first.kind == other.kind == "function"
+        heard = {*other.signature.split("\n")} <= {*signatures} or first.kind == other.kind == "function"
         own = other.text if other.brief.rstrip(".") in other.text else f"{other.brief}\n{other.text}"
-        said = own if heard else f"{other.signature}\n{own}"
-        if said.strip():
+        addition = own if heard else f"{other.signature}\n{own}"
+        if addition.strip():
             place = f"{other.path}:{other.line}" if other.line else other.path
-            texts.setdefault(said.strip(), f"{place}\n{said.strip()}")
+            texts.setdefault(addition.strip(), f"{place}\n{addition.strip()}")
     if len(others) > _MOST_JOINED:
         texts.setdefault("...", f"... and {len(others) - _MOST_JOINED} more of this name")
     return replace(first, text="\n\n".join(filter(None, texts.values())))
@@ -262,7 +278,7 @@ def _with_overloads(chunk: Chunk, others: Sequence[Chunk], most: int) -> Chunk:
 
 
 def _rows(store: IndexStore, number: int) -> list[Row]:
-    return [Row(found, chunk) for found, chunk in store.get([number]).items()]
+    return [Row(outline, chunk) for outline, chunk in store.get([number]).items()]
 
 
 def _checked(count: int, max_tokens: int, filters: Filters) -> Filters:
@@ -312,11 +328,11 @@ def _absent_libraries(store: IndexStore, wanted: Sequence[str]) -> list[str]:
     if not wanted:
         return []
     here = list(dict.fromkeys(name for name, _, _ in store.libraries()))
-    said = (
+    problem = (
         f"is not in this index, which has {', '.join(here)}; `stitch-mcp index build --python PATH`"
         " reads the wheels of an interpreter"
     )
-    return [f"library {name[:40]!r} {said}" for name in wanted if name not in here]
+    return [f"library {name[:40]!r} {problem}" for name in wanted if name not in here]
 
 
 def folded(rows: Sequence[Candidate]) -> list[tuple[Candidate, list[Outline]]]:
@@ -407,18 +423,20 @@ def _confidence(
     return "high" if says_anything and kept[0].coverage >= weights.low_coverage else "low"
 
 
-def _absent_version(store: IndexStore, filters: Filters, names: Named, found: Sequence[Outline]) -> list[str]:
+def _absent_version(
+    store: IndexStore, filters: Filters, names: Named, outlines: Sequence[Outline]
+) -> list[str]:
     """That the version asked for is not here, with those that are, for what the question names first."""
     if not filters.version:
         return []
-    found = [row for row in found if row.number in names.exact] or found
-    wanted = filters.libraries or tuple(dict.fromkeys(row.library for row in found[:20] if row.version))
-    said: list[str] = []
+    outlines = [row for row in outlines if row.number in names.exact] or outlines
+    wanted = filters.libraries or tuple(dict.fromkeys(row.library for row in outlines[:20] if row.version))
+    notices: list[str] = []
     for library in wanted:
         here = [version for name, version, _ in store.libraries() if name == library and version]
         if here and not any(_begins(version, filters.version) for version in here):
-            said.append(f"{library} {filters.version} is not installed here; there is {', '.join(here)}")
-    return said
+            notices.append(f"{library} {filters.version} is not installed here; there is {', '.join(here)}")
+    return notices
 
 
 def _serves(architectures: Sequence[str], asked: str) -> bool:

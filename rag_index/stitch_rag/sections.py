@@ -70,6 +70,7 @@ def markdown_sections(text: str) -> tuple[str, list[PageSection]]:
     lines = text.split("\n")
     if len(lines) > _MOST_LINES:
         raise UsageError(f"the page has {len(lines)} lines", hint="split it, or save it as text")
+    # First and last line of each heading, and its text.
     marks: list[tuple[int, int, str]] = []
     # Headings are blocks; reading what stands in each line costs most of the time, of some texts the square.
     tokens = MarkdownIt("commonmark").disable("inline").parse(text)

@@ -18,6 +18,7 @@ def shorten(hits: Sequence[Hit], max_tokens: int) -> tuple[list[Hit], list[str]]
 
     The first hit is kept whatever the bound, with its text cut as far as needed.
     """
+    # Estimated, since the client's tokenizer is unknown.
     budget = max_tokens * CHARACTERS_PER_TOKEN
     rows = list(hits)
     sizes = [_size(row) for row in rows]
@@ -29,6 +30,7 @@ def shorten(hits: Sequence[Hit], max_tokens: int) -> tuple[list[Hit], list[str]]
             rows[place] = _cut(rows[place], longest)
             sizes[place] = _size(rows[place])
     left_out = 0
+    # Only when no text is left: a name with its first sentence still tells more than a missing hit.
     while len(rows) > 1 and sum(sizes) > budget:
         rows.pop()
         sizes.pop()
@@ -46,9 +48,9 @@ def shorten(hits: Sequence[Hit], max_tokens: int) -> tuple[list[Hit], list[str]]
 
 def _size(hit: Hit) -> int:
     """Characters that it takes in an answer, about."""
-    told = (hit.id, hit.symbol, hit.path, hit.parent, hit.twin, hit.source)
+    texts_of_hit = (hit.id, hit.symbol, hit.path, hit.parent, hit.twin, hit.source)
     texts = len(hit.signature) + len(hit.summary) + len(hit.text)
-    return _OVERHEAD + sum(map(len, told)) + sum(len(name) + _LISTED for name in hit.aliases) + texts
+    return _OVERHEAD + sum(map(len, texts_of_hit)) + sum(len(name) + _LISTED for name in hit.aliases) + texts
 
 
 def _cut(hit: Hit, longest: int) -> Hit:

@@ -147,14 +147,14 @@ def find_roots(
         env: environment to read; None is this process's own.
         system: include folders that the system's package manager fills.
     """
-    found: dict[Path, Root] = {}
+    roots: dict[Path, Root] = {}
     besides = (Root(folder, "system", libraries=_BESIDE_TOOLKIT) for folder in system)
     for root in (*_candidates(prefixes, os.environ if env is None else env), *besides):
         # A folder that others may not look into is none.
         with contextlib.suppress(OSError):
             if root.folder.is_dir() and any(True for _ in _marked(root.folder)):
-                found.setdefault(root.folder.resolve(), root)
-    return list(found.values())
+                roots.setdefault(root.folder.resolve(), root)
+    return list(roots.values())
 
 
 def find_headers(roots: Iterable[Root]) -> list[Header]:
@@ -173,6 +173,7 @@ def find_headers(roots: Iterable[Root]) -> list[Header]:
             if 0 <= _size(path) <= _LARGEST_BYTES:
                 version = versions.get(library)
                 # Of an unknown version nobody knows whether it is the same.
+                # CUDA 13 moved CUB and Thrust below cccl/: the same header of one version is one entry.
                 key = (library, relative.removeprefix("cccl/"), version or path)
                 headers.setdefault(key, Header(path, relative, library, version, root.source))
     return list(headers.values())
@@ -275,29 +276,29 @@ def _files(folder: Path) -> Iterator[str]:
 
 def _versions(folder: Path) -> dict[str, str]:
     """Library to version, as far as headers say."""
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for library, (name, prefix) in _VERSION_MACROS.items():
         path = next((p for p in (folder / name, folder / "cccl" / name) if p.is_file()), None)
         version = read_version(_text(path), prefix) if path else None
         if version:
-            found[library] = version
-    toolkit = found.get("driver") or _toolkit_version(folder)
+            versions[library] = version
+    toolkit = versions.get("driver") or _toolkit_version(folder)
     if toolkit:
         for library in _TOOLKIT:
-            found.setdefault(library, toolkit)
-    return found
+            versions.setdefault(library, toolkit)
+    return versions
 
 
 def _wheel_versions(packages: Path | None) -> dict[str, str]:
     """Library to version of the packages that name it; of CUDA 12 and 13 side by side the newer one."""
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for entry in sorted(packages.glob("nvidia_*.dist-info")) if packages else []:
         name, _, version = entry.name.removesuffix(".dist-info").rpartition("-")
         library = re.sub(r"^nvidia_(?:cuda_)?|_cu\d+$", "", name)
-        found[library] = version
-    if "cutlass" in found:
-        found["cute"] = found["cutlass"]
-    return found
+        versions[library] = version
+    if "cutlass" in versions:
+        versions["cute"] = versions["cutlass"]
+    return versions
 
 
 def _toolkit_version(folder: Path) -> str | None:
@@ -315,8 +316,8 @@ def _text(path: Path) -> str:
 def read_version(text: str, prefix: str) -> str | None:
     """The version that a header defines: MAJOR, MINOR (and PATCH) macros, or one number like 13000."""
     parts: list[str] = []
-    for words in ("MAJOR", "MINOR", "PATCH|PATCHLEVEL"):
-        match = re.search(rf"#\s*define\s+{prefix}(?:_VERSION)?_(?:{words})(?:_VERSION)?\s+(\d+)", text)
+    for pattern in ("MAJOR", "MINOR", "PATCH|PATCHLEVEL"):
+        match = re.search(rf"#\s*define\s+{prefix}(?:_VERSION)?_(?:{pattern})(?:_VERSION)?\s+(\d+)", text)
         if match is None:
             break
         parts.append(match[1])

@@ -158,8 +158,10 @@ class IndexStore:
             DamagedIndexError: something in it cannot be read.
         """
         with telling_faults():
-            if (said := str(self._db.execute("PRAGMA quick_check(1)").fetchone()[0])) != "ok":
-                raise sqlite3.DatabaseError(said)
+            # quick_check leaves out the comparison of indexes with tables, which takes most of
+            # integrity_check's time.
+            if (verdict := str(self._db.execute("PRAGMA quick_check(1)").fetchone()[0])) != "ok":
+                raise sqlite3.DatabaseError(verdict)
             if writable:
                 self._db.execute("INSERT INTO fulltext(fulltext) VALUES ('integrity-check')")
 
@@ -196,6 +198,7 @@ class IndexStore:
             file = self._db.execute(
                 "INSERT INTO files (place, sha256) VALUES (?, ?)", (place, sha256)
             ).lastrowid
+            # Numbers are given here, since the full-text rows need the same ones.
             last = int(self._db.execute("SELECT coalesce(max(id), 0) FROM chunks").fetchone()[0])
             rows = list(enumerate(chunks, last + 1))
             self._db.executemany(
@@ -255,14 +258,14 @@ class IndexStore:
 
     def _remove(self, place: str) -> None:
         self._outlines.clear()
-        found = self._db.execute("SELECT id FROM files WHERE place = ?", (place,)).fetchone()
-        if found is None:
+        row = self._db.execute("SELECT id FROM files WHERE place = ?", (place,)).fetchone()
+        if row is None:
             return
         for table, key in (("fulltext", "rowid"), ("names", "chunk")):
             gone = "SELECT id FROM chunks WHERE file = ?"
-            self._db.execute(f"DELETE FROM {table} WHERE {key} IN ({gone})", found)
-        self._db.execute("DELETE FROM chunks WHERE file = ?", found)
-        self._db.execute("DELETE FROM files WHERE id = ?", found)
+            self._db.execute(f"DELETE FROM {table} WHERE {key} IN ({gone})", row)
+        self._db.execute("DELETE FROM chunks WHERE file = ?", row)
+        self._db.execute("DELETE FROM files WHERE id = ?", row)
         self._db.execute("DELETE FROM meta WHERE key = ?", (f"{_LEFT_OUT}{place}",))
 
     def finish(self) -> None:
@@ -273,8 +276,10 @@ class IndexStore:
         """
         with self.together():
             self._hide_echoes()
+            # Merges the segments of all transactions into one: a search then reads one tree, not hundreds.
             self._db.execute("INSERT INTO fulltext(fulltext) VALUES ('optimize')")
             self._db.execute("DELETE FROM terms")
+            # The vocabulary is a view that counts at each query; a table answers at once.
             self._db.execute("INSERT INTO terms SELECT term, doc FROM vocabulary")
 
     def _hide_echoes(self) -> None:
@@ -303,40 +308,42 @@ class IndexStore:
 
     def _read_outlines(self, numbers: Sequence[int]) -> list[Outline]:
         marks = ", ".join("?" * len(numbers))
-        found = self._db.execute(
+        rows = self._db.execute(
             "SELECT c.id, chunk_id, symbol, kind, library, version, architectures, "
             # The rows behind the full-text table: going through that would open it for each of them.
             f"deprecated, f.c1, f.c2, f.c3, substr(f.c4, 1, {_BEGINNING}) "
             f"FROM chunks c JOIN fulltext_content f ON f.id = c.id WHERE c.id IN ({marks})",
             tuple(numbers),
         )
-        return [_outline(row) for row in found]
+        return [_outline(row) for row in rows]
 
     def get(self, numbers: Sequence[int]) -> dict[int, Chunk]:
         """The chunks with these numbers."""
         marks = ", ".join("?" * len(numbers))
-        found = self._db.execute(f"SELECT id, {_FIELDS} FROM chunks WHERE id IN ({marks})", tuple(numbers))
-        return {row[0]: _chunk(row[1:]) for row in found}
+        rows = self._db.execute(f"SELECT id, {_FIELDS} FROM chunks WHERE id IN ({marks})", tuple(numbers))
+        return {row[0]: _chunk(row[1:]) for row in rows}
 
     def by_id(self, chunk_id: str) -> list[Row]:
         """The chunks with that id; without a version, those of every version."""
-        found = self._db.execute(
+        rows = self._db.execute(
             f"SELECT id, {_FIELDS} FROM chunks "
+            # 'A' follows '@': this range is every id with a version behind it, and can use the index on
+            # chunk_id.
             "WHERE (chunk_id = :id OR (chunk_id > :id || '@' AND chunk_id < :id || 'A')) "
             "AND NOT hidden ORDER BY id",
             {"id": chunk_id},
         )
-        return [Row(row[0], _chunk(row[1:])) for row in found]
+        return [Row(row[0], _chunk(row[1:])) for row in rows]
 
     def bearing(self, chunk_ids: Sequence[str]) -> dict[str, list[Chunk]]:
         """What bears each id, also what the search leaves out; what it shows comes first."""
         marks = ", ".join("?" * len(chunk_ids))
-        found: dict[str, list[Chunk]] = {chunk_id: [] for chunk_id in chunk_ids}
+        chunks: dict[str, list[Chunk]] = {chunk_id: [] for chunk_id in chunk_ids}
         for fields in self._db.execute(
             f"SELECT {_FIELDS} FROM chunks WHERE chunk_id IN ({marks}) ORDER BY hidden, id", tuple(chunk_ids)
         ):
-            found[str(fields[0])].append(_chunk(fields))
-        return found
+            chunks[str(fields[0])].append(_chunk(fields))
+        return chunks
 
     def by_name(self, name: str) -> list[int]:
         """Numbers of the chunks that bear `name` in any case; those that spell it so come first."""
@@ -349,6 +356,7 @@ class IndexStore:
     def has_members(self, name: str) -> bool:
         """Whether names begin with this one, which then is a module's or a namespace's."""
         low = name.lower()
+        # '/' follows '.', and ';' follows ':': ranges instead of LIKE, which would not use the index.
         ranges = ((f"{low}.", f"{low}/"), (f"{low}::", f"{low}:;"))
         query = "SELECT 1 FROM names WHERE low >= ? AND low < ? LIMIT 1"
         return any(self._db.execute(query, bounds).fetchone() for bounds in ranges)
@@ -380,8 +388,8 @@ class IndexStore:
     def by_vector(self, names: Sequence[str]) -> dict[str, int]:
         """Vector id to chunk number, for those that the index knows."""
         marks = ", ".join("?" * len(names))
-        found = self._db.execute(f"SELECT name, chunk FROM vectors WHERE name IN ({marks})", tuple(names))
-        return {str(name): int(number) for name, number in found}
+        rows = self._db.execute(f"SELECT name, chunk FROM vectors WHERE name IN ({marks})", tuple(names))
+        return {str(name): int(number) for name, number in rows}
 
     def count_vectors(self) -> int:
         """How many vectors stand for its chunks."""
@@ -413,8 +421,8 @@ class IndexStore:
     def frequencies(self, words: Sequence[str]) -> dict[str, int]:
         """In how many chunks each word (as `index_words` writes it) occurs."""
         marks = ", ".join("?" * len(words))
-        found = self._db.execute(f"SELECT term, chunks FROM terms WHERE term IN ({marks})", tuple(words))
-        return dict.fromkeys(words, 0) | {str(word): int(count) for word, count in found}
+        rows = self._db.execute(f"SELECT term, chunks FROM terms WHERE term IN ({marks})", tuple(words))
+        return dict.fromkeys(words, 0) | {str(word): int(count) for word, count in rows}
 
     def count(self) -> int:
         """How many chunks there are."""
@@ -460,7 +468,7 @@ def _outline(row: _OutlineColumns) -> Outline:
         bool(deprecated),
         parts.split(),
         brief.split(),
-        [said.split() for said in asked.split("\n")] if asked else (),
+        [line.split() for line in asked.split("\n")] if asked else (),
         text.split(),
     )
 

@@ -65,6 +65,7 @@ def folded(text: str) -> str:
     """
     if text.isascii():
         return text
+    # Compatibility forms too: a page may write full-width letters or ligatures, which no name has.
     apart = unicodedata.normalize("NFKD", text)
     return "".join(char for char in apart if unicodedata.category(char) not in ("Mn", "Cf"))
 
@@ -83,20 +84,21 @@ def parts(identifier: str) -> tuple[str, ...]:
 
     A vendor's prefix that is glued to a lower-case word is split off: nvrtccompile -> nvrtc, compile.
     """
-    found: list[str] = []
+    result: list[str] = []
     for piece in identifier.split("_"):
+        # fp16, sm90 and int8 are words: split into letters and digits they would match anything with an 8.
         if _ALPHANUMERIC.match(piece) or not piece.isascii():
-            found.append(piece.lower())
+            result.append(piece.lower())
             continue
         for part in _PART.findall(piece):
             low = (part[:-1] if _PLURAL.fullmatch(part) else part).lower()
             low = low[:-1] if _FLOAT_MATH.fullmatch(low) else low
             glued = None if low in _VENDORS else _GLUED.match(low)
             if glued is not None:
-                found += [glued[1], low[glued.end() :]]
+                result += [glued[1], low[glued.end() :]]
             else:
-                found.append(low)
-    return tuple(part for part in found if part)
+                result.append(low)
+    return tuple(part for part in result if part)
 
 
 def index_words(text: str) -> str:
@@ -106,8 +108,8 @@ def index_words(text: str) -> str:
 
 def name_words(names: Iterable[str]) -> str:
     """The stems of the parts of several names, each once, in order."""
-    found = (stem(part) for name in names for word in identifiers(name) for part in parts(word))
-    return " ".join(dict.fromkeys(found))
+    stems = (stem(part) for name in names for word in identifiers(name) for part in parts(word))
+    return " ".join(dict.fromkeys(stems))
 
 
 @lru_cache(maxsize=50_000)
@@ -121,9 +123,11 @@ def stem(word: str) -> str:
     """A lower-case word without its inflection, so that copies finds copy, and allocation finds allocate."""
     if len(word) < 4 or not word.isalpha() or word in _BRANDS:
         return word
+    # Questions are written in both spellings, headers in the American one.
     word = _BRITISH.sub(r"iz\1", _IRREGULAR.get(word, word))
     for suffix, instead in _SUFFIXES:
         rest = word.removesuffix(suffix)
+        # A stem needs a vowel and three letters: "sing" must not become "s".
         if rest != word and len(rest) >= 3 and _VOWEL.search(rest):
             word = rest + instead
             break

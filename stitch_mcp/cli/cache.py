@@ -19,12 +19,12 @@ def show(cache_dir: str | None, as_json: bool) -> int:
     """Show where the cache lies and what it holds."""
     from stitch_mcp.caches import describe_cache
 
-    found = describe_cache(settings(cache_dir=cache_dir).cache_dir)
-    rows = tuple((row.meaning, str(row.entries), _size(row.size_bytes)) for row in found.kinds)
-    cap = f"built programs, and compiled baselines, are kept up to {_size(found.cap_bytes)} each"
-    notes = (f"folder: {found.folder}", cap)
+    cache = describe_cache(settings(cache_dir=cache_dir).cache_dir)
+    rows = tuple((row.meaning, str(row.entries), _size(row.size_bytes)) for row in cache.kinds)
+    cap = f"built programs, and compiled baselines, are kept up to {_size(cache.cap_bytes)} each"
+    notes = (f"folder: {cache.folder}", cap)
     section = ReportSection("", ("kind", "entries", "size"), rows, notes)
-    return CommandOutput("cache show", as_json=as_json).finish(dict(found), [section])
+    return CommandOutput("cache show", as_json=as_json).finish(dict(cache), [section])
 
 
 @command.command("clear")
@@ -39,8 +39,10 @@ def clear(cache_dir: str | None, as_json: bool) -> int:
     gone = clear_cache(folder)
     entries = sum(row.entries for row in gone.kinds)
     size = _size(sum(row.size_bytes for row in gone.kinds))
-    told = f"removed {entries} entries ({size}) from {gone.folder}"
-    section = ReportSection(notes=(f"there is no folder {folder}: nothing was removed" if missing else told,))
+    message = f"removed {entries} entries ({size}) from {gone.folder}"
+    section = ReportSection(
+        notes=(f"there is no folder {folder}: nothing was removed" if missing else message,)
+    )
     return CommandOutput("cache clear", as_json=as_json).finish({"removed": gone}, [section])
 
 

@@ -36,7 +36,7 @@ def capture_command(name: str, text: str, view: "Callable[[Captured], View]") ->
         from stitch_mcp.api import capture_reference
 
         output = CommandOutput(name, as_json=as_json)
-        seen = capture_reference(
+        captured = capture_reference(
             reference,
             inputs=inputs,
             overrides=parse_overrides(overrides),
@@ -44,6 +44,6 @@ def capture_command(name: str, text: str, view: "Callable[[Captured], View]") ->
             emit=output.progress,
             **settings,
         )
-        return output.finish(*view(seen))
+        return output.finish(*view(captured))
 
     return command

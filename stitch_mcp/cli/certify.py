@@ -66,21 +66,23 @@ def command(
     screen = CommandOutput("certify", as_json=as_json)
     root = load_config(settings).workspace
     if not verify:
-        seen = export_certificate(root, subject, output, sign=sign)
-        again = f"{program_name()} certify --verify {shlex.quote(seen.path)}"
-        section = ReportSection(notes=(f"certificate: {seen.path}", f"verify it: {again}"))
-        return screen.finish(dict(seen), [section])
+        certificate = export_certificate(root, subject, output, sign=sign)
+        again = f"{program_name()} certify --verify {shlex.quote(certificate.path)}"
+        section = ReportSection(notes=(f"certificate: {certificate.path}", f"verify it: {again}"))
+        return screen.finish(dict(certificate), [section])
     # A run's own certificate is meant where the name is no file.
     named = Path(subject).suffix == ".zip" or Path(subject).exists()
     path = subject if named else export_certificate(root, subject, None).path
-    seen = verify_certificate(path, signer=signer)
+    certificate = verify_certificate(path, signer=signer)
     if not rerun:
-        return screen.finish({"verified": True, **dict(seen)}, certificate_sections(seen))
+        return screen.finish({"verified": True, **dict(certificate)}, certificate_sections(certificate))
     from stitch_mcp.rerun_certificate import rerun_certificate
 
     again = rerun_certificate(path, quick=quick, emit=screen.progress, **settings)
-    fields = {"verified": True, **dict(seen), "rerun": again}
-    return screen.finish(fields, [*certificate_sections(seen), *rerun_sections(again)], for_rerun(again))
+    fields = {"verified": True, **dict(certificate), "rerun": again}
+    return screen.finish(
+        fields, [*certificate_sections(certificate), *rerun_sections(again)], for_rerun(again)
+    )
 
 
 def _refuse_mixtures(verify: bool, writing: Mapping[str, object], verifying: Mapping[str, object]) -> None:

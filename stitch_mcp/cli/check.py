@@ -71,6 +71,6 @@ def command(
         emit=output.progress,
         **given,
     )
-    seen = verdict_of(check, policy=settings(**given).policy)
-    sections = check_sections(check, seen, reference_tolerance=reference_tolerance)
-    return output.finish({**dict(check), **verdict_fields(seen)}, sections, for_verdict(seen))
+    verdict = verdict_of(check, policy=settings(**given).policy)
+    sections = check_sections(check, verdict, reference_tolerance=reference_tolerance)
+    return output.finish({**dict(check), **verdict_fields(verdict)}, sections, for_verdict(verdict))

@@ -35,25 +35,25 @@ def contract_overrides(
     """
     from stitch_tools.task.task_file import contract_values, read_task_file
 
-    found: dict[str, object] = {}
+    values: dict[str, object] = {}
     if contract is not None:
-        found |= read_task_file(Path(contract).expanduser()).contract or {}
+        values |= read_task_file(Path(contract).expanduser()).contract or {}
     for name, value in (("atol", atol), ("rtol", rtol)):
         if value is not None:
-            found |= contract_values({name: value}, f"--{name}")
-    return found | contract_values(_formats(allow or ""), f"--allow {allow}")
+            values |= contract_values({name: value}, f"--{name}")
+    return values | contract_values(_formats(allow or ""), f"--allow {allow}")
 
 
 def _formats(text: str) -> dict[str, object]:
-    found: dict[str, object] = {}
+    formats: dict[str, object] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         kind, equals, name = part.partition("=")
         if not equals:
-            found |= dict.fromkeys(_KINDS.values(), kind)
+            formats |= dict.fromkeys(_KINDS.values(), kind)
         elif kind.strip() in _KINDS:
-            found[_KINDS[kind.strip()]] = name.strip()
+            formats[_KINDS[kind.strip()]] = name.strip()
         else:
             raise click.BadParameter(
                 f"{part!r} is neither matmul=FORMAT nor conv=FORMAT", param_hint="--allow"
             )
-    return found
+    return formats

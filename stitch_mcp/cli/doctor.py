@@ -23,13 +23,13 @@ def command(as_json: bool, **given: Unpack[Settings]) -> int:
 
     config = settings(**given)
     output = CommandOutput("doctor", as_json=as_json)
-    seen = examine(config, output.progress)
-    rows = tuple((item.status, item.name, item.detail) for item in seen.items)
-    fixes = tuple(f"{item.name}: {item.fix}" for item in seen.items if item.fix)
+    report = examine(config, output.progress)
+    rows = tuple((item.status, item.name, item.detail) for item in report.items)
+    fixes = tuple(f"{item.name}: {item.fix}" for item in report.items if item.fix)
     able = (
-        ("solve for cpu", seen.can_solve_cpu),
-        ("build for cuda", seen.can_build_cuda),
-        ("measure on cuda", seen.can_measure_cuda),
+        ("solve for cpu", report.can_solve_cpu),
+        ("build for cuda", report.can_build_cuda),
+        ("measure on cuda", report.can_measure_cuda),
     )
     sections = [
         ReportSection("", ("status", "what", "found"), rows),
@@ -38,5 +38,5 @@ def command(as_json: bool, **given: Unpack[Settings]) -> int:
             "this machine can", ("what", "able"), tuple((name, "yes" if can else "no") for name, can in able)
         ),
     ]
-    enough = seen.can_solve_cpu if config.target == "cpu" else seen.can_build_cuda
-    return output.finish(dict(seen), sections, ExitCode.DONE if enough else ExitCode.ENVIRONMENT)
+    enough = report.can_solve_cpu if config.target == "cpu" else report.can_build_cuda
+    return output.finish(dict(report), sections, ExitCode.DONE if enough else ExitCode.ENVIRONMENT)

@@ -59,6 +59,7 @@ _BY_ERROR = {
 
 def for_error(error: StitchError) -> ExitCode:
     """The code of an exception; an unknown class has the code of its nearest known base class."""
+    # New classes of errors may be added below: a script then still gets its base class's code.
     for kind in type(error).__mro__:
         code = _BY_ERROR.get(getattr(kind, "code", ""))
         if code is not None:
@@ -94,6 +95,7 @@ def for_bench(bench: Bench, min_speedup: float | None) -> ExitCode:
         return ExitCode.DONE
     if eager is None or eager.speedup < min_speedup or bench.is_doubtful:
         return ExitCode.BELOW_GOAL
+    # A goal of 1 or below asks only not to be slower, which needs no proven gain.
     is_gain = eager.outcome == "faster" or min_speedup <= 1.0
     return ExitCode.DONE if is_gain else ExitCode.BELOW_GOAL
 

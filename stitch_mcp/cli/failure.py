@@ -40,6 +40,7 @@ def describe(error: BaseException, arguments: Sequence[str] = ()) -> Failure:
     """The failure behind an exception of a call with these arguments."""
     if isinstance(error, StitchError):
         return Failure(error.code, error.message, _next_step(error, arguments), for_error(error))
+    # click words its own errors; only the next step is ours.
     if isinstance(error, click.ClickException):
         context = error.ctx if isinstance(error, click.UsageError) else None
         path = context.command_path if context else "stitch-mcp"
@@ -57,6 +58,7 @@ def describe(error: BaseException, arguments: Sequence[str] = ()) -> Failure:
     if isinstance(error, KeyboardInterrupt | click.Abort):
         hint = "run the same command again; finished builds and steps are kept"
         return Failure("interrupted", "interrupted", hint, ExitCode.INTERRUPTED)
+    # System errors that reach this place have no better message than the system's own.
     if isinstance(error, OSError):
         hint = _SYSTEM_HINTS.get(error.errno or 0, "run `stitch-mcp doctor`")
         reason = error.strerror or str(error)
@@ -76,8 +78,8 @@ def _next_step(error: StitchError, arguments: Sequence[str]) -> str:
 
     workspace = _workspace(arguments)
     commands = [(row.why, remedy_command(row, workspace)) for row in error.remedies]
-    told = [f"{why}: {command}" for why, command in commands if command]
-    return "; ".join(part for part in (error.hint.rstrip("."), *told) if part)
+    lines = [f"{why}: {command}" for why, command in commands if command]
+    return "; ".join(part for part in (error.hint.rstrip("."), *lines) if part)
 
 
 def _workspace(arguments: Sequence[str]) -> Path:
@@ -85,6 +87,7 @@ def _workspace(arguments: Sequence[str]) -> Path:
     from stitch_mcp.config import find_workspace
 
     named: str | None = None
+    # Read from the raw arguments: after a failure there is no parsed command to ask.
     for word, following in pairwise([*arguments, ""]):
         if word == "--workspace":
             named = following
@@ -106,6 +109,7 @@ def report_failure(error: BaseException, arguments: Sequence[str]) -> int:
         tell(f"error: {failure.message}")
         if failure.hint:
             tell(f"  next: {failure.hint}")
+    # Before the exit code is returned: a full disk or closed pipe must not turn it into another one.
     flush(sys.stdout)
     return int(failure.exit_code)
 
@@ -125,6 +129,6 @@ def _print_failure(failure: Failure, arguments: Sequence[str]) -> bool:
 
 def _command_name(arguments: Sequence[str]) -> str:
     """The command's name as in results ("solve", "runs show"), as far as it was given."""
-    words = [word for word in arguments if not word.startswith("-")]
-    grouped = words[:1] and words[0] in ("cache", "config", "index", "runs", "task")
-    return " ".join(words[: 2 if grouped else 1])
+    names = [word for word in arguments if not word.startswith("-")]
+    grouped = names[:1] and names[0] in ("cache", "config", "index", "runs", "task")
+    return " ".join(names[: 2 if grouped else 1])

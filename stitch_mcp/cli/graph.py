@@ -10,16 +10,19 @@ if TYPE_CHECKING:
     from stitch_mcp.api import Captured
 
 
-def _view(seen: "Captured") -> View:
+def _view(captured: "Captured") -> View:
     fields = {
-        "task_id": seen.task.task_id,
-        "graph": seen.graph,
-        "facts": seen.facts,
-        "ceilings": seen.ceilings,
+        "task_id": captured.task.task_id,
+        "graph": captured.graph,
+        "facts": captured.facts,
+        "ceilings": captured.ceilings,
     }
-    warned = [*seen.facts.warnings, *disturbance(seen.ceilings)]
+    warned = [*captured.facts.warnings, *disturbance(captured.ceilings)]
     warnings = ReportSection(notes=tuple(f"warning: {text}" for text in warned))
-    return fields, [*graph_sections(seen.graph, seen.ceilings), *([warnings] if warnings.notes else [])]
+    return fields, [
+        *graph_sections(captured.graph, captured.ceilings),
+        *([warnings] if warnings.notes else []),
+    ]
 
 
 command = capture_command(

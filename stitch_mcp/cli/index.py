@@ -131,13 +131,13 @@ def status(cache_dir: str | None, python: str | None, workspace: str | None, as_
     """Show what the index holds, and whether it is up to date."""
     from stitch_mcp import documentation
 
-    found = documentation.status(settings(cache_dir=cache_dir, python=python, workspace=workspace))
-    rows = tuple((row.library, row.version or "-", str(row.chunks)) for row in found.libraries)
-    packages = (f"packages of {found.python}",) if found.python else ()
-    notes = (*_state(found), *packages, f"index: {found.index}", *found.notices)
+    state = documentation.status(settings(cache_dir=cache_dir, python=python, workspace=workspace))
+    rows = tuple((row.library, row.version or "-", str(row.chunks)) for row in state.libraries)
+    packages = (f"packages of {state.python}",) if state.python else ()
+    notes = (*_state(state), *packages, f"index: {state.index}", *state.notices)
     columns = ("library", "version", "entries") if rows else ()
     return CommandOutput("index status", as_json=as_json).finish(
-        dict(found), [ReportSection("", columns, rows, notes)]
+        dict(state), [ReportSection("", columns, rows, notes)]
     )
 
 
@@ -194,11 +194,11 @@ def search(
     )
     filters = Filters(kinds, libraries, architecture, version)
     with contextlib.closing(reader):
-        found = reader.search(query, count=count, max_tokens=max_tokens, filters=filters)
-    if meaning and found.mode == "lexical" and not found.notices:
-        found = found.model_copy(update={"notices": (_TOO_SHORT,)})
-    sections = _sections(found, cache_dir, filtered=filters != Filters())
-    return CommandOutput("index search", as_json=as_json).finish(dict(found), sections)
+        result = reader.search(query, count=count, max_tokens=max_tokens, filters=filters)
+    if meaning and result.mode == "lexical" and not result.notices:
+        result = result.model_copy(update={"notices": (_TOO_SHORT,)})
+    sections = _sections(result, cache_dir, filtered=filters != Filters())
+    return CommandOutput("index search", as_json=as_json).finish(dict(result), sections)
 
 
 @command.command("show")
@@ -228,25 +228,28 @@ def evaluation(questions: Path, misses: bool, cache_dir: str | None, as_json: bo
     """Measure the search on QUESTIONS, a file of JSON lines with kind, question and answers."""
     from stitch_mcp import documentation
 
-    found = documentation.evaluate_search(settings(cache_dir=cache_dir), questions)
-    kinds = [("all", found.scores), *found.kinds.items()]
+    scores = documentation.evaluate_search(settings(cache_dir=cache_dir), questions)
+    kinds = [("all", scores.scores), *scores.kinds.items()]
     rows = tuple(
         (kind, str(row.questions), f"{row.recall_1:.2f}", f"{row.recall_5:.2f}", f"{row.mrr:.2f}")
         for kind, row in kinds
     )
-    intervals = (found.scores.recall_1_interval, found.scores.recall_5_interval, found.scores.mrr_interval)
-    said = "; ".join(
+    intervals = (scores.scores.recall_1_interval, scores.scores.recall_5_interval, scores.scores.mrr_interval)
+    interval_text = "; ".join(
         f"{name} {pair[0]:.2f} to {pair[1]:.2f}"
         for name, pair in zip(_MEASURES, intervals, strict=True)
         if pair
     )
-    notes = (f"95 %: {said}", f"{found.median_ms:.1f} ms median, {found.p95_ms:.1f} ms 95th percentile")
+    notes = (
+        f"95 %: {interval_text}",
+        f"{scores.median_ms:.1f} ms median, {scores.p95_ms:.1f} ms 95th percentile",
+    )
     columns = ("kind", "questions", *_MEASURES)
     sections = [
         ReportSection("", columns, rows, notes),
-        *([ReportSection("misses", notes=found.misses)] if misses else []),
+        *([ReportSection("misses", notes=scores.misses)] if misses else []),
     ]
-    return CommandOutput("index eval", as_json=as_json).finish(dict(found), sections)
+    return CommandOutput("index eval", as_json=as_json).finish(dict(scores), sections)
 
 
 @command.command("clear")
@@ -261,48 +264,48 @@ def clear(cache_dir: str | None, as_json: bool) -> int:
     return CommandOutput("index clear", as_json=as_json).finish({"freed_bytes": freed}, [section])
 
 
-def _state(found: "IndexStatus") -> tuple[str, ...]:
+def _state(state: "IndexStatus") -> tuple[str, ...]:
     """Whether the index is there, can be read, is up to date, and has vectors; what was added to it."""
-    half = ("a build was interrupted; `stitch-mcp index build` resumes it",) if found.half_built else ()
-    if found.building:
+    half = ("a build was interrupted; `stitch-mcp index build` resumes it",) if state.half_built else ()
+    if state.building:
         half = ("a build is running; what follows is the state before it",)
-    if found.fault:
-        return (*half, found.fault, *_pages(found))
-    if not found.exists:
-        return (*half, "there is no index; `stitch-mcp index build` makes one", *_pages(found))
+    if state.fault:
+        return (*half, state.fault, *_pages(state))
+    if not state.exists:
+        return (*half, "there is no index; `stitch-mcp index build` makes one", *_pages(state))
     stale = (
-        f"{found.changed_files} files changed since {found.built_at}; `stitch-mcp index build` reads them",
-        *found.changed,
+        f"{state.changed_files} files changed since {state.built_at}; `stitch-mcp index build` reads them",
+        *state.changed,
     )
-    fresh = (f"up to date, built at {found.built_at}",)
-    vectors = (f"{found.vectors} vectors",)
-    if found.vectors < found.vectors_wanted:
-        vectors = ()  # a notice tells
-    elif not found.vectors:
+    fresh = (f"up to date, built at {state.built_at}",)
+    vectors = (f"{state.vectors} vectors",)
+    if state.vectors < state.vectors_wanted:
+        vectors = ()  # a notice says so
+    elif not state.vectors:
         vectors = ("no vectors; `stitch-mcp index build --vectors` makes them",)
-    return (*half, *(fresh if found.fresh else stale), *vectors, *_pages(found))
+    return (*half, *(fresh if state.fresh else stale), *vectors, *_pages(state))
 
 
-def _pages(found: "IndexStatus") -> tuple[str, ...]:
-    shown = tuple(f"added page: {page}" for page in found.pages[:_MOST_PAGES])
-    left = len(found.pages) - len(shown)
+def _pages(status: "IndexStatus") -> tuple[str, ...]:
+    shown = tuple(f"added page: {page}" for page in status.pages[:_MOST_PAGES])
+    left = len(status.pages) - len(shown)
     return (*shown, f"... and {left} more pages") if left else shown
 
 
-def _sections(found: SearchResult, cache_dir: str | None, *, filtered: bool) -> list[ReportSection]:
+def _sections(result: SearchResult, cache_dir: str | None, *, filtered: bool) -> list[ReportSection]:
     rows = tuple(
-        (_names(hit), hit.kind, hit.library, one_line(hit.summary or hit.signature)) for hit in found.hits
+        (_names(hit), hit.kind, hit.library, one_line(hit.summary or hit.signature)) for hit in result.hits
     )
-    notes = [*found.notices]
-    if said := doubt(found, filtered=filtered):
-        notes.append(said)
-    if found.hits:
+    notes = [*result.notices]
+    if warning := doubt(result, filtered=filtered):
+        notes.append(warning)
+    if result.hits:
         where = ["--cache-dir", cache_dir] if cache_dir else []
-        notes.append(f"one in full: {shlex.join(['stitch-mcp', 'index', 'show', found.hits[0].id, *where])}")
+        notes.append(f"one in full: {shlex.join(['stitch-mcp', 'index', 'show', result.hits[0].id, *where])}")
     columns = ("name", "kind", "library", "what it is") if rows else ()
     near = (
-        [ReportSection(notes=(f"no such name; nearest: {', '.join(found.nearest)}",))]
-        if found.nearest
+        [ReportSection(notes=(f"no such name; nearest: {', '.join(result.nearest)}",))]
+        if result.nearest
         else []
     )
     return [*near, ReportSection("", columns, rows, tuple(notes))]

@@ -25,21 +25,21 @@ def command(
 
     output = CommandOutput("init", as_json=as_json)
     folder = settings(workspace=workspace).workspace
-    found = clients.find_client(client)
+    target = clients.find_client(client)
     if ssh and uvx:
         raise click.UsageError("--ssh and --uvx exclude each other")
     start = clients.launch_over_ssh(ssh) if ssh else clients.launch(folder, uvx=uvx)
-    path = clients.config_path(found, folder)
+    path = clients.config_path(target, folder)
     if write:
-        changed = clients.write_config(found, start, path)
+        changed = clients.write_config(target, start, path)
         done = f"wrote {path}" if changed else f"unchanged: {path} already has this entry"
-        notes = (done, f"restart {found.title}, and ask it to inspect the environment")
+        notes = (done, f"restart {target.title}, and ask it to inspect the environment")
     else:
-        notes = (f"for {path} (--write writes it there):", "", clients.config_text(found, start))
+        notes = (f"for {path} (--write writes it there):", "", clients.config_text(target, start))
     fields = {
-        "client": found.name,
+        "client": target.name,
         "path": str(path),
         "written": write,
-        "text": clients.config_text(found, start),
+        "text": clients.config_text(target, start),
     }
     return output.finish(fields, [ReportSection(notes=notes)])

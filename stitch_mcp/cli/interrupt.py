@@ -37,6 +37,7 @@ def stop_on_interrupt() -> Generator[threading.Event]:
             left_in_peace_until = time.monotonic() + _PEACE_S
             raise KeyboardInterrupt
 
+    # Python runs signal handlers in the main thread only, and refuses to set them elsewhere.
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
@@ -52,6 +53,8 @@ def stop_on_interrupt() -> Generator[threading.Event]:
         ) from error
     finally:
         for number, handler in before.items():
+            # After an interruption further ones are ignored: what follows is cleaning up and printing the
+            # result.
             signal.signal(number, signal.SIG_IGN if stop.is_set() else handler)
 
 

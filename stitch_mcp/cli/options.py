@@ -95,17 +95,17 @@ def parse_overrides(pairs: Sequence[str]) -> dict[str, object]:
     """
     from stitch_tools.task.task_file import contract_values
 
-    found: dict[str, object] = {}
+    values: dict[str, object] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals or not name:
             raise click.BadParameter(f"{pair!r} is not FIELD=VALUE", param_hint="--set")
         try:
-            found[name.strip().removeprefix("tolerance.")] = float(text)
+            values[name.strip().removeprefix("tolerance.")] = float(text)
         except ValueError:
-            found[name.strip()] = text.strip()
-    contract_values(found, "--set")
-    return found
+            values[name.strip()] = text.strip()
+    contract_values(values, "--set")
+    return values
 
 
 def settings(**flags: Unpack[Settings]) -> Config:

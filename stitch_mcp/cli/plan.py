@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     from stitch_mcp.api import Captured
 
 
-def _view(seen: "Captured") -> View:
+def _view(captured: "Captured") -> View:
     from stitch_mcp.api import plan_reference
 
-    plan = plan_reference(seen)
-    fields = {"task_id": seen.task.task_id, "plan": plan, "ceilings": seen.ceilings}
-    warnings = tuple(f"warning: {text}" for text in disturbance(seen.ceilings))
+    plan = plan_reference(captured)
+    fields = {"task_id": captured.task.task_id, "plan": plan, "ceilings": captured.ceilings}
+    warnings = tuple(f"warning: {text}" for text in disturbance(captured.ceilings))
     return fields, [
-        *plan_sections(plan, seen.ceilings),
+        *plan_sections(plan, captured.ceilings),
         *([ReportSection(notes=warnings)] if warnings else []),
     ]
 

@@ -68,18 +68,18 @@ def show(run: str, workspace: str | None, as_json: bool) -> int:
     from stitch_mcp.views.fact_tables import bench_sections, check_sections
 
     root = settings(workspace=workspace).workspace
-    seen = show_run(root, run)
-    events = ReportSection("events", ("at", "event", "what"), tuple(seen.event_rows))
-    sections = [events, _attempts_section(seen)] if seen.attempts else [events]
-    if seen.check:
-        sections += check_sections(seen.check)
-    if seen.bench:
-        sections += bench_sections(seen.bench)
-    notes = [f"run: {seen.folder}"]
-    notes.append(f"certificate: {seen.certificate}" if seen.certificate else "certificate: none")
-    notes.extend(_how_to_go_on(seen, resume_command(root, seen.run_id)))
+    view = show_run(root, run)
+    events = ReportSection("events", ("at", "event", "what"), tuple(view.event_rows))
+    sections = [events, _attempts_section(view)] if view.attempts else [events]
+    if view.check:
+        sections += check_sections(view.check)
+    if view.bench:
+        sections += bench_sections(view.bench)
+    notes = [f"run: {view.folder}"]
+    notes.append(f"certificate: {view.certificate}" if view.certificate else "certificate: none")
+    notes.extend(_next_steps(view, resume_command(root, view.run_id)))
     sections.append(ReportSection(notes=tuple(notes)))
-    return CommandOutput("runs show", as_json=as_json).finish(seen.model_dump(mode="json"), sections)
+    return CommandOutput("runs show", as_json=as_json).finish(view.model_dump(mode="json"), sections)
 
 
 def _reason(row: "RunSummary") -> str:
@@ -87,7 +87,7 @@ def _reason(row: "RunSummary") -> str:
     return f"{row.reason} ({', '.join(row.flags)})" if row.flags else row.reason
 
 
-def _attempts_section(seen: "RunView") -> ReportSection:
+def _attempts_section(view: "RunView") -> ReportSection:
     """The run's programs, the best one and the certified one marked."""
     rows = tuple(
         (
@@ -101,7 +101,7 @@ def _attempts_section(seen: "RunView") -> ReportSection:
             "-" if row.safe_speedup is None else f"{row.safe_speedup:.2f}x",
             ", ".join(name for name, here in (("best", row.best), ("certified", row.certified)) if here),
         )
-        for row in seen.attempts
+        for row in view.attempts
     )
     columns = ("round", "program", "author", "status", "counts", "outcome", "speedup", "at least", "")
     return ReportSection("programs", columns, rows)
@@ -114,26 +114,26 @@ def _state(status: str, running: bool) -> str:
     return "interrupted" if status == "open" else status
 
 
-def _how_to_go_on(seen: "RunView", command: str) -> list[str]:
+def _next_steps(view: "RunView", command: str) -> list[str]:
     """Why a run is not finished, and how to resume it."""
     from stitch_planner.stitcher import StitchFailedError
 
-    if seen.running:
+    if view.running:
         return ["running: a process works on it now"]
-    go_on = f"go on with: {command}"
-    newest = seen.attempts[-1] if seen.attempts else None
-    if seen.status == "open" and newest and newest.status != "open" and not newest.counts:
+    go_on = f"continue with: {command}"
+    newest = view.attempts[-1] if view.attempts else None
+    if view.status == "open" and newest and newest.status != "open" and not newest.counts:
         what = f"not finished; its newest program is {newest.status} and does not count"
         others = "the best one that counts, else with one that the stitcher writes"
         return [f"{what}; {go_on}; it continues with {others}"]
-    if seen.status == "open":
-        return [f"not finished{': ' + seen.message if seen.message else ''}; {go_on}"]
-    if seen.stopped is None:
+    if view.status == "open":
+        return [f"not finished{': ' + view.message if view.message else ''}; {go_on}"]
+    if view.stopped is None:
         return []
-    lines = [f"failed at the step '{seen.stopped.step}': {seen.stopped.message}"]
-    if seen.stopped.hint:
-        lines.append(f"next: {seen.stopped.hint}")
-    if seen.stopped.code == StitchFailedError.code:
+    lines = [f"failed at the step '{view.stopped.step}': {view.stopped.message}"]
+    if view.stopped.hint:
+        lines.append(f"next: {view.stopped.hint}")
+    if view.stopped.code == StitchFailedError.code:
         # The same reference gives the same graph, for which the same stitcher writes no program either.
         anew = f"{program_name()} solve REF"
         own = f"{program_name()} check REF PROGRAM"

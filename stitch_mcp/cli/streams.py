@@ -18,6 +18,7 @@ def open_closed_streams() -> None:
         try:
             os.fstat(number)
         except OSError:
+            # The kernel gives the lowest free number, which need not be this one.
             handle = os.open(os.devnull, os.O_RDWR)
             os.dup2(handle, number)
             if handle != number:

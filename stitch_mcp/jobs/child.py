@@ -62,6 +62,7 @@ class Reporter:
         print(f"{datetime.now(UTC):%H:%M:%S} {sentence}", flush=True)
         update = {"progress": sentence[:300], "sentences": self.state.sentences + 1}
         self.state = self.state.model_copy(update=update)
+        # Every write syncs a file; a chatty step must not spend its time on that.
         if time.monotonic() - self._said_at >= _SAY_EVERY_S:
             self._said_at = time.monotonic()
             self.folder.write_state(self.state)
@@ -86,6 +87,7 @@ def run(folder: JobFolder, warm: "TargetSession | None" = None) -> None:
         warm: a session that was started before the job came, for whatever needs one.
     """
     pid = os.getpid()
+    # The start time goes with the number, since the system gives numbers to later processes again.
     state = folder.state_as_written().model_copy(update={"pid": pid, "pid_started": process_start(pid)})
     reporter = Reporter(folder, state)
     folder.write_state(state)
@@ -129,6 +131,7 @@ def _end_on_request() -> None:
         os._exit(130)
 
     def handle(number: int, frame: FrameType | None) -> None:
+        # One signal is enough: a second one would interrupt the cleaning up.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         threading.Thread(target=force, daemon=True).start()
         raise KeyboardInterrupt
@@ -137,7 +140,7 @@ def _end_on_request() -> None:
 
 
 def _end_with_server() -> None:
-    """Ask this process to end when its standard input does; the null device means: go on."""
+    """Ask this process to end when its standard input does; with the null device it never ends."""
     if os.path.samestat(os.fstat(0), Path(os.devnull).stat()):
         return
 
@@ -179,7 +182,7 @@ def _wait_and_run(fd: int, *, needs_session: bool) -> None:
 
 def _watched(channel: socket.socket) -> "queue.SimpleQueue[Path]":
     """Where the job's folder will be put. Where none comes this process is ended, however far it got."""
-    found: queue.SimpleQueue[Path] = queue.SimpleQueue()
+    paths: queue.SimpleQueue[Path] = queue.SimpleQueue()
 
     def watch() -> None:
         given = await_job(channel)
@@ -187,15 +190,16 @@ def _watched(channel: socket.socket) -> "queue.SimpleQueue[Path]":
             os.kill(os.getpid(), signal.SIGTERM)
             return
         _hold(become(given))
-        found.put(given.folder)
+        paths.put(given.folder)
 
     # To get ready takes seconds, in which the server may go.
     threading.Thread(target=watch, daemon=True).start()
-    return found
+    return paths
 
 
 def _hold(lock: int) -> None:
     """Keep the job's lock to this process alone, and end with the server."""
+    # A process below this one that inherited the lock would keep the job alive after its end.
     os.set_inheritable(lock, False)
     _end_with_server()
 
@@ -208,6 +212,7 @@ def _run_held(path: Path, warm: "TargetSession | None" = None) -> None:
 def main() -> None:
     """Run the job that the arguments name, or wait for one."""
     if linux.is_supported():
+        # Descendants whose parent ends come here, so that one look below this process finds all of them.
         linux.become_subreaper()
     _end_on_request()
     try:

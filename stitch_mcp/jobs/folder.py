@@ -45,6 +45,7 @@ class JobFolder:
         """
         if self.log.is_symlink():
             self.log.unlink()
+        # O_NOFOLLOW closes the gap between the look above and the opening.
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         return os.fdopen(os.open(self.log, flags, 0o644), "ab")
 
@@ -55,6 +56,7 @@ class JobFolder:
     @property
     def alive(self) -> bool:
         """Whether a process works on it."""
+        # Taking a lock creates its file: a look must leave no trace.
         if not (self.path / "lock").exists():
             return False
         lock = self.lock()
@@ -66,7 +68,7 @@ class JobFolder:
         return False
 
     def write_request(self, request: JobRequest) -> None:
-        """Keep the request; a second call with the same one changes nothing, but mends a damaged file."""
+        """Keep the request; a second call with the same one changes nothing, but repairs a damaged file."""
         data, path = request.canonical_json(), self.path / "request.json"
         with contextlib.suppress(OSError):
             if path.read_bytes() == data:
@@ -136,10 +138,11 @@ class JobFolder:
 
 def job_ids(jobs: Path) -> list[str]:
     """Ids of all jobs below the folder, the newest first."""
-    found: list[tuple[float, str]] = []
+    dated: list[tuple[float, str]] = []
     with contextlib.suppress(OSError):
         for path in jobs.iterdir():
             with contextlib.suppress(OSError):
                 if _ID.fullmatch(path.name):
-                    found.append(((path / "state.json").stat().st_mtime, path.name))
-    return [name for _, name in sorted(found, reverse=True)]
+                    dated.append(((path / "state.json").stat().st_mtime, path.name))
+    # By the state's time of change, which also orders the jobs of other servers.
+    return [name for _, name in sorted(dated, reverse=True)]

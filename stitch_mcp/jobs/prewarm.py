@@ -63,6 +63,7 @@ class PrewarmedProcess:
         except OSError:
             self.close()
             return False
+        # From here on the process belongs to the job, and its input is the pipe to the server.
         self._channel.close()
         return True
 
@@ -86,6 +87,8 @@ def start_prewarmed(command: list[str], likeness: Likeness) -> PrewarmedProcess 
     try:
         with theirs:
             ours.send(json.dumps(dict(likeness.settings)).encode("utf-8"))
+            # The job's descriptors come later, over the socket: a process cannot inherit what is opened after
+            # its start.
             process = subprocess.Popen(
                 [*command, WAIT_WARM if likeness.warm else WAIT, str(theirs.fileno())],
                 env=dict(likeness.variables),

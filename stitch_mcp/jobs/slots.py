@@ -23,6 +23,8 @@ def place(jobs: Path, say: Callable[[str], None], count: int | None = None) -> G
         count: how many places there are; None: one a CPU that this process may use, at least two.
     """
     number = count or max(_FEWEST, usable_cpus())
+    # File locks: they count over all servers of the workspace, and the kernel frees those of a killed
+    # process.
     locks = [FileLock(jobs / "places" / str(index), purpose="runs a job") for index in range(number)]
     held = _free(locks)
     if held is None:

@@ -1,4 +1,4 @@
-"""The one supervisor of jobs: starts them, tells where they stand, and ends them.
+"""The one supervisor of jobs: starts them, reports their state, and ends them.
 
 Everything that it knows lies on disk, so that any number of servers over one workspace agree. A job's lock is
 taken here and handed to its process, which holds it as long as it lives: of two that start the same request
@@ -73,21 +73,23 @@ class Supervisor:
         """
         self.reap()
         folder = JobFolder(self.jobs, request.job_id)
+        # Before the lock: whoever finds the job later must find what it is about.
         folder.write_request(request)
-        before = self._begun(request.job_id)
+        before = self._stored_state(request.job_id)
         if before is not None and (
             before.status == "working" or (before.status == "completed" and not rerun)
         ):
             return before
+        # Two servers may start the same job at the same moment: the lock decides which of them does.
         lock = folder.lock()
         if not self._taken(folder, lock):
             return self.view(request.job_id)
         try:
             attempt = before.attempt + 1 if before else 1
-            # A run that an unfinished attempt opened is gone on with; work done again opens its own.
-            begun = before.run_id if before and before.status != "completed" else None
+            # A run that an unfinished attempt opened is resumed; work done again opens its own.
+            run_id = before.run_id if before and before.status != "completed" else None
             likeness = self._likeness(request, warm=warm)
-            state = self._launch(folder, request, attempt, begun, lock, likeness)
+            state = self._launch(folder, request, attempt, run_id, lock, likeness)
         finally:
             lock.release()
         if timed:
@@ -96,7 +98,7 @@ class Supervisor:
         return state
 
     def _likeness(self, request: JobRequest, *, warm: bool) -> Likeness:
-        # What is not there no program, compiler or log can tell.
+        # A missing source makes no job: its failure would only appear after the start.
         return Likeness(request.settings, request.environment, without_secrets(os.environ), warm)
 
     def _get_ready(self, request: JobRequest) -> None:
@@ -137,7 +139,7 @@ class Supervisor:
             try:
                 lock.acquire(wait_s=_PROBE_S)
             except LockedError:
-                state = self._begun(folder.job_id)
+                state = self._stored_state(folder.job_id)
                 if state is not None and state.status == "working":
                     return False
             else:
@@ -164,6 +166,7 @@ class Supervisor:
             run_id=request.subject.run_id or run_id,
         )
         folder.write_state(state)
+        # The child holds the reading end; the kernel closes ours when this server ends, however it ends.
         reading, writing = os.pipe()
         if (earlier := self._processes.get(folder.job_id)) is not None:
             # It gave its lock back, so it is at its very end.
@@ -205,6 +208,8 @@ class Supervisor:
                 stdout=log,
                 stderr=log,
                 pass_fds=(lock,),
+                # A session of its own: Ctrl-C in the server's terminal goes to the server alone, which ends
+                # jobs in order.
                 start_new_session=True,
             )
 
@@ -217,7 +222,7 @@ class Supervisor:
         folder = JobFolder(self.jobs, job_id)
         return folder.state() if (folder.path / "state.json").exists() else None
 
-    def _begun(self, job_id: str) -> JobState | None:
+    def _stored_state(self, job_id: str) -> JobState | None:
         """The state of a job that is to be started, None where there is none or it is damaged."""
         try:
             return self.find(job_id)
@@ -254,6 +259,7 @@ class Supervisor:
         state = folder.state()
         if state.done:
             return state
+        # First the process, then the state: a live process would write its own state over ours.
         self._end(folder)
         lock = folder.lock()
         try:
@@ -264,7 +270,7 @@ class Supervisor:
             ) from error
         try:
             state = folder.state_as_written()
-            # It may have reached its end, or told its run of the interruption, while it was being asked.
+            # It may have reached its end, or recorded the interruption in its run, while this call waited.
             if state.status != "completed":
                 now = datetime.now(UTC).isoformat(timespec="milliseconds")
                 state = state.model_copy(
@@ -286,6 +292,7 @@ class Supervisor:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_END_S)
             return
+        # Bounded: a process that never writes its number was killed before it ran.
         deadline = time.monotonic() + _PROBE_S
         # Another server's job: its process writes its number as soon as it runs.
         while (state := folder.state_as_written()).pid is None and time.monotonic() < deadline:
@@ -309,6 +316,7 @@ class Supervisor:
         spares = [self._take_prewarmed(warm) for warm in (True, False)]
         ends: list[Callable[[], None]] = [prewarmed.close for prewarmed in spares if prewarmed is not None]
         if not self.keep:
+            # Over HTTP jobs outlive the server: a client can connect again.
             ends += [partial(self._end, JobFolder(self.jobs, job_id)) for job_id in list(self._processes)]
         # All at once: each may take its seconds.
         with ThreadPoolExecutor(max_workers=len(ends) or 1) as pool:

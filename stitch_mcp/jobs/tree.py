@@ -33,6 +33,7 @@ def end_tree(pid: int, started: str, *, ask_s: float = _ASK_S) -> None:
     """
     if not started or process_start(pid) != started:
         return
+    # Noted before the signal: once the parent is gone, its children can no longer be found through it.
     below = {child: process_start(child) for child in descendants(pid)}
     signal_each([pid], signal.SIGTERM)
     if not _ended(pid, started, ask_s):

@@ -105,13 +105,13 @@ def build_server(server_context: ServerContext) -> Server[Any]:
 
 
 class _ServerWithTasks(Server[Any]):
-    """The SDK's server, which tells of core tasks, too."""
+    """The SDK's server, which also announces core tasks."""
 
     def get_capabilities(self, *given: Any, **named: Any) -> types.ServerCapabilities:
-        found = super().get_capabilities(*given, **named)
+        capabilities = super().get_capabilities(*given, **named)
         if named.get("protocol_version") in MODERN_PROTOCOL_VERSIONS:
-            return found
-        return found.model_copy(update={"tasks": core_tasks.CAPABILITY})
+            return capabilities
+        return capabilities.model_copy(update={"tasks": core_tasks.CAPABILITY})
 
 
 class _Served:
@@ -127,8 +127,8 @@ class _Served:
         self, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
         del params
-        found = tool_definitions(self._server_context, with_tasks=core_tasks.speaks(context))
-        return types.ListToolsResult(tools=found)
+        definitions = tool_definitions(self._server_context, with_tasks=core_tasks.knows_core_tasks(context))
+        return types.ListToolsResult(tools=definitions)
 
     async def list_resources(
         self, context: Context, params: types.PaginatedRequestParams | None
@@ -149,8 +149,8 @@ class _Served:
         try:
             mime, text = await anyio.to_thread.run_sync(read_resource, self._server_context, params.uri)
         except StitchError as error:
-            told = failure_words(error.message, error.hint)
-            raise MCPError(types.INVALID_PARAMS, told, {"uri": params.uri}) from error
+            message = failure_words(error.message, error.hint)
+            raise MCPError(types.INVALID_PARAMS, message, {"uri": params.uri}) from error
         contents = types.TextResourceContents(uri=params.uri, mime_type=mime, text=blot_text(text))
         return types.ReadResourceResult(contents=[contents])
 
@@ -168,17 +168,17 @@ class _Served:
             _refuse_unoffered(self._server_context, params.name)
             prompt, text = prompt_text(params.name, params.arguments or {})
         except StitchError as error:
-            told = failure_words(error.message, error.hint)
-            raise MCPError(types.INVALID_PARAMS, told) from error
+            failure = failure_words(error.message, error.hint)
+            raise MCPError(types.INVALID_PARAMS, failure) from error
         message = types.PromptMessage(role="user", content=types.TextContent(text=text))
         return types.GetPromptResult(description=prompt.description, messages=[message])
 
     async def complete(self, context: Context, params: types.CompleteRequestParams) -> types.CompleteResult:
         del context
-        found = await anyio.to_thread.run_sync(
+        values = await anyio.to_thread.run_sync(
             complete, self._server_context, params.argument.name, params.argument.value
         )
-        shown = types.Completion(values=found[:MOST], total=len(found), has_more=len(found) > MOST)
+        shown = types.Completion(values=values[:MOST], total=len(values), has_more=len(values) > MOST)
         return types.CompleteResult(completion=shown)
 
     async def answer_with_task(self, ctx: Context, call_next: CallNext) -> HandlerResult:
@@ -199,10 +199,10 @@ class _Served:
                 await anyio.to_thread.run_sync(_start, self._server_context, tool, request)
             )
         except StitchError as error:
-            told = fitting(
+            response = fitting(
                 self._server_context, failure_words(error.message, error.hint_for(as_argument(tool)))
             )
-            raise MCPError(types.INVALID_PARAMS, blot_text(told)) from error
+            raise MCPError(types.INVALID_PARAMS, blot_text(response)) from error
 
     async def task_result(self, context: Context, params: TaskParams) -> dict[str, Any]:
         _need_core_tasks(context)
@@ -217,24 +217,24 @@ class _Served:
         return {"tasks": [core_tasks.view(state) for state in states]}
 
     async def get_task(self, context: Context, params: TaskParams) -> dict[str, Any]:
-        if core_tasks.speaks(context):
+        if core_tasks.knows_core_tasks(context):
             return core_tasks.view(await self._job(params.task_id))
         need_tasks(context)
         state = await self._job(params.task_id)
-        told = state.status in ("completed", "failed")
-        answer = await anyio.to_thread.run_sync(tool_answer, self._server_context, state) if told else None
+        ended = state.status in ("completed", "failed")
+        answer = await anyio.to_thread.run_sync(tool_answer, self._server_context, state) if ended else None
         return task_view(state, result(self._server_context, answer) if answer else None)
 
     async def cancel_task(self, context: Context, params: TaskParams) -> types.EmptyResult | dict[str, Any]:
-        core = core_tasks.speaks(context)
+        core = core_tasks.knows_core_tasks(context)
         if not core:
             need_tasks(context)
         state = await self._job(params.task_id)
         if core and state.done:
             raise MCPError(types.INVALID_PARAMS, f"task {params.task_id} is over: {state.status}")
         if needs_consent(self._server_context, state):
-            told = f"job {params.task_id} was begun by another server; cancel_job asks the user about it"
-            raise MCPError(types.INVALID_PARAMS, told)
+            message = f"job {params.task_id} was started by another server; cancel_job asks the user about it"
+            raise MCPError(types.INVALID_PARAMS, message)
         state = await anyio.to_thread.run_sync(self._server_context.supervisor.cancel, params.task_id)
         return core_tasks.view(state) if core else types.EmptyResult()
 
@@ -262,7 +262,7 @@ class _Served:
             return refusal(self._server_context, tool, error)
         except (
             Exception
-        ) as error:  # The boundary to the client: a fault of ours is told, and the server goes on.
+        ) as error:  # The boundary to the client: a fault of ours is reported, and the server keeps running.
             _LOG.exception("%s failed", tool.name)
             fault = WorkerError(f"{type(error).__name__} in {tool.name}", hint=_OUR_FAULT)
             return refusal(self._server_context, tool, fault)
@@ -274,8 +274,8 @@ class _Served:
 
     def _tool(self, name: str) -> Tool:
         if name not in offered(self._server_context):
-            known = ", ".join(offered(self._server_context))
-            raise MCPError(types.INVALID_PARAMS, f"there is no tool {name[:60]!r}; tools: {known}")
+            names = ", ".join(offered(self._server_context))
+            raise MCPError(types.INVALID_PARAMS, f"there is no tool {name[:60]!r}; tools: {names}")
         return find_tool(name)
 
     async def _consent(
@@ -288,13 +288,13 @@ class _Served:
         return await confirmed(context, params, self._server_context, question) if question else None
 
     async def _answer(self, context: Context, tool: Tool, request: ToolRequest) -> ToolAnswer | JobState:
-        """The tool's answer; the state of a job that goes on, for a client with tasks."""
+        """The tool's answer; the state of a job that is still running, for a client with tasks."""
         server_context = self._server_context
         if isinstance(request, GetJob):
-            found = await anyio.to_thread.run_sync(_look, server_context, request)
-            if isinstance(found, JobAnswer):
-                return found
-            state = await self._wait(context, found, request.wait_s)
+            answer = await anyio.to_thread.run_sync(_look, server_context, request)
+            if isinstance(answer, JobAnswer):
+                return answer
+            state = await self._wait(context, answer, request.wait_s)
             return await anyio.to_thread.run_sync(job_answer, server_context, state)
         if tool.reply is not None:
             return await anyio.to_thread.run_sync(tool.reply, request, server_context)
@@ -302,6 +302,7 @@ class _Served:
         try:
             state = await anyio.to_thread.run_sync(_start, server_context, tool, request)
         except StoreError:
+            # A workspace that cannot be written has no jobs; some tools can answer without one.
             if tool.without_job is None:
                 raise
             return await anyio.to_thread.run_sync(tool.without_job, request, server_context)
@@ -314,38 +315,40 @@ class _Served:
         return await anyio.to_thread.run_sync(tool_answer, server_context, state)
 
     async def _wait(self, context: Context, state: JobState, wait_s: float) -> JobState:
-        """The job's state at its end or after `wait_s` seconds; what it says is passed on meanwhile."""
+        """The job's state at its end or after `wait_s` seconds; forwards its progress meanwhile."""
         begin = anyio.current_time()
         deadline = begin + wait_s
-        told, told_at = 0, float("-inf")
+        sent, sent_at = 0, float("-inf")
         while not state.done and (left := deadline - anyio.current_time()) > 0:
-            if state.sentences > told and anyio.current_time() - told_at >= _SAY_EVERY_S:
-                told, told_at = state.sentences, anyio.current_time()
-                await context.session.report_progress(told, message=blot_text(state.progress))
+            if state.sentences > sent and anyio.current_time() - sent_at >= _SAY_EVERY_S:
+                sent, sent_at = state.sentences, anyio.current_time()
+                await context.session.report_progress(sent, message=blot_text(state.progress))
+            # A share of the time so far: short jobs are answered at once, long ones cost few looks.
             pause = _POLL_SHARE * (anyio.current_time() - begin)
+            # Polled, since another server's job can only be seen by its files.
             await anyio.sleep(min(max(pause, _SHORTEST_POLL_S), _LONGEST_POLL_S, left))
             state = await anyio.to_thread.run_sync(self._server_context.supervisor.view, state.job_id)
         return state
 
 
 async def _tell_failures(ctx: Context, call_next: CallNext) -> HandlerResult:
-    """In front of all handlers: a failure is told in our words, without secrets or a traceback."""
+    """In front of all handlers: a failure is reported in our words, without secrets or a traceback."""
     try:
         return await call_next(ctx)
     except (MCPError, ValidationError):
-        raise  # The SDK tells them as they are meant.
+        raise  # The SDK reports these errors itself, with the right code.
     except StitchError as error:
-        told = failure_words(error.message, error.hint)
-        raise MCPError(types.INVALID_PARAMS, blot_text(told)) from error
+        message = failure_words(error.message, error.hint)
+        raise MCPError(types.INVALID_PARAMS, blot_text(message)) from error
     except Exception as error:  # The boundary to the client, as in `call_tool`.
         _LOG.exception("%s failed", ctx.method)
-        told = f"{type(error).__name__} in {ctx.method}: {_OUR_FAULT}"
-        raise MCPError(types.INTERNAL_ERROR, told) from error
+        message = f"{type(error).__name__} in {ctx.method}: {_OUR_FAULT}"
+        raise MCPError(types.INTERNAL_ERROR, message) from error
 
 
 async def _refuse_surrogates(ctx: Context, call_next: CallNext) -> HandlerResult:
     """In front of all handlers: no text comes in that could not go out again."""
-    # Nobody is told what is wrong with a notification.
+    # A notification has no response, so its error can only be dropped.
     if ctx.request_id is not None and (where := lone_surrogate(ctx.params)) is not None:
         raise MCPError(types.INVALID_PARAMS, explain_surrogate(where))
     return await call_next(ctx)
@@ -365,15 +368,15 @@ def _request(tool: Tool, params: types.CallToolRequestParams) -> ToolRequest:
 
 def _recent(server_context: ServerContext) -> list[JobState]:
     """States of the newest jobs, without those that cannot be read, such as another version's."""
-    found: list[JobState] = []
+    jobs: list[JobState] = []
     for job_id in server_context.supervisor.recent():
         with suppress(StitchError):
-            found.append(server_context.supervisor.view(job_id))
-    return found
+            jobs.append(server_context.supervisor.view(job_id))
+    return jobs
 
 
 def _need_core_tasks(context: Context) -> None:
-    if not core_tasks.speaks(context):
+    if not core_tasks.knows_core_tasks(context):
         raise MCPError(types.METHOD_NOT_FOUND, f"tasks of protocol {core_tasks.VERSION} alone have it")
 
 
@@ -392,9 +395,9 @@ def _look(server_context: ServerContext, request: GetJob) -> JobAnswer | JobStat
 
 def _refuse_unoffered(server_context: ServerContext, prompt: str) -> None:
     """Raise a UsageError where a prompt tells to call tools that this server does not offer."""
-    known = [item.name for item in offered_prompts(server_context)]
-    if prompt not in known:
-        raise UsageError(f"there is no prompt {prompt[:60]!r} here", hint=", ".join(known) or "there is none")
+    names = [item.name for item in offered_prompts(server_context)]
+    if prompt not in names:
+        raise UsageError(f"there is no prompt {prompt[:60]!r} here", hint=", ".join(names) or "there is none")
 
 
 def result(

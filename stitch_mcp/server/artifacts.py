@@ -64,13 +64,14 @@ def _shown(data: bytes, name: str) -> Artifact:
 
 
 def _hash(server_context: ServerContext, name: str) -> str:
+    # Only hexadecimal digits reach the file system: an id can then name nothing but a hash.
     if len(name) < MIN_PREFIX or not set(name) <= set("0123456789abcdef"):
         raise UsageError(f"{name[:60]!r} is no artifact here", hint="ids come from earlier results")
     folder = server_context.workspace.store.root / name[:2]
-    found = [path.name for path in folder.glob(f"{name}*")] if folder.is_dir() else []
-    if len(found) != 1:
+    matches = [path.name for path in folder.glob(f"{name}*")] if folder.is_dir() else []
+    if len(matches) != 1:
         raise UsageError(f"{name[:16]} names no artifact here", hint="ids come from earlier results")
-    return found[0]
+    return matches[0]
 
 
 def _of_files(server_context: ServerContext, kind: str, files: tuple[SourceFile, ...], path: str) -> Artifact:
@@ -78,8 +79,8 @@ def _of_files(server_context: ServerContext, kind: str, files: tuple[SourceFile,
         return Artifact(kind, files=tuple(f"{file.path} ({file.size} bytes)" for file in files))
     file = next((file for file in files if file.path == path), None)
     if file is None:
-        known = ", ".join(file.path for file in files[:20])
-        raise UsageError(f"the {kind} has no file {path[:100]!r}", hint=f"its files: {known}")
+        available = ", ".join(file.path for file in files[:20])
+        raise UsageError(f"the {kind} has no file {path[:100]!r}", hint=f"its files: {available}")
     return Artifact(kind, _text(server_context.workspace.store.get(file.sha256), path))
 
 
@@ -91,9 +92,10 @@ def _of_run(server_context: ServerContext, folder: Path, path: str) -> Artifact:
     try:
         wanted = (root / path).resolve()
         # A pipe would hang us, and what is larger fill the memory.
+        # Resolved first, then compared: a link inside the run's folder may lead anywhere.
         data = read_small(wanted, _MAX_BYTES) if root in wanted.parents else None
     except (OSError, RuntimeError, ValueError) as error:
-        # Nothing is told of what lies outside; what lies inside may be too large, or gone by now.
+        # Nothing about a file outside is revealed; a file inside may be too large, or deleted by now.
         reason = f": {error.strerror}" if isinstance(error, OSError) and error.strerror else ""
         raise _no_file(path, reason) from error
     if data is None:

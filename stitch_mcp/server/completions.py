@@ -10,31 +10,31 @@ _TARGETS = ("cpu", "cuda", "cuda:sm_80", "cuda:sm_89", "cuda:sm_90", "cuda:sm_10
 _IDS = ("id", "program", "artifact")
 
 
-def complete(server_context: ServerContext, argument: str, begun: str) -> list[str]:
-    """Values of the argument that begin with `begun`, the newest or likeliest first."""
+def complete(server_context: ServerContext, argument: str, prefix: str) -> list[str]:
+    """Values of the argument that begin with `prefix`, the newest or likeliest first."""
     if argument == "run_id":
-        found = list(reversed(server_context.workspace.run_ids()))
+        values = list(reversed(server_context.workspace.run_ids()))
     elif argument == "job_id":
-        found = server_context.supervisor.recent(MOST)
+        values = server_context.supervisor.recent(MOST)
     elif argument == "target":
-        found = list(_TARGETS)
+        values = list(_TARGETS)
     elif argument == "reference":
-        found = sorted(
+        values = sorted(
             path.name for pattern in ("*.py", "*.toml") for path in server_context.root.glob(pattern)
         )
     elif argument in _IDS:
-        found = _programs(server_context)
+        values = _programs(server_context)
     else:
-        found = []
-    return [value for value in found if value.startswith(begun)]
+        values = []
+    return [value for value in values if value.startswith(prefix)]
 
 
 def _programs(server_context: ServerContext) -> list[str]:
     from stitch_planner.runs.run import read_state
 
-    found: list[str] = []
+    names: list[str] = []
     for run_id in reversed(server_context.workspace.run_ids()[-MOST:]):
         with suppress(StoreError):  # One damaged run does not hide the others.
             state = read_state(server_context.workspace.runs_folder / run_id)
-            found.extend(row.program_id[:16] for row in state.attempts)
-    return list(dict.fromkeys(found))
+            names.extend(row.program_id[:16] for row in state.attempts)
+    return list(dict.fromkeys(names))

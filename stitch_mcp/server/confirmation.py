@@ -85,12 +85,13 @@ async def confirmed(
     Raises:
         UsageError: it is forbidden, the user does not agree, or the client cannot ask.
     """
+    # Before the client's abilities are asked: a refusal by the user's setting needs no dialogue.
     if server_context.config.confirm == "deny":
         origin = server_context.config.origin("confirm")
         raise UsageError(f"{question.what}. That is forbidden here ({origin})", hint=question.instead)
     if not _can_ask(context):
         _cannot(question)
-    asked = types.ElicitRequestFormParams(message=f"{question.what}. Go on?", requested_schema=_FORM)
+    asked = types.ElicitRequestFormParams(message=f"{question.what}. Continue?", requested_schema=_FORM)
     if context.protocol_version in MODERN_PROTOCOL_VERSIONS:
         answer = (params.input_responses or {}).get(question.key)
         if answer is None:
@@ -104,6 +105,7 @@ async def confirmed(
         raise UsageError(
             f"{question.what}. The user did not agree, nothing was done", hint=f"ask them; {question.instead}"
         )
+    # Remembered for this server only: the next start asks again.
     if question.once:
         server_context.agreed.add(question.key)
     return None
@@ -118,6 +120,6 @@ def _cannot(question: ConsentQuestion) -> NoReturn:
 
 def _can_ask(context: Context) -> bool:
     declared = context.session.client_capabilities
-    found = declared.elicitation if declared else None
+    elicitation = declared.elicitation if declared else None
     # An empty object is how clients declared forms before there was anything else.
-    return found is not None and (found.form is not None or found.url is None)
+    return elicitation is not None and (elicitation.form is not None or elicitation.url is None)

@@ -11,7 +11,7 @@ import mcp_types as types
 from mcp.server.context import HandlerResult, ServerRequestContext
 
 from stitch_mcp.jobs.state import JobState
-from stitch_mcp.server.tasks import POLL_MS, said
+from stitch_mcp.server.tasks import POLL_MS, status_message
 
 VERSION = "2025-11-25"
 RELATED = "io.modelcontextprotocol/related-task"
@@ -25,13 +25,13 @@ CAPABILITY = types.ServerTasksCapability(
 )
 
 
-def speaks(context: ServerRequestContext[Any, Any]) -> bool:
+def knows_core_tasks(context: ServerRequestContext[Any, Any]) -> bool:
     """Whether the client's protocol has these tasks."""
     return context.protocol_version == VERSION
 
 
 def declared(hello: HandlerResult) -> HandlerResult:
-    """The answer to `initialize`, which tells of tasks only where the version agreed on has them."""
+    """The answer to `initialize`, which announces tasks only where the version agreed on has them."""
     if not isinstance(hello, dict) or hello.get("protocolVersion") == VERSION:
         return hello
     capabilities = cast("dict[str, Any]", hello.get("capabilities", {}))
@@ -41,7 +41,7 @@ def declared(hello: HandlerResult) -> HandlerResult:
 def asks_for_task(context: ServerRequestContext[Any, Any]) -> bool:
     """Whether the request is a tool call that is to be answered with a task."""
     asked = context.method == "tools/call" and "task" in (context.params or {})
-    return asked and speaks(context)
+    return asked and knows_core_tasks(context)
 
 
 def created(state: JobState) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def view(state: JobState) -> dict[str, Any]:
         "taskId": state.job_id,
         # What was interrupted goes on with the next equal call: this task of it is over.
         "status": "failed" if state.status == "interrupted" else state.status,
-        "statusMessage": said(state),
+        "statusMessage": status_message(state),
         "createdAt": state.started_at,
         "lastUpdatedAt": state.ended_at or state.started_at,
         "ttl": None,
@@ -65,5 +65,6 @@ def view(state: JobState) -> dict[str, Any]:
 
 def related(result: types.CallToolResult, state: JobState) -> dict[str, Any]:
     """Result of tasks/result: the tool's, with the name of its task."""
+    # As JSON: the SDK has no model for the result of this version's tasks/result.
     dumped = result.model_dump(mode="json", by_alias=True, exclude_none=True)
     return {**dumped, "_meta": {**dumped.get("_meta", {}), RELATED: {"taskId": state.job_id}}}

@@ -59,6 +59,7 @@ class Docs:
         """What the open reader answers; errors are the question's."""
         from stitch_mcp.documentation import open_reader
 
+        # SQLite's connection and the child process take one question at a time.
         with self._guard:
             if self._reader is None:
                 self._reader = open_reader(self._config)
@@ -84,28 +85,30 @@ def advice(config: Config, queries: Iterable[str]) -> tuple[str, ...]:
         config: says where the index lies.
         queries: the `doc_query` of diagnostics or findings, the gravest first.
     """
+    # Later errors mostly follow from the first ones.
     wanted = list(dict.fromkeys(query for query in queries if query.strip()))[:_MOST_QUERIES]
     if not wanted:
         return ()
     from stitch_mcp.documentation import open_reader
 
+    # Without vectors: a job would start the embedding model only to end it.
     with contextlib.closing(open_reader(config, meaning=False)) as reader:
-        found = reader.resolve(wanted, count=3, max_tokens=600)
-        told: set[str] = set()
+        hits = reader.resolve(wanted, count=3, max_tokens=600)
+        used: set[str] = set()
         lines = [
-            _line(result, _own_entry(reader, result), _of_names(reader, result), told) for result in found
+            _line(result, _own_entry(reader, result), _of_names(reader, result), used) for result in hits
         ]
     return tuple(dict.fromkeys(line for line in lines if line))
 
 
-def _line(result: "SearchResult", own: "list[Hit]", of_names: list[str], told: set[str]) -> str:
+def _line(result: "SearchResult", own: "list[Hit]", of_names: list[str], used: set[str]) -> str:
     """The line of one message.
 
     Args:
         result: what was found for its words.
         own: the message's own entry, if there is one.
         of_names: what was looked up of the names in it.
-        told: ids of the entries that lines before it told, with this one's added: nothing is told twice.
+        used: ids of the entries that earlier lines cite, with this one added: no entry is cited twice.
     """
     shown = _shown(result)
     # A name that exists and is unknown to the compiler comes before what is said of any unknown name.
@@ -113,13 +116,13 @@ def _line(result: "SearchResult", own: "list[Hit]", of_names: list[str], told: s
     hits = [*shown, *own] if named and _UNDECLARED.search(result.query) else [*own, *shown]
     # What is said of this very name comes before the general text, which may be cut.
     parts = of_names
-    for hit in [hit for hit in hits[:1] if hit.id not in told]:
-        told.add(hit.id)
-        said = hit.summary or hit.text or hit.signature.partition("\n")[0]
+    for hit in [hit for hit in hits[:1] if hit.id not in used]:
+        used.add(hit.id)
+        text = hit.summary or hit.text or hit.signature.partition("\n")[0]
         parts = [
-            f"{hit.symbol} ({hit.library}, {version_of(hit)}): {said}",
+            f"{hit.symbol} ({hit.library}, {version_of(hit)}): {text}",
             *parts,
-            hit.text.removeprefix(said),
+            hit.text.removeprefix(text),
         ]
     return textwrap.shorten(" ".join(parts), _LINE_CHARS, placeholder=" ...")
 
@@ -155,8 +158,8 @@ def _methods_like(reader: "Reader", query: str) -> list[str]:
     if match is None:
         return []
     owner = match["owner"].rpartition("::")[2]
-    found = reader.search(f"{owner}::{match['name']}", count=1, max_tokens=100)
-    return [name for name in found.nearest if name.startswith(f"{owner}::")]
+    result = reader.search(f"{owner}::{match['name']}", count=1, max_tokens=100)
+    return [name for name in result.nearest if name.startswith(f"{owner}::")]
 
 
 def _declared_elsewhere(reader: "Reader", query: str) -> list[str]:
@@ -173,8 +176,8 @@ def _signature(reader: "Reader", query: str) -> list[str]:
     functions = Filters(kinds=("function", "method"))
     overloaded = "overloaded" in query  # otherwise further forms are those of older versions
     for name in _said(query)[:_MOST_NAMES]:
-        found = reader.search(_REVISION.sub("", name), count=1, max_tokens=600, filters=functions)
-        for hit in found.hits if found.confidence == "exact" else ():
+        result = reader.search(_REVISION.sub("", name), count=1, max_tokens=600, filters=functions)
+        for hit in result.hits if result.confidence == "exact" else ():
             return [f"Declared here: {_declarations(hit.signature, overloaded=overloaded)}."]
     return []
 
@@ -193,16 +196,16 @@ def _declarations(signature: str, *, overloaded: bool) -> str:
 def _shown(result: "SearchResult") -> list["Hit"]:
     """The hits that a message is about: entries on messages, and symbols whose name stands in it.
 
-    A message holds many words of many texts by chance: no line is better than one about a stranger.
+    A message shares words with many entries by chance: no line is better than one about an unrelated entry.
     """
-    said = {*_said(result.query)}
+    query_words = {*_said(result.query)}
     sure = result.confidence in ("exact", "high")
     return [
         hit
         for place, hit in enumerate(result.hits)
-        if (hit.kind in ("diagnostic", "error") and said.issuperset(_said(hit.symbol)))
+        if (hit.kind in ("diagnostic", "error") and query_words.issuperset(_said(hit.symbol)))
         or (place == 0 and result.confidence == "exact")
-        or (sure and not said.isdisjoint((hit.symbol, *hit.aliases)))
+        or (sure and not query_words.isdisjoint((hit.symbol, *hit.aliases)))
     ]
 
 
@@ -217,8 +220,8 @@ def _said(query: str) -> list[str]:
     """The names of code in a message in order, with and without what qualifies them."""
     from stitch_rag.tokens import is_plain
 
-    words = query.split(" ", 1)[1] if query.startswith(_BEGINNINGS) and " " in query else query
-    whole = [name.strip(":.") for name in _NAME.findall(words)]
+    text = query.split(" ", 1)[1] if query.startswith(_BEGINNINGS) and " " in query else query
+    whole = [name.strip(":.") for name in _NAME.findall(text)]
     parts = [name.split("::")[start:] for name in whole for start in range(name.count("::") + 1)]
     return list(dict.fromkeys(name for name in map("::".join, parts) if not is_plain(name)))
 

@@ -69,6 +69,6 @@ def _compilers() -> Generator[tuple[str, int, int]]:
     candidates = [*named, *(word for text in named for word in text.split()), *_COMPILERS]
     candidates += [f"{home}/bin/nvcc" for home in homes if home]
     for name in candidates:
-        if found := shutil.which(name):
-            path = Path(found).resolve()
+        if compiler := shutil.which(name):
+            path = Path(compiler).resolve()
             yield str(path), path.stat().st_mtime_ns, path.stat().st_size

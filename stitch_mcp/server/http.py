@@ -58,12 +58,14 @@ def build_http(server_context: ServerContext, options: HttpOptions) -> ASGIApp:
     Raises:
         UsageError: there is no token, or too short a one.
     """
+    # No code path may serve without a token, whoever calls this function.
     if len(options.token) < 16:
         raise UsageError(
             "a server over HTTP needs a token", hint="set STITCH_MCP_TOKEN to 16 characters or more"
         )
     names = _names(options)
     security = TransportSecuritySettings(
+        # A page in the user's browser could otherwise reach a server on localhost under a name of its own.
         enable_dns_rebinding_protection=True,
         allowed_hosts=[form for name in names for form in (name, f"{name}:*")],
         allowed_origins=[
@@ -85,13 +87,14 @@ def serve_http(server_context: ServerContext, options: HttpOptions, listening: C
     Args:
         server_context: what is served.
         options: where and for whom.
-        listening: told the server's address as soon as it answers there.
+        listening: called with the server's address as soon as it answers there.
 
     Raises:
         UsageError: there is no token, too short a one, or no such host here.
         EnvironmentMissingError: the port cannot be had.
     """
     app = build_http(server_context, options)
+    # Bound before uvicorn starts, so that an occupied port is our message and not its log line.
     sockets = listen_at(options.host, options.port)
     config = uvicorn.Config(
         app,
@@ -183,6 +186,7 @@ class _Guard:
             return
         scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
         # The scheme's name may be written in either case (RFC 7235).
+        # Compared in constant time: the time of the answer must not tell how much of a guess was right.
         same = hmac.compare_digest(given.strip(" ").encode("utf-8", "replace"), self._expected)
         if scope["type"] == "http" and same and scheme.lower() == "bearer":
             await self._app(scope, receive, send)

@@ -27,15 +27,15 @@ def tool_answer(server_context: ServerContext, state: JobState) -> ToolAnswer:
     model = find_tool(state.tool).answer
     if state.status == "completed" and state.result is not None:
         # A server of another version may have more to say.
-        known = {name: value for name, value in state.result.items() if name in model.model_fields}
+        fields = {name: value for name, value in state.result.items() if name in model.model_fields}
         try:
-            found = model.model_validate(known)
+            answer = model.model_validate(fields)
         except ValidationError as error:
             raise StoreError(
                 f"the result of job {state.job_id} was written by another version",
                 hint="make the call again with `rerun`: true",
             ) from error
-        return found.model_copy(update={"job_id": state.job_id})
+        return answer.model_copy(update={"job_id": state.job_id})
     return model(
         status=state.status,
         message=_message(server_context, state),
@@ -46,19 +46,20 @@ def tool_answer(server_context: ServerContext, state: JobState) -> ToolAnswer:
 
 
 def job_answer(server_context: ServerContext, state: JobState) -> JobAnswer:
-    """The job's state as get_job tells it."""
+    """The job's state as get_job returns it."""
     result: dict[str, Any] | None = None
     artifact: str | None = None
     steps = _next(server_context, state)
     if state.status == "completed" and state.result is not None:
+        # These stand in the outer answer, or only in a detailed one.
         hidden = ("status", "next_steps", *find_tool(state.tool).answer.DETAILS)
         result = {
             name: value
             for name, value in state.result.items()
             if name not in hidden and value not in ("", [], {})
         }
-        told = tool_answer(server_context, state)
-        steps, artifact = told.next_steps, told.artifact
+        answer = tool_answer(server_context, state)
+        steps, artifact = answer.next_steps, answer.artifact
     return JobAnswer(
         status=state.status,
         message=_message(server_context, state),
@@ -74,7 +75,7 @@ def job_answer(server_context: ServerContext, state: JobState) -> JobAnswer:
 
 def _message(server_context: ServerContext, state: JobState) -> str:
     if state.status == "working":
-        return f"{state.tool} goes on: {state.progress}"
+        return f"{state.tool} is running: {state.progress}"
     if state.status == "completed":
         return str((state.result or {}).get("message", "done"))
     return fitting(server_context, failure_words(state.message, state.hint))
@@ -96,22 +97,23 @@ def _next(server_context: ServerContext, state: JobState) -> tuple[Remedy, ...]:
         ends = "; cancel_job ends it" if "cancel_job" in offered(server_context) else ""
         why = f"wait for the result{ends}"
         return (Remedy(tool="get_job", arguments={"job_id": state.job_id}, why=why),)
+    # The error's own remedies know more than the status does.
     if state.remedies:
         return state.remedies
     if state.status in ("interrupted", "cancelled", "failed"):
         arguments = JobFolder(server_context.supervisor.jobs, state.job_id).request().arguments
         if state.error_code in _CALLERS_FAULTS:
-            return _mend(state.tool, arguments, at_reference=state.error_code == "task")
-        words = {
+            return _repair(state.tool, arguments, at_reference=state.error_code == "task")
+        reasons = {
             "interrupted": "resume it",
             "cancelled": "start it again",
             "failed": "try it again once the cause is gone",
         }
-        return (Remedy(tool=state.tool, arguments=arguments, why=words[state.status]),)
+        return (Remedy(tool=state.tool, arguments=arguments, why=reasons[state.status]),)
     return ()
 
 
-def _mend(tool: str, arguments: dict[str, Any], *, at_reference: bool) -> tuple[Remedy, ...]:
+def _repair(tool: str, arguments: dict[str, Any], *, at_reference: bool) -> tuple[Remedy, ...]:
     """What helps where the same call would fail again."""
     if "reference" in arguments:
         # It was named by content: the corrected file has to be read anew.

@@ -27,7 +27,7 @@ def do_work(
 
     Args:
         request: the work.
-        run_id: run that it works in; that of an interrupted attempt is gone on with.
+        run_id: run that it works in; that of an interrupted attempt is resumed.
         say: takes progress sentences.
         joined: takes the run's id as soon as there is one.
         warm: a session that was started already.

@@ -18,26 +18,26 @@ def listen_at(host: str, port: int) -> list[socket.socket]:
         UsageError: the host is none of this machine's.
         EnvironmentMissingError: the port is taken, or may not be used.
     """
-    found: list[socket.socket] = []
+    sockets: list[socket.socket] = []
     try:
         for family, address in _addresses(host, port):
             # With port 0 the first one chooses for all.
-            number = found[0].getsockname()[1] if found else port
+            number = sockets[0].getsockname()[1] if sockets else port
             try:
-                found.append(_listening(family, (address[0], number, *address[2:])))
+                sockets.append(_listening(family, (address[0], number, *address[2:])))
             except OSError as error:
                 # A name may also stand for an address family that is switched off here.
                 if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
                     raise
-        if not found:
+        if not sockets:
             raise _no_host(host, "no address of this machine")
     except OSError as error:
-        _close(found)
+        _close(sockets)
         raise _refused(host, port, error) from error
     except UsageError:
-        _close(found)
+        _close(sockets)
         raise
-    return found
+    return sockets
 
 
 def url_of(host: str, sockets: list[socket.socket]) -> str:
@@ -73,14 +73,14 @@ def _listening(family: int, address: tuple[Any, ...]) -> socket.socket:
 
 
 def _refused(host: str, port: int, error: OSError) -> EnvironmentMissingError:
-    told = f"cannot listen at {host} port {port}: {error.strerror or error}"
+    message = f"cannot listen at {host} port {port}: {error.strerror or error}"
     if error.errno == errno.EADDRINUSE:
         return EnvironmentMissingError(
-            told, hint="end what listens there, or pass another --port (0: a free one)"
+            message, hint="end what listens there, or pass another --port (0: a free one)"
         )
     if error.errno in (errno.EACCES, errno.EPERM):
-        return EnvironmentMissingError(told, hint="pass a --port above 1023 (0: a free one)")
-    return EnvironmentMissingError(told, hint="pass another --host or --port")
+        return EnvironmentMissingError(message, hint="pass a --port above 1023 (0: a free one)")
+    return EnvironmentMissingError(message, hint="pass another --host or --port")
 
 
 def _no_host(host: str, why: str) -> UsageError:

@@ -44,7 +44,7 @@ PROMPTS = (
     Prompt(
         "fix_check",
         "Make a failing check pass",
-        "Find out why a run's program is not accepted, and mend it",
+        "Find out why a run's program is not accepted, and fix it",
         (Argument("run_id", "The run"),),
     ),
 )
@@ -60,17 +60,19 @@ def prompt_text(name: str, given: Mapping[str, str]) -> tuple[Prompt, str]:
     prompt = next((prompt for prompt in PROMPTS if prompt.name == name), None)
     if prompt is None:
         raise UsageError(f"there is no prompt {name[:60]!r}", hint=", ".join(item.name for item in PROMPTS))
-    known = {argument.name: argument for argument in prompt.arguments}
+    declared = {argument.name: argument for argument in prompt.arguments}
     missing = [
         argument.name for argument in prompt.arguments if argument.required and not given.get(argument.name)
     ]
-    unknown = [key for key in given if key not in known]
+    unknown = [key for key in given if key not in declared]
     if missing or unknown:
         raise UsageError(
             f"prompt {name}: {'missing ' + missing[0] if missing else 'unknown ' + unknown[0][:60]}",
-            hint=f"arguments: {', '.join(known)}",
+            hint=f"arguments: {', '.join(declared)}",
         )
-    values = {key: (given.get(key) or argument.default)[:_MAX_VALUE_CHARS] for key, argument in known.items()}
+    values = {
+        key: (given.get(key) or argument.default)[:_MAX_VALUE_CHARS] for key, argument in declared.items()
+    }
     if values.get("goal"):
         values["goal"] = f"; the goal is: {values['goal']}"
     return prompt, template_of(name).format(**values)

@@ -1,4 +1,4 @@
-"""Wrong arguments, told so that the next call is right."""
+"""Explains wrong arguments, so that the next call is right."""
 
 import difflib
 from typing import cast
@@ -13,16 +13,16 @@ _MOST = 5
 
 def explain_arguments(tool: Tool, error: ValidationError) -> UsageError:
     """What is wrong with a call's arguments, with the nearest name for unknown ones."""
-    known = list(tool.request.model_fields)
+    fields = list(tool.request.model_fields)
     parts: list[str] = []
     for problem in error.errors(include_url=False, include_context=False)[:_MOST]:
         where = ".".join(str(part) for part in problem["loc"])[:120]
         if problem["type"] == "extra_forbidden":
-            near = difflib.get_close_matches(where, known, n=1, cutoff=0.5)
+            near = difflib.get_close_matches(where, fields, n=1, cutoff=0.5)
             parts.append(f"there is no argument `{where}`" + (f"; did you mean `{near[0]}`?" if near else ""))
         else:
             parts.append(f"`{where}`: {problem['msg'][:200]}")
-    return UsageError("; ".join(parts), hint=f"arguments of {tool.name}: {', '.join(known)}")
+    return UsageError("; ".join(parts), hint=f"arguments of {tool.name}: {', '.join(fields)}")
 
 
 def lone_surrogate(value: object) -> str | None:
@@ -32,17 +32,17 @@ def lone_surrogate(value: object) -> str | None:
     """
     left: list[tuple[str, object]] = [("", value)]
     while left:
-        where, found = left.pop()
-        if isinstance(found, str):
-            if not _encodes(found):
+        where, entry = left.pop()
+        if isinstance(entry, str):
+            if not _encodes(entry):
                 return where
-        elif isinstance(found, dict):
-            items = cast("dict[str, object]", found)
+        elif isinstance(entry, dict):
+            items = cast("dict[str, object]", entry)
             if not all(_encodes(name) for name in items):
                 return f"{where}, a name in it" if where else "a name"
             left += [(f"{where}.{name}" if where else name, item) for name, item in items.items()]
-        elif isinstance(found, list):
-            row = cast("list[object]", found)
+        elif isinstance(entry, list):
+            row = cast("list[object]", entry)
             left += [(f"{where}[{index}]", item) for index, item in enumerate(row)]
     return None
 

@@ -31,7 +31,7 @@ def render(answer: ToolAnswer, *, detailed: bool, own_words: bool = False) -> di
     # The steps come last, where a model remembers them best.
     steps: list[dict[str, Any]] = kept.pop("next_steps", [])
     last: dict[str, Any] = {"next_steps": _bounded(steps)} if steps else {}
-    # Why a job failed may be told in the words of the code that it ran.
+    # A job's failure message may quote the code that it ran.
     names = ("message", *answer.QUOTED) if answer.status == "failed" else answer.QUOTED
     quoting = [name for name in dict.fromkeys(names) if name in kept]
     if quoting and not own_words:

@@ -42,6 +42,7 @@ def job_request(server_context: ServerContext, tool: Tool, request: ToolRequest)
     server_context.workspace.prepare()
     subject = _subject(server_context, request)
     arguments = request.model_dump(mode="json", exclude_defaults=True)
+    # What only concerns the call (how long it waits, how detailed it answers) does not make another job.
     kept = {name: value for name, value in arguments.items() if name not in CALL_ONLY}
     # From here on everything is named by content, so that the same call can be made again from any place.
     for name, value in (
@@ -108,6 +109,7 @@ def _run_folder(server_context: ServerContext, run_id: str) -> Path:
 def keep_program(server_context: ServerContext, program: Program) -> str:
     """The program's id, its nameless form in the store under that very hash."""
     return server_context.workspace.store.put_fact(
+        # Author and parent do not change what a program does: the same files are the same program.
         program.model_copy(update={"author": "", "parent_id": None})
     )
 
@@ -133,8 +135,8 @@ def _keep_program_of_run(server_context: ServerContext, program_id: str) -> None
 
 
 def _task(server_context: ServerContext, request: NamesReference) -> Task:
-    if found := stored(server_context, request.reference, Task):
-        return found
+    if known_task := stored(server_context, request.reference, Task):
+        return known_task
     from stitch_tools.machine.devices import resolve_target
     from stitch_tools.task.references import load_task
 
@@ -161,6 +163,7 @@ def _task(server_context: ServerContext, request: NamesReference) -> Task:
     )
     if task.contract.relaxed:
         refuse_forbidden(server_context.config)
+    # A task file may name further folders to import from: they are read by the reference's process.
     for folder in task.search_path:
         server_context.inside(folder)
     return task
@@ -196,8 +199,8 @@ def _program(
         )
     if not request.program:
         return None
-    if found := stored(server_context, request.program, Program):
-        return found
+    if program := stored(server_context, request.program, Program):
+        return program
     path = server_context.inside(request.program)
     for file in path.rglob("*") if path.is_dir() else ():
         if file.is_symlink():
@@ -227,17 +230,18 @@ def stored(
             raise UsageError(f"{name[:40]!r} is no {word}_id", hint=f"{word}_id comes from earlier results")
         return None
     folder = server_context.workspace.store.root / name[:2]
-    found = [path.name for path in folder.glob(f"{name}*")] if folder.is_dir() else []
-    if not found and (server_context.root / name).exists():
+    matches = [path.name for path in folder.glob(f"{name}*")] if folder.is_dir() else []
+    # A file may have a hexadecimal name.
+    if not matches and (server_context.root / name).exists():
         return None
     word = kind.__name__.lower()
-    if len(found) != 1:
-        what = "several things" if found else f"no {word}"
+    if len(matches) != 1:
+        what = "several things" if matches else f"no {word}"
         raise UsageError(
             f"{name[:16]} names {what} in this workspace", hint=f"{word}_id comes from earlier results"
         )
     try:
-        return server_context.workspace.store.get_fact(found[0], kind)
+        return server_context.workspace.store.get_fact(matches[0], kind)
     except StoreError as error:
         raise UsageError(
             f"{name[:16]} is not a {word}", hint=f"{word}_id comes from earlier results"
@@ -245,14 +249,14 @@ def stored(
 
 
 def _checked(files: Mapping[str, str]) -> dict[str, bytes]:
-    found = {checked_path(name): text.encode("utf-8", "replace") for name, text in files.items()}
-    total = sum(len(data) for data in found.values())
-    if total > MAX_INLINE_BYTES or len(found) > 200:
+    checked = {checked_path(name): text.encode("utf-8", "replace") for name, text in files.items()}
+    total = sum(len(data) for data in checked.values())
+    if total > MAX_INLINE_BYTES or len(checked) > 200:
         raise UsageError(
-            f"{len(found)} inline files of {total} bytes are too much",
+            f"{len(checked)} inline files of {total} bytes are too much",
             hint=f"at most 200 files of {MAX_INLINE_BYTES >> 20} MiB together; write them into the workspace",
         )
-    return found
+    return checked
 
 
 def _unpacked(server_context: ServerContext, files: Mapping[str, str]) -> Path:
@@ -261,6 +265,7 @@ def _unpacked(server_context: ServerContext, files: Mapping[str, str]) -> Path:
     store = server_context.workspace.store
     entries = store.put_files(data)
     name = sha256_hex("\n".join(f"{entry.path} {entry.sha256}" for entry in entries).encode("utf-8"))[:16]
+    # Named by content: equal files are unpacked once, and a path in a message stays valid.
     folder = server_context.root / ".stitch" / "inbox" / name
     store.materialize(entries, folder)
     return folder

@@ -131,9 +131,9 @@ def _named(server_context: ServerContext, uri: str) -> tuple[str, str]:
     return name, path
 
 
-def _shown(found: Artifact, path: str) -> tuple[str, str]:
-    if found.text is None:
-        return "application/json", json.dumps({"kind": found.kind, "files": found.files})
-    cut = "\n... (cut; get_artifact pages through the whole)" if len(found.text) > MAX_CHARS else ""
-    mime = "application/json" if found.kind == "fact" or path.endswith(".json") else "text/plain"
-    return mime, found.text[:MAX_CHARS] + cut
+def _shown(artifact: Artifact, path: str) -> tuple[str, str]:
+    if artifact.text is None:
+        return "application/json", json.dumps({"kind": artifact.kind, "files": artifact.files})
+    cut = "\n... (cut; get_artifact pages through the whole)" if len(artifact.text) > MAX_CHARS else ""
+    mime = "application/json" if artifact.kind == "fact" or path.endswith(".json") else "text/plain"
+    return mime, artifact.text[:MAX_CHARS] + cut

@@ -22,14 +22,14 @@ def tool_schema(model: type[BaseModel], *, output: bool = False) -> Schema:
     schema.pop("description", None)
     if output:
         schema["required"] = ["status"]
-        # The same in every tool; the guide tells what each means.
+        # The same in every tool; the guide explains each.
         schema["properties"]["status"].pop("enum", None)
         _open(schema)
     return schema
 
 
 def _open(node: Any) -> None:
-    """Let answers say more than their schema: later versions will. What is in a list is told in words."""
+    """Allow fields beyond the schema, which later versions add; descriptions explain a list's entries."""
     if not isinstance(node, dict):
         return
     given: Schema = node  # pyright: ignore[reportUnknownVariableType] # JSON

@@ -1,4 +1,4 @@
-"""The room that tools work in: the workspace, the settings of this server, and its jobs."""
+"""The context that tools work in: the workspace, the settings of this server, and its jobs."""
 
 import os
 from collections.abc import Generator, Mapping
@@ -66,6 +66,7 @@ class ServerContext:
         from stitch_tools.machine.isolation import probe_isolation
 
         try:
+            # Probed once a server: it starts a process, and the kernel's abilities do not change meanwhile.
             return probe_isolation().level == "process"
         except EnvironmentMissingError:
             return False  # Nothing of it can run here.
@@ -88,10 +89,10 @@ class ServerContext:
         """
         for path in _links(folder or self.workspace.folder):
             try:
-                found = path.resolve()
+                target = path.resolve()
             except (OSError, RuntimeError):
-                found = None  # a circle
-            if found is None or self.root not in found.parents:
+                target = None  # a circle
+            if target is None or self.root not in target.parents:
                 raise UsageError(
                     f"{path} is a link that leads out of the workspace, and writes would follow it",
                     hint="remove the link, or keep results elsewhere: start the server with --workspace",
@@ -106,17 +107,17 @@ class ServerContext:
         if "\0" in path or len(path) > 4096:
             raise UsageError(f"{path[:60]!r} is no path", hint="name a file inside the workspace")
         try:
-            found = ((base or self.root) / Path(path).expanduser()).resolve()
+            resolved = ((base or self.root) / Path(path).expanduser()).resolve()
         except (OSError, RuntimeError, ValueError) as error:
             raise UsageError(
                 f"{path[:200]!r} is no path: {error}", hint="name a file inside the workspace"
             ) from error
-        if found != self.root and self.root not in found.parents:
+        if resolved != self.root and self.root not in resolved.parents:
             raise UsageError(
                 f"{path[:200]!r} lies outside the workspace {self.root}",
                 hint="copy it into the workspace, pass `files`, or start the server with --workspace",
             )
-        return found
+        return resolved
 
 
 def open_server_context(
@@ -127,7 +128,7 @@ def open_server_context(
     read_only: bool = False,
     toolsets: tuple[Toolset, ...] = TOOLSETS,
 ) -> ServerContext:
-    """The room for a server with these settings.
+    """The context of a server with these settings.
 
     Raises:
         UsageError: a setting is wrong, the workspace that is named is not there, or its `.stitch` leads out
@@ -161,6 +162,7 @@ def _links(folder: Path, depth: int = 1) -> Generator[Path]:
             if entry.is_symlink():
                 yield Path(entry.path)
             elif depth and entry.is_dir():
+                # Bounded: looking through a whole tree would make every start slow.
                 yield from _links(Path(entry.path), depth - 1)
 
 

@@ -38,12 +38,15 @@ async def serve_stdio(server_context: ServerContext) -> None:
     with _bounded_end() as begin_end:
         try:
             async with stdio_server() as (reading, writing), anyio.create_task_group() as group:
+                # No buffer: a client that sends faster than we answer is slowed down by the pipe, and memory
+                # stays bounded.
                 incoming, messages = anyio.create_memory_object_stream[SessionMessage | Exception](0)
                 group.start_soon(_read, reading, incoming, writing.send, begin_end)
                 try:
                     async with _ended_by_signals(begin_end) as signalled:
                         await server.run(messages, writing, server.create_initialization_options())
                 finally:
+                    # Set on every way out, since the limit on the end's duration starts with it.
                     begin_end.set()
                 if signalled.is_set():
                     # The SDK would wait for its reading thread. The server's lifespan has ended the jobs.
@@ -56,20 +59,21 @@ async def serve_stdio(server_context: ServerContext) -> None:
 @contextmanager
 def _bounded_end() -> Generator[threading.Event]:
     """An event to set when the end begins: the process ends by force where the block goes on for long."""
-    begun, over = threading.Event(), threading.Event()
+    started, over = threading.Event(), threading.Event()
 
     def watch() -> None:
-        begun.wait()
+        started.wait()
         if not over.wait(_END_S):
             # Jobs see that we are gone, and end.
             os._exit(0)
 
+    # A thread, not a task: it has to work while the event loop waits for a blocked thread.
     threading.Thread(target=watch, daemon=True).start()
     try:
-        yield begun
+        yield started
     finally:
         over.set()
-        begun.set()
+        started.set()
 
 
 @asynccontextmanager
@@ -111,11 +115,11 @@ async def _read(
 
 
 def answer_to_malformed(fault: Exception) -> types.JSONRPCError:
-    """The error for a line that the SDK's parser refused, under the line's id where that can be told."""
+    """The error for a line that the SDK's parser refused, under the line's id where it can be read."""
     problem = fault.errors(include_url=False)[0] if isinstance(fault, ValidationError) else None
     if problem is None or problem["type"] != "json_invalid":
-        said = f"this line is no JSON-RPC message: {problem['msg'] if problem else type(fault).__name__}"
-        return _error(None, types.INVALID_REQUEST, said)
+        reason = f"this line is no JSON-RPC message: {problem['msg'] if problem else type(fault).__name__}"
+        return _error(None, types.INVALID_REQUEST, reason)
     # Python's parser takes half of a surrogate pair, as a model's cut-off text has it, and so finds the id.
     try:
         message: object = json.loads(problem["input"])
@@ -123,6 +127,7 @@ def answer_to_malformed(fault: Exception) -> types.JSONRPCError:
         return _error(None, types.PARSE_ERROR, f"this line is not JSON: {problem['msg']}")
     fields = cast("dict[str, object]", message) if isinstance(message, dict) else {}
     own_id = fields.get("id")
+    # JSON-RPC allows a text or a number; an answer under an id that cannot be encoded could not be sent.
     if not isinstance(own_id, str | int) or isinstance(own_id, bool) or lone_surrogate(own_id) is not None:
         own_id = None
     where = lone_surrogate(fields.get("params"))

@@ -21,6 +21,7 @@ def open_run(work: JobContext, task: Task) -> Generator[Run]:
     """The run that the job began before it was interrupted, else a new one; a failure is left in its log."""
     from stitch_planner.opening import begin_run
 
+    # Both ways to get a run end in one place, so that a failure is recorded in either.
     with contextlib.ExitStack() as stack:
         if work.subject.run_id:
             run = stack.enter_context(joined(work.workbench.workspace, work.subject.run_id))
@@ -83,10 +84,10 @@ def stored_plan(run: Run, task: Task, captured: Captured) -> tuple[Plan, str]:
 
 
 def hand_over(work: JobContext, *, quick: bool, min_speedup: float | None) -> str:
-    """Id of the run that `solve` resumes: a new one, or one that was begun step by step.
+    """Id of the run that `solve` resumes: a new one, or one that was started step by step.
 
     Raises:
-        UsageError: a run that exists keeps what it was begun with.
+        UsageError: a run that exists keeps what it was started with.
     """
     from stitch_planner.opening import begin_run
 

@@ -82,8 +82,8 @@ def task_view(state: JobState, result: types.CallToolResult | None) -> dict[str,
     return {**_task(state, "completed"), "result": dumped}
 
 
-def said(state: JobState) -> str:
-    """What the job told last, without secrets."""
+def status_message(state: JobState) -> str:
+    """The job's last progress message, without secrets."""
     return blot_text(state.progress if state.status == "working" else state.message)
 
 
@@ -91,7 +91,7 @@ def _task(state: JobState, status: str) -> dict[str, Any]:
     return {
         "taskId": state.job_id,
         "status": status,
-        "statusMessage": said(state),
+        "statusMessage": status_message(state),
         "createdAt": state.started_at,
         "lastUpdatedAt": state.ended_at or state.started_at,
         "ttlMs": None,

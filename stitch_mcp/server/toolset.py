@@ -33,9 +33,9 @@ def offered(server_context: ServerContext) -> Sequence[str]:
 
 
 def named_tools(text: str) -> tuple[str, ...]:
-    """Names of the tools that a text tells to call, in the order of `TOOLS`."""
-    found = {match[1] or _VERB for match in _NAMES.finditer(text)}
-    return tuple(name for name in TOOLS if name in found)
+    """Names of the tools that a text asks to call, in the order of `TOOLS`."""
+    names = {match[1] or _VERB for match in _NAMES.finditer(text)}
+    return tuple(name for name in TOOLS if name in names)
 
 
 def fitting(server_context: ServerContext, text: str) -> str:
@@ -59,7 +59,7 @@ def offered_prompts(server_context: ServerContext) -> tuple[Prompt, ...]:
 
 
 def instructions(server_context: ServerContext) -> str:
-    """What a client's model is told of this server as a whole."""
+    """The instructions on this server as a whole that a client's model reads."""
     here = offered(server_context)
     if "analyze_reference" in here:
         begin = f"{_STEPS}; or call solve to have it all done." if _VERB in here else f"{_STEPS}."

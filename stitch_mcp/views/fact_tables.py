@@ -208,7 +208,7 @@ def _next_step(check: Check, run: str) -> list[str]:
         ]
     if check.status == "incorrect":
         return [
-            "next: mend what the message names; the same check with --json shows each draw's worst element,"
+            "next: fix what the message names; the same check with --json shows each draw's worst element,"
             " --reference-tolerance KernelBench's own verdict"
         ]
     return []
@@ -363,23 +363,26 @@ def _shapes(outputs: Sequence[TensorSpec]) -> str:
     return ", ".join(f"{row.dtype}[{', '.join(map(str, row.shape))}]" for row in outputs)
 
 
-def certificate_sections(seen: "CertificateView") -> list[ReportSection]:
+def certificate_sections(certificate: "CertificateView") -> list[ReportSection]:
     """A verified certificate."""
-    speedup = "" if seen.speedup is None else f", {seen.speedup:.2f}x eager"
+    speedup = "" if certificate.speedup is None else f", {certificate.speedup:.2f}x eager"
     rows = (
-        ("certificate", seen.certificate_id[:16]),
-        ("made", seen.created_at),
-        ("program", seen.program_id[:16]),
-        ("target", f"{seen.target} on {seen.device}"),
-        ("status", seen.status + (f" ({', '.join(seen.flags)})" if seen.flags else "")),
-        ("counts", "yes" if seen.counts else f"no: {'; '.join(row.message for row in seen.reasons)}"),
-        ("accepts", ", ".join(seen.policy.names) or "no shortcoming"),
-        ("outcome", f"{seen.outcome}{speedup}"),
-        ("files", f"{seen.files}, every hash fits"),
+        ("certificate", certificate.certificate_id[:16]),
+        ("made", certificate.created_at),
+        ("program", certificate.program_id[:16]),
+        ("target", f"{certificate.target} on {certificate.device}"),
+        ("status", certificate.status + (f" ({', '.join(certificate.flags)})" if certificate.flags else "")),
+        (
+            "counts",
+            "yes" if certificate.counts else f"no: {'; '.join(row.message for row in certificate.reasons)}",
+        ),
+        ("accepts", ", ".join(certificate.policy.names) or "no shortcoming"),
+        ("outcome", f"{certificate.outcome}{speedup}"),
+        ("files", f"{certificate.files}, every hash fits"),
     )
-    signed = f"signed by the ed25519 key {seen.signer}" if seen.signer else "not signed"
-    notes = (f"verified: nothing in this archive is damaged; {signed}", seen.claim)
-    notes += tuple(_not_checked(seen.not_checked))
+    signed = f"signed by the ed25519 key {certificate.signer}" if certificate.signer else "not signed"
+    notes = (f"verified: nothing in this archive is damaged; {signed}", certificate.claim)
+    notes += tuple(_not_checked(certificate.not_checked))
     return [ReportSection("", ("what", "says"), rows, notes)]
 
 
@@ -397,15 +400,15 @@ def solve_sections(result: "SolveResult", again: str = "") -> list[ReportSection
     `again` is the command that does all once more, "" where there is none.
     """
     sections = bench_sections(result.bench) if result.bench and result.bench.timings else []
-    seen = result.verdict
+    verdict = result.verdict
     # What is wrong with a program stands in its check, unless only its times show it.
-    refused = seen is not None and not seen.accepted and not (result.bench and result.bench.rejected)
+    refused = verdict is not None and not verdict.accepted and not (result.bench and result.bench.rejected)
     if result.check and refused:
-        sections = check_sections(result.check, seen, run=result.run_id)
+        sections = check_sections(result.check, verdict, run=result.run_id)
     # Why a check did not end well stands above already.
-    said = result.status if refused else result.message or result.status
-    notes = [f"{result.task} on {result.target}: {said}", *_built(result)]
-    notes += policy_notes(seen) if seen else []
+    summary = result.status if refused else result.message or result.status
+    notes = [f"{result.task} on {result.target}: {summary}", *_built(result)]
+    notes += policy_notes(verdict) if verdict else []
     notes += [f"warning: {text}" for text in result.warnings]
     notes += [f"note: {text}" for text in result.notes]
     notes.append(f"run: {result.run_folder}")

@@ -114,7 +114,7 @@ def test_an_open_run_says_what_solve_does_with_its_rejected_program(
     run.close()
     assert main(["runs", "show", "last", "--workspace", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
-    assert "its newest program is incorrect and does not count; go on with: " in shown
+    assert "its newest program is incorrect and does not count; continue with: " in shown
     assert "one that the stitcher writes" in shown
 
 

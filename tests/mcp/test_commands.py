@@ -101,5 +101,5 @@ def test_a_resumed_run_asks_no_other_source_for_what_it_was_begun_with(
     monkeypatch.setenv("STITCH_THREADS", "2")
     with pytest.raises(BudgetError):
         stitch_mcp.solve(resume="last", time_limit_s=1e-9)
-    with pytest.raises(UsageError, match="keeps --threads: it was begun with 1, and 2 is asked for"):
+    with pytest.raises(UsageError, match="keeps --threads: it was started with 1, and 2 is asked for"):
         stitch_mcp.solve(resume="last", threads=2)

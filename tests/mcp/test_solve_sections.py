@@ -69,14 +69,14 @@ def test_a_wrong_program_of_the_stitcher_is_not_the_reader_s_to_mend() -> None:
     assert "please report it" in text
     assert "--reference-tolerance" not in text
     own = "\n".join(render_text(section) for section in check_sections(incorrect()))
-    assert "next: mend what the message names" in own
+    assert "next: fix what the message names" in own
 
 
 def test_a_reference_that_does_not_repeat_itself_is_what_is_to_be_mended() -> None:
     check = incorrect(Finding(rule=REFERENCE_VARIES, severity="note", message="two calls differ"))
     for text in (shown(check), "\n".join(render_text(section) for section in check_sections(check))):
         assert "next: seed or remove what makes the reference differ from call to call" in text
-        assert "mend what the message names" not in text
+        assert "fix what the message names" not in text
         assert "--reference-tolerance" not in text
 
 

@@ -79,13 +79,16 @@ def test_a_resumed_run_keeps_what_it_was_asked(begun: Workspace, change: dict[st
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"target": "cuda:sm_90"}, "--target: it was begun with cpu, and cuda:sm_90 is asked for"),
-        ({"min_speedup": 2.0}, "--min-speedup: it was begun without it, and 2.0 is asked for"),
-        ({"threads": 2}, "--threads: it was begun with 1, and 2 is asked for"),
-        ({"require_sandbox": "full"}, "--require-sandbox: it was begun with process, and full is asked for"),
+        ({"target": "cuda:sm_90"}, "--target: it was started with cpu, and cuda:sm_90 is asked for"),
+        ({"min_speedup": 2.0}, "--min-speedup: it was started without it, and 2.0 is asked for"),
+        ({"threads": 2}, "--threads: it was started with 1, and 2 is asked for"),
+        (
+            {"require_sandbox": "full"},
+            "--require-sandbox: it was started with process, and full is asked for",
+        ),
         (
             {"policy": AcceptPolicy(flags=("weak",))},
-            "--accept: it was begun without it, and weak is asked for",
+            "--accept: it was started without it, and weak is asked for",
         ),
     ],
 )

@@ -143,12 +143,12 @@ def chunks_of(text: str, library: str = "shelf") -> dict[str, Chunk]:
 @pytest.fixture(autouse=True)
 def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU's driver, where there is one, is no part of the made-up toolkit."""
-    monkeypatch.setattr(library_errors, "TELLERS", tellers_without_driver())
+    monkeypatch.setattr(library_errors, "ERROR_LIBRARIES", libraries_without_driver())
 
 
-def tellers_without_driver() -> tuple[library_errors.Teller, ...]:
+def libraries_without_driver() -> tuple[library_errors.ErrorLibrary, ...]:
     """The libraries that are looked for, beside headers alone."""
-    return tuple(replace(teller, folders=()) for teller in library_errors.TELLERS)
+    return tuple(replace(teller, folders=()) for teller in library_errors.ERROR_LIBRARIES)
 
 
 @pytest.fixture

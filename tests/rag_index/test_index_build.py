@@ -24,12 +24,12 @@ from stitch_rag.sources import Root, find_headers, find_roots, library_of, read_
 from stitch_rag.store import IndexStore
 from stitch_tools.errors import LockedError, StoreError, UsageError
 from stitch_tools.storage.locks import FileLock
-from tests.rag_index.conftest import tellers_without_driver
+from tests.rag_index.conftest import libraries_without_driver
 
 
 def build_elsewhere(folder: str, include: str) -> None:
     # Another process, which the fixture does not reach.
-    library_errors.TELLERS = tellers_without_driver()
+    library_errors.ERROR_LIBRARIES = libraries_without_driver()
     build_index(IndexLocation(Path(folder)), roots=[Root(Path(include), "CUDA toolkit")])
 
 

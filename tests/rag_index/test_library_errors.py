@@ -8,7 +8,7 @@ import pytest
 from stitch_rag.build import build_index
 from stitch_rag.index_location import IndexLocation
 from stitch_rag.inputs import error_inputs
-from stitch_rag.library_errors import TELLERS, Teller, Told, find_libraries, read_errors
+from stitch_rag.library_errors import ERROR_LIBRARIES, ErrorLibrary, LibraryFile, find_libraries, read_errors
 from stitch_rag.reader import Reader
 from stitch_rag.sources import Root, find_headers, find_roots
 
@@ -52,13 +52,13 @@ def built(source: str, path: Path) -> Path:
     return path
 
 
-def teller(library: str) -> Teller:
-    return next(row for row in TELLERS if row.library == library)
+def teller(library: str) -> ErrorLibrary:
+    return next(row for row in ERROR_LIBRARIES if row.library == library)
 
 
 def test_messages_of_a_function_that_answers_with_text_and_through_a_pointer(tmp_path: Path) -> None:
     runtime = built(RUNTIME, tmp_path / "libcudart.so.99")
-    found = read_errors(Told(teller("cudart"), runtime, "98.7"))
+    found = read_errors(LibraryFile(teller("cudart"), runtime, "98.7"))
     assert [(row.symbol, row.signature, row.brief) for row in found] == [
         ("cudaSuccess", "cudaSuccess = 0", "no error"),
         ("cudaErrorShelfIsFull", "cudaErrorShelfIsFull = 700", "a box was put on a full shelf"),
@@ -66,7 +66,7 @@ def test_messages_of_a_function_that_answers_with_text_and_through_a_pointer(tmp
     assert {(row.kind, row.version, row.source) for row in found} == {
         ("error", "98.7", "library libcudart.so.99")
     }
-    (of_driver,) = read_errors(Told(teller("driver"), built(DRIVER, tmp_path / "libcuda.so.1"), None))
+    (of_driver,) = read_errors(LibraryFile(teller("driver"), built(DRIVER, tmp_path / "libcuda.so.1"), None))
     assert (of_driver.symbol, of_driver.brief) == (
         "CUDA_ERROR_SHELF_IS_FULL",
         "a box was put on a full shelf",
@@ -76,12 +76,12 @@ def test_messages_of_a_function_that_answers_with_text_and_through_a_pointer(tmp
 def test_a_library_without_names_has_those_of_its_header_s_result_type(tmp_path: Path) -> None:
     library, header = built(COLLECTIVES, tmp_path / "libnccl.so.2"), tmp_path / "nccl.h"
     header.write_text(COLLECTIVES_HEADER, encoding="utf-8")
-    found = read_errors(Told(teller("nccl"), library, "2.99", header))
+    found = read_errors(LibraryFile(teller("nccl"), library, "2.99", header))
     assert [(row.symbol, row.brief) for row in found] == [
         ("ncclSuccess", "no error"),
         ("ncclRankLeft", "a rank has left"),
     ]
-    assert read_errors(Told(teller("nccl"), library, "2.99", tmp_path / "gone.h")) == []
+    assert read_errors(LibraryFile(teller("nccl"), library, "2.99", tmp_path / "gone.h")) == []
 
 
 @pytest.mark.parametrize(
@@ -94,12 +94,12 @@ def test_a_library_without_names_has_those_of_its_header_s_result_type(tmp_path:
     ids=["without the functions", "with one of them", "that crashes"],
 )
 def test_a_library_that_cannot_be_asked_tells_nothing(source: str, tmp_path: Path) -> None:
-    assert read_errors(Told(teller("cudart"), built(source, tmp_path / "libcudart.so"), None)) == []
+    assert read_errors(LibraryFile(teller("cudart"), built(source, tmp_path / "libcudart.so"), None)) == []
 
 
 def test_a_file_that_is_no_library_tells_nothing(tmp_path: Path) -> None:
     (tmp_path / "libcudart.so").write_bytes(b"no library")
-    assert read_errors(Told(teller("cudart"), tmp_path / "libcudart.so", None)) == []
+    assert read_errors(LibraryFile(teller("cudart"), tmp_path / "libcudart.so", None)) == []
 
 
 def test_libraries_lie_beside_the_headers_and_the_first_counts(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_libraries_lie_beside_the_headers_and_the_first_counts(tmp_path: Path) -
         root.folder.mkdir()
     (tmp_path / "none" / "lib").mkdir(parents=True)
     (tmp_path / "none" / "lib" / "libcudart.so").symlink_to(tmp_path / "nowhere")
-    found = {row.teller.library: row for row in find_libraries(roots, [])}
+    found = {row.kind.library: row for row in find_libraries(roots, [])}
     assert found["cudart"].path == tmp_path / "first" / "lib64" / "libcudart.so.99"
     assert found["nccl"].path == tmp_path / "first" / "lib" / "libnccl.so.2"
 
@@ -155,7 +155,7 @@ def test_what_is_installed_here_tells_its_errors() -> None:
     roots = find_roots()
     libraries = find_libraries(roots, find_headers(roots))
     assert len(error_inputs(roots, find_headers(roots))) == len(libraries)
-    found = {told.teller.library: {row.symbol: row for row in read_errors(told)} for told in libraries}
+    found = {told.kind.library: {row.symbol: row for row in read_errors(told)} for told in libraries}
     assert all(found.values())
     if "cudart" in found:
         assert "out of memory" in found["cudart"]["cudaErrorMemoryAllocation"].brief

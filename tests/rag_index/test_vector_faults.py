@@ -31,13 +31,13 @@ from stitch_rag.vectors.meaning import (
     ENDED,
     KILLED,
     MAKES_REST,
-    MENDS,
     MODEL_KEY,
     NO_MODEL,
     NO_VECTORS,
     NOT_ANSWERED,
     NOT_ASKED,
     OTHER_MODEL,
+    REPAIRS,
     STARTING,
     Meaning,
 )
@@ -472,7 +472,7 @@ def test_a_child_that_never_gets_ready_is_told_by_each_search(fault: str, told: 
     reader = desk.reader()
     for _ in range(3):
         found = reader.search("put a box on a shelf")
-        assert (found.mode, found.notices) == ("lexical", (f"{NOT_ANSWERED}{told}; {MENDS}",))
+        assert (found.mode, found.notices) == ("lexical", (f"{NOT_ANSWERED}{told}; {REPAIRS}",))
     reader.close()
 
 
@@ -520,7 +520,7 @@ def test_damaged_vectors_are_told_from_the_next_search_on_where_nobody_waits(des
         (notice,) = found.notices
         assert notice.startswith(NOT_ANSWERED)
         assert "Error: " in notice
-        assert notice.endswith(MENDS)
+        assert notice.endswith(REPAIRS)
     assert desk.starts == starts, "what is damaged is not tried again soon"
     reader.close()
 

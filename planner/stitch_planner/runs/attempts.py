@@ -58,6 +58,7 @@ class Attempt(Fact):
 
     def with_evidence(self, event: ProgramEvidence, number: int) -> "Attempt":
         """The attempt after one more instrument looked at its program."""
+        # The event's number, not a time, orders attempts: clocks can go back, the log cannot.
         update: dict[str, object] = {"last_event": number}
         if isinstance(event, BuildFinished):
             return self.model_copy(update={**update, "build": event})
@@ -69,10 +70,13 @@ class Attempt(Fact):
 
     def reopened(self, step: str, number: int) -> "Attempt":
         """The attempt without what `step` and later ones had found; `program`: its files are lost, too."""
+        # Later evidence depends on earlier evidence (a timing on its check), so all that follows the lost
+        # step goes with it.
         begin = 0 if step == "program" else EVIDENCE.index(step)
         update: dict[str, object] = {**dict.fromkeys(EVIDENCE[begin:])}
         if step != "bench":
             update |= {"status": "open", "counts": False}
+        # Without its timing the verdict is that of the check alone.
         elif self.check is not None:
             accepted = self.check.status == "accepted"
             counts = accepted if self.check.counts is None else self.check.counts
@@ -91,6 +95,8 @@ def find_attempt(attempts: Attempts, program_id: str) -> Attempt | None:
 
 def current_attempt(attempts: Attempts) -> Attempt | None:
     """The one that was worked on last; None where there is none whose files are whole."""
+    # Derived from the events and never stored: an event and what follows from it cannot be torn apart by a
+    # kill.
     return max((row for row in attempts if not row.lost), key=lambda row: row.last_event, default=None)
 
 
@@ -106,12 +112,12 @@ def best_attempt(attempts: Attempts) -> Attempt | None:
 
 def with_program(attempts: Attempts, event: ProgramWritten, number: int) -> Attempts:
     """The attempts after a program was written, or a known one was taken up with all that is known of it."""
-    known = find_attempt(attempts, event.program_id)
-    if known is None:
+    attempt = find_attempt(attempts, event.program_id)
+    if attempt is None:
         return (*attempts, Attempt(program=event, round=len(attempts), last_event=number))
     # Older versions recorded a known program without its author.
-    program = event if event.author else event.model_copy(update={"author": known.author})
-    taken_up = known.model_copy(update={"program": program, "last_event": number, "lost": False})
+    program = event if event.author else event.model_copy(update={"author": attempt.author})
+    taken_up = attempt.model_copy(update={"program": program, "last_event": number, "lost": False})
     return replaced(attempts, taken_up)
 
 

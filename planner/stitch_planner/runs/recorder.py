@@ -52,6 +52,7 @@ def record_reference(run: Run, facts: ReferenceFacts) -> None:
 
 def record_graph(run: Run, graph: Graph, ceilings: Ceilings | None) -> str:
     """Record the captured forward, and the device's limits where it is here; returns the graph's hash."""
+    # The blob is stored before its event, see above.
     hashed = run.store.put_fact(graph)
     limits = run.store.put_fact(ceilings) if ceilings else None
     run.record(GraphCaptured(graph=hashed, ceilings=limits, source=graph.source))
@@ -70,15 +71,17 @@ def record_program(run: Run, program: Program, *, notes: tuple[str, ...] = ()) -
 
     A new one is laid out for people, too.
     """
-    known = run.state.attempt(program.program_id)
+    attempt = run.state.attempt(program.program_id)
     current = run.state.current
-    if known is not None and not known.lost:
-        if current is None or current.program_id != known.program_id:
-            run.record(known.program)
+    if attempt is not None and not attempt.lost:
+        if current is None or current.program_id != attempt.program_id:
+            run.record(attempt.program)
         elif run.state.stopped is not None:
             run.record(RunResumed(step=run.state.resumed_at, lost=False))
         return _attempt(run, program)
-    place = known.round if known is not None else len(run.state.attempts)
+    # A program that was lost keeps its number, so that its folder of sources stays the same.
+    place = attempt.round if attempt is not None else len(run.state.attempts)
+    # Sources are laid out before the event: a run that names a program always has its folder.
     run.store.materialize(program.files, sources_folder(run.folder, place))
     author = OUTSIDE if program.author in _NAMELESS else program.author
     stored = run.store.put_fact(program)
@@ -97,6 +100,7 @@ def record_check(run: Run, program: Program, check: Check) -> Verdict:
     """Record what the check found; the verdict takes a timing into account that there is already."""
     attempt = record_program(run, program)
     bench = run.store.get_fact(attempt.bench.bench, Bench) if attempt.bench else None
+    # The run's own policy: what counts must not change because a later call has other settings.
     decided = verdict_on(check, bench, started(run.state).policy)
     run.record(
         CheckFinished(
@@ -126,7 +130,7 @@ def record_bench(run: Run, program: Program, bench: Bench) -> Verdict:
 
 
 def record_resumption(run: Run, lost: LostStep | None) -> None:
-    """Record that the run goes on: at the lost step, else at the open one."""
+    """Record that the run is resumed: at the lost step, else at the open one."""
     if lost is not None:
         run.record(RunResumed(step=lost.name, program_id=lost.program_id))
     # Once for any number of attempts that ended before their first step.
@@ -134,23 +138,23 @@ def record_resumption(run: Run, lost: LostStep | None) -> None:
         run.record(RunResumed(step=run.state.resumed_at, lost=False))
 
 
-def record_end(run: Run, known: AttemptEvidence) -> None:
+def record_end(run: Run, evidence: AttemptEvidence) -> None:
     """Record that the run ends with this evidence.
 
     Raises:
         StoreError: the attempt was never checked.
     """
-    if known.check is None or known.verdict is None:
+    if evidence.check is None or evidence.verdict is None:
         raise StoreError("the run ends without a check", hint="this is a fault of ours; solve again")
     run.record(
         RunFinished(
-            status=known.verdict.status,
-            outcome=known.bench.outcome if known.bench else "unmeasured",
-            message=known.sentence,
-            reason=explain_reason(known.check, known.bench, known.verdict),
-            flags=known.verdict.flags,
-            counts=known.verdict.counts,
-            program_id=known.attempt.program_id,
+            status=evidence.verdict.status,
+            outcome=evidence.bench.outcome if evidence.bench else "unmeasured",
+            message=evidence.sentence,
+            reason=explain_reason(evidence.check, evidence.bench, evidence.verdict),
+            flags=evidence.verdict.flags,
+            counts=evidence.verdict.counts,
+            program_id=evidence.attempt.program_id,
         )
     )
 

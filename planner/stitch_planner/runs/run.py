@@ -34,6 +34,7 @@ class Workspace:
         Raises:
             StoreError: it cannot be written.
         """
+        # A file inside the folder hides it from git without touching a .gitignore that belongs to the user.
         ignore = self.folder / ".gitignore"
         if not ignore.exists():
             write_atomically(ignore, b"*\n")
@@ -47,25 +48,30 @@ class Workspace:
         names = self.run_ids()
         if run_id == "last" and names:
             return self.runs_folder / names[-1]
-        found = [name for name in names if name.startswith(run_id)] if run_id else []
-        if run_id in found:
-            found = [run_id]
-        if len(found) != 1:
-            what = f"{len(found)} runs begin with" if found else "there is no run"
+        # An empty text is the beginning of every id: it must name no run.
+        matches = [name for name in names if name.startswith(run_id)] if run_id else []
+        # A whole id is never ambiguous, even if another id begins with it.
+        if run_id in matches:
+            matches = [run_id]
+        if len(matches) != 1:
+            what = f"{len(matches)} runs begin with" if matches else "there is no run"
             hint = (
                 "`stitch-mcp runs list` shows all runs" if names else "start one with `stitch-mcp solve REF`"
             )
             raise UsageError(f"{what} {run_id!r} in {self.runs_folder}", hint=hint)
-        return self.runs_folder / found[0]
+        return self.runs_folder / matches[0]
 
     def run_ids(self) -> list[str]:
         """Names of all runs, oldest first."""
         if not self.runs_folder.is_dir():
             return []
+        # Names begin with their UTC time, so their alphabetical order is the order of creation.
         return sorted(path.name for path in self.runs_folder.iterdir() if (path / "events.jsonl").exists())
 
     def new_run_folder(self, task: Task) -> Path:
         """A new folder `<time>-<task>-<hash>`; not made yet, so that an unused one leaves no trace."""
+        # The task's name is text of the user's: only characters that are safe in paths of every system are
+        # kept.
         stem = re.sub(r"[^A-Za-z0-9_]+", "-", task.name).strip("-") or "task"
         name = f"{datetime.now(UTC):%Y%m%dT%H%M%S.%f}"[:-3] + f"-{stem[:40]}-{task.task_id[:8]}"
         return self.runs_folder / name
@@ -82,7 +88,7 @@ class RunSummary(Fact):
     """CheckStatus of the best program; before the end "open", or "failed" after an error."""
     outcome: str
     message: str
-    """One sentence on how it ended, "" while it goes on."""
+    """One sentence on how it ended, "" while it is running."""
     reason: str
     """What of that sentence status, outcome and flags do not say; older runs have the whole sentence."""
     flags: tuple[str, ...] = ()
@@ -104,6 +110,7 @@ class Run:
             LockedError: another process works on it.
             StoreError: it cannot be read or written, or has a link.
         """
+        # Checked before the log is opened, since opening it already creates a lock file.
         _refuse_links(folder)
         self.folder = folder
         self.store = store
@@ -125,6 +132,7 @@ class Run:
         Raises:
             StoreError: it cannot be written.
         """
+        # Durable first, then in memory: `state` never knows more than a resumed run would.
         self.log.append(kind_of(event), event.model_dump(mode="json"))
         self.state = self.state.after(event)
         return self.state
@@ -168,12 +176,13 @@ _BLOBS = {
 def lost_step(run: Run) -> LostStep | None:
     """The first done step whose result the store lacks or holds damaged; None where all is whole.
 
-    Of the attempts those are looked at that the run goes on with: the current one and the best.
+    Only the attempts that the run continues with are examined: the current one and the best.
     """
     state = run.state
     for name in PREPARATION:
         if not _is_whole(run.store, name, getattr(state, name)):
             return LostStep(name)
+    # A run can hold many programs; reading the evidence on all of them would make each resumption slow.
     rows = {row.program_id: row for row in (state.current, state.best) if row is not None}
     for row in rows.values():
         if not _has_program(run.store, row):
@@ -208,6 +217,7 @@ def has_whole_certificate(folder: Path, state: State) -> bool:
     if state.certificate is None:
         return True
     try:
+        # Bounded: somebody may have put a huge file or a pipe in the archive's place.
         data = read_small(folder / state.certificate.file, MAX_ARCHIVE_BYTES)
     except OSError:
         return False

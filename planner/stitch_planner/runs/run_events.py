@@ -145,7 +145,7 @@ class RunStopped(Fact):
 
 
 class RunResumed(Fact):
-    """A run goes on after a stop or a kill, which leaves no event of its own."""
+    """A run is resumed after a stop or a kill, which leaves no event of its own."""
 
     step: str
     """Step that is tried next."""

@@ -19,10 +19,10 @@ def event_schema() -> dict[str, object]:
     schema = Event.model_json_schema()
     definitions: dict[str, object] = {}
     for model in KINDS.values():
-        found = model.model_json_schema()
+        result = model.model_json_schema()
         # References start at the document's root, so facts inside a payload are defined there, too.
-        definitions |= found.pop("$defs", {})
-        definitions[model.__name__] = found
+        definitions |= result.pop("$defs", {})
+        definitions[model.__name__] = result
     rules = [
         {
             "if": {"properties": {"kind": {"const": kind}}},

@@ -1,4 +1,4 @@
-"""The state of a run, replayed from its events; enough to go on after a kill at any moment."""
+"""The state of a run, replayed from its events; enough to resume after a kill at any moment."""
 
 from collections.abc import Iterable
 
@@ -43,7 +43,7 @@ CONCLUSION: tuple[str, ...] = ("decision", "certificate", "finished")
 FOUND = (*PREPARATION, "program", *EVIDENCE, *CONCLUSION)
 """The steps of a run in their order."""
 _NO_FAULT = ("interrupted", "budget")
-"""Codes of a stop that nothing has to be mended for."""
+"""Codes of a stop after which the run can be resumed without a fix."""
 
 
 class State(Fact):
@@ -59,7 +59,7 @@ class State(Fact):
     """What follows from the evidence; None again as soon as another program is worked on."""
     certificate: CertificateWritten | None = None
     stopped: RunStopped | None = None
-    """Why the run ended early; None again as soon as it goes on."""
+    """Why the run ended early; None again as soon as it is resumed."""
     resumed: RunResumed | None = None
     finished: RunFinished | None = None
     events: int = 0
@@ -93,8 +93,10 @@ class State(Fact):
         A program that is new or taken up again reopens the run; what is known of other programs stays. A run
         that is resumed at a lost step loses what that step and later ones had found.
         """
+        # Every event removes `stopped`: whatever is recorded after a stop shows that the run continued.
         number = self.events + 1
         update: dict[str, object] = {"stopped": None, "events": number}
+        # A decision is about all programs that were known when it was made, so a new program withdraws it.
         if isinstance(event, ProgramWritten):
             update |= {"attempts": with_program(self.attempts, event, number), **_cleared(CONCLUSION)}
         elif isinstance(event, BuildFinished | CheckFinished | BenchFinished):
@@ -107,22 +109,24 @@ class State(Fact):
 
     def _with_evidence(self, event: ProgramEvidence, number: int) -> Attempts:
         # An event that names no program of the run belongs to the one that was written last.
-        known = self.attempt(event.program_id) or self.current
-        return replaced(self.attempts, known.with_evidence(event, number)) if known else self.attempts
+        attempt = self.attempt(event.program_id) or self.current
+        return replaced(self.attempts, attempt.with_evidence(event, number)) if attempt else self.attempts
 
     def _without(self, event: RunResumed, number: int) -> dict[str, object]:
         """The fields that change where what the event's step had found is lost.
 
         Evidence on programs outlives the reference's: it was judged with what was lost only afterwards.
         """
+        # The evidence is whole there: only what was concluded from it has to be made again.
         if event.step in CONCLUSION:
             return _cleared(CONCLUSION[CONCLUSION.index(event.step) :])
         update = _cleared(CONCLUSION)
+        # Graph and plan follow from the reference's facts, so they go with them; the attempts stay.
         if event.step in PREPARATION:
             return update | _cleared(PREPARATION[PREPARATION.index(event.step) :])
-        known = self.attempt(event.program_id) or self.current
-        if known is not None:
-            update["attempts"] = replaced(self.attempts, known.reopened(event.step, number))
+        attempt = self.attempt(event.program_id) or self.current
+        if attempt is not None:
+            update["attempts"] = replaced(self.attempts, attempt.reopened(event.step, number))
         return update
 
     @property
@@ -147,7 +151,7 @@ class State(Fact):
 
     @property
     def message(self) -> str:
-        """One sentence on how the run ended, "" while it goes on."""
+        """One sentence on how the run ended, "" while it is running."""
         if self.finished is not None:
             return self.finished.message
         return self.stopped.message if self.stopped else ""

@@ -80,6 +80,9 @@ def stitch(
     ]
     on_cpu = task.target == "cpu"
     needs_python = on_cpu and (updates_buffers(task, facts) or _takes_other_types(simple))
+    # Templates can refuse late, while they lower a node. Such nodes become eager and everything is
+    # partitioned again, since groups that they were part of fall apart. Each turn adds a node to `left` or
+    # changes to Python, so the loop ends.
     index, templates = GraphIndex(simple), templates_for(task, facts, simple)
     left: dict[str, str] = {}
     while True:
@@ -92,6 +95,8 @@ def stitch(
             program = lower_steps(task.name, task.target, simple, steps)
         except UnloweredError as error:
             unforeseen = {name: str(error) for name in error.nodes if name not in left}
+            # A partial program exists on the CPU only; and without a node to give back another try would end
+            # the same.
             if not on_cpu or (needs_python and not unforeseen):
                 raise _failed(str(error), task) from error
             left.update(unforeseen)

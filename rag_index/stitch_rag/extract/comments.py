@@ -123,8 +123,8 @@ def _without_banners(body: str) -> str:
 
 
 def _unboxed(match: re.Match[str]) -> str:
-    words = (match["words"] or "").lstrip("*").strip()
-    return words if words.count(" ") + 1 >= _FEWEST_WORDS else ""
+    text = (match["words"] or "").lstrip("*").strip()
+    return text if text.count(" ") + 1 >= _FEWEST_WORDS else ""
 
 
 def _without_rst(body: str) -> str:
@@ -160,16 +160,14 @@ def _tidy(body: str) -> str:
     paragraphs: list[str] = []
     fresh = True
     for line in body.split("\n"):
-        words = line.strip()
-        if not words:
+        text = line.strip()
+        if not text:
             fresh = True
         elif (
-            fresh
-            or line.startswith(("    ", "\t"))
-            or words.startswith(("- ", "* ", "Parameter ", "Returns"))
+            fresh or line.startswith(("    ", "\t")) or text.startswith(("- ", "* ", "Parameter ", "Returns"))
         ):
-            paragraphs.append(words)
+            paragraphs.append(text)
             fresh = False
         else:
-            paragraphs[-1] += " " + words
+            paragraphs[-1] += " " + text
     return "\n".join(paragraphs)

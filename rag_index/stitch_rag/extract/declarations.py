@@ -135,6 +135,7 @@ class _Reader:
         scope = self._scope
         if (scope is not None and scope.kind == "body") or token.start == self._ignored_line:
             return
+        # An open parenthesis before a comment is an argument list that goes over several lines.
         if self._statement.count("(") > self._statement.count(")") and (
             scope is None or scope.kind != "enum"
         ):
@@ -151,7 +152,7 @@ class _Reader:
             self._emit_group(token)
             return
         low = token.text.lower()
-        if any(words in low for words in _LICENSE):
+        if any(phrase in low for phrase in _LICENSE):
             return
         last = self._pending[-1] if self._pending else None
         if last is not None and last.end >= token.start - 1 and _both_lines(last, token):
@@ -168,8 +169,8 @@ class _Reader:
         last, comment = self._last, read_comment(token.text)
         assert last is not None
         if last.kind in ("struct", "class") and last.members:
-            name, said = last.members[-1]
-            last.members[-1] = (name, f"{said} {comment.text}".strip())
+            name, description = last.members[-1]
+            last.members[-1] = (name, f"{description} {comment.text}".strip())
         elif not last.comment.text:
             last.comment = comment
         else:
@@ -208,6 +209,8 @@ class _Reader:
             if len(self._conditions) < _DEEPEST:
                 self._conditions.append(list(self._scopes))
         elif self._conditions and word in ("elif", "else"):
+            # Both branches may open the same brace; counted twice, everything behind #endif would be in a
+            # body.
             self._scopes = list(self._conditions[-1])
             self._statement = ""
         elif self._conditions and word == "endif":
@@ -447,6 +450,7 @@ class _Reader:
         if not self._pending:
             return Comment()
         documents = _DOCUMENTS.match(self._pending[0].text) is not None
+        # A documentation comment may stand some lines above its name, a plain one only right above it.
         near = 0 <= line - self._pending[-1].end <= (4 if documents else 1)
         return read_comment("\n".join(token.text for token in self._pending)) if near else Comment()
 

@@ -60,16 +60,16 @@ class HeaderOrigin:
 
 
 def header_chunks(
-    found: Sequence[Declaration], place: HeaderOrigin, renamed: Mapping[str, str] | None = None
+    declarations: Sequence[Declaration], place: HeaderOrigin, renamed: Mapping[str, str] | None = None
 ) -> list[Chunk]:
     """The chunks of one header, each symbol once.
 
     Args:
-        found: what the header declares.
+        declarations: what the header declares.
         place: where it lies.
         renamed: `renamings` of the library's other headers.
     """
-    rows = [row for row in map(_of_its_users, found) if _is_public(row)]
+    rows = [row for row in map(_of_its_users, declarations) if _is_public(row)]
     names = {row.name for row in rows if row.kind in ("function", "method")}
     renamed = {**(renamed or {}), **renamings(rows)}
     newer = {old: new for new, old in renamed.items()} | _later_versions(names, place)
@@ -106,7 +106,7 @@ def _of_instruction(chunk: Chunk) -> Chunk:
     symbol = f"cuda::ptx::{base}"
     aliases = dict.fromkeys((*names, *(() if base == chunk.symbol else (base,))))
     aliases.pop(symbol, None)
-    # With its cache hints it is told by its signature only: the plain instruction explains the family.
+    # A form with cache hints is shown by its signature only: the plain instruction explains the family.
     text = chunk.text if base == chunk.symbol else ""
     gpus = tuple(f"sm_{gpu}" for gpu in re.findall(r"\bSM_(\d+[af]?)", chunk.brief))
     return replace(chunk, symbol=symbol, aliases=tuple(aliases), text=text, architectures=gpus)
@@ -135,14 +135,14 @@ def merge_overloads(chunks: Iterable[Chunk]) -> list[Chunk]:
 
 def renamings(rows: Iterable[Declaration]) -> dict[str, str]:
     """New name to old, for what only renames: `#define cublasCreate cublasCreate_v2`, `typedef X_v1 X`."""
-    found: dict[str, str] = {}
+    renamed: dict[str, str] = {}
     for row in rows:
         match = _RENAMING.match(row.signature)
         if match is not None:
             new, old = match["new"] or match["after"], match["old"] or match["before"]
             if re.match(rf"{re.escape(new)}(?:_v\d+|_ptsz|_64)$", old):
-                found[new] = old
-    return found
+                renamed[new] = old
+    return renamed
 
 
 def _later_versions(names: set[str], place: HeaderOrigin) -> dict[str, str]:
@@ -155,9 +155,9 @@ def _later_versions(names: set[str], place: HeaderOrigin) -> dict[str, str]:
 
 def _wide(names: set[str], newer: Mapping[str, str]) -> dict[str, str]:
     """The functions for 64-bit sizes, each with the name of the plain one."""
-    known = names | set(newer.values())
+    names_and_targets = names | set(newer.values())
     matches = {name: _WIDE.match(name) for name in names}
-    return {name: match[1] for name, match in matches.items() if match and match[1] in known}
+    return {name: match[1] for name, match in matches.items() if match and match[1] in names_and_targets}
 
 
 def _is_wide(name: str, renamed: Mapping[str, str]) -> bool:
@@ -288,9 +288,9 @@ def _telling(brief: str, text: str, name: str) -> str:
     declares = match is not None and match["name"] == name
     if not repeats and not declares:
         return brief
-    said = prose(text).split("\n")
+    text_lines = prose(text).split("\n")
     once = brief if brief.endswith(".") else ""
-    lines = (line.removeprefix(once).strip() for line in said if line.rstrip(".") != brief.rstrip("."))
+    lines = (line.removeprefix(once).strip() for line in text_lines if line.rstrip(".") != brief.rstrip("."))
     more = next((line for line in lines if line.count(" ") > 2 and not _NO_SENTENCE.match(line)), "")
     if not more:
         # The banner above a family of device functions is none of them.
@@ -301,7 +301,10 @@ def _telling(brief: str, text: str, name: str) -> str:
 
 def _member_lines(members: Sequence[tuple[str, str]], count: int) -> str:
     """A line for each of the first members; `count` is how many there are."""
-    lines = [f"- {name}: {said}" if said else f"- {name}" for name, said in members[:_MOST_MEMBERS]]
+    lines = [
+        f"- {name}: {description}" if description else f"- {name}"
+        for name, description in members[:_MOST_MEMBERS]
+    ]
     if count > _MOST_MEMBERS:
         lines.append(f"- ... and {count - _MOST_MEMBERS} more")
     return "\n".join(lines)

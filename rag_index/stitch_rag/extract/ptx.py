@@ -33,11 +33,11 @@ def family(name: str) -> str:
     return (match["base"] or match["other"]) if match else name
 
 
-def _sentence(said: str) -> str:
-    words = " ".join(line.strip().removeprefix("//").strip() for line in said.split("\n")).strip()
-    match = _INSTRUCTION.match(words)
+def _sentence(comment: str) -> str:
+    text = " ".join(line.strip().removeprefix("//").strip() for line in comment.split("\n")).strip()
+    match = _INSTRUCTION.match(text)
     if match is None:
-        return f"PTX instruction {words}"
+        return f"PTX instruction {text}"
     since = f"PTX ISA {match['major']}.{match['minor']}"
     needs = re.match(r"(?:SM_\w+(?:,\s*)?)*", match["rest"])
     rest = match["rest"][needs.end() :].strip() if needs else match["rest"]

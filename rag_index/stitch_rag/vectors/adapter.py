@@ -64,6 +64,8 @@ def adapt(model: Any, adapter: bytes) -> None:
     try:
         layers = model[0].auto_model
         for name in sorted({key.rpartition(".")[0] for key in factors}):
+            # All changes are computed before the first one is applied: a library with other layers leaves the
+            # model as it was.
             change = factors[f"{name}.up"].float() @ factors[f"{name}.down"].float()
             changes.append((layers.get_submodule(name).weight.data.view_as(change), change))
     except (AttributeError, RuntimeError) as error:

@@ -55,12 +55,12 @@ class Vectors:
             return {"dropped": len(others)}
         if "ids" in request:
             return {"ids": self._collection.get(include=[])["ids"]}
-        found = self._collection.query(
+        result = self._collection.query(
             query_embeddings=self._embedder.embed([request.get("query", "")]),
             n_results=request.get("count", 1),
             include=["distances"],
         )
-        pairs = zip(found["ids"][0], found["distances"][0], strict=True)
+        pairs = zip(result["ids"][0], result["distances"][0], strict=True)
         return {"hits": [(name, 1.0 - float(distance)) for name, distance in pairs]}
 
     def _add(self, rows: list[tuple[str, str]]) -> None:

@@ -62,6 +62,8 @@ class VectorChild:
         place, address = ("", {ADDRESS: model.place}) if model.kind == "endpoint" else (model.place, {})
         command = [sys.executable, "-m", "stitch_rag.vectors.child", model.kind, place, model.name]
         folder.mkdir(parents=True, exist_ok=True)
+        # A process of its own: torch and chromadb take 15 CPU seconds to import, and the server must start in
+        # one.
         self._process = subprocess.Popen(
             [*command, model.fingerprint, str(folder), str(idle_s)],
             stdin=subprocess.PIPE,
@@ -162,6 +164,7 @@ class VectorChild:
             pipe.flush()
         except OSError:
             return False
+        # One answer is due: it has to be read, even if nobody waits for it any more.
         self._owed = True
         return True
 
@@ -177,18 +180,18 @@ class VectorChild:
         return self._without_failure(answer)
 
     def _without_failure(self, answer: VectorReply | None) -> VectorReply | None:
-        """The answer, unless it tells of a failure."""
+        """The answer, unless it reports a failure."""
         if answer is None or "error" not in answer:
             return answer
         self.take_reason(answer["error"])
         return None
 
-    def take_reason(self, said: str) -> None:
-        """Keep what the child says of a failure, without secrets."""
-        said = " ".join(said.split())
+    def take_reason(self, text: str) -> None:
+        """Keep the child's message on a failure, without secrets."""
+        text = " ".join(text.split())
         for secret in self._secrets:
-            said = said.replace(secret, "(address)")
-        self.reason = said[:_LONGEST_REASON]
+            text = text.replace(secret, "(address)")
+        self.reason = text[:_LONGEST_REASON]
 
     def _read(self, limit_s: float) -> VectorReply | None:
         """The next line; None where none comes in time."""
@@ -222,7 +225,7 @@ class VectorChild:
 
 
 def _secrets(address: str) -> list[str]:
-    """What must not be told of an endpoint: its address, the parts of it, and its key; the longest first.
+    """What no message may contain of an endpoint: address, parts of it, and key; the longest first.
 
     An address may hold a key, in its path, too. Libraries like to repeat the whole, servers a part.
     """
@@ -231,5 +234,5 @@ def _secrets(address: str) -> list[str]:
     named = [*re.split(r"[&=;#/]", query), *user.split(":"), os.environ.get(KEY, "").strip()]
     parts = [part for part in re.split(r"[/:#]", place) if len(part) >= _SHORTEST_PART]
     header = base64.b64encode(unquote(user).encode("utf-8", errors="replace")).decode("ascii")
-    found = {address, header, *parts, *(part for part in named if len(part) >= _SHORTEST_NAMED)}
-    return sorted((found | {unquote(part) for part in found}) - {""}, key=len, reverse=True)
+    secrets = {address, header, *parts, *(part for part in named if len(part) >= _SHORTEST_NAMED)}
+    return sorted((secrets | {unquote(part) for part in secrets}) - {""}, key=len, reverse=True)

@@ -54,7 +54,7 @@ def wanted_vectors(store: IndexStore) -> Iterator[tuple[str, str, int]]:
 
 
 class _Pace:
-    """Tells now and then how far it is, and how long the rest may take."""
+    """Reports the progress and the remaining time at intervals."""
 
     def __init__(self, rows: Sequence[tuple[str, str]], progress: Callable[[str], None]) -> None:
         # Long texts come last and take longer: time goes with the letters.
@@ -64,16 +64,16 @@ class _Pace:
         self._told: float | None = None
 
     def tell(self, done: int) -> None:
-        """Say it at the beginning, and after that once in ten seconds."""
+        """Report at the start, and then at most once in ten seconds."""
         now = time.monotonic()
         if self._told is not None and now - self._told < _TELL_EVERY_S:
             return
         self._told = now
-        said = f"{done} of {len(self._letters) - 1} vectors"
+        message = f"{done} of {len(self._letters) - 1} vectors"
         if done:
             share = self._letters[done] / self._letters[-1]
-            said += f", about {(now - self._began) * (1 / share - 1):.0f} s left"
-        self._progress(said)
+            message += f", about {(now - self._began) * (1 / share - 1):.0f} s left"
+        self._progress(message)
 
 
 class CollectionError(Exception):

@@ -41,10 +41,10 @@ class LocalModel:
 
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
         """One vector a text, in order."""
-        found = self._model.encode(
+        vectors = self._model.encode(
             list(texts), batch_size=_BATCH, normalize_embeddings=True, show_progress_bar=False
         )
-        return found.tolist()
+        return vectors.tolist()
 
 
 class Endpoint:
@@ -75,20 +75,21 @@ class Endpoint:
         """
         from openai import OpenAIError
 
-        found: list[list[float]] = []
+        vectors: list[list[float]] = []
         try:
             for start in range(0, len(texts), _BATCH):
                 part = list(texts[start : start + _BATCH])
                 answer = self._client.embeddings.create(
                     model=self._model, input=part, encoding_format="float"
                 )
+                # The protocol numbers the vectors and promises no order.
                 rows = sorted(answer.data, key=lambda row: row.index)
-                found += [_unit(row.embedding) for row in rows]
+                vectors += [_unit(row.embedding) for row in rows]
         except OpenAIError as error:
             raise RuntimeError(self._without_key(f"{type(error).__name__}: {error}")) from None
-        if len(found) != len(texts):
-            raise RuntimeError(f"the endpoint gave {len(found)} vectors for {len(texts)} texts")
-        return found
+        if len(vectors) != len(texts):
+            raise RuntimeError(f"the endpoint gave {len(vectors)} vectors for {len(texts)} texts")
+        return vectors
 
     def _without_key(self, text: str) -> str:
         """Servers like to repeat the key that they refuse."""

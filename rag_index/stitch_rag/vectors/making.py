@@ -39,8 +39,8 @@ def make_vectors(place: IndexLocation, store: IndexStore, progress: Progress) ->
         return None, f"no vectors were made: {why_no_model()}"
     done = _followed(place, model, {name: text for name, text, _ in wanted}, progress)
     if done.made is None:
-        said = f" ({done.reason})" if done.reason else ""
-        failed = f"the process of the embedding model failed{said}"
+        reason = f" ({done.reason})" if done.reason else ""
+        failed = f"the process of the embedding model failed{reason}"
         return None, f"no vectors were made: {failed}; searches use words alone"
     shutil.rmtree(_aside(place), ignore_errors=True)  # of a build that was killed
     store.put_meta(MODEL_KEY, model.fingerprint)
@@ -89,6 +89,7 @@ def _follow_anew(
 ) -> _Outcome:
     """The same in an empty folder: if that works, what was stored is damaged, and goes."""
     aside, done = _aside(place), _Outcome(None, "")
+    # What an earlier attempt left aside is older than what lies in the folder now.
     shutil.rmtree(aside, ignore_errors=True)
     with storing(place.vectors, "STITCH_CACHE_DIR"):
         place.vectors.replace(aside)

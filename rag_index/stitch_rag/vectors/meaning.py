@@ -19,7 +19,7 @@ NO_MODEL = "the vectors of this index are not used: "
 """Before what is missing."""
 NOT_ANSWERED = "words alone were searched, for the embedding model failed: "
 """Before what it said."""
-MENDS = "`stitch-mcp index build` tries it, and makes damaged vectors anew"
+REPAIRS = "`stitch-mcp index build` tries again, and makes damaged vectors anew"
 ENDED = "its process ended"
 KILLED = "its process was killed while it loaded, for want of memory perhaps; a later search starts another"
 NO_VECTORS = "no vectors were built: `stitch-mcp index build --vectors` makes them"
@@ -81,9 +81,9 @@ class Meaning:
         answered = child.begin_query(storable(query[:LONGEST_QUESTION]), NEAREST)
 
         def near() -> dict[int, float]:
-            found = answered()
-            self._failed = f"{NOT_ANSWERED}{child.reason}" if found is None and child.reason else ""
-            return _by_number(store, found or {})
+            distances = answered()
+            self._failed = f"{NOT_ANSWERED}{child.reason}" if distances is None and child.reason else ""
+            return _by_number(store, distances or {})
 
         return near
 
@@ -94,8 +94,8 @@ class Meaning:
             return NO_VECTORS
         return self._absent or self._failed
 
-    def told(self, mode: SearchMode) -> tuple[str, ...]:
-        """What to say beside an answer, to be called once after it."""
+    def notices(self, mode: SearchMode) -> tuple[str, ...]:
+        """The notices to add to an answer; call it once after the answer."""
         asked, self._asked = self._asked, False
         if mode == "lexical" and self.absent:
             return (self.absent,)
@@ -168,8 +168,8 @@ class NoMeaning:
         self._asked = self._place.vectors.is_dir() and store.count_vectors() > 0
         return dict
 
-    def told(self, mode: SearchMode) -> tuple[str, ...]:
-        """What to say beside an answer, to be called once after it."""
+    def notices(self, mode: SearchMode) -> tuple[str, ...]:
+        """The notices to add to an answer; call it once after the answer."""
         asked, self._asked = self._asked, False
         return (NOT_ASKED,) if asked else ()
 
@@ -189,13 +189,13 @@ def _why_not(child: VectorChild) -> str:
     """What a search says where the child never answered."""
     if child.killed:
         return f"{NOT_ANSWERED}{KILLED}"
-    return f"{NOT_ANSWERED}{child.reason or ENDED}; {MENDS}"
+    return f"{NOT_ANSWERED}{child.reason or ENDED}; {REPAIRS}"
 
 
-def _by_number(store: IndexStore, found: Mapping[str, float]) -> dict[int, float]:
-    numbers = store.by_vector(list(found))
+def _by_number(store: IndexStore, distances: Mapping[str, float]) -> dict[int, float]:
+    numbers = store.by_vector(list(distances))
     similar: dict[int, float] = {}
-    for name, value in found.items():  # the nearest first
+    for name, value in distances.items():  # the nearest first
         if name in numbers:
             similar.setdefault(numbers[name], max(0.0, value))
     return similar

@@ -45,14 +45,14 @@ def collection_name(fingerprint: str) -> str:
 
 def find_model(env: Mapping[str, str] | None = None) -> EmbeddingModel | None:
     """The model to use; None where it, or a library that it needs, is not installed. Imports nothing."""
-    found = _looked_for(env)
-    return found if isinstance(found, EmbeddingModel) else None
+    model = _looked_for(env)
+    return model if isinstance(model, EmbeddingModel) else None
 
 
 def why_no_model(env: Mapping[str, str] | None = None) -> str:
     """What is missing where `find_model` finds none, and what to do; "" where it finds one."""
-    found = _looked_for(env)
-    return "" if isinstance(found, EmbeddingModel) else found
+    model = _looked_for(env)
+    return "" if isinstance(model, EmbeddingModel) else model
 
 
 def _looked_for(env: Mapping[str, str] | None) -> EmbeddingModel | str:

@@ -1,4 +1,4 @@
-"""How many vectors are there, read from chromadb's file without chromadb, and what is to be said of that."""
+"""Counts the stored vectors in chromadb's file without importing chromadb; notices on missing ones."""
 
 import sqlite3
 from contextlib import closing
@@ -38,7 +38,7 @@ def vector_state(place: IndexLocation, store: IndexStore) -> VectorState:
         there = count_stored(place.vectors, built or (model.fingerprint if model else ""))
         notices = not_all(there, wanted)
     except sqlite3.OperationalError as error:  # a build holds the file, or another chromadb wrote it
-        there, notices = wanted, (f"how many vectors are there cannot be told now: {error}",)
+        there, notices = wanted, (f"the number of stored vectors cannot be read now: {error}",)
     except sqlite3.DatabaseError as error:
         makes = "`stitch-mcp index build --vectors` makes them anew"
         there, notices = 0, (f"the vectors cannot be read: {error}; {makes}",)

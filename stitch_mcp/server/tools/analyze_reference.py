@@ -79,8 +79,8 @@ def _specs(specs: tuple[TensorSpec, ...]) -> tuple[str, ...]:
 
 def _total(graph: Graph) -> float | None:
     times = [node.min_time_us for node in graph.nodes]
-    known = [time for time in times if time is not None]
-    return round(sum(known), 2) if known and len(known) == len(times) else None
+    measured = [time for time in times if time is not None]
+    return round(sum(measured), 2) if measured and len(measured) == len(times) else None
 
 
 def _costliest(graph: Graph) -> tuple[str, ...]:

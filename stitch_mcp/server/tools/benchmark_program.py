@@ -48,23 +48,25 @@ def benchmark(request: BenchmarkProgram, work: JobContext) -> BenchAnswer:
     run_id, graph = work.subject.run_id, None
     if run_id:
         with joined(workbench.workspace, run_id) as run:
+            # Refused before the device is locked: a wrong program's time is of no use.
             require_correct(run, program)
             if (captured := run.state.graph) is not None:
                 graph = run.store.get_fact(captured.graph, Graph)
+    # Outside of the run's lock: timing takes minutes, in which others may record into the run.
     with workbench.trial(work.task, program, known=known_facts(work), graph=graph) as trial:
         bench = workbench.benchmark(trial, quick=request.quick)
-    seen = None
+    verdict = None
     if run_id:
         with joined(workbench.workspace, run_id) as run:
-            seen = record_bench(run, program, bench)
+            verdict = record_bench(run, program, bench)
     eager = bench.ratio("eager")
     named = program.program_id[:16]
     return BenchAnswer(
-        message=_message(bench, seen),
+        message=_message(bench, verdict),
         run_id=run_id,
         artifact=workbench.workspace.store.put_fact(bench),
         program_id=named,
-        counts=seen.counts if seen else None,
+        counts=verdict.counts if verdict else None,
         outcome=bench.outcome,
         speedup=round(eager.speedup, 3) if eager else None,
         interval=(round(eager.low, 3), round(eager.high, 3)) if eager else (),
@@ -76,15 +78,19 @@ def benchmark(request: BenchmarkProgram, work: JobContext) -> BenchAnswer:
         ),
         device=bench.device,
         threads=bench.threads,
-        next_steps=_next(work, named, bench, seen),
+        next_steps=_next(work, named, bench, verdict),
     )
 
 
-def _message(bench: Bench, seen: Verdict | None) -> str:
+def _message(bench: Bench, verdict: Verdict | None) -> str:
     eager = bench.ratio("eager")
     if bench.rejected:
         return f"rejected_cheat: {bench.message}"
-    against = f"; it does not count: {seen.why_not}" if seen and seen.accepted and not seen.counts else ""
+    against = (
+        f"; it does not count: {verdict.why_not}"
+        if verdict and verdict.accepted and not verdict.counts
+        else ""
+    )
     if eager is None:
         return f"{bench.outcome}: {bench.message}{against}"
     doubt = f"; {bench.doubt}" if bench.doubt else ""
@@ -95,15 +101,15 @@ def _message(bench: Bench, seen: Verdict | None) -> str:
 def _time(row: Timing, bench: Bench) -> str:
     """The figure that the ratios were taken on."""
     is_latency = bench.figure == "latency_us"
-    found = row.latency_us if is_latency else row.throughput_us
-    if found is None:
+    time_us = row.latency_us if is_latency else row.throughput_us
+    if time_us is None:
         return f"{row.name}: not measured; {row.note}"[:200]
     half = row.latency_spread_us if is_latency else row.throughput_spread_us
     spread = f" +- {half:.2f}" if half is not None else ""
-    return f"{row.name}: {found:.2f}{spread} ({bench.figure.removesuffix('_us')})"
+    return f"{row.name}: {time_us:.2f}{spread} ({bench.figure.removesuffix('_us')})"
 
 
-def _next(work: JobContext, named: str, bench: Bench, seen: Verdict | None) -> tuple[Remedy, ...]:
+def _next(work: JobContext, named: str, bench: Bench, verdict: Verdict | None) -> tuple[Remedy, ...]:
     certify = Remedy(
         tool="certify_program",
         arguments={**work.place, "program": named},
@@ -119,12 +125,13 @@ def _next(work: JobContext, named: str, bench: Bench, seen: Verdict | None) -> t
         why=f"try another program{kept}",
     )
     # Only what counts is certified.
-    if bench.rejected or (seen is not None and not seen.counts):
+    if bench.rejected or (verdict is not None and not verdict.counts):
         return (faster,)
     if bench.outcome == "inconclusive" and bench.ratio("eager") is None:
         why = "every measurement was disturbed: time it again when nothing else runs"
         arguments = {**work.place, "program": named, "rerun": True}
         return (faster, certify, Remedy(tool="benchmark_program", arguments=arguments, why=why))
+    # Best first, see docs/mcp.md: a gain is ready to be certified, anything else to be improved.
     return (certify, faster) if bench.outcome == "faster" else (faster, certify)
 
 

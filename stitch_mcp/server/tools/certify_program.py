@@ -35,18 +35,19 @@ def certify(request: CertifyProgram, work: JobContext) -> CertificateAnswer:
         facts = captured_facts(run)
         plan, _ = stored_plan(run, work.task, facts)
         path = certify_program(run, work.task, program, plan)
-    seen = verify_certificate(path)
+    # The archive is read back and verified: what is reported is what a reader of the file will find.
+    certificate = verify_certificate(path)
     verify = f"stitch-mcp certify --verify --rerun {path.name}"
     return CertificateAnswer(
-        message=f"certified: {seen.status}, {seen.outcome}; `{verify}` runs it again",
+        message=f"certified: {certificate.status}, {certificate.outcome}; `{verify}` runs it again",
         run_id=work.run_id,
         program_id=program.program_id[:16],
         certificate=str(path),
-        verdict=seen.status,
-        outcome=seen.outcome,
-        speedup=round(seen.speedup, 3) if seen.speedup is not None else None,
-        claim=seen.claim,
-        not_checked=seen.not_checked,
+        verdict=certificate.status,
+        outcome=certificate.outcome,
+        speedup=round(certificate.speedup, 3) if certificate.speedup is not None else None,
+        claim=certificate.claim,
+        not_checked=certificate.not_checked,
         next_steps=(
             Remedy(
                 tool="get_artifact", arguments={"id": work.run_id}, why="see what the run's folder holds now"

@@ -61,22 +61,24 @@ def check(request: CheckProgram, work: JobContext) -> CheckAnswer:
     workbench, program = work.workbench, work.program
     with workbench.trial(work.task, program, known=known_facts(work)) as trial:
         checked = workbench.check(trial, sanitize=request.sanitize)
-    seen = verdict_of(checked, policy=workbench.policy)
+    verdict = verdict_of(checked, policy=workbench.policy)
     if run_id := work.subject.run_id:
         with joined(workbench.workspace, run_id) as run:
+            # The build is recorded with the check: an agent may have called check_program without
+            # compile_program.
             record_build(run, program, trial.build)
             # A run keeps the policy that it began with.
-            seen = record_check(run, program, checked)
+            verdict = record_check(run, program, checked)
     agreed = sum(draw.ok for draw in checked.draws)
     return CheckAnswer(
-        message=_message(checked, seen),
+        message=_message(checked, verdict),
         run_id=run_id,
         artifact=workbench.workspace.store.put_fact(checked),
         program_id=program.program_id[:16],
-        verdict=seen.status,
-        counts=seen.counts,
-        reasons=reasons_as_lines(seen),
-        flags=seen.flags,
+        verdict=verdict.status,
+        counts=verdict.counts,
+        reasons=reasons_as_lines(verdict),
+        flags=verdict.flags,
         draws=f"{agreed} of {len(checked.draws)} agreed" if checked.draws else None,
         wrong=tuple(_wrong(draw) for draw in checked.draws if not draw.ok)[:_MOST],
         findings=findings_as_lines(checked.findings),
@@ -85,25 +87,26 @@ def check(request: CheckProgram, work: JobContext) -> CheckAnswer:
         work=work_as_line(checked),
         not_checked=checked.not_checked,
         sandbox=checked.sandbox,
-        next_steps=_next(work, checked, seen),
+        next_steps=_next(work, checked, verdict),
     )
 
 
-def _message(checked: Check, seen: Verdict) -> str:
+def _message(checked: Check, verdict: Verdict) -> str:
     """Verdict and cause; of an accepted program that does not count, what keeps it from that."""
-    if seen.accepted and not seen.counts:
-        return f"{seen.status}, and does not count: {seen.why_not}"
-    return f"{seen.status}: {checked.message}" if checked.message else seen.status
+    if verdict.accepted and not verdict.counts:
+        return f"{verdict.status}, and does not count: {verdict.why_not}"
+    return f"{verdict.status}: {checked.message}" if checked.message else verdict.status
 
 
-def reasons_as_lines(seen: Verdict) -> tuple[str, ...]:
+def reasons_as_lines(verdict: Verdict) -> tuple[str, ...]:
     """Why a program does not count, one line each."""
-    return tuple(f"{row.rule}: {row.message}"[:400] for row in seen.reasons[:_MOST])
+    return tuple(f"{row.rule}: {row.message}"[:400] for row in verdict.reasons[:_MOST])
 
 
 def findings_as_lines(findings: tuple[Finding, ...]) -> tuple[str, ...]:
     """Findings as one line each, the most severe first."""
     order = ("fatal", "suspicious", "note")
+    # sorted() is stable: within a severity the rules keep their order.
     rows = sorted(findings, key=lambda row: order.index(row.severity))
     return tuple(
         f"{row.severity} {row.rule}{f' at {row.file}:{row.line}' if row.file else ''}: {row.message}"[:400]
@@ -115,10 +118,10 @@ def work_as_line(checked: Check) -> str | None:
     """Who did the work, None where it was not traced."""
     if checked.work is None:
         return None
-    seen = checked.work
+    work = checked.work
     return (
-        f"own {seen.own:.0%}, library {seen.library:.0%}, pytorch {seen.pytorch:.0%}, "
-        f"copies {seen.copies:.0%}, other {seen.other:.0%}"
+        f"own {work.own:.0%}, library {work.library:.0%}, pytorch {work.pytorch:.0%}, "
+        f"copies {work.copies:.0%}, other {work.other:.0%}"
     )
 
 
@@ -134,26 +137,28 @@ def _wrong(draw: DrawResult) -> str:
     return "; ".join(parts)[:400]
 
 
-def _next(work: JobContext, checked: Check, seen: Verdict) -> tuple[Remedy, ...]:
+def _next(work: JobContext, checked: Check, verdict: Verdict) -> tuple[Remedy, ...]:
     where = work.place
     same = {**where, "program": work.program.program_id[:16]}
     faster = Remedy(tool="benchmark_program", arguments=same, why="see whether it is faster")
-    if seen.counts:
+    if verdict.counts:
         return (faster,)
-    named = "`reasons` name" if seen.accepted else "`wrong` and `message` name"
-    mend = Remedy(
+    named = "`reasons` name" if verdict.accepted else "`wrong` and `message` name"
+    repair = Remedy(
         tool="compile_program",
-        arguments={**where, "files": {work.program.main: "MENDED SOURCE"}},
+        arguments={**where, "files": {work.program.main: "FIXED SOURCE"}},
         why=f"fix what {named}, build it, and check it again",
     )
-    if seen.accepted:
-        return (mend, faster)
+    # Correct, but it does not count: its speed can still be of interest, so timing is offered second.
+    if verdict.accepted:
+        return (repair, faster)
+    # Only native programs are built again with sanitizers.
     if checked.status == "crashed" and work.program.format == "native" and not checked.sanitizers:
         why = "find the memory error by file and line"
-        return (mend, Remedy(tool="check_program", arguments={**same, "sanitize": True}, why=why))
+        return (repair, Remedy(tool="check_program", arguments={**same, "sanitize": True}, why=why))
     if checked.status in ("rejected_cheat", "unmeasured"):
-        return (Remedy(tool="review_program", arguments=same, why="see the evidence in full"), mend)
-    return (mend,)
+        return (Remedy(tool="review_program", arguments=same, why="see the evidence in full"), repair)
+    return (repair,)
 
 
 TOOL = Tool(

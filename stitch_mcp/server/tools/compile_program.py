@@ -10,9 +10,9 @@ from stitch_tools.models import Build, Diagnostic, KernelResources, Program, Rem
 
 _MOST_MESSAGES = 12
 _ANY = {"reference": "PATH.py"}
+"""Stands for the reference where the call named none."""
 _OURS = re.compile(r"\bStitch[A-Z]|\bstitch_[a-z]|\bSTITCH_[A-Z]")
 """Names of the interface that a program implements."""
-"""Stands for the reference where the call named none."""
 
 
 class CompileProgram(NamesProgram, Detailed):
@@ -118,16 +118,16 @@ def _next(build: Build, where: dict[str, str], program: Program) -> tuple[Remedy
     if build.ok:
         arguments = {**(where or _ANY), "program": program.program_id[:16]}
         return (Remedy(tool="check_program", arguments=arguments, why="see whether it computes the same"),)
-    arguments = {**where, "files": {program.main: "MENDED SOURCE"}}
-    mend = Remedy(tool="compile_program", arguments=arguments, why="fix what `diagnostics` lists")
+    arguments = {**where, "files": {program.main: "FIXED SOURCE"}}
+    repair = Remedy(tool="compile_program", arguments=arguments, why="fix what `diagnostics` lists")
     if _OURS.search(" ".join(item.message for item in _gravest(build))):
         why = "read the interface"
-        return (mend, Remedy(tool="get_artifact", arguments={"id": "stitch://abi"}, why=why))
+        return (repair, Remedy(tool="get_artifact", arguments={"id": "stitch://abi"}, why=why))
     query = next(iter(_queries(build)), "")
     if not query:
-        return (mend,)
+        return (repair,)
     look = Remedy(tool="search_docs", arguments={"query": query}, why="look up the first error")
-    return (mend, look)
+    return (repair, look)
 
 
 TOOL = Tool(

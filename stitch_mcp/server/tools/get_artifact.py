@@ -51,21 +51,21 @@ def reply(request: GetArtifact, server_context: ServerContext) -> ArtifactAnswer
     from stitch_mcp.server.resources import find_resource
 
     if request.id.startswith("stitch://"):
-        found = find_resource(
+        artifact = find_resource(
             server_context, f"{request.id}/{quote(request.path)}" if request.path else request.id
         )
     else:
-        found = find_artifact(server_context, request.id, request.path)
-    if found.text is None:
-        return _listed(request, found)
+        artifact = find_artifact(server_context, request.id, request.path)
+    if artifact.text is None:
+        return _listed(request, artifact)
     # Before it is cut into pages: half a secret would be known by nobody.
-    text = blot_text(found.text)
+    text = blot_text(artifact.text)
     end = min(len(text), request.offset + PAGE_CHARS)
     more = end < len(text)
-    kind = OwnPage if found.kind == "page" else ArtifactAnswer
+    kind = OwnPage if artifact.kind == "page" else ArtifactAnswer
     return kind(
         message=f"characters {request.offset} to {end} of {len(text)}",
-        kind=found.kind,
+        kind=artifact.kind,
         text=text[request.offset : end],
         size=len(text),
         next_offset=end if more else None,
@@ -73,20 +73,22 @@ def reply(request: GetArtifact, server_context: ServerContext) -> ArtifactAnswer
     )
 
 
-def _listed(request: GetArtifact, found: Artifact) -> ArtifactAnswer:
+def _listed(request: GetArtifact, artifact: Artifact) -> ArtifactAnswer:
     """One page of a list of files."""
     end, left = request.offset, PAGE_CHARS
-    for row in found.files[request.offset :]:
+    for row in artifact.files[request.offset :]:
+        # Pages are counted in characters of the answer, since file names may be long.
         left -= len(row) + _ROW_CHARS
+        # At least one row, or a very long name would never be passed.
         if left < 0 and end > request.offset:
             break
         end += 1
-    more = end < len(found.files)
+    more = end < len(artifact.files)
     return ArtifactAnswer(
-        message=f"{found.kind} {request.id}" + (f", files {request.offset} to {end}" if more else ""),
-        kind=found.kind,
-        files=found.files[request.offset : end],
-        size=len(found.files),
+        message=f"{artifact.kind} {request.id}" + (f", files {request.offset} to {end}" if more else ""),
+        kind=artifact.kind,
+        files=artifact.files[request.offset : end],
+        size=len(artifact.files),
         next_offset=end if more else None,
         next_steps=_page_at(request, end) if more else (),
     )

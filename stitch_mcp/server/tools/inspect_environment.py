@@ -43,26 +43,26 @@ def inspect_without_job(request: InspectEnvironment, server_context: ServerConte
 def _examined(config: Config, say: Callable[[str], None] | None) -> EnvironmentAnswer:
     from stitch_mcp.doctor import examine
 
-    seen = examine(config, say)
-    ready = "cpu programs" if seen.can_solve_cpu else "nothing"
-    ready = "cpu and cuda programs" if seen.can_measure_cuda else ready
+    report = examine(config, say)
+    ready = "cpu programs" if report.can_solve_cpu else "nothing"
+    ready = "cpu and cuda programs" if report.can_measure_cuda else ready
     built = (
         "; cuda programs are built and stay unmeasured"
-        if seen.can_build_cuda and not seen.can_measure_cuda
+        if report.can_build_cuda and not report.can_measure_cuda
         else ""
     )
     why = "open a run for a PyTorch file of the workspace"
     step = Remedy(tool="analyze_reference", arguments={"reference": "PATH.py"}, why=why)
     return EnvironmentAnswer(
         message=f"{ready} can be checked and timed here{built}",
-        can_solve_cpu=seen.can_solve_cpu,
-        can_build_cuda=seen.can_build_cuda,
-        can_measure_cuda=seen.can_measure_cuda,
+        can_solve_cpu=report.can_solve_cpu,
+        can_build_cuda=report.can_build_cuda,
+        can_measure_cuda=report.can_measure_cuda,
         workspace=str(config.workspace),
-        found={item.name: item.detail for item in seen.items if item.status in ("ok", "warning")},
+        found={item.name: item.detail for item in report.items if item.status in ("ok", "warning")},
         fixes=tuple(
             f"{item.name}: {item.detail}; {item.fix}"
-            for item in seen.items
+            for item in report.items
             if item.status != "ok" and item.fix
         ),
         next_steps=(step,),

@@ -34,29 +34,33 @@ class ReviewAnswer(ToolAnswer):
 
 def review(request: ReviewProgram, work: JobContext) -> ReviewAnswer:
     """Scan a program's source, and collect what its run recorded."""
-    known = _recorded(work)
-    build, checked, bench = (known.build, known.check, known.bench) if known else (None, None, None)
-    seen = known.verdict if known else None
+    evidence = _recorded(work)
+    build, checked, bench = (
+        (evidence.build, evidence.check, evidence.bench) if evidence else (None, None, None)
+    )
+    verdict = evidence.verdict if evidence else None
     static = _static(work)
     findings = static if checked is None else tuple(dict.fromkeys((*static, *checked.findings)))
     named = work.program.program_id[:16]
     fatal = sum(row.severity == "fatal" for row in findings)
     return ReviewAnswer(
-        message=f"{fatal} fatal, {len(findings) - fatal} other findings; check: {_named(seen)}",
+        message=f"{fatal} fatal, {len(findings) - fatal} other findings; check: {_named(verdict)}",
         run_id=work.subject.run_id,
         program_id=named,
         honest=findings_as_lines(findings),
         engineering=_engineering(build, checked, bench),
-        coverage=_coverage(checked, seen),
+        coverage=_coverage(checked, verdict),
         open=_open(checked, bench),
-        next_steps=_next(work, named, seen, timed=bench is not None),
+        next_steps=_next(work, named, verdict, timed=bench is not None),
     )
 
 
-def _named(seen: Verdict | None) -> str:
-    if seen is None:
+def _named(verdict: Verdict | None) -> str:
+    if verdict is None:
         return "none yet"
-    return seen.status if seen.counts or not seen.accepted else f"{seen.status}, and does not count"
+    return (
+        verdict.status if verdict.counts or not verdict.accepted else f"{verdict.status}, and does not count"
+    )
 
 
 def _recorded(work: JobContext) -> "AttemptEvidence | None":
@@ -97,12 +101,12 @@ def _engineering(build: Build | None, checked: Check | None, bench: Bench | None
     return tuple(lines)
 
 
-def _coverage(checked: Check | None, seen: Verdict | None) -> tuple[str, ...]:
-    if checked is None or seen is None:
+def _coverage(checked: Check | None, verdict: Verdict | None) -> tuple[str, ...]:
+    if checked is None or verdict is None:
         return ()
     shares = work_as_line(checked)
     flags = f"flags: {', '.join(checked.flags)}" if checked.flags else "no flags"
-    against = tuple(f"does not count: {line}" for line in reasons_as_lines(seen) if seen.accepted)
+    against = tuple(f"does not count: {line}" for line in reasons_as_lines(verdict) if verdict.accepted)
     return (*(line for line in (shares, flags, f"oracle: {checked.oracle}") if line), *against)
 
 
@@ -113,23 +117,23 @@ def _open(checked: Check | None, bench: Bench | None) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _next(work: JobContext, named: str, seen: Verdict | None, *, timed: bool) -> tuple[Remedy, ...]:
+def _next(work: JobContext, named: str, verdict: Verdict | None, *, timed: bool) -> tuple[Remedy, ...]:
     place = work.place or {"reference": "PATH.py"}
     arguments = {**place, "program": named}
-    if seen is None:
+    if verdict is None:
         return (Remedy(tool="check_program", arguments=arguments, why="check whether it is correct"),)
-    if seen.counts and timed:
+    if verdict.counts and timed:
         why = "write the certificate of what was checked and timed"
         return (Remedy(tool="certify_program", arguments=arguments, why=why),)
     faster = Remedy(tool="benchmark_program", arguments=arguments, why="see whether it is faster")
-    if seen.counts:
+    if verdict.counts:
         return (faster,)
-    mend = Remedy(
+    repair = Remedy(
         tool="compile_program",
         arguments={**place, "files": {work.program.main: "FIXED SOURCE"}},
         why="fix what `honest` and the check list",
     )
-    return (mend, faster) if seen.accepted and not timed else (mend,)
+    return (repair, faster) if verdict.accepted and not timed else (repair,)
 
 
 TOOL = Tool(

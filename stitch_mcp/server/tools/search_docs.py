@@ -65,18 +65,19 @@ def reply(request: SearchDocs, server_context: ServerContext) -> DocsAnswer:
 
     filters = Filters(_one(request.kind), _one(request.library), request.arch, request.version)
     filtered = filters != Filters()
+    # An answer has a fixed limit of characters; a longer one would be cut in the middle of a hit.
     tokens = min(request.max_tokens, _MOST_TOKENS)
-    found = server_context.docs.ask(
+    result = server_context.docs.ask(
         lambda reader: reader.search(request.query, count=request.k, max_tokens=tokens, filters=filters)
     )
     return DocsAnswer(
-        message=_message(found, filtered=filtered),
-        mode=found.mode,
-        confidence=found.confidence,
-        hits=tuple(_fields(hit) for hit in found.hits),
-        nearest=found.nearest,
-        notices=found.notices,
-        next_steps=_next(request, found, filtered=filtered),
+        message=_message(result, filtered=filtered),
+        mode=result.mode,
+        confidence=result.confidence,
+        hits=tuple(_fields(hit) for hit in result.hits),
+        nearest=result.nearest,
+        notices=result.notices,
+        next_steps=_next(request, result, filtered=filtered),
     )
 
 
@@ -117,26 +118,26 @@ def _fields(hit: "Hit") -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value}
 
 
-def _message(found: "SearchResult", *, filtered: bool) -> str:
+def _message(result: "SearchResult", *, filtered: bool) -> str:
     from stitch_rag.results import doubt
 
-    said = doubt(found, filtered=filtered)
-    if not found.hits:
-        return said
-    hits = "1 hit" if len(found.hits) == 1 else f"{len(found.hits)} hits"
-    best = f"{hits}, the best is {found.hits[0].symbol!r}"
-    return f"{best}; {said}" if said else best
+    warning = doubt(result, filtered=filtered)
+    if not result.hits:
+        return warning
+    hits = "1 hit" if len(result.hits) == 1 else f"{len(result.hits)} hits"
+    best = f"{hits}, the best is {result.hits[0].symbol!r}"
+    return f"{best}; {warning}" if warning else best
 
 
-def _next(request: SearchDocs, found: "SearchResult", *, filtered: bool) -> tuple[Remedy, ...]:
+def _next(request: SearchDocs, result: "SearchResult", *, filtered: bool) -> tuple[Remedy, ...]:
     steps: list[Remedy] = []
-    if found.hits and found.hits[0].shortened:
+    if result.hits and result.hits[0].shortened:
         why = "read the best hit in full"
-        steps.append(Remedy(tool="search_docs", arguments={"id": found.hits[0].id}, why=why))
-    if found.nearest:
+        steps.append(Remedy(tool="search_docs", arguments={"id": result.hits[0].id}, why=why))
+    if result.nearest:
         why = "look up the nearest name that exists"
-        steps.append(Remedy(tool="search_docs", arguments={"query": found.nearest[0]}, why=why))
-    if not found.hits and filtered:
+        steps.append(Remedy(tool="search_docs", arguments={"query": result.nearest[0]}, why=why))
+    if not result.hits and filtered:
         why = "search without filters"
         steps.append(Remedy(tool="search_docs", arguments={"query": request.query[:400]}, why=why))
     return tuple(steps)

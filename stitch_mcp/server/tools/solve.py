@@ -47,6 +47,7 @@ def solve(request: Solve, work: JobContext) -> SolveAnswer:
     from stitch_planner.opening import SolveRequest
 
     config = work.config
+    # The run exists before the loop starts, so that an interrupted job can be resumed by its id.
     run_id = hand_over(work, quick=request.quick, min_speedup=request.min_speedup)
     solved = run_to_end(
         SolveRequest(

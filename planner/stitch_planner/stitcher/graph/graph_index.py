@@ -19,6 +19,8 @@ class GraphIndex:
         self.order: dict[str, int] = {node.name: place for place, node in enumerate(graph.nodes)}
         self._users: dict[ValueKey, list[GraphNode]] = {}
         for node in graph.nodes:
+            # Each reader once, also where it reads a value twice (x * x): `sole_user` counts readers, not
+            # reads.
             for key in dict.fromkeys(self.operands(node)):
                 self._users.setdefault(key, []).append(node)
         self._leaving = {

@@ -28,6 +28,7 @@ def write_inputs(lowering: Lowering, graph: Graph) -> None:
     for out in written_inputs(graph.outputs):
         assert out.value is not None
         target, value = users[out.target], lowering.view(value_key(out.value))
+        # Writing through a conversion or a broadcast is torch's copy_, for which there is no kernel.
         if value.dtype != target.dtype or value.shape != target.shape:
             raise UnloweredError(f"the forward writes another type or shape to input {out.target}")
         if value == target:
@@ -48,6 +49,7 @@ def _maker(lowering: Lowering, value: View, goal: Buffer) -> int | None:
     made, kernels = value.buffer, lowering.kernels
     whole = made.role == "workspace" and value.is_dense and value.numel == made.numel
     writers = [place for place, kernel in enumerate(kernels) if made in kernel_writes(kernel)]
+    # A buffer of which others use parts, or that two kernels fill, cannot move as a whole.
     if not whole or len(writers) != 1:
         return None
     place = writers[0]

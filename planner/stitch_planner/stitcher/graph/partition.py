@@ -44,6 +44,7 @@ def partition(
 
 def choose(node: GraphNode, index: GraphIndex, templates: Sequence[Template]) -> tuple[Template | None, str]:
     """The first template that takes the node, or None and the most telling refusal."""
+    # Types are checked here once, so that no template has to repeat it.
     unknown = {spec.dtype for spec in (*node.outputs, *map(index.spec, references(node)))} - set(SCALAR_BYTES)
     if unknown:
         return None, f"no template computes in {', '.join(sorted(unknown))}"
@@ -76,6 +77,8 @@ class _Partition:
 
     def steps(self) -> list[Step]:
         """All groups, ordered."""
+        # Library calls first: a pointwise node that follows a product costs nothing in the library's
+        # epilogue, and one pass over memory in a kernel of its own.
         self._gather_library_calls()
         self._fuse_elements()
         return [self._step(group) for group in self._ordered()]
@@ -95,6 +98,7 @@ class _Partition:
             template = self.template[place]
             if template is None or template.kind != "library" or place in taken:
                 continue
+            # A pattern of several nodes (attention written out) is taken as a whole or not at all.
             gathered = [self.place[item.name] for item in template.gather(node, self.index)]
             if not taken.isdisjoint(gathered) or not self._can_merge(gathered):
                 gathered = [place]
@@ -108,6 +112,7 @@ class _Partition:
         """Members, and as many of the nodes that follow as the call can compute."""
         while True:
             last = self.nodes[members[-1]]
+            # A second reader needs the value before the epilogue, which then never exists in memory.
             user = self.index.sole_user(last)
             if user is None or self.place[user.name] in taken:
                 return members
@@ -149,13 +154,15 @@ class _Partition:
     def _can_merge(self, members: Sequence[int]) -> bool:
         """Whether no path leads out of the merged group and back into it."""
         inside = {self.group[i] for i in members}
+        # A path out and back would need the merged group both before and after the group on the path. Walking
+        # backwards from the inputs finds such a path, since every path back ends in an input.
         stack = [g for group in inside for g in self._inputs(group) if g not in inside]
-        seen: set[int] = set()
+        visited: set[int] = set()
         while stack:
             here = stack.pop()
-            if here in seen:
+            if here in visited:
                 continue
-            seen.add(here)
+            visited.add(here)
             before = self._inputs(here)
             if not inside.isdisjoint(before):
                 return False
@@ -163,15 +170,16 @@ class _Partition:
         return True
 
     def _inputs(self, group: int) -> set[int]:
-        found: set[int] = set()
+        inputs: set[int] = set()
         for member in self.members[group]:
             for name, _ in references(self.nodes[member]):
                 if name in self.place:
-                    found.add(self.group[self.place[name]])
-        found.discard(group)
-        return found
+                    inputs.add(self.group[self.place[name]])
+        inputs.discard(group)
+        return inputs
 
     def _merge(self, members: Sequence[int]) -> None:
+        # The smallest member names the group, so that equal graphs give equal partitions.
         everyone = sorted({m for i in members for m in self.members[self.group[i]]})
         target = everyone[0]
         for member in everyone:
@@ -186,6 +194,7 @@ class _Partition:
         order: list[int] = []
         while waiting:
             ready = [group for group, inputs in waiting.items() if not inputs]
+            # Execution order where possible: it keeps lifetimes, and with them the workspace, short.
             chosen = min(ready, key=lambda g: self.members[g][-1])
             order.append(chosen)
             del waiting[chosen]

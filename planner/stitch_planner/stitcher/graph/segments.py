@@ -29,6 +29,8 @@ def cut(steps: Sequence[Step], index: GraphIndex) -> list[Part]:
     waiting = list(steps)
     done: set[str] = set()
     parts: list[Part] = []
+    # Native first: what an eager node needs is then already there, and the first native part is as long as
+    # possible.
     native = True
     while waiting:
         taken: list[Step] = []
@@ -41,6 +43,7 @@ def cut(steps: Sequence[Step], index: GraphIndex) -> list[Part]:
                 taken.append(step)
                 done.update(node.name for node in step.nodes)
         if taken:
+            # A segment of views alone would copy its inputs through the ABI only to return them.
             parts.append(Part(native and any(_computes(step) for step in taken), tuple(taken)))
         native = not native
     return parts
@@ -72,6 +75,7 @@ def subgraph(part: Part, graph: Graph, index: GraphIndex) -> tuple[Graph, list[V
     read = dict.fromkeys(key for node in part.nodes for key in references(node) if key[0] not in inside)
     taken = [key for key in read if not index.is_constant(key)]
     given = [key for key in _made(part.nodes) if index.leaves(key) or _used_outside(key, inside, index)]
+    # Inputs of a graph have one output, so the second output of a node needs a name of its own.
     renamed = {key: f"{key[0]}_{key[1]}" if key[1] else key[0] for key in taken}
     inputs = [
         GraphInput(name=renamed[key], kind="user", target=str(place), spec=index.spec(key))

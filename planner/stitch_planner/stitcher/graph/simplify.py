@@ -24,6 +24,7 @@ def simplify(graph: Graph, *, updates: bool = False, input_writes: bool = True) 
     nodes: list[GraphNode] = []
     for node in graph.nodes:
         moved = _rerouted(node, same, index)
+        # The chain is resolved now: `same` never leads to another removed node.
         if _is_identity(node, index):
             same[node.name, 0] = _root(value_key(node.args[0]), same)
         else:
@@ -123,6 +124,7 @@ def _live(nodes: list[GraphNode], outputs: list[GraphOutput]) -> tuple[GraphNode
     """Nodes that one of `outputs` depends on."""
     wanted = {out.value.ref for out in outputs if out.value is not None}
     kept: list[GraphNode] = []
+    # Backwards, so that one pass suffices: a node's readers are decided before it is.
     for node in reversed(nodes):
         if node.name in wanted:
             kept.append(node)
@@ -131,10 +133,10 @@ def _live(nodes: list[GraphNode], outputs: list[GraphOutput]) -> tuple[GraphNode
 
 
 def _names(arguments: tuple[Argument, ...]) -> set[str]:
-    found: set[str] = set()
+    names: set[str] = set()
     for value in arguments:
         if isinstance(value, ValueRef):
-            found.add(value.ref)
+            names.add(value.ref)
         elif isinstance(value, tuple):
-            found |= _names(value)
-    return found
+            names |= _names(value)
+    return names

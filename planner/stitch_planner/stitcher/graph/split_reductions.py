@@ -34,14 +34,18 @@ def _chunks(kernel: RowKernel) -> int | None:
     """How many equal chunks: at least 8, as many as divide the row, up to the maximum."""
     if prod(kernel.outer) != 1 or len(kernel.inner) != 1 or kernel.inner[0] < MIN_ELEMENTS:
         return None
+    # Equal chunks only: the kernels' sizes are compile-time constants, and a rest would need a third kernel.
     return next((count for count in range(MAX_CHUNKS, 7, -1) if kernel.inner[0] % count == 0), None)
 
 
 def _first(kernel: RowKernel, at: int, chunks: int, partial: View) -> RowKernel:
     length = kernel.inner[0] // chunks
     loads = tuple(
-        replace(access, strides=(access.strides[-1] * length, access.strides[-1])) for access in kernel.loads
+        # Chunk c begins c * length elements further along the same walk.
+        replace(access, strides=(access.strides[-1] * length, access.strides[-1]))
+        for access in kernel.loads
     )
+    # In SSA order everything that the reduction needs stands before it.
     body = Body(kernel.body.instrs[: at + 1], (at,))
     store = Access(partial.buffer, (1, 0))
     return replace(
@@ -60,6 +64,7 @@ def _second(kernel: RowKernel, at: int, chunks: int, partial: View) -> RowKernel
     old = kernel.body.instrs
     loads: list[Access] = [Access(partial.buffer, (0, 1))]
     instrs = [Instr("load", (), old[at].dtype, 0), replace(old[at], args=(0,))]
+    # Old instruction to new: the reduction itself is instruction 1, over the partial results that 0 loads.
     moved = {at: 1}
     for place in needed(old, list(kernel.body.results)):
         if place in moved:

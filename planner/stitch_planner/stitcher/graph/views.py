@@ -61,6 +61,7 @@ def memory_order(
 ) -> tuple[tuple[int, ...], tuple[Access, ...], tuple[Access, ...]]:
     """Loop dims in memory order of the first store (outermost first), collapsed, with everyone's strides."""
     walks = [access(v, space) for v in (*stores, *loads)]
+    # The first store leads, so that writes go through memory in order.
     dims = sorted(range(len(space)), key=lambda d: (-abs(walks[0].strides[d]), d))
     sizes, strides = collapse([space[d] for d in dims], [[w.strides[d] for d in dims] for w in walks])
     done = [Access(w.buffer, tuple(s), w.offset) for w, s in zip(walks, strides, strict=True)]
@@ -74,6 +75,8 @@ def collapse(sizes: Sequence[int], walks: Sequence[Sequence[int]]) -> tuple[list
     for dim, size in enumerate(sizes):
         if size == 1:
             continue
+        # Two dims are one loop where the outer stride is the inner one times the inner size, for every
+        # operand.
         if kept and all(m[-1] == w[dim] * size for m, w in zip(merged, walks, strict=True)):
             kept[-1] *= size
             for m, w in zip(merged, walks, strict=True):
@@ -93,6 +96,8 @@ def _reshaped_strides(
     """Strides of `new` over the same memory, or None. Works through groups of dims of equal size."""
     if prod(old) == 0 or prod(old) != prod(new):
         return row_major(new) if prod(old) == prod(new) else None
+    # Blocks are the longest stretches with one stride. A new dim may divide a block but never reach across
+    # two.
     blocks, (block_strides,) = collapse(old, [strides])
     result: list[int] = []
     place = len(blocks) - 1
@@ -100,6 +105,7 @@ def _reshaped_strides(
     step = block_strides[place]
     for size in reversed(new):
         if size == 1:
+            # The stride of a dim of size 1 is never used.
             result.append(step)
             continue
         if room == 1:

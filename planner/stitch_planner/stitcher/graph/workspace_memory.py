@@ -32,7 +32,10 @@ def assign_offsets(program: KernelProgram) -> KernelProgram:
     offsets: dict[str, int] = {}
     top = 0
     for buffer, (first, last) in lives.items():
+        # At least one unit: an empty buffer still gets an address of its own.
         size = _round_up(max(buffer.nbytes, 1))
+        # Only buffers whose lifetime overlaps take room; both ends count, since a kernel reads and writes at
+        # once.
         busy = sorted((begin, end) for begin, end, a, b in placed if a <= last and b >= first)
         offset = 0
         for begin, end in busy:

@@ -11,6 +11,7 @@ side on the machine that it was measured on, and as fast below."""
 
 def cpu_copy(name: str, source: View, target: View, what: str) -> Kernel:
     """The kernel or call that copies `source` to `target` (equal shapes)."""
+    # A broadcast (stride 0) reads few values: there is nothing to transpose in tiles.
     transposes = _innermost(source) != _innermost(target) and 0 not in source.strides
     if source.dtype == "float32" and source.numel >= WORTH_TILES and transposes:
         return layout_call(name, source, target, what)

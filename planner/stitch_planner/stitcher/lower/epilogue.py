@@ -1,4 +1,4 @@
-"""Which pointwise nodes a oneDNN product or convolution can compute itself, and how to say so to it."""
+"""Which pointwise nodes a oneDNN product or convolution can compute itself, and how the call asks for it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -64,6 +64,7 @@ _ACTIVATIONS: dict[str, Callable[[GraphNode], str]] = {
 
 def can_follow(nodes: Sequence[GraphNode], candidate: GraphNode, index: GraphIndex) -> bool:
     """Whether a library step that computes `nodes` can compute `candidate` as well."""
+    # A result that broadcasting makes larger is no longer the call's own output.
     if candidate.outputs[0].shape != nodes[-1].outputs[0].shape or candidate.outputs[0].dtype != "float32":
         return False
     if candidate.op in _ACTIVATIONS:
@@ -84,6 +85,7 @@ def epilogue_of(
     which holds a value for each column or has the result's shape.
     """
     inside = {node.name for node in nodes}
+    # oneDNN applies post-ops in order: scaling before the bias, as alpha * (a @ b) + bias is defined.
     texts = [] if alpha == 1 else [_activation("kLinear", alpha, 0.0)]
     operands: list[ValueKey] = []
     if bias is not None:
@@ -114,6 +116,7 @@ def _scaling(node: GraphNode) -> tuple[float, float] | None:
     value = float(given)
     kinds = {
         "mul": (value, 0.0),
+        # oneDNN's linear post-op has a factor only. Division by 0 is refused below: it must give inf or NaN.
         "div": (1.0 / value if value else 0.0, 0.0),
         "add": (1.0, value),
         "sub": (1.0, -value),
@@ -135,6 +138,7 @@ def _operand(node: GraphNode, inside: set[str], index: GraphIndex) -> ValueKey |
 def _partner(node: GraphNode, inside: set[str], index: GraphIndex) -> ValueKey | None:
     keys = [value_key(item) for item in node.args if isinstance(item, ValueRef)]
     others = [key for key in keys if key[0] not in inside]
+    # x + x has no other operand, and a number instead of a tensor is handled by `_scaling`.
     if len(node.args) != 2 or len(keys) != 2 or len(others) != 1:
         return None
     if number(node.kwargs.get("alpha", 1)) != 1 or index.spec(others[0]).dtype != "float32":

@@ -35,6 +35,7 @@ RESHAPES = frozenset(
 def group_frame(nodes: Sequence[GraphNode], index: GraphIndex) -> ReductionFrame | None:
     """The space that all `nodes` share; None when their reductions differ."""
     frames = {reduction_frame(node, index) for node in nodes if node.op in REDUCTIONS}
+    # Two reductions over different dims are two loops; one kernel has one.
     if len(frames) > 1:
         return None
     if frames:
@@ -75,6 +76,7 @@ def _spread_of_reduction(
     node: GraphNode, inside: list[ValueKey], spreads: Mapping[ValueKey, Spread]
 ) -> Spread | None:
     operand = value_key(node.args[0])
+    # A reduction of a value that is one a row already would run over a dim that is not there.
     if any(key != operand or spreads[key] != "element" for key in inside):
         return None
     return "row" if REDUCTIONS[node.op].per_row else "element"
@@ -88,6 +90,8 @@ def _spread_of_expression(
     index: GraphIndex,
 ) -> Spread | None:
     if shape == frame.full:
+        # x - x.sum(1) broadcasts along another dim than it was reduced over: only keepdim alignment may be
+        # fused.
         return "element" if all(_lies_over(key, frame, spreads, index) for key in inside) else None
     if not inside or not frame.reduced or frame.shape != frame.full:
         return None

@@ -34,6 +34,7 @@ def place(lowering: Lowering, key: ValueKey, *, first: bool = False) -> View:
     """
     shape = lowering.index.shape(key)
     target = lowering.new(key, strides=None if first else channels_last(shape))
+    # `new` does not grant the wish for strides to an output of the program, see there.
     if first or target.is_channels_last:
         return target
     return lowering.scratch(f"{key[0]}_last", shape, target.dtype, strides=channels_last(shape))
@@ -49,6 +50,8 @@ def stays_first(node: GraphNode, view: View, index: GraphIndex) -> bool:
     """Whether an image should be worked on as N, C, H, W: it lies so, and no convolution reads the result."""
     if not view.is_dense or view.is_channels_last:
         return False
+    # oneDNN's convolutions want channels last: transposing for the one that follows would cost what is saved
+    # here.
     return not any(".conv" in user.op for user in index.users((node.name, 0)))
 
 

@@ -289,10 +289,10 @@ def inputs_written(program: KernelProgram) -> tuple[int, ...]:
 
 
 def _pointers(call: LibraryCall) -> list[Pointer]:
-    found: list[Pointer] = []
+    pointers: list[Pointer] = []
     for argument in (*call.init, *call.run):
         if isinstance(argument, Pointer):
-            found.append(argument)
+            pointers.append(argument)
         elif isinstance(argument, PointerList):
-            found.extend(argument.pointers)
-    return found
+            pointers.extend(argument.pointers)
+    return pointers

@@ -35,6 +35,7 @@ def lower_steps(name: str, target: str, graph: Graph, steps: list[Step]) -> Kern
     lowering = Lowering(index, make_copy=cpu_copy if on_cpu else copy_kernel, keeps_copies=on_cpu)
     inputs = _bind_inputs(lowering, graph)
     outputs = [value_key(out.value) for out in live_outputs(graph.outputs)]
+    # Before anything is lowered, so that producers of outputs write into the caller's memory.
     _reserve_outputs(lowering, outputs)
     for step in steps:
         if step.template is None:
@@ -42,8 +43,10 @@ def lower_steps(name: str, target: str, graph: Graph, steps: list[Step]) -> Kern
         try:
             step.template.lower(step.nodes, lowering)
         except UnloweredError as error:
+            # The nodes travel with the error: the stitcher gives them to PyTorch and tries again.
             raise UnloweredError(str(error), tuple(node.name for node in step.nodes)) from error
     finished = tuple(_finish_output(lowering, key, place) for place, key in enumerate(outputs))
+    # Last: all other kernels read what the caller gave.
     write_inputs(lowering, graph)
     return _assemble(name, target, lowering, inputs, finished)
 
@@ -91,6 +94,8 @@ def _reserve_outputs(lowering: Lowering, outputs: list[ValueKey]) -> None:
         while (node := index.producer(key)) is not None and node.op in MOVES and len(node.outputs) == 1:
             before = value_key(node.args[0])
             reshapes = MOVES[node.op].__name__ == "_reshape"
+            # Behind a transpose or a broadcast the value lies differently from the output, so a copy is
+            # needed there.
             if not reshapes or index.spec(before).numel != node.outputs[0].numel:
                 break
             key = before
@@ -137,12 +142,12 @@ def _assemble(
 def _kept(lowering: Lowering, used: list[Buffer]) -> tuple[Buffer, ...]:
     """The copies of parameters that kernels use, and those that such copies are made from."""
     wanted = set(used)
-    found: list[Buffer] = []
+    buffers: list[Buffer] = []
     for view in reversed(lowering.kept.values()):
         if view.buffer in wanted and view.buffer.window is not None:
-            found.append(view.buffer)
+            buffers.append(view.buffer)
             wanted.add(view.buffer.window.buffer)
-    return tuple(reversed(found))
+    return tuple(reversed(buffers))
 
 
 def _inputs_of(lowering: Lowering) -> set[ValueKey]:
@@ -150,8 +155,8 @@ def _inputs_of(lowering: Lowering) -> set[ValueKey]:
 
 
 def _used(kernels: tuple[Kernel, ...]) -> list[Buffer]:
-    found: dict[Buffer, None] = {}
+    buffers: dict[Buffer, None] = {}
     for kernel in kernels:
         for buffer in (*kernel_reads(kernel), *kernel_writes(kernel)):
-            found.setdefault(buffer)
-    return list(found)
+            buffers.setdefault(buffer)
+    return list(buffers)

@@ -108,6 +108,8 @@ class Lowering:
         Raises:
             UnloweredError: it computes with an index that its type, int32, cannot hold.
         """
+        # An index as a value (arange, a causal mask) is int32; addresses are computed in 64 bits where they
+        # need it.
         if _largest_index(kernel) > LARGEST_INT32:
             raise UnloweredError(f"no template computes with indices beyond {LARGEST_INT32}")
         self.kernels.append(kernel)
@@ -118,20 +120,22 @@ class Lowering:
         Kernels become structs in camel case, where `k_mul` and `k_mul_` would be one.
         """
         base = "".join(c if c.isalnum() or c == "_" else "_" for c in name)
+        # Names come from the graph, that is from the user's model: any text has to become an identifier.
         base = base if base[:1].isalpha() else f"v_{base}"
         base = base if base not in CPP_KEYWORDS | OWN_NAMES else f"{base}_"
-        found, count = base, 1
-        while _folded(found) in self.names:
+        result, count = base, 1
+        while _folded(result) in self.names:
             count += 1
-            found = f"{base}_{count}"
-        self.names.add(_folded(found))
-        return found
+            result = f"{base}_{count}"
+        self.names.add(_folded(result))
+        return result
 
     def copy(self, source: View, strides: tuple[int, ...], name: str, target: View | None = None) -> View:
         """A copy of `source` with other strides; into `target` where that is given.
 
         A kernel makes it in each forward; of a parameter it is made at initialisation, where the target can.
         """
+        # A copy of a weight that is made once costs each forward nothing.
         kept = self.keep(source, strides, name) if target is None else None
         if kept is not None:
             return kept
@@ -152,11 +156,11 @@ class Lowering:
         copied = View(source.buffer, window.shape, tuple(strides[dim] for dim in order))
         if not copied.is_dense:
             return None
-        found = self.kept.get((source, strides))
-        if found is None:
+        view = self.kept.get((source, strides))
+        if view is None:
             buffer = Buffer(self.unique(f"{name}_kept"), source.dtype, source.numel, "param", window=window)
-            found = self.kept[source, strides] = View(buffer, source.shape, strides)
-        return found
+            view = self.kept[source, strides] = View(buffer, source.shape, strides)
+        return view
 
 
 def _folded(name: str) -> str:

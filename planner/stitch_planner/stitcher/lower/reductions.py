@@ -161,6 +161,7 @@ def _reduce(kind: str) -> Build:
 
 
 def _softmax(s: RowSite) -> int:
+    # One reciprocal a row instead of a division for each element.
     powers, total, _ = s.shifted_exp(s.operand())
     return s.builder.mul(powers, s.builder.op("reciprocal", (total,), s.dtype))
 
@@ -168,6 +169,7 @@ def _softmax(s: RowSite) -> int:
 def _log_softmax(s: RowSite) -> int:
     value = s.operand()
     _, total, top = s.shifted_exp(value)
+    # (x - max) - log(sum): the log of a softmax would be -inf wherever the softmax underflows.
     return s.builder.sub(s.builder.sub(value, top), s.builder.op("log", (total,), s.dtype))
 
 
@@ -253,6 +255,7 @@ def _vector_norm(position: int) -> Build:
     def build(s: RowSite) -> int:
         order = s.number(position, "ord" if position == 1 else "p", 2.0)
         b, value = s.builder, s.operand()
+        # Orders 1 and infinity need no root, and so no second rounding.
         if order == 2.0:
             return b.op("sqrt", (b.reduce("sum", b.mul(value, value)),), s.dtype)
         size = b.op("abs", (value,), s.dtype)
@@ -264,6 +267,8 @@ def _vector_norm(position: int) -> Build:
 def _any_all(kind: str) -> Build:
     def build(s: RowSite) -> int:
         b = s.builder
+        # First to bool, since 0.5 is true and would become 0 as an integer; then to int32, which reductions
+        # know.
         flag = b.cast(b.cast(s.value(_ref(s.node.args[0])), "bool"), "int32")
         return b.cast(b.reduce(kind, flag), "bool")
 
@@ -314,6 +319,7 @@ def reduction_frame(node: GraphNode, index: GraphIndex) -> ReductionFrame:
     shape = index.shape(value_key(node.args[0]))
     if node.op == "aten.group_norm.default":
         groups = int(number(node.args[1]))
+        # Channels are split into two loop dims, so that a group is a row like any other.
         split = (shape[0], groups, shape[1] // groups, prod(shape[2:]))
         return ReductionFrame(shape, split, (2, 3))
     return ReductionFrame(shape, shape, REDUCTIONS[node.op].dims(node, shape))
@@ -340,8 +346,8 @@ def refusal(node: GraphNode, index: GraphIndex) -> str | None:
 def _special_refusal(node: GraphNode) -> str | None:
     if node.op.startswith(("aten.linalg_vector_norm", "aten.norm")):
         order = argument(node, 1, "ord")
-        known = order is None or number(order) in (1.0, 2.0, math.inf, -math.inf)
-        return None if known else f"a vector norm of order {order} has no template"
+        supported = order is None or number(order) in (1.0, 2.0, math.inf, -math.inf)
+        return None if supported else f"a vector norm of order {order} has no template"
     if node.op == "aten.instance_norm.default" and argument(node, 5, "use_input_stats") is False:
         return "instance norm with running statistics has no template"
     return None

@@ -40,6 +40,7 @@ class BodyBuilder:
 
     def const(self, value: float | int | bool, dtype: Scalar) -> int:
         """Position of a constant."""
+        # Constants are kept as text: repr() gives the shortest decimal that reads back as the same float.
         if dtype in FLOATS:
             return self._add(Instr("const", (), dtype, repr(float(value))))
         if dtype == "bool":
@@ -64,8 +65,8 @@ class BodyBuilder:
         if instr.dtype == dtype:
             return value
         if instr.op == "const" and instr.value is not None:
-            known = instr.value if isinstance(instr.value, int) else float(instr.value)
-            return self.const(known, dtype)
+            constant = instr.value if isinstance(instr.value, int) else float(instr.value)
+            return self.const(constant, dtype)
         if dtype == "uint8" and instr.dtype in FLOATS:
             value = self.op("cast", (value,), "int64")  # C++ leaves the cast of -1.0f undefined
         return self.op("cast", (value,), dtype)
@@ -105,27 +106,29 @@ class BodyBuilder:
         return self.op(name, args, dtype)
 
     def _add(self, instr: Instr) -> int:
-        found = self._seen.get(instr)
-        if found is None:
-            found = len(self.instrs)
+        # Instructions are values, so equal ones are one: a norm's mean that variance and result need is
+        # computed once.
+        index = self._seen.get(instr)
+        if index is None:
+            index = len(self.instrs)
             self.instrs.append(instr)
-            self._seen[instr] = found
-        return found
+            self._seen[instr] = index
+        return index
 
 
 def levels(instrs: tuple[Instr, ...], varies: tuple[bool, ...], inner_from: int) -> list[Level]:
     """Level of each instruction. `varies[i]`: load i differs in a row; axes from `inner_from` are inner."""
-    found: list[Level] = []
+    levels_of_values: list[Level] = []
     for instr in instrs:
         if instr.op == "load":
-            found.append(int(varies[_number(instr)]))
+            levels_of_values.append(int(varies[_number(instr)]))
         elif instr.op == "index":
-            found.append(int(_number(instr) >= inner_from))
+            levels_of_values.append(int(_number(instr) >= inner_from))
         elif instr.op in ("reduce", "const"):
-            found.append(0)
+            levels_of_values.append(0)
         else:
-            found.append(max((found[arg] for arg in instr.args), default=0))
-    return found
+            levels_of_values.append(max((levels_of_values[arg] for arg in instr.args), default=0))
+    return levels_of_values
 
 
 def needed(instrs: tuple[Instr, ...], roots: list[int]) -> list[int]:
@@ -137,6 +140,7 @@ def needed(instrs: tuple[Instr, ...], roots: list[int]) -> list[int]:
         if here in marked:
             continue
         marked.add(here)
+        # What a reduction reads is computed in the pass before, not where its result is used.
         if instrs[here].op != "reduce":
             stack.extend(instrs[here].args)
     return sorted(marked)

@@ -60,6 +60,7 @@ def emit_cpu(program: KernelProgram, title: str, summary: list[str]) -> dict[str
     """Files of the program: `program.cpp` and every header that it includes, under `stitch/`."""
     calls = [kernel for kernel in program.kernels if isinstance(kernel, LibraryCall)]
     kernels, struct_of = distinct_kernels(program.kernels)
+    # Each program brings its headers along: a certificate's program must build without this package.
     headers = _headers(program.kernels)
     written = inputs_written(program)
     template = templates().get_template("cpu_program.j2")
@@ -91,6 +92,8 @@ def distinct_kernels(kernels: tuple[Kernel, ...]) -> tuple[list[KernelText], dic
     for kernel in kernels:
         if not isinstance(kernel, LibraryCall):
             text = describe(kernel)
+            # Names, comments and operands differ between equal layers; everything else makes the compiled
+            # code.
             first = written.setdefault(repr(replace(text, name="", comment="", operands="")), text)
             struct_of[kernel.name] = first.name
     return list(written.values()), struct_of
@@ -118,15 +121,16 @@ def render_kernels(kernels: list[KernelText]) -> str:
 
 def header_closure(headers: list[str]) -> dict[str, bytes]:
     """The named headers and all that they include from here, by path (`stitch/abi.h` is the tools')."""
-    found: dict[str, bytes] = {}
+    texts: dict[str, bytes] = {}
     waiting = list(headers)
     while waiting:
         name = waiting.pop()
-        if name in found:
+        if name in texts:
             continue
-        found[name] = _header(name).read_bytes()
-        waiting.extend(re.findall(r'#include "(stitch/[^"]+)"', found[name].decode("utf-8")))
-    return found
+        # System headers stand in angle brackets and are the compiler's.
+        texts[name] = _header(name).read_bytes()
+        waiting.extend(re.findall(r'#include "(stitch/[^"]+)"', texts[name].decode("utf-8")))
+    return texts
 
 
 def _header(name: str) -> Traversable:
@@ -165,6 +169,7 @@ def _tensor_type(view: View) -> str:
 
 def _param(view: View) -> dict[str, str]:
     buffer = view.buffer
+    # C++ has no empty arrays.
     data = "" if buffer.data is None else ", ".join(map(str, buffer.data)) or "0"
     return {
         "data": data,
@@ -233,6 +238,7 @@ def _call_lines(call: LibraryCall) -> list[str]:
     arguments: list[str] = []
     for place, item in enumerate(call.run):
         if isinstance(item, PointerList):
+            # A braced list cannot be passed for a pointer, so the array gets a name.
             lines.append(f"const float* const {call.name}_operands_{place}[] = {_argument(item)};")
             arguments.append(f"{call.name}_operands_{place}")
         else:
@@ -246,5 +252,6 @@ def _thread_scratch(kernels: tuple[Kernel, ...], struct_of: dict[str, str]) -> s
         for k in kernels
         if isinstance(k, RowKernel | ColumnKernel)
     )
+    # Kernels run one after the other, so they share one scratch of the largest size.
     most = f"std::max<int64_t>({{0, {', '.join(sizes)}}})"
     return "\n  ".join(wrapped(f"sizeof(float) * {most}", DECLARATION_INDENT)) if sizes else "0"

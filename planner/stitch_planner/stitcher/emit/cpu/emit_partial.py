@@ -48,11 +48,13 @@ def emit_partial(
         UnloweredError: the reference cannot be constructed where the program runs, or a segment cannot be
             written.
     """
+    # Facts of older versions do not say what the entry is; it was a class then.
     made = facts.entry_kind or "class"
     if made == "function" and any(item.kind in ("parameter", "buffer") for item in graph.inputs):
         raise UnloweredError(f"{task.entry} has weights, and is no module that could be made again")
     if made != "function" and not sources:
         raise UnloweredError("a program in Python needs the reference's files, and none were given")
+    # Those folders are not part of the program: on another machine they would be missing, or hold other code.
     if made != "function" and task.search_path:
         raise UnloweredError(
             "a program in Python constructs the reference from its own files, and cannot read its search_path"
@@ -107,6 +109,7 @@ class _Partial:
         self.contents.update(runtime_files())
         if self.made != "function":
             self.contents.update({f"stitch_reference/{path}": data for path, data in sources.items()})
+            # Only where the reference brings none: its own may define what its files import.
             self.contents.setdefault("stitch_reference/__init__.py", b"")
         return self.contents
 
@@ -135,6 +138,7 @@ class _Partial:
         kept = [out for out in buffer_updates(self.graph.outputs) if _made_here(out, self.index)]
         lines = [f"state[{out.target!r}].copy_({_variable(value_key(out.value))})" for out in kept]
         users = {item.target: (item.name, 0) for item in self.graph.inputs if item.kind == "user"}
+        # Buffers and inputs are written after everything was computed, see the docstring.
         for out in self.graph.outputs:
             if out.kind == "input_mutation":
                 # An operation that gives no value back has written to our copy.
@@ -187,7 +191,7 @@ def _constants(structure: str) -> str:
     """Kind and text of all inputs that are no tensors, by path, as Python text; None where not observed."""
     if not structure:
         return "None"
-    found: dict[str, tuple[str, str]] = {}
+    constants: dict[str, tuple[str, str]] = {}
 
     def walk(tree: object, path: str) -> None:
         if isinstance(tree, dict):
@@ -196,13 +200,13 @@ def _constants(structure: str) -> str:
             items = [(str(place), item) for place, item in enumerate(cast("list[object]", tree)[1:])]
         else:
             if isinstance(tree, list):
-                found[path] = _constant_words(cast("list[str]", tree), path)
+                constants[path] = _constant_words(cast("list[str]", tree), path)
             return
         for name, item in items:
             walk(item, f"{path}.{name}" if path else name)
 
     walk(json.loads(structure), "")
-    return repr(found)
+    return repr(constants)
 
 
 def _constant_words(tree: list[str], path: str) -> tuple[str, str]:
@@ -227,6 +231,7 @@ def _eager_lines(node: GraphNode) -> list[str]:
         raise UnloweredError(f"{node.op} is no operation that PyTorch knows by name")
     arguments = [_literal(item) for item in node.args]
     arguments.extend(f"{name}={_literal(item)}" for name, item in node.kwargs.items())
+    # The captured overload by its full name, so that PyTorch does not choose among overloads again.
     space = "aten" if parts[0] == "aten" else f"torch.ops.{parts[0]}"
     call = f"{space}.{parts[1]}.{parts[2]}({', '.join(arguments)})"
     if len(node.outputs) == 1:
@@ -243,6 +248,7 @@ def _literal(value: Argument) -> str:
     if isinstance(value, str):
         if value.startswith("torch."):
             return value
+        # repr() of an infinity or NaN is no Python expression.
         return f'float("{value}")' if value in ("inf", "-inf", "nan") else repr(value)
     return repr(value)
 

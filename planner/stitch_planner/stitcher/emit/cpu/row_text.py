@@ -37,7 +37,9 @@ class RowText(ValueText):
         self.element_stores = [(i, v) for i, v in stores if not per_row[i]]
         self.row_stores = [(i, v) for i, v in stores if per_row[i]]
         functions = [[self.instrs[r].args[0] for r in together] for together in self.reductions]
+        # The last function stores; it can use what any pass kept.
         functions.append([v for _, v in self.element_stores])
+        # How many floats for each element of a row fit into the scratch.
         room = MAX_KEPT_BYTES // max(4 * prod(kernel.inner), 1)
         self.kept = _plan_kept(self.instrs, self.level, functions, room)
         self.available: set[int] = set()
@@ -77,6 +79,7 @@ class RowText(ValueText):
         wanted = self._wanted(roots)
         lines: list[str] = []
         for value in sorted(wanted):
+            # An earlier pass wrote it: reading it back ends the recursion into its operands, see `_wanted`.
             if value in self.available:
                 lines.append(f"const float {self.name(value)} = kept<{self.kept[value]}>(at);")
                 continue
@@ -103,16 +106,17 @@ class RowText(ValueText):
 
     def _row_values(self) -> list[int]:
         """Per-row values that anything needs, in order; constants stand for themselves."""
-        found: set[int] = set()
+        row_values: set[int] = set()
         stack = [*self.used, *(r for together in self.reductions for r in together)]
         while stack:
             value = stack.pop()
-            if value in found or self.instrs[value].op == "const":
+            if value in row_values or self.instrs[value].op == "const":
                 continue
-            found.add(value)
+            row_values.add(value)
             if self.instrs[value].op != "reduce":
                 stack.extend(self.instrs[value].args)
-        return sorted(found)
+        # In SSA order, so that each value stands behind those that it is computed from.
+        return sorted(row_values)
 
     def _row_lines(self, values: list[int]) -> list[str]:
         lines: list[str] = []
@@ -141,6 +145,8 @@ def _depths(instrs: tuple[Instr, ...]) -> list[int]:
 def _pass_order(instrs: tuple[Instr, ...]) -> list[int]:
     """Reductions, each behind those that it depends on."""
     depth = _depths(instrs)
+    # By depth first: reductions that need the same earlier passes stand side by side, and `_paired` can join
+    # them.
     return sorted((i for i, instr in enumerate(instrs) if instr.op == "reduce"), key=lambda i: (depth[i], i))
 
 
@@ -151,6 +157,7 @@ def _paired(instrs: tuple[Instr, ...], order: list[int]) -> list[tuple[int, ...]
     for place in order:
         before = passes[-1] if passes else ()
         alike = all(_is_float_sum(instrs[p]) and depth[p] == depth[place] for p in (*before, place))
+        # Two, not more: TwoSums holds a pair. Mean and mean of squares are the case that matters.
         if len(before) == 1 and alike:
             passes[-1] = (*before, place)
         else:
@@ -190,6 +197,8 @@ def _plan_kept(
             value = stack.pop()
             if value in here or level[value] == 0:
                 continue
+            # A value that a later function needs again and that is kept stops the walk: its operands are not
+            # needed there.
             if value in earlier and (value in kept or (len(kept) < room and _is_worth(instrs, level, value))):
                 kept.setdefault(value, len(kept))
                 continue
@@ -201,14 +210,16 @@ def _plan_kept(
 
 def _is_worth(instrs: tuple[Instr, ...], level: Sequence[int], value: int) -> bool:
     """Whether computing a per-element value again costs clearly more than reading it back."""
+    # The scratch holds floats.
     if instrs[value].dtype != "float32":
         return False
-    seen: set[int] = set()
+    visited: set[int] = set()
     stack = [value]
     while stack:
         here = stack.pop()
-        if here not in seen and level[here]:
-            seen.add(here)
+        if here not in visited and level[here]:
+            visited.add(here)
             stack.extend(instrs[here].args)
-    costly = any(instrs[i].op in COSTLY for i in seen)
-    return costly or sum(instrs[i].op == "load" for i in seen) > 1
+    # One load and cheap arithmetic are as fast as reading the kept value back; more than one load is not.
+    costly = any(instrs[i].op in COSTLY for i in visited)
+    return costly or sum(instrs[i].op == "load" for i in visited) > 1

@@ -68,6 +68,7 @@ class CudaAttention(LibraryTemplate):
         what = node.module_path or "attention"
         scores = lowering.scratch(f"{node.name}_scores", (count, length, keys), "float32")
         weights = lowering.scratch(f"{node.name}_weights", (count, length, keys), "float32")
+        # A transposed window: the library reads k by columns, and nothing is copied.
         across = permute(as_batch(k, batch, node, lowering), (0, 2, 1))
         first = as_batch(q, batch, node, lowering)
         name = lowering.unique(f"product_{node.name}_scores")
@@ -113,9 +114,10 @@ def _softmax(
             given = b.op("where", (given, b.const(0.0, "float32"), hidden), "float32")
         value = b.add(value, given)
     if how.causal:
-        seen = b.op("le", (b.index(len(shape) - 1), b.index(len(shape) - 2)), "bool")
-        value = b.op("where", (seen, value, hidden), "float32")
+        visible = b.op("le", (b.index(len(shape) - 1), b.index(len(shape) - 2)), "bool")
+        value = b.op("where", (visible, value, hidden), "float32")
     largest = b.reduce("max", value)
+    # The largest score is subtracted, so that exp never overflows.
     share = b.op("exp", (b.sub(value, largest),), "float32")
     result = b.div(share, b.reduce("sum", share))
     if how.mask is not None:

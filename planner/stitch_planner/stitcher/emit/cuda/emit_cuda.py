@@ -199,13 +199,13 @@ def _declaration(buffer: Buffer, places: dict[Buffer, tuple[str, int]], written:
 
 
 def _used(kernels: list[Kernel]) -> set[Buffer]:
-    found: set[Buffer] = set()
+    buffers: set[Buffer] = set()
     for kernel in kernels:
         if isinstance(kernel, LibraryCall):
-            found |= {pointer.view.buffer for pointer in _pointers(kernel.run)}
+            buffers |= {pointer.view.buffer for pointer in _pointers(kernel.run)}
         else:
-            found |= {access.buffer for access in (*kernel.loads, *kernel.stores)}
-    return found
+            buffers |= {access.buffer for access in (*kernel.loads, *kernel.stores)}
+    return buffers
 
 
 def _launch(kernel: Kernel) -> list[str]:
@@ -242,10 +242,10 @@ def _argument(argument: Argument) -> str:
 
 
 def _pointers(arguments: tuple[Argument, ...]) -> list[Pointer]:
-    found: list[Pointer] = []
+    pointers: list[Pointer] = []
     for argument in arguments:
         if isinstance(argument, Pointer):
-            found.append(argument)
+            pointers.append(argument)
         elif isinstance(argument, PointerList):
-            found.extend(argument.pointers)
-    return found
+            pointers.extend(argument.pointers)
+    return pointers

@@ -92,6 +92,7 @@ def _total(
     if kind == "mean":
         target = b.load(Access(targets.buffer, (0, targets.strides[0]), targets.offset))
         counts = b.op("ne", (target, b.const(ignored, "int64")), "bool")
+        # A mean over no counted row divides 0 by 0: NaN, as torch's.
         result = b.div(result, b.reduce("sum", b.cast(counts, "float32")))
     return RowKernel(
         name,

@@ -71,6 +71,7 @@ class CudaProduct(LibraryTemplate):
         residual = next((key for key in residuals if key is not None), None)
         bias = None if product.bias is None else lowering.view(product.bias)
         addend = None if residual is None else lowering.view(residual)
+        # cuBLASLt's epilogue adds a vector that it reads itself. Any other bias is added as C, with beta = 1.
         if bias is not None and not _is_in_epilogue(bias):
             assert addend is None, "`absorbs` takes no residual beside such a bias"
             bias, addend = None, bias
@@ -183,6 +184,7 @@ def as_batch(view: View, batch: tuple[int, ...], node: GraphNode, lowering: Lowe
     """The operand as [batch, rows, columns] with one stride over the batch; copied where it has none."""
     spread = expand(view, (*batch, *view.shape[-2:]))
     sizes, (strides,) = collapse(batch, [spread.strides[:-2]])
+    # The library knows one stride over the batch.
     if len(sizes) > 1 or _layout(spread) is None:
         spread = lowering.copy(spread, row_major(spread.shape), node.name)
         sizes, (strides,) = collapse(batch, [spread.strides[:-2]])
@@ -198,6 +200,7 @@ def _layout(view: View) -> MatrixLayout | None:
     """How the library reads the matrices: rows or columns without gaps, aligned at their begin; else None."""
     (rows, columns), (down, across) = view.shape[-2:], view.strides[-2:]
     batch_stride = view.strides[0] if len(view.shape) > 2 else 0
+    # The alignment is promised to the library when it chooses its kernel; breaking it would be undefined.
     if view.offset % ALIGNED_ELEMENTS:
         return None
     if (across == 1 or columns == 1) and (down >= columns or rows == 1):

@@ -38,6 +38,8 @@ class RowClass:
     def vector(self) -> int:
         """Neighbours that a thread takes."""
         if isinstance(self.kernel, ColumnKernel):
+            # Threads of a column kernel lie side by side along the columns already, so that loads of a warp
+            # are contiguous.
             return 1
         moving = [a for a in (*self.kernel.loads, *self.kernel.stores) if self._varies(a)]
         whole = [Access(a.buffer, a.strides, a.offset) for a in moving]
@@ -132,6 +134,7 @@ class RowClass:
     @cached_property
     def _shared_loads(self) -> list[int]:
         """Loads that vary within a row and are needed before its last step: fields of Cells."""
+        # What only the last step reads is loaded there: it would hold registers through all passes.
         wanted = {place for p in range(self._passes) for place in self._elements(self._pass_roots(p))}
         return sorted(
             {number_of(self._instrs[place]) for place in wanted if self._instrs[place].op == "load"}
@@ -223,6 +226,7 @@ class RowClass:
             elif instr.op == "index":
                 text = f"r{number_of(instr)}"
             elif instr.op == "reduce":
+                # Counted in the order of `_reduces`, in which `take` added them.
                 text = f"totals.template get<{totals}>()"
                 totals += 1
             else:

@@ -52,6 +52,7 @@ def vector_width(space: Sequence[int], accesses: Sequence[Access]) -> int:
     moving = [access for access in accesses if access.strides[-1] == 1]
     if not moving:
         return 1
+    # At most four: the group structs and the loops over them are written for 1, 2 and 4.
     widest = min(4, max(1, WIDEST_ACCESS_BYTES // min(SCALAR_BYTES[a.buffer.dtype] for a in moving)))
     return next(width for width in (widest, 2, 1) if _fits(width, space, moving))
 
@@ -60,6 +61,7 @@ def _fits(width: int, space: Sequence[int], moving: Sequence[Access]) -> bool:
     if space[-1] % width:
         return False
     return all(
+        # A vector access must be aligned to its size in every row: offset and outer strides decide that.
         access.offset % width == 0
         and all(
             size == 1 or stride % width == 0
@@ -92,16 +94,20 @@ def row_schedule(rows: int, length: int, vector: int, cell_bytes: int) -> RowSch
     """
     groups = max(1, length // vector)
     most_items = max(1, CELL_REGISTERS * 4 // max(1, vector * cell_bytes))
+    # A row that a warp can hold needs only shuffles; more threads would have to meet at barriers.
     if groups <= WARP * min(8, most_items):
         lanes = min(WARP, _power_of_two(groups))
         per_block = max(1, min(THREADS_OF_WARP_ROWS // lanes, _power_of_two(max(1, rows))))
+        # A block below one warp would leave lanes of it idle.
         while lanes * per_block < WARP:
             per_block *= 2
         return RowSchedule(lanes, per_block, -(-groups // lanes))
+    # The fewest threads whose registers hold the row, since each pass ends in a barrier of all of them.
     for threads in (128, 256, 512, 1024):
         items = -(-groups // threads)
         if items <= min(most_items, 4 if threads < THREADS_OF_LONG_ROWS else 8):
             return RowSchedule(threads, 1, items)
+    # Too long for registers: each pass loads the row again.
     return RowSchedule(THREADS_OF_LONG_ROWS, 1, 0)
 
 

@@ -45,6 +45,7 @@ def _sdpa(node: GraphNode, index: GraphIndex) -> _Pattern | str:
     scale, given = argument(node, 6, "scale"), argument(node, 3, "attn_mask")
     mask = None if given is None else value_key(given)
     kind = "kNone" if mask is None else "kKeep" if index.spec(mask).dtype == "bool" else "kAdd"
+    # torch's default scale, 1 / sqrt(width), is only applied where the call gives none.
     width = index.shape(q)[-1]
     return _Pattern(
         (node,),
@@ -61,39 +62,39 @@ def _sdpa(node: GraphNode, index: GraphIndex) -> _Pattern | str:
 
 def _written_out(first: GraphNode, index: GraphIndex) -> _Pattern | None:
     """The attention that begins with the product of queries and keys `first`; None where there is none."""
-    found = _Pattern((first,), value_key(first.args[0]), value_key(first.args[1]), k_transposed=True)
+    pattern = _Pattern((first,), value_key(first.args[0]), value_key(first.args[1]), k_transposed=True)
     normalised = False
     while True:
-        last = found.nodes[-1]
+        last = pattern.nodes[-1]
         node = index.sole_user(last)
         if node is None:
             return None
         own = (last.name, 0)
         if normalised:
-            return _closed(found, node, own)
+            return _closed(pattern, node, own)
         if node.op in _SOFTMAX:
             dim = int(number(argument(node, 1, "dim")))
             if dim not in (-1, len(node.outputs[0].shape) - 1):
                 return None
             normalised = True
-            found = replace(found, nodes=(*found.nodes, node))
+            pattern = replace(pattern, nodes=(*pattern.nodes, node))
             continue
-        wider = _scaled(found, node, own) or _masked(found, node, own, index)
+        wider = _scaled(pattern, node, own) or _masked(pattern, node, own, index)
         if wider is None:
             return None
-        found = wider
+        pattern = wider
 
 
-def _closed(found: _Pattern, node: GraphNode, own: ValueKey) -> _Pattern | None:
+def _closed(pattern: _Pattern, node: GraphNode, own: ValueKey) -> _Pattern | None:
     """The pattern with its last product."""
     if node.op not in _PRODUCTS or value_key(node.args[0]) != own or value_key(node.args[1]) == own:
         return None
-    return replace(found, nodes=(*found.nodes, node), v=value_key(node.args[1]))
+    return replace(pattern, nodes=(*pattern.nodes, node), v=value_key(node.args[1]))
 
 
-def _scaled(found: _Pattern, node: GraphNode, own: ValueKey) -> _Pattern | None:
+def _scaled(pattern: _Pattern, node: GraphNode, own: ValueKey) -> _Pattern | None:
     """The pattern with a scaling by a number, which must come before the mask."""
-    if found.mask is not None or len(node.args) != 2 or node.kwargs:
+    if pattern.mask is not None or len(node.args) != 2 or node.kwargs:
         return None
     if not isinstance(node.args[0], ValueRef) or value_key(node.args[0]) != own:
         return None
@@ -103,27 +104,27 @@ def _scaled(found: _Pattern, node: GraphNode, own: ValueKey) -> _Pattern | None:
     factor = {"mul": float(by), "div": 1.0 / float(by)}.get(node.op.split(".")[1])
     if factor is None:
         return None
-    return replace(found, nodes=(*found.nodes, node), scale=found.scale * factor)
+    return replace(pattern, nodes=(*pattern.nodes, node), scale=pattern.scale * factor)
 
 
-def _masked(found: _Pattern, node: GraphNode, own: ValueKey, index: GraphIndex) -> _Pattern | None:
+def _masked(pattern: _Pattern, node: GraphNode, own: ValueKey, index: GraphIndex) -> _Pattern | None:
     """The pattern with one mask: hidden or kept keys, or scores to add."""
-    if found.mask is not None or node.outputs[0].shape != index.shape(own):
+    if pattern.mask is not None or node.outputs[0].shape != index.shape(own):
         return None
     name, args = node.op.split(".")[1], node.args
     if name == "masked_fill" and _minus_infinity(args[2]) and value_key(args[0]) == own:
-        return _with_mask(found, node, args[1], "kHide")
+        return _with_mask(pattern, node, args[1], "kHide")
     if name == "where" and _minus_infinity(args[2]) and value_key(args[1]) == own:
-        return _with_mask(found, node, args[0], "kKeep")
+        return _with_mask(pattern, node, args[0], "kKeep")
     if name == "add" and len(args) == 2 and not node.kwargs and all(isinstance(a, ValueRef) for a in args):
         others = [a for a in args if value_key(a) != own]
         if len(others) == 1 and index.spec(value_key(others[0])).dtype == "float32":
-            return _with_mask(found, node, others[0], "kAdd")
+            return _with_mask(pattern, node, others[0], "kAdd")
     return None
 
 
-def _with_mask(found: _Pattern, node: GraphNode, mask: Argument, kind: str) -> _Pattern:
-    return replace(found, nodes=(*found.nodes, node), mask=value_key(mask), mask_kind=kind)
+def _with_mask(pattern: _Pattern, node: GraphNode, mask: Argument, kind: str) -> _Pattern:
+    return replace(pattern, nodes=(*pattern.nodes, node), mask=value_key(mask), mask_kind=kind)
 
 
 def _minus_infinity(value: Argument) -> bool:
@@ -133,21 +134,21 @@ def _minus_infinity(value: Argument) -> bool:
 def _find(node: GraphNode, index: GraphIndex) -> _Pattern | str:
     """The attention that starts at `node`, or why there is none."""
     if node.op == _SDPA:
-        found = _sdpa(node, index)
+        pattern = _sdpa(node, index)
     elif node.op in _PRODUCTS:
-        found = _written_out(node, index) or NOT_MINE
+        pattern = _written_out(node, index) or NOT_MINE
     else:
         return NOT_MINE
-    if isinstance(found, str):
-        return found
-    assert found.v is not None
-    keys = [found.q, found.k, found.v]
+    if isinstance(pattern, str):
+        return pattern
+    assert pattern.v is not None
+    keys = [pattern.q, pattern.k, pattern.v]
     shapes = [index.shape(key) for key in keys]
     fine = all(index.spec(key).dtype == "float32" for key in keys) and all(
         len(shape) in (3, 4) and shape[:-2] == shapes[0][:-2] for shape in shapes
     )
     if fine:
-        return found
+        return pattern
     return "attention of tensors that differ in their batch has no template" if node.op == _SDPA else NOT_MINE
 
 
@@ -158,30 +159,30 @@ class Attention(LibraryTemplate):
 
     def refuses(self, node: GraphNode, index: GraphIndex) -> str | None:
         """None where an attention starts at `node`."""
-        found = _find(node, index)
-        return found if isinstance(found, str) else None
+        pattern = _find(node, index)
+        return pattern if isinstance(pattern, str) else None
 
     def gather(self, node: GraphNode, index: GraphIndex) -> tuple[GraphNode, ...]:
         """Both products and what lies between."""
-        found = _find(node, index)
-        return (node,) if isinstance(found, str) else found.nodes
+        pattern = _find(node, index)
+        return (node,) if isinstance(pattern, str) else pattern.nodes
 
     def lower(self, nodes: Sequence[GraphNode], lowering: Lowering) -> None:
         """One call."""
-        found = _find(nodes[0], lowering.index)
-        assert not isinstance(found, str)
-        assert found.v is not None
-        q, v = _heads(lowering, found.q), _heads(lowering, found.v)
-        k = _heads(lowering, found.k, transposed=found.k_transposed)
+        pattern = _find(nodes[0], lowering.index)
+        assert not isinstance(pattern, str)
+        assert pattern.v is not None
+        q, v = _heads(lowering, pattern.q), _heads(lowering, pattern.v)
+        k = _heads(lowering, pattern.k, transposed=pattern.k_transposed)
         batch, heads, queries, width = q.shape
         keys, value_width = v.shape[2:]
-        result = found.nodes[-1]
+        result = pattern.nodes[-1]
         target = lowering.new((result.name, 0), strides=_interleaved(result.outputs[0].shape))
-        mask = None if found.mask is None else _mask(lowering, found.mask, (batch, heads, queries, keys))
+        mask = None if pattern.mask is None else _mask(lowering, pattern.mask, (batch, heads, queries, keys))
         options = (
             f"{{.batch = {batch}, .heads = {heads}, .queries = {queries}, .keys = {keys}, .width = {width}, "
-            f".value_width = {value_width}, .scale = {found.scale!r}f, .causal = {flag(found.causal)}, "
-            f".empty_is_zero = {flag(found.empty_is_zero)}, .q = {braced(q.strides[:3])}, "
+            f".value_width = {value_width}, .scale = {pattern.scale!r}f, .causal = {flag(pattern.causal)}, "
+            f".empty_is_zero = {flag(pattern.empty_is_zero)}, .q = {braced(q.strides[:3])}, "
             f".k = {braced(k.strides[:3])}, .v = {braced(v.strides[:3])}, "
             f".out = {braced(_four(target).strides[:3])}, "
             f".mask = {braced(mask.strides if mask else (0, 0, 0, 0))}}}"
@@ -190,9 +191,9 @@ class Attention(LibraryTemplate):
             LibraryCall(
                 lowering.unique(f"attention_{result.name}"),
                 f"{site(result)}: {batch} x {heads} heads, {queries} x {keys} scores",
-                tuple(item.name for item in found.nodes),
+                tuple(item.name for item in pattern.nodes),
                 "stitch/cpu/attention.h",
-                f"stitch::cpu::Attention<stitch::cpu::MaskKind::{found.mask_kind}>",
+                f"stitch::cpu::Attention<stitch::cpu::MaskKind::{pattern.mask_kind}>",
                 (options,),
                 (
                     Pointer(q),

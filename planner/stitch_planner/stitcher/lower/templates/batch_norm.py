@@ -34,7 +34,7 @@ def tail_of(nodes: Sequence[GraphNode], index: GraphIndex) -> tuple[ValueKey | N
     return residual, name, slope
 
 
-def said(activation: str) -> str:
+def activation_text(activation: str) -> str:
     """The activation's name for a comment."""
     return "" if activation == "kNone" else f", {activation[1:].lower()}"
 
@@ -78,7 +78,7 @@ class BatchNorm(LibraryTemplate):
             LibraryCall(
                 lowering.unique(f"norm_{node.name}"),
                 f"{site(node)}: batch statistics of {shape[1]} channels"
-                f"{', residual' if more else ''}{said(activation)}",
+                f"{', residual' if more else ''}{activation_text(activation)}",
                 tuple(item.name for item in nodes),
                 "stitch/cpu/batchnorm.h",
                 f"stitch::cpu::BatchNorm<{flag(not channels_first)}, stitch::cpu::Epilogue::{activation}, "

@@ -29,7 +29,7 @@ _OPS = frozenset(
 
 @dataclass(frozen=True)
 class _Shape:
-    """What oneDNN is told. Pairs are height, width; a 1-d convolution has height 1."""
+    """The options that oneDNN gets. Pairs are height, width; a 1-d convolution has height 1."""
 
     groups: int
     kernel: tuple[int, int]
@@ -41,11 +41,13 @@ class _Shape:
 
 
 def _shape(node: GraphNode, index: GraphIndex) -> _Shape | None:
-    """The convolution's numbers; None where its padding cannot be said as one number a side."""
+    """The convolution's numbers; None where its padding cannot be given as one number a side."""
     weight = index.shape(value_key(node.args[1]))
+    # A 1-d convolution is a 2-d one of height 1, so there is one template for both.
     both = pair if len(weight) == 4 else line
     kernel = (weight[2], weight[3]) if len(weight) == 4 else (1, weight[2])
     stride = both(argument(node, 3, "stride", 1), 1)
+    # The overloads order their arguments differently: groups and output_padding come before dilation here.
     if node.op.startswith("aten.conv_transpose"):
         return _Shape(
             int(number(argument(node, 6, "groups", 1))),
@@ -78,12 +80,14 @@ def _padding(
         return 0, 0
     if given == "same":
         reach = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
+        # "same" pads the two sides unequally where the reach is odd, which one number a side cannot say.
         return None if any(r % 2 for r in reach) else (reach[0] // 2, reach[1] // 2)
     return both(given, 0)
 
 
 def _folds(norm: GraphNode, index: GraphIndex) -> bool:
     """Whether a normalisation is a constant scale and offset for each channel."""
+    # In training the statistics are those of the batch, which are not known when weights are packed.
     if norm.op != "aten.batch_norm.default" or argument(norm, 5, "training") is not False:
         return False
     statistics = norm.args[1:5]
@@ -113,6 +117,7 @@ class Conv(LibraryTemplate):
         """A constant normalisation behind it, then what oneDNN's epilogue has."""
         if candidate.op == "aten.batch_norm.default":
             own = value_key(candidate.args[0]) == (nodes[-1].name, 0)
+            # Only directly behind the convolution: it is multiplied into the weights, before any post-op.
             return len(nodes) == 1 and own and _folds(candidate, index)
         return can_follow(nodes, candidate, index)
 

@@ -89,18 +89,19 @@ class _Group:
         body = Body(tuple(self.builder.instrs), tuple(results))
         if prod(self.frame.full):
             self._emit(body, stores)
+        # A view of a stored value needs no store of its own.
         for key, source in reshaped.items():
             self._bind_reshaped(key, source)
 
     def _reshaped_leaving(self) -> dict[ValueKey, ValueKey]:
         """Views made inside that something outside reads, and the stored value that each shows."""
-        found: dict[ValueKey, ValueKey] = {}
+        reshaped: dict[ValueKey, ValueKey] = {}
         for node in self.nodes:
             key = (node.name, 0)
             if node.op in RESHAPES and self._leaves(key):
                 source = value_key(node.args[0])
-                found[key] = found.get(source, source)
-        return found
+                reshaped[key] = reshaped.get(source, source)
+        return reshaped
 
     def _bind_reshaped(self, key: ValueKey, source: ValueKey) -> None:
         moved = MOVES[self.index.nodes[key[0]].op](self.index.nodes[key[0]], self.lowering.view(source))
@@ -149,6 +150,7 @@ class _Group:
 
     def _load(self, view: View, shape: tuple[int, ...]) -> int:
         access = Access(view.buffer, self._frame_strides(view, shape), view.offset)
+        # Activations decide the order of the loops; a weight that broadcasts would say little about it.
         if shape == self.frame.full and view.buffer.role != "param":
             self.full_loads.append(access)
         return self.builder.load(access)
@@ -156,13 +158,14 @@ class _Group:
     def _frame_strides(self, view: View, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Strides of a window of `shape` over the loop dims."""
         if shape == self.frame.full:
-            seen = reshape(view, self.frame.shape)
-            if seen is None:
+            reshaped = reshape(view, self.frame.shape)
+            if reshaped is None:
                 raise UnloweredError("an operand cannot be split into groups in place")
-            return seen.strides
+            return reshaped.strides
         if len(shape) == len(self.frame.shape):
             return view.strides
         strides = list(view.strides)
+        # Without keepdim the reduced dims are missing: along them the value does not move.
         for dim in self.frame.reduced:
             strides.insert(dim, 0)
         return tuple(strides)
@@ -188,6 +191,8 @@ class _Group:
             return (
                 lead_view.strides if lead_view is not None and lead_view.shape == shape else row_major(shape)
             )
+        # The result keeps the operand's order of memory (channels last, say), so that the next kernel reads
+        # it in a line.
         order = sorted(range(len(shape)), key=lambda d: (-lead.strides[d], d))
         dense = row_major(tuple(shape[d] for d in order))
         strides = [0] * len(shape)
@@ -222,6 +227,7 @@ class _Group:
         ]
         name = self.lowering.unique(f"k_{names[-1]}")
         loads, stored = tuple(moved[count:]), tuple(moved[:count])
+        # Both kernel families compute the same; they differ in the dim along which vectors run.
         if _by_columns(outer, inner, moved, count):
             self.lowering.add(ColumnKernel(name, comment, names, outer, inner, loads, body, stored))
             return

@@ -34,6 +34,8 @@ class Gemm(LibraryTemplate):
         weight = lowering.view(product.b)
         if product.b_transposed:
             weight = permute(weight, (1, 0))
+        # The library packs a weight from the address of its buffer, so a window that begins later is copied
+        # once.
         if weight.offset or _packing(weight) is None:
             weight = lowering.keep(weight, row_major(weight.shape), product.b[0]) or weight
         if weight.buffer.role == "param" and weight.offset == 0 and _packing(weight) is not None:
@@ -45,7 +47,7 @@ class Gemm(LibraryTemplate):
 def _packing(weight: View) -> tuple[bool, int] | None:
     """Whether a parameter lies as [N, K], and the distance between its rows; None where it has to be copied.
 
-    The library is told one distance, so that the other one must be 1, and rows may not share elements.
+    The library takes one distance, so that the other one must be 1, and rows may not share elements.
     """
     if len(weight.shape) != 2 or not weight.numel:
         return None
@@ -62,6 +64,7 @@ def _lower_packed(nodes: Sequence[GraphNode], product: Product, weight: View, lo
     packing = _packing(weight)
     assert packing is not None
     transposed, distance = packing
+    # All leading dims are one row dim: the weight is the same for each of them.
     rows = prod(lowering.index.shape(product.a)) // depth if depth else 0
     a = _matrix(lowering, product.a, (rows, depth))
     # A bias that the forward computes is not there yet when the library packs the weight.
@@ -100,19 +103,21 @@ def _lower_packed(nodes: Sequence[GraphNode], product: Product, weight: View, lo
 
 def _matrix(lowering: Lowering, key: ValueKey, shape: tuple[int, int]) -> View:
     """A value as rows that oneDNN can read: contiguous elements, any distance between rows."""
-    seen = reshape(lowering.view(key), shape)
+    matrix = reshape(lowering.view(key), shape)
     if (
-        seen is None
-        or (seen.strides[1] != 1 and shape[1] != 1)
-        or (seen.strides[0] < shape[1] and shape[0] > 1)
+        matrix is None
+        or (matrix.strides[1] != 1 and shape[1] != 1)
+        or (matrix.strides[0] < shape[1] and shape[0] > 1)
     ):
-        seen = reshape(lowering.dense(key), shape)
-        if seen is None or seen.strides[1] != 1:
+        matrix = reshape(lowering.dense(key), shape)
+        if matrix is None or matrix.strides[1] != 1:
             dense = lowering.copy(lowering.view(key), row_major(lowering.view(key).shape), key[0])
-            seen = reshape(dense, shape)
-    assert seen is not None
-    row = max(seen.strides[0], shape[1], 1)
-    return View(seen.buffer, shape, (row, 1), seen.offset)
+            matrix = reshape(dense, shape)
+    assert matrix is not None
+    # The distance between rows must be at least their length, also where there is one row and torch says 0 or
+    # 1.
+    row = max(matrix.strides[0], shape[1], 1)
+    return View(matrix.buffer, shape, (row, 1), matrix.offset)
 
 
 def _is_packable(key: ValueKey | None, lowering: Lowering) -> bool:
@@ -137,9 +142,9 @@ def _dense_matrix(lowering: Lowering, key: ValueKey, shape: tuple[int, ...]) -> 
     dense = lowering.dense(key)
     if dense.numel != prod(shape):  # a value for each column
         return dense
-    seen = reshape(dense, shape)
-    assert seen is not None
-    return seen
+    matrix = reshape(dense, shape)
+    assert matrix is not None
+    return matrix
 
 
 def _lower_batched(nodes: Sequence[GraphNode], product: Product, lowering: Lowering) -> None:
@@ -149,6 +154,7 @@ def _lower_batched(nodes: Sequence[GraphNode], product: Product, lowering: Lower
     a, b = _readable(a, lowering, product.a), _readable(b, lowering, product.b)
     target = lowering.new((nodes[-1].name, 0))
     batch = _batch(a, b, target)
+    # The call has two batch dims. A copy makes the operands dense, which collapses all batch dims into one.
     if len(batch[0]) > 2 or _repeats(*batch):
         a = lowering.copy(a, row_major(a.shape), product.a[0])
         b = lowering.copy(b, row_major(b.shape), product.b[0])
@@ -157,6 +163,7 @@ def _lower_batched(nodes: Sequence[GraphNode], product: Product, lowering: Lower
     epilogue = epilogue_of(nodes, lowering, alpha=product.alpha, bias=product.bias)
     operands, _ = _operands(epilogue, lowering, (prod(sizes), rows, width))
     sizes, a_batch, b_batch, c_batch = (
+        # Padded at the front to two batch dims: a size of 1, over which any stride does.
         (*([1] * (2 - len(x))), *x) if place == 0 else (*([0] * (2 - len(x))), *x)
         for place, x in enumerate((sizes, a_batch, b_batch, c_batch))
     )
@@ -193,6 +200,7 @@ def _readable(view: View, lowering: Lowering, key: ValueKey) -> View:
     )
     if not fine:
         return lowering.copy(view, row_major(view.shape), key[0])
+    # Of a single row torch may report any distance to the next; the library checks it all the same.
     if across == 1 and rows == 1:
         return View(view.buffer, view.shape, (*view.strides[:-2], max(columns, 1), 1), view.offset)
     if down == 1 and columns == 1 and across != 1:

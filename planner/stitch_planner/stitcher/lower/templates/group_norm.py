@@ -9,7 +9,7 @@ from stitch_planner.stitcher.lower.kernel_ir import LibraryCall, Pointer
 from stitch_planner.stitcher.lower.lowering import Lowering
 from stitch_planner.stitcher.lower.scalars import number
 from stitch_planner.stitcher.lower.templates.base import NOT_MINE, LibraryTemplate
-from stitch_planner.stitcher.lower.templates.batch_norm import absorbs_tail, said, tail_of
+from stitch_planner.stitcher.lower.templates.batch_norm import absorbs_tail, activation_text, tail_of
 from stitch_tools.models.graph import GraphNode
 
 
@@ -52,7 +52,7 @@ class GroupNorm(LibraryTemplate):
             LibraryCall(
                 lowering.unique(f"norm_{node.name}"),
                 f"{site(node)}: {groups} groups of {shape[1]} channels"
-                f"{', residual' if more else ''}{said(activation)}",
+                f"{', residual' if more else ''}{activation_text(activation)}",
                 tuple(item.name for item in nodes),
                 "stitch/cpu/groupnorm.h",
                 f"stitch::cpu::GroupNorm<{flag(not first)}, stitch::cpu::Epilogue::{activation}, "
