@@ -31,9 +31,9 @@ from stitch_tools.judge.gpu_health import canary_for, sound_gpu, wedged
 from stitch_tools.judge.source import scan_program
 from stitch_tools.judge.trial import Trial
 from stitch_tools.judge.work.traced_worker import (
-    Case,
     HarnessFaultError,
     WatchedWorker,
+    start_worker,
     watched_worker,
 )
 from stitch_tools.judge.work.work_evidence import trace_work
@@ -45,7 +45,7 @@ from stitch_tools.models import (
     CheckFlag,
     DrawResult,
 )
-from stitch_tools.run.candidate_worker import Answer, Worker, kept_buffers
+from stitch_tools.run.candidate_worker import Answer, kept_buffers
 from stitch_tools.run.child_outcome import ChildDied
 from stitch_tools.run.reference_server import (
     DrawUnavailable,
@@ -103,7 +103,6 @@ class _Judge:
         self.session, self.store, self.facts, self.emit = trial.session, trial.store, trial.facts, trial.emit
         self.record = Record()
         self.ruling = Ruling(self.record, self.facts.uses_rng, self._tell)
-        self.updated = self.facts.mutated_buffers if self.task.contract.buffers == "updated" else ()
         self.reference: ReferenceServer | None = None  # where the program ran, beside it
         self.watched: WatchedWorker | None = None  # where one loads the program already
         self.rounds: list[Round] = []
@@ -146,26 +145,16 @@ class _Judge:
     def run(self) -> End | None:
         """Everything that needs processes; None when all went through."""
         with ExitStack() as stack:
-            timeout_s = self.options.reference_timeout_s
             reference = self.trial.reference or stack.enter_context(
-                ReferenceServer(self.session, self.task, self.store, timeout_s=timeout_s)
+                ReferenceServer(self.session, self.task, self.store)
             )
             reference.revive()
             worker = stack.enter_context(
-                Worker(
-                    self.session,
-                    self.task,
-                    self.program,
-                    self.build,
-                    self.store,
-                    memory_bytes=self.options.memory_bytes,
-                    cache_dir=self.options.cache_dir,
-                    kept=kept_buffers(self.task.contract, self.facts) if self.options.kept_buffers else (),
-                )
+                start_worker(self.trial, self.options, kept_buffers(self.task.contract, self.facts))
             )
             self.reference = reference
             try:
-                runner = stack.enter_context(DrawRunner(reference, worker, self.options, self.updated))
+                runner = stack.enter_context(DrawRunner(reference, worker, self.options, self.trial.updated))
                 self.watched = self._load_ahead(stack, reference)
                 return self._load_and_draw(runner)
             except ChildDied as death:
@@ -179,7 +168,7 @@ class _Judge:
         if not self.options.trace or not self._compiles_itself() or usable_cpus() < _CPUS_FOR_TWO:
             return None
         with suppress(ChildDied, HarnessFaultError, EnvironmentMissingError):
-            watched = stack.enter_context(watched_worker(self._case(), reference))
+            watched = stack.enter_context(watched_worker(self.trial, self.options, reference))
             watched.begin_load()
             return watched
         return None
@@ -189,17 +178,6 @@ class _Judge:
             return False
         sources = (self.store.get(file.sha256) for file in self.program.files if file.path.endswith(".py"))
         return any(_COMPILES.search(source) for source in sources)
-
-    def _case(self) -> Case:
-        return Case(
-            self.session,
-            self.task,
-            self.program,
-            self.build,
-            self.store,
-            self.options,
-            self.updated,
-        )
 
     def _load_and_draw(self, runner: DrawRunner) -> End | None:
         if self.emit is not None and self.program.format == "kernelbench":
@@ -322,7 +300,7 @@ class _Judge:
             self.record.skipped.append(f"who did the work: {TIME_OVER}")
             return
         self.at = "while its work was traced"
-        traced = trace_work(self._case(), runner.reference, self.watched)
+        traced = trace_work(self.trial, self.options, runner.reference, self.watched)
         self.record.work = traced.evidence
         self.record.findings += traced.findings
         self.record.flags += traced.flags

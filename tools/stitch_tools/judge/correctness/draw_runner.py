@@ -11,6 +11,8 @@ from stitch_tools.run.candidate_worker import Answer, Worker
 from stitch_tools.run.reference_server import Comparison, Expectation, Inputs, ReferenceServer
 
 _TELLING_BYTES = 32
+_REPEATED_CALLS = 3
+"""Calls at the same addresses, of which the last one is compared."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class DrawRunner:
         try:
             answer = self._call(inputs, fd, expectation)
             same = self.reference.same_bits(first_fd, fd, expectation) if answer.ok else None
-            for _ in range(self._options.repeated_calls):
+            for _ in range(_REPEATED_CALLS):
                 if answer.ok:
                     answer = self._call(inputs, fd, expectation, reuse=True, again=True)
             repeated = self.reference.compare(fd, expectation, answer.blob) if answer.ok else None

@@ -12,11 +12,8 @@ from stitch_tools.models.sanitizer import SanitizerFinding, Severity
 
 MOST_FINDINGS = 50
 _ASAN = re.compile(r"ERROR: AddressSanitizer: (?:attempting )?([\w-]+(?: on unknown address)?)(.*)$")
-_ACCESS = re.compile(r"^(READ|WRITE) of size (\d+)")
-_REGION = re.compile(
-    r"is located (\d+) bytes (to the right of|to the left of|after|before|inside of) (\d+)-byte region"
-)
-_SIGNAL = re.compile(r"The signal is caused by a (READ|WRITE)")
+_ACCESS = re.compile(r"^(?:READ|WRITE) of size \d+|caused by a (?:READ|WRITE)")
+_REGION = re.compile(r"is located (\d+ bytes [\w ]+ \d+-byte region)")
 _UBSAN = re.compile(r"^(?P<file>[^\s:][^:]*):(?P<line>\d+):\d+: runtime error: (?P<message>.*)$")
 _TSAN = re.compile(r"WARNING: ThreadSanitizer: ([^(]+?)\s*(?:\(pid=\d+\))?$")
 _TSAN_STACK = re.compile(r"^  (?:Previous )?(?:atomic )?(read|write) of size (\d+) at ", re.IGNORECASE)
@@ -85,24 +82,11 @@ def _address_finding(block: Sequence[str], owner: Owner) -> tuple[SanitizerFindi
 
 
 def _address_sentence(rule: str, block: Sequence[str]) -> str:
-    access = next((match for line in block if (match := _ACCESS.match(line))), None)
-    signal = next((match for line in block if (match := _SIGNAL.search(line))), None)
+    """What was done and where, in AddressSanitizer's words, without addresses: equal defects read equal."""
+    access = next((match for line in block if (match := _ACCESS.search(line))), None)
     region = next((match for line in block if (match := _REGION.search(line))), None)
-    if access is not None:
-        doing = f"{'reads' if access[1] == 'READ' else 'writes'} {access[2]} bytes"
-    elif signal is not None:
-        doing = f"{'reads' if signal[1] == 'READ' else 'writes'} where no memory is"
-    else:
-        doing = f"misuses memory ({rule})"
-    if "use-after" in rule or "use-after-scope" in rule:
-        doing += " of memory that was given back"
-    if region is None:
-        return doing if "fault" in rule or access is None else f"{doing} outside of a variable ({rule})"
-    where = {"to the right of": "behind", "after": "behind", "to the left of": "before", "before": "before"}
-    side = where.get(region[2])
-    if side is None:
-        return f"{doing}, {region[1]} bytes into a block of {region[3]} bytes"
-    return f"{doing}, {region[1]} bytes {side} a block of {region[3]} bytes"
+    deed = f"{rule}: {access[0]}" if access else rule
+    return f"{deed}, {region[1]}" if region else deed
 
 
 def _undefined_finding(block: Sequence[str], owner: Owner) -> tuple[SanitizerFinding, bool]:

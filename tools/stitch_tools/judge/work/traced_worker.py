@@ -1,9 +1,9 @@
 """The worker that is watched, seen from the controller: started, loaded, and asked what the profiler saw."""
 
 import os
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -11,39 +11,19 @@ from pydantic import ValidationError
 
 from stitch_tools.judge.check_options import CheckOptions
 from stitch_tools.judge.correctness.check_wording import describe_reason, describe_refusal
-from stitch_tools.models import Build, Fact, Program, Task
+from stitch_tools.judge.trial import Trial
+from stitch_tools.models import Fact
 from stitch_tools.models.evidence import WorkOwner
 from stitch_tools.protocol.messages import Fd, Operation, OperationFailedError
 from stitch_tools.protocol.messages_candidate import BeginTrace, EndTrace, RunTraced, StepReply
 from stitch_tools.run.candidate_worker import Answer, Worker
 from stitch_tools.run.reference_server import ReferenceServer
-from stitch_tools.run.session import TargetSession
-from stitch_tools.storage.store import Store
 
 ReplyT = TypeVar("ReplyT")
 
 _BLOCK_S = 0.1
 _EXTRA_S = 60.0
 _TIMES_REFERENCE = 50  # how much slower than the reference a program may be before it is stopped
-
-
-@dataclass(frozen=True)
-class Case:
-    """The program to be watched, and all that its worker needs."""
-
-    session: TargetSession
-    task: Task
-    program: Program
-    build: Build | None
-    store: Store
-    options: CheckOptions
-    updated: Sequence[str]
-    """Buffers that pass in and out."""
-
-    @property
-    def cuda(self) -> bool:
-        """Whether it runs on a GPU."""
-        return self.task.target.startswith("cuda")
 
 
 class ReportRow(Fact):
@@ -88,8 +68,10 @@ class HarnessFaultError(Exception):
 class WatchedWorker:
     """A loaded program in a worker of its own, under the profiler."""
 
-    def __init__(self, case: Case, reference: ReferenceServer, worker: Worker) -> None:
-        self._case, self._reference, self._worker = case, reference, worker
+    def __init__(
+        self, trial: Trial, options: CheckOptions, reference: ReferenceServer, worker: Worker
+    ) -> None:
+        self._trial, self._options, self._reference, self._worker = trial, options, reference, worker
 
     def begin_load(self) -> None:
         """Start the profiler and ask for `load` without waiting for it; only `load` may follow.
@@ -98,7 +80,7 @@ class WatchedWorker:
             HarnessFaultError: the profiler cannot be started.
         """
         # The profiler comes first: a program may capture a graph in its constructor, or while it is loaded.
-        _accept(self._call(_begin_trace(self._case, self._worker), self._case.options.init_timeout_s))
+        _accept(self._call(_begin_trace(self._trial, self._worker), self._options.init_timeout_s))
         self._worker.begin_load()
 
     def load(self) -> None:
@@ -108,7 +90,7 @@ class WatchedWorker:
             RefusedError: it cannot be loaded.
             HarnessFaultError: there is not enough memory beside the profiler.
         """
-        require_step(self._worker.load(self._case.options.init_timeout_s))
+        require_step(self._worker.load(self._options.init_timeout_s))
 
     def init(self) -> None:
         """Give the program fresh weights.
@@ -118,9 +100,9 @@ class WatchedWorker:
             HarnessFaultError: there is not enough memory beside the profiler.
         """
         # A `ModelNew` makes its own weights: a GPU need not hold them twice.
-        weights = self._reference.set_weights(on_host=self._case.program.format != "native")
+        weights = self._reference.set_weights(on_host=self._trial.program.format != "native")
         try:
-            answer = self._worker.init(weights, self._case.options.init_timeout_s)
+            answer = self._worker.init(weights, self._options.init_timeout_s)
         finally:
             weights.close()
         require_step(answer)
@@ -131,14 +113,14 @@ class WatchedWorker:
         Raises:
             HarnessFaultError: the answer makes no sense.
         """
-        ended = self._call(EndTrace(), self._case.options.init_timeout_s)
+        ended = self._call(EndTrace(), self._options.init_timeout_s)
         return parse_report(ended.report)
 
     def traced_draw(self, kind: str, calls: int) -> bool:
         """Whether the outputs were right after a block of `calls` calls (cuda) or of some time (cpu)."""
         inputs = self._reference.make_draw(kind)
         try:
-            expectation = self._reference.expect(self._case.updated)
+            expectation = self._reference.expect(self._trial.updated)
             outputs_fd = self._reference.make_outputs(expectation.nbytes)
             try:
                 self._reference.prime(outputs_fd, expectation)
@@ -154,7 +136,7 @@ class WatchedWorker:
                     outputs_fd=Fd(outputs_fd),
                 )
                 # Recording slows small operators down, and a block is many calls.
-                timeout_s = max(self._case.options.call_timeout_s, _TIMES_REFERENCE * expectation.reference_s)
+                timeout_s = max(self._options.call_timeout_s, _TIMES_REFERENCE * expectation.reference_s)
                 reply = _accept(self._call(request, timeout_s + _EXTRA_S))
                 comparison = self._reference.compare(outputs_fd, expectation, reply.generator)
             finally:
@@ -171,28 +153,29 @@ class WatchedWorker:
             raise HarnessFaultError(str(error)[:300]) from error
 
 
+def start_worker(trial: Trial, options: CheckOptions, kept: tuple[str, ...] = ()) -> Worker:
+    """A fresh worker for the program, with nothing loaded; no call may change the buffers `kept`."""
+    memory_bytes, cache_dir = options.memory_bytes, options.cache_dir
+    given = (trial.session, trial.task, trial.program, trial.build, trial.store)
+    return Worker(*given, memory_bytes=memory_bytes, kept=kept, cache_dir=cache_dir)
+
+
 @contextmanager
-def watched_worker(case: Case, reference: ReferenceServer) -> Generator[WatchedWorker]:
+def watched_worker(
+    trial: Trial, options: CheckOptions, reference: ReferenceServer
+) -> Generator[WatchedWorker]:
     """A fresh worker, with nothing loaded yet."""
-    with Worker(
-        case.session,
-        case.task,
-        case.program,
-        case.build,
-        case.store,
-        memory_bytes=case.options.memory_bytes,
-        cache_dir=case.options.cache_dir,
-    ) as worker:
-        yield WatchedWorker(case, reference, worker)
+    with start_worker(trial, options) as worker:
+        yield WatchedWorker(trial, options, reference, worker)
 
 
-def _begin_trace(case: Case, worker: Worker) -> BeginTrace:
+def _begin_trace(trial: Trial, worker: Worker) -> BeginTrace:
     """The request for a trace, with what makes a loaded file in the worker the program's own."""
-    artifact = case.build.artifact if case.build is not None and case.program.format == "native" else None
+    artifact = trial.build.artifact if trial.build is not None and trial.program.format == "native" else None
     files = () if artifact is None else (str(Path(artifact).resolve()),)
     folder = None if worker.folder is None else str(worker.folder.resolve())
     folders = (str(Path(worker.child.scratch).resolve()), *([folder] if folder else []))
-    return BeginTrace(files, folders, folder, case.cuda)
+    return BeginTrace(files, folders, folder, trial.on_gpu)
 
 
 def parse_report(fields: dict[str, object]) -> Report:

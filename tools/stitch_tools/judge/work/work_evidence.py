@@ -8,9 +8,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from stitch_tools.errors import EnvironmentMissingError, TaskError
+from stitch_tools.judge.check_options import CheckOptions
+from stitch_tools.judge.trial import Trial
 from stitch_tools.judge.work.launch_counts import LaunchComparison, compare_launches
 from stitch_tools.judge.work.traced_worker import (
-    Case,
     HarnessFaultError,
     RefusedError,
     Report,
@@ -56,22 +57,25 @@ class Traced:
         self.skipped.append(f"{_TOPIC}: the program fails under the profiler")
 
 
-def trace_work(case: Case, reference: ReferenceServer, watched: WatchedWorker | None = None) -> Traced:
+def trace_work(
+    trial: Trial, options: CheckOptions, reference: ReferenceServer, watched: WatchedWorker | None = None
+) -> Traced:
     """Evidence, findings and flags on who did the work.
 
     Args:
-        case: the program.
+        trial: the program.
+        options: time limits and memory.
         reference: compares the traced outputs. Its weights are exchanged.
         watched: a worker that loads the program already (`begin_load`); None starts one.
     """
     traced = Traced()
     try:
         if watched is not None:
-            _watch(case, watched, traced)
+            _watch(trial, watched, traced)
         else:
-            with watched_worker(case, reference) as started:
+            with watched_worker(trial, options, reference) as started:
                 started.begin_load()
-                _watch(case, started, traced)
+                _watch(trial, started, traced)
     except ChildDied as death:
         last = own_words(death.outcome.stderr_tail)[-_MOST_CHARS:]
         message = f"right before, and under the profiler {death.outcome.describe()}"
@@ -87,24 +91,24 @@ def trace_work(case: Case, reference: ReferenceServer, watched: WatchedWorker | 
     return traced
 
 
-def _watch(case: Case, watched: WatchedWorker, traced: Traced) -> None:
+def _watch(trial: Trial, watched: WatchedWorker, traced: Traced) -> None:
     watched.load()
     watched.init()
     # Every block is made, whatever the first one gave.
     answers = [watched.traced_draw(kind, calls) for kind, calls in _BLOCKS]
     report = watched.report()
-    rows = _rows_of_kernels(report) if case.cuda else _rows_of_operators(report)
-    compared = compare_launches(report, blocks=len(_BLOCKS)) if case.cuda else None
-    traced.evidence = _weigh(case, report, rows, all(answers), compared.match if compared else None)
+    rows = _rows_of_kernels(report) if trial.on_gpu else _rows_of_operators(report)
+    compared = compare_launches(report, blocks=len(_BLOCKS)) if trial.on_gpu else None
+    traced.evidence = _weigh(trial, report, rows, all(answers), compared.match if compared else None)
     if compared is not None:
         _judge_launches(traced, compared)
     if report.past_dispatcher:
         names = ", ".join(report.past_dispatcher[:_MOST_NAMED])
         traced.skipped.append(f"{_TOPIC}: {names} can be called past PyTorch's dispatcher, {_COUNTED}")
-    elif report.libraries and report.own_code and not case.cuda:
+    elif report.libraries and report.own_code and not trial.on_gpu:
         names = ", ".join(report.libraries[:_MOST_NAMED])
         traced.skipped.append(f"{_TOPIC}: what {names} did counts as the program's own: calls are not seen")
-    _judge(case, traced, traced.evidence)
+    _judge(trial, traced, traced.evidence)
 
 
 def _rows_of_kernels(report: Report) -> tuple[ReportRow, ...]:
@@ -134,7 +138,7 @@ def _rows_of_operators(report: Report) -> tuple[ReportRow, ...]:
 
 
 def _weigh(
-    case: Case, report: Report, rows: tuple[ReportRow, ...], right: bool, counts_match: bool | None
+    trial: Trial, report: Report, rows: tuple[ReportRow, ...], right: bool, counts_match: bool | None
 ) -> WorkEvidence:
     # Weights are claims of the worker: a negative one must not turn a share round.
     total = sum(max(0, row.weight) for row in rows)
@@ -150,7 +154,7 @@ def _weigh(
     ]
     items.sort(key=lambda item: -item.share)
     return WorkEvidence(
-        method="kernels" if case.cuda else "operators",
+        method="kernels" if trial.on_gpu else "operators",
         own=shares.get("own", 0.0),
         library=shares.get("library", 0.0),
         pytorch=shares.get("pytorch", 0.0),
@@ -175,7 +179,7 @@ def _judge_launches(traced: Traced, compared: LaunchComparison) -> None:
     traced.skipped += [f"launch counts: {reason[:300]}" for reason in compared.missing]
 
 
-def _judge(case: Case, traced: Traced, evidence: WorkEvidence) -> None:
+def _judge(trial: Trial, traced: Traced, evidence: WorkEvidence) -> None:
     if not evidence.outputs_right:
         traced.find("traced_outputs_differ", "right before, and wrong under the profiler")
     if evidence.never_launched:
@@ -184,7 +188,7 @@ def _judge(case: Case, traced: Traced, evidence: WorkEvidence) -> None:
     if not evidence.observations or evidence.work <= 0.0:
         traced.skipped.append(f"{_TOPIC}: the profiler has no records of work")
         return
-    if evidence.pytorch_of_work > case.task.contract.pytorch_share:
+    if evidence.pytorch_of_work > trial.task.contract.pytorch_share:
         traced.flags.append("partial")
         names = [item.name for item in evidence.items if item.owner == "pytorch"][:_MOST_NAMED]
         share = f"{evidence.pytorch_of_work:.0%} of the work is PyTorch's"
