@@ -81,11 +81,8 @@ class Tracer:
         results = self._profile.kineto_results
         events: Iterable[ProfilerEvent] = results.events() if results is not None else ()
         own = objects.own_files(self.belongings)
-        past = {"past_dispatcher": objects.past_dispatcher(own)[:_MAX_ROWS]}
-        return {
-            **past,
-            **(self._report_kernels(events) if self.cuda else self._report_operators(events, own)),
-        }
+        seen = self._report_kernels(events) if self.cuda else self._report_operators(events, own)
+        return {"past_dispatcher": objects.past_dispatcher(own)[:_MAX_ROWS], **seen}
 
     def _report_operators(self, events: Iterable[ProfilerEvent], own: list[str]) -> dict[str, object]:
         found = operator_time(events)
@@ -115,10 +112,10 @@ class Tracer:
             if block not in trace.blocks:
                 continue  # the profiler of this machine gave nothing
             lost += kernels.lost_launches(trace, block)
-            work = kernels.block_work(trace, attributor, block)
-            nanoseconds += work.nanoseconds
-            launches += work.launches
-            blocks.append({f"{owner}: {name}": n / calls for (owner, name), n in work.launches.items()})
+            block_ns, block_launches = kernels.block_work(trace, attributor, block)
+            nanoseconds += block_ns
+            launches += block_launches
+            blocks.append({f"{owner}: {name}": n / calls for (owner, name), n in block_launches.items()})
         total_calls = max(1, sum(self.calls))
         rows = [
             _row(work, launches[work] / total_calls, ns) for work, ns in nanoseconds.most_common(_MAX_ROWS)
