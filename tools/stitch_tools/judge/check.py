@@ -45,7 +45,7 @@ from stitch_tools.models import (
     CheckFlag,
     DrawResult,
 )
-from stitch_tools.run.candidate_worker import Answer, kept_buffers
+from stitch_tools.run.candidate_worker import kept_buffers
 from stitch_tools.run.child_outcome import ChildDied
 from stitch_tools.run.reference_server import (
     DrawUnavailable,
@@ -168,9 +168,7 @@ class _Judge:
         if not self.options.trace or not self._compiles_itself() or usable_cpus() < _CPUS_FOR_TWO:
             return None
         with suppress(ChildDied, HarnessFaultError, EnvironmentMissingError):
-            watched = stack.enter_context(watched_worker(self.trial, self.options, reference))
-            watched.begin_load()
-            return watched
+            return stack.enter_context(watched_worker(self.trial, self.options, reference))
         return None
 
     def _compiles_itself(self) -> bool:
@@ -243,68 +241,52 @@ class _Judge:
         end = self._draws(runner, round_)
         if end is None and not before and self.record.failures:
             # A constructor may prepack its weights, as a native program's init does.
-            wrong = describe_draw(next(draw for draw in self.record.draws if not draw.ok))
-            self.record.note("weights_not_reloadable", f"after loading other weights in place: {wrong}")
+            message = f"after loading other weights in place: {self._first_wrong_draw()}"
+            self.record.note("weights_not_reloadable", message)
             self.record.take_back(mark)
         return end
 
     def _order_one(self, runner: DrawRunner, round_: Round, weights: WeightSet) -> End | None:
         """Draws under weights of order 1, made by the constructor or else loaded by name."""
-        answer = runner.worker.init(weights, self.options.init_timeout_s)
-        if not answer.ok and self.program.format == "native":
-            return end_of_step(answer)
+        timeout_s = self.options.init_timeout_s
+        made = runner.worker.init(weights, timeout_s)
+        if self.program.format == "native":
+            return self._draws(runner, round_) if made.ok else end_of_step(made)
         before, mark = self.record.failures, self.record.mark()
-        end = self._draws(runner, round_) if answer.ok else None
-        if end is not None or before or self.program.format == "native":
+        end = self._draws(runner, round_) if made.ok else None
+        if end is not None or before or (made.ok and not self.record.failures):
             return end
-        if not answer.ok:
-            return self._order_one_by_name(runner, round_, weights, answer)
-        if not self.record.failures:
-            return None
-        first = self.record.mark()
-        text = describe_draw(next(draw for draw in first.draws if not draw.ok))
-        if not runner.worker.reload(weights, self.options.init_timeout_s).ok:
+        if not made.ok:
+            # The constructor fails under such weights: a plain instance is loaded with them.
+            plain = runner.worker.init(replace(weights, scale=None), timeout_s)
+            if plain.ok and runner.worker.reload(weights, timeout_s).ok:
+                return self._draws(runner, round_)
+            # It is not shown to be right under any weights but its own.
+            end = end_of_step(made)
+            status = "incorrect" if made.status == "unsupported" else end.status
+            return replace(end, message=f"{end.message}, with other weights than its own", status=status)
+        wrong, message = self.record.mark(), self._first_wrong_draw()
+        if not runner.worker.reload(weights, timeout_s).ok:
             return None
         # It may construct its layers in another order, and so have given the values to other parameters.
         self.record.take_back(mark)
         end = self._draws(runner, round_)
         if end is None and self.record.failures:
-            self.record.take_back(first)
+            self.record.take_back(wrong)
         elif end is None:
-            self.record.note(
-                "order_1_by_name", f"right only when weights of order 1 are loaded by name: {text}"
-            )
+            message = f"right only when weights of order 1 are loaded by name: {message}"
+            self.record.note("order_1_by_name", message)
         return end
 
-    def _order_one_by_name(
-        self, runner: DrawRunner, round_: Round, weights: WeightSet, refused: Answer
-    ) -> End | None:
-        """The same where the constructor fails under such weights: a plain instance is loaded with them.
-
-        Where that cannot be done either, the program is not shown to be right under any but its own weights.
-        """
-        plain = replace(weights, scale=None)
-        answer = runner.worker.init(plain, self.options.init_timeout_s)
-        if answer.ok:
-            answer = runner.worker.reload(weights, self.options.init_timeout_s)
-        if answer.ok:
-            return self._draws(runner, round_)
-        end = end_of_step(refused)
-        reason = f"{end.message}, with other weights than its own"
-        return replace(
-            end, message=reason, status="incorrect" if refused.status == "unsupported" else end.status
-        )
+    def _first_wrong_draw(self) -> str:
+        return describe_draw(next(draw for draw in self.record.draws if not draw.ok))
 
     def _trace_work(self, runner: DrawRunner) -> None:
         if self._is_late():
             self.record.skipped.append(f"who did the work: {TIME_OVER}")
             return
         self.at = "while its work was traced"
-        traced = trace_work(self.trial, self.options, runner.reference, self.watched)
-        self.record.work = traced.evidence
-        self.record.findings += traced.findings
-        self.record.flags += traced.flags
-        self.record.skipped += traced.skipped
+        trace_work(self.record, self.trial, self.options, runner.reference, self.watched)
 
     def _draws(self, runner: DrawRunner, round_: Round) -> End | None:
         ordinary = round_.probe.gain is None

@@ -75,7 +75,7 @@ def _address_finding(block: Sequence[str], owner: Owner) -> tuple[SanitizerFindi
     head = _ASAN.search(block[0])
     rule = (head[1] if head else "memory-error").removesuffix(" on unknown address")
     rule = "segmentation-fault" if rule == "SEGV" else rule.lower()
-    place, own = _locate(first_stack(block), owner)
+    place, own = owner.locate(first_stack(block))
     severity: Severity = "suspicious" if rule in _NOT_FATAL else "fatal"
     space = next((name for prefix, name in _SPACES if rule.startswith(prefix)), None)
     return _finding(rule, severity, _address_sentence(rule, block), place, space), own
@@ -94,7 +94,7 @@ def _undefined_finding(block: Sequence[str], owner: Owner) -> tuple[SanitizerFin
     message = head["message"] if head else ""
     rule = next((name for word, name in _UNDEFINED if word in message), "undefined-behavior")
     stack = first_stack(block)
-    place, own = _locate(stack, owner)
+    place, own = owner.locate(stack)
     if place.line is None and head is not None:
         line = int(head["line"]) if len(head["line"]) < 10 else None
         place = CodeLocation(place.function, owner.relative(head["file"]), line)
@@ -106,7 +106,7 @@ def _thread_finding(block: Sequence[str], owner: Owner) -> tuple[SanitizerFindin
     head = _TSAN.search(block[0])
     kind = head[1].strip() if head else "thread error"
     stacks = list(_access_stacks(block))
-    located = [_locate(frames, owner) for _, frames in stacks] or [_locate(first_stack(block), owner)]
+    located = [owner.locate(frames) for _, frames in stacks] or [owner.locate(first_stack(block))]
     place, own = next(((place, own) for place, own in located if own), located[0])
     rule = kind.lower().replace(" ", "-")
     if kind != "data race":
@@ -131,17 +131,6 @@ def _race_space(block: Sequence[str]) -> str | None:
             if line.strip().startswith(f"Location is {word}"):
                 return word
     return None
-
-
-def _locate(stack: Sequence[StackFrame], owner: Owner) -> tuple[CodeLocation, bool]:
-    """Where the program is to be looked at, and whether the innermost code is its own."""
-    place = owner.culprit(stack)
-    if place is not None:
-        return place, True
-    called = next((frame for frame in stack if owner.owns(frame)), None)
-    inner = next((frame for frame in stack if not frame.is_runtime), None)
-    seen = called or inner
-    return (owner.place(seen) if seen else CodeLocation(None, None, None)), False
 
 
 def _finding(

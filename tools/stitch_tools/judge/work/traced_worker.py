@@ -1,6 +1,5 @@
 """The worker that is watched, seen from the controller: started, loaded, and asked what the profiler saw."""
 
-import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,12 +10,13 @@ from pydantic import ValidationError
 
 from stitch_tools.judge.check_options import CheckOptions
 from stitch_tools.judge.correctness.check_wording import describe_reason, describe_refusal
+from stitch_tools.judge.correctness.draw_runner import expected
 from stitch_tools.judge.trial import Trial
 from stitch_tools.models import Fact
 from stitch_tools.models.evidence import WorkOwner
 from stitch_tools.protocol.messages import Fd, Operation, OperationFailedError
 from stitch_tools.protocol.messages_candidate import BeginTrace, EndTrace, RunTraced, StepReply
-from stitch_tools.run.candidate_worker import Answer, Worker
+from stitch_tools.run.candidate_worker import Answer, Worker, read_answer
 from stitch_tools.run.reference_server import ReferenceServer
 
 ReplyT = TypeVar("ReplyT")
@@ -74,31 +74,23 @@ class WatchedWorker:
         self._trial, self._options, self._reference, self._worker = trial, options, reference, worker
 
     def begin_load(self) -> None:
-        """Start the profiler and ask for `load` without waiting for it; only `load` may follow.
+        """Start the profiler, and the program's load without waiting for it.
 
         Raises:
             HarnessFaultError: the profiler cannot be started.
         """
         # The profiler comes first: a program may capture a graph in its constructor, or while it is loaded.
-        _accept(self._call(_begin_trace(self._trial, self._worker), self._options.init_timeout_s))
+        self._step(_begin_trace(self._trial, self._worker), self._options.init_timeout_s)
         self._worker.begin_load()
 
-    def load(self) -> None:
-        """Wait until the program is loaded.
+    def start(self) -> None:
+        """Wait until the program is loaded, and give it fresh weights.
 
         Raises:
-            RefusedError: it cannot be loaded.
+            RefusedError: it cannot be loaded, or fails in its constructor.
             HarnessFaultError: there is not enough memory beside the profiler.
         """
         require_step(self._worker.load(self._options.init_timeout_s))
-
-    def init(self) -> None:
-        """Give the program fresh weights.
-
-        Raises:
-            RefusedError: it fails.
-            HarnessFaultError: there is not enough memory beside the profiler.
-        """
         # A `ModelNew` makes its own weights: a GPU need not hold them twice.
         weights = self._reference.set_weights(on_host=self._trial.program.format != "native")
         try:
@@ -119,31 +111,29 @@ class WatchedWorker:
     def traced_draw(self, kind: str, calls: int) -> bool:
         """Whether the outputs were right after a block of `calls` calls (cuda) or of some time (cpu)."""
         inputs = self._reference.make_draw(kind)
-        try:
-            expectation = self._reference.expect(self._trial.updated)
-            outputs_fd = self._reference.make_outputs(expectation.nbytes)
-            try:
-                self._reference.prime(outputs_fd, expectation)
-                request = RunTraced(
-                    inputs=inputs.manifest,
-                    structure=inputs.structure,
-                    layout=expectation.layout,
-                    output_structure=expectation.structure,
-                    calls=calls,
-                    seconds=_BLOCK_S,
-                    generator=expectation.generator,
-                    inputs_fd=Fd(inputs.fds[0]),
-                    outputs_fd=Fd(outputs_fd),
-                )
-                # Recording slows small operators down, and a block is many calls.
-                timeout_s = max(self._options.call_timeout_s, _TIMES_REFERENCE * expectation.reference_s)
-                reply = _accept(self._call(request, timeout_s + _EXTRA_S))
-                comparison = self._reference.compare(outputs_fd, expectation, reply.generator)
-            finally:
-                os.close(outputs_fd)
-        finally:
-            inputs.close()
+        with expected(self._reference, inputs, self._trial.updated) as (expectation, outputs_fd):
+            self._reference.prime(outputs_fd, expectation)
+            request = RunTraced(
+                inputs=inputs.manifest,
+                structure=inputs.structure,
+                layout=expectation.layout,
+                output_structure=expectation.structure,
+                calls=calls,
+                seconds=_BLOCK_S,
+                generator=expectation.generator,
+                inputs_fd=Fd(inputs.fds[0]),
+                outputs_fd=Fd(outputs_fd),
+            )
+            # Recording slows small operators down, and a block is many calls.
+            timeout_s = max(self._options.call_timeout_s, _TIMES_REFERENCE * expectation.reference_s)
+            answer = self._step(request, timeout_s + _EXTRA_S)
+            comparison = self._reference.compare(outputs_fd, expectation, answer.blob)
         return not any(row.problem for row in comparison.outputs)
+
+    def _step(self, operation: Operation[StepReply], timeout_s: float) -> Answer:
+        answer = read_answer(self._call(operation, timeout_s))
+        require_step(answer)
+        return answer
 
     def _call(self, operation: Operation[ReplyT], timeout_s: float) -> ReplyT:
         try:
@@ -164,9 +154,15 @@ def start_worker(trial: Trial, options: CheckOptions, kept: tuple[str, ...] = ()
 def watched_worker(
     trial: Trial, options: CheckOptions, reference: ReferenceServer
 ) -> Generator[WatchedWorker]:
-    """A fresh worker, with nothing loaded yet."""
+    """A fresh worker under the profiler, which loads the program.
+
+    Raises:
+        HarnessFaultError: the profiler cannot be started.
+    """
     with start_worker(trial, options) as worker:
-        yield WatchedWorker(trial, options, reference, worker)
+        watched = WatchedWorker(trial, options, reference, worker)
+        watched.begin_load()
+        yield watched
 
 
 def _begin_trace(trial: Trial, worker: Worker) -> BeginTrace:
@@ -190,11 +186,6 @@ def parse_report(fields: dict[str, object]) -> Report:
         raise HarnessFaultError(f"the watched worker's answer makes no sense: {error}"[:500]) from error
 
 
-def _accept(reply: StepReply) -> StepReply:
-    check_status(reply.status, f"{reply.step}: {reply.message or reply.status}"[:500])
-    return reply
-
-
 def require_step(answer: Answer) -> None:
     """Go on where the step was done.
 
@@ -206,12 +197,8 @@ def require_step(answer: Answer) -> None:
         raise HarnessFaultError(answer.message[:500])
     # It is quoted as the reason why something was not looked at: one line is enough.
     reason = describe_reason(answer) if answer.message.strip() else ""
-    check_status(answer.status, describe_refusal(replace(answer, message=reason)))
-
-
-def check_status(status: str, reason: str) -> None:
-    """Go on where the status is `ok`. Raises as `require_step`."""
-    if status == "out_of_memory":
-        raise HarnessFaultError(f"not enough memory to watch the program: {reason}"[:500])
-    if status != "ok":
-        raise RefusedError(reason)
+    message = describe_refusal(replace(answer, message=reason))
+    if answer.status == "out_of_memory":
+        raise HarnessFaultError(f"not enough memory to watch the program: {message}"[:500])
+    if not answer.ok:
+        raise RefusedError(message)

@@ -3,7 +3,6 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import TypedDict
 
 import torch
 from torch._C._profiler import _ExperimentalConfig  # pyright: ignore[reportPrivateUsage]
@@ -29,17 +28,6 @@ _MAX_NAME = 300
 
 Calls = Callable[[int], None]
 """So many forwards."""
-
-
-class ReportedRow(TypedDict):
-    """One thing that took time."""
-
-    owner: str
-    name: str
-    calls: float | None
-    """Launches per forward (cuda)."""
-    weight: int
-    """Nanoseconds."""
 
 
 class Tracer:
@@ -246,6 +234,7 @@ def _copied_buffers(state: CandidateState) -> list[tuple[torch.Tensor, torch.Ten
     return [(tensor, tensor.clone()) for tensor in state.python.module.buffers()]
 
 
-def _row(work: Work, calls: float | None, weight: int) -> ReportedRow:
+def _row(work: Work, calls: float | None, weight: int) -> dict[str, object]:
+    """One thing that took time: `calls` are launches per forward (cuda), `weight` is nanoseconds."""
     owner, name = work
     return {"owner": owner, "name": name[:_MAX_NAME], "calls": calls, "weight": weight}
