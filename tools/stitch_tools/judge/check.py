@@ -100,7 +100,7 @@ class _Judge:
     def __init__(self, trial: Trial, options: CheckOptions) -> None:
         self.trial, self.options = trial, options
         self.task, self.program, self.build = trial.task, trial.program, trial.build
-        self.session, self.store, self.facts, self.emit = trial.session, trial.store, trial.facts, trial.emit
+        self.session, self.store, self.facts = trial.session, trial.store, trial.facts
         self.record = Record()
         self.ruling = Ruling(self.record, self.facts.uses_rng, self._tell)
         self.reference: ReferenceServer | None = None  # where the program ran, beside it
@@ -178,8 +178,8 @@ class _Judge:
         return any(_COMPILES.search(source) for source in sources)
 
     def _load_and_draw(self, runner: DrawRunner) -> End | None:
-        if self.emit is not None and self.program.format == "kernelbench":
-            self.emit("loading the program (it may compile an extension)")
+        if self.program.format == "kernelbench":
+            self.trial.say("loading the program (it may compile an extension)")
         self.at = "while it was loaded"
         answer = runner.worker.load(self.options.init_timeout_s)
         if not answer.ok:
@@ -358,13 +358,11 @@ class _Judge:
 
     def _tell(self, result: DrawResult) -> None:
         """Say what is wrong at once; right draws are counted, every few seconds."""
-        if self.emit is None:
-            return
         if not result.ok:
-            self.emit(f"check: {describe_draw(result)}")
+            self.trial.say(f"check: {describe_draw(result)}")
         elif time.monotonic() - self.told_s > _COUNT_EVERY_S:
             self.told_s = time.monotonic()
-            self.emit(f"check: {len(self.record.draws) - self.record.failures} draws right so far")
+            self.trial.say(f"check: {len(self.record.draws) - self.record.failures} draws right so far")
 
     def conclude(self, end: End | None, wall_s: float) -> Check:
         """The Check that all of this amounts to."""
@@ -391,7 +389,7 @@ class _Judge:
             flags=tuple(dict.fromkeys(flags)),
             findings=tuple(record.findings),
             draws=tuple(record.draws),
-            oracle=record.oracle if record.oracle_seen else "none",
+            oracle=record.oracle or "none",
             repeats_bitwise=record.repeats_bitwise(),
             sensitivity=record.sensitivity or (),
             reference_tolerance=record.reference_tolerance(),

@@ -4,20 +4,26 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal
 
-FindingKind = Literal[
+AcceptableKind = Literal[
     "reference_copied",
     "kernel_never_launched",
     "earlier_result_kept",
     "caller_inspected",
     "library_patched",
     "reviewer_addressed",
-    "verdict_forged",
-    "pytorch_used",
-    "code_hidden",
-    "work_unfinished",
-    "setting_changed",
-    "not_decided",
 ]
+"""Kinds of which a suspicious finding keeps a program from counting, unless a policy accepts them."""
+FindingKind = (
+    AcceptableKind
+    | Literal[
+        "verdict_forged",
+        "pytorch_used",
+        "code_hidden",
+        "work_unfinished",
+        "setting_changed",
+        "not_decided",
+    ]
+)
 """`work_unfinished`: work may go on after forward returned. `not_decided`: something was not read, could
 not be judged, or weighs nothing in a verdict."""
 
