@@ -63,12 +63,6 @@ def module(name: str, forward: str, init: str = "") -> str:
 DOUBLED = module("Model", "return x * 2") + MAKERS
 LINEAR = "self.fc = nn.Linear(8, 8)"
 CASES = {
-    "guard_inputs": (
-        DOUBLED,
-        module("ModelNew", "y = x * 2\nx.zero_()\nreturn y"),
-        "incorrect",
-        "modified its inputs",
-    ),
     "mutate_storage": (
         DOUBLED,
         module(
@@ -108,6 +102,12 @@ def test_a_cheat_passes_without_its_probe_and_is_caught_with_it(room: ServerCont
     caught = room.python(reference, cheat)
     assert caught.status == status, caught.message
     assert words in caught.message
+
+
+def test_writes_to_inputs_are_seen(room: ServerContext) -> None:
+    check = room.python(DOUBLED, module("ModelNew", "y = x * 2\nx.zero_()\nreturn y"))
+    assert check.status == "incorrect", check.message
+    assert "draw own-1: the program modified its inputs" in check.message
 
 
 def test_writes_to_inputs_are_seen_on_draws_of_ours_too(room: ServerContext) -> None:
@@ -267,20 +267,20 @@ def test_parameters_made_in_another_order_are_loaded_by_name_and_noted(room: Ser
     assert noted(check) == ["order_1_by_name"]
 
 
-@pytest.mark.parametrize("probe", ["second_weights", "reload_weights", "order_one_weights"])
+@pytest.mark.parametrize("probe", ["second_weights", "order_one_weights", None])
 def test_weights_kept_from_the_first_instance_are_caught_by_each_new_set(
-    room: ServerContext, probe: str
+    room: ServerContext, probe: str | None
 ) -> None:
     reference = module("Model", "return self.fc(x)", LINEAR) + MAKERS
     cheat = "KEPT = []\n" + module("ModelNew", "return F.linear(x, *KEPT)", LINEAR).replace(
         "    def forward",
         "        KEPT or KEPT.extend(p.detach().clone() for p in self.parameters())\n    def forward",
     )
-    off = {"second_weights": False, "reload_weights": False, "order_one_weights": False, "sensitivity": False}
-    assert room.python(reference, cheat, **off).status == "accepted"
-    check = room.python(reference, cheat, **(off | {probe: True}))
-    if probe == "reload_weights":
-        assert noted(check) == ["weights_not_reloadable"]
+    switches = {"second_weights": False, "order_one_weights": False, "sensitivity": False}
+    check = room.python(reference, cheat, **(switches | ({probe: True} if probe else {})))
+    if probe is None:
+        # Weights that are loaded in place alone are no verdict: a constructor may prepack them.
+        assert (check.status, noted(check)) == ("accepted", ["weights_not_reloadable"]), check.message
     else:
         assert check.status == "incorrect", check.message
 
@@ -321,8 +321,6 @@ def test_other_bits_at_a_second_call_are_a_note_and_no_verdict(room: ServerConte
     assert room.python(DOUBLED, wobbly, repeat=False).repeats_bitwise is None
     steady = room.python(DOUBLED, module("ModelNew", "return x + x"))
     assert steady.repeats_bitwise is True
-    histogram = steady.draws[0].outputs[0].ulp_histogram
-    assert histogram == (128, 0, 0, 0, 0, 0, 0, 0)
 
 
 CHANGING = """\

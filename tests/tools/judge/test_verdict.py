@@ -250,7 +250,7 @@ def test_a_suspicious_finding_of_a_named_kind_does_not_count(rule: str) -> None:
 
 def test_suspicious_findings_of_other_kinds_count() -> None:
     others = [rule for rule in RULES if weighing_kind(rule) is None]
-    assert "thread_not_joined" in others
+    assert "work_not_joined" in others
     assert verdict_of(check_of(findings=[finding(rule) for rule in others])).counts
 
 

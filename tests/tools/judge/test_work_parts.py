@@ -178,8 +178,8 @@ def owners(events: list[Event]) -> dict[str, str]:
     """Owner by name of what ran in the block that spans everything."""
     block = Event("stitch::block-0", 0, kind="user_annotation", took=1_000_000)
     trace = read_trace([block, *events])
-    work = block_work(trace, Attributor(trace, OWN), "stitch::block-0")
-    return {name: owner for owner, name in work.launches}
+    _, launches = block_work(trace, Attributor(trace, OWN), "stitch::block-0")
+    return {name: owner for owner, name in launches}
 
 
 @pytest.mark.parametrize("kinds", [True, False])

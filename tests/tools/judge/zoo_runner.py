@@ -26,6 +26,7 @@ PROBES = (
     *(row.name for row in fields(CheckOptions) if isinstance(row.default, bool)),
     *("own_draws", "seeds", "equality", "pattern", "guards", "dependence", "contract", "work", "sanitize"),
     *("outputs", "poison", "strides", "static", "timing", "process", "boundary"),
+    *("guard_inputs", "kept_buffers", "reload_weights"),
 )
 """What a case may say that it is caught by."""
 _SHARED = {

@@ -31,9 +31,9 @@ from stitch_tools.judge.gpu_health import canary_for, sound_gpu, wedged
 from stitch_tools.judge.source import scan_program
 from stitch_tools.judge.trial import Trial
 from stitch_tools.judge.work.traced_worker import (
-    Case,
     HarnessFaultError,
     WatchedWorker,
+    start_worker,
     watched_worker,
 )
 from stitch_tools.judge.work.work_evidence import trace_work
@@ -45,7 +45,7 @@ from stitch_tools.models import (
     CheckFlag,
     DrawResult,
 )
-from stitch_tools.run.candidate_worker import Answer, Worker, kept_buffers
+from stitch_tools.run.candidate_worker import kept_buffers
 from stitch_tools.run.child_outcome import ChildDied
 from stitch_tools.run.reference_server import (
     DrawUnavailable,
@@ -100,10 +100,9 @@ class _Judge:
     def __init__(self, trial: Trial, options: CheckOptions) -> None:
         self.trial, self.options = trial, options
         self.task, self.program, self.build = trial.task, trial.program, trial.build
-        self.session, self.store, self.facts, self.emit = trial.session, trial.store, trial.facts, trial.emit
+        self.session, self.store, self.facts = trial.session, trial.store, trial.facts
         self.record = Record()
         self.ruling = Ruling(self.record, self.facts.uses_rng, self._tell)
-        self.updated = self.facts.mutated_buffers if self.task.contract.buffers == "updated" else ()
         self.reference: ReferenceServer | None = None  # where the program ran, beside it
         self.watched: WatchedWorker | None = None  # where one loads the program already
         self.rounds: list[Round] = []
@@ -146,26 +145,16 @@ class _Judge:
     def run(self) -> End | None:
         """Everything that needs processes; None when all went through."""
         with ExitStack() as stack:
-            timeout_s = self.options.reference_timeout_s
             reference = self.trial.reference or stack.enter_context(
-                ReferenceServer(self.session, self.task, self.store, timeout_s=timeout_s)
+                ReferenceServer(self.session, self.task, self.store)
             )
             reference.revive()
             worker = stack.enter_context(
-                Worker(
-                    self.session,
-                    self.task,
-                    self.program,
-                    self.build,
-                    self.store,
-                    memory_bytes=self.options.memory_bytes,
-                    cache_dir=self.options.cache_dir,
-                    kept=kept_buffers(self.task.contract, self.facts) if self.options.kept_buffers else (),
-                )
+                start_worker(self.trial, self.options, kept_buffers(self.task.contract, self.facts))
             )
             self.reference = reference
             try:
-                runner = stack.enter_context(DrawRunner(reference, worker, self.options, self.updated))
+                runner = stack.enter_context(DrawRunner(reference, worker, self.options, self.trial.updated))
                 self.watched = self._load_ahead(stack, reference)
                 return self._load_and_draw(runner)
             except ChildDied as death:
@@ -179,9 +168,7 @@ class _Judge:
         if not self.options.trace or not self._compiles_itself() or usable_cpus() < _CPUS_FOR_TWO:
             return None
         with suppress(ChildDied, HarnessFaultError, EnvironmentMissingError):
-            watched = stack.enter_context(watched_worker(self._case(), reference))
-            watched.begin_load()
-            return watched
+            return stack.enter_context(watched_worker(self.trial, self.options, reference))
         return None
 
     def _compiles_itself(self) -> bool:
@@ -190,20 +177,9 @@ class _Judge:
         sources = (self.store.get(file.sha256) for file in self.program.files if file.path.endswith(".py"))
         return any(_COMPILES.search(source) for source in sources)
 
-    def _case(self) -> Case:
-        return Case(
-            self.session,
-            self.task,
-            self.program,
-            self.build,
-            self.store,
-            self.options,
-            self.updated,
-        )
-
     def _load_and_draw(self, runner: DrawRunner) -> End | None:
-        if self.emit is not None and self.program.format == "kernelbench":
-            self.emit("loading the program (it may compile an extension)")
+        if self.program.format == "kernelbench":
+            self.trial.say("loading the program (it may compile an extension)")
         self.at = "while it was loaded"
         answer = runner.worker.load(self.options.init_timeout_s)
         if not answer.ok:
@@ -265,68 +241,52 @@ class _Judge:
         end = self._draws(runner, round_)
         if end is None and not before and self.record.failures:
             # A constructor may prepack its weights, as a native program's init does.
-            wrong = describe_draw(next(draw for draw in self.record.draws if not draw.ok))
-            self.record.note("weights_not_reloadable", f"after loading other weights in place: {wrong}")
+            message = f"after loading other weights in place: {self._first_wrong_draw()}"
+            self.record.note("weights_not_reloadable", message)
             self.record.take_back(mark)
         return end
 
     def _order_one(self, runner: DrawRunner, round_: Round, weights: WeightSet) -> End | None:
         """Draws under weights of order 1, made by the constructor or else loaded by name."""
-        answer = runner.worker.init(weights, self.options.init_timeout_s)
-        if not answer.ok and self.program.format == "native":
-            return end_of_step(answer)
+        timeout_s = self.options.init_timeout_s
+        made = runner.worker.init(weights, timeout_s)
+        if self.program.format == "native":
+            return self._draws(runner, round_) if made.ok else end_of_step(made)
         before, mark = self.record.failures, self.record.mark()
-        end = self._draws(runner, round_) if answer.ok else None
-        if end is not None or before or self.program.format == "native":
+        end = self._draws(runner, round_) if made.ok else None
+        if end is not None or before or (made.ok and not self.record.failures):
             return end
-        if not answer.ok:
-            return self._order_one_by_name(runner, round_, weights, answer)
-        if not self.record.failures:
-            return None
-        first = self.record.mark()
-        text = describe_draw(next(draw for draw in first.draws if not draw.ok))
-        if not runner.worker.reload(weights, self.options.init_timeout_s).ok:
+        if not made.ok:
+            # The constructor fails under such weights: a plain instance is loaded with them.
+            plain = runner.worker.init(replace(weights, scale=None), timeout_s)
+            if plain.ok and runner.worker.reload(weights, timeout_s).ok:
+                return self._draws(runner, round_)
+            # It is not shown to be right under any weights but its own.
+            end = end_of_step(made)
+            status = "incorrect" if made.status == "unsupported" else end.status
+            return replace(end, message=f"{end.message}, with other weights than its own", status=status)
+        wrong, message = self.record.mark(), self._first_wrong_draw()
+        if not runner.worker.reload(weights, timeout_s).ok:
             return None
         # It may construct its layers in another order, and so have given the values to other parameters.
         self.record.take_back(mark)
         end = self._draws(runner, round_)
         if end is None and self.record.failures:
-            self.record.take_back(first)
+            self.record.take_back(wrong)
         elif end is None:
-            self.record.note(
-                "order_1_by_name", f"right only when weights of order 1 are loaded by name: {text}"
-            )
+            message = f"right only when weights of order 1 are loaded by name: {message}"
+            self.record.note("order_1_by_name", message)
         return end
 
-    def _order_one_by_name(
-        self, runner: DrawRunner, round_: Round, weights: WeightSet, refused: Answer
-    ) -> End | None:
-        """The same where the constructor fails under such weights: a plain instance is loaded with them.
-
-        Where that cannot be done either, the program is not shown to be right under any but its own weights.
-        """
-        plain = replace(weights, scale=None)
-        answer = runner.worker.init(plain, self.options.init_timeout_s)
-        if answer.ok:
-            answer = runner.worker.reload(weights, self.options.init_timeout_s)
-        if answer.ok:
-            return self._draws(runner, round_)
-        end = end_of_step(refused)
-        reason = f"{end.message}, with other weights than its own"
-        return replace(
-            end, message=reason, status="incorrect" if refused.status == "unsupported" else end.status
-        )
+    def _first_wrong_draw(self) -> str:
+        return describe_draw(next(draw for draw in self.record.draws if not draw.ok))
 
     def _trace_work(self, runner: DrawRunner) -> None:
         if self._is_late():
             self.record.skipped.append(f"who did the work: {TIME_OVER}")
             return
         self.at = "while its work was traced"
-        traced = trace_work(self._case(), runner.reference, self.watched)
-        self.record.work = traced.evidence
-        self.record.findings += traced.findings
-        self.record.flags += traced.flags
-        self.record.skipped += traced.skipped
+        trace_work(self.record, self.trial, self.options, runner.reference, self.watched)
 
     def _draws(self, runner: DrawRunner, round_: Round) -> End | None:
         ordinary = round_.probe.gain is None
@@ -398,13 +358,11 @@ class _Judge:
 
     def _tell(self, result: DrawResult) -> None:
         """Say what is wrong at once; right draws are counted, every few seconds."""
-        if self.emit is None:
-            return
         if not result.ok:
-            self.emit(f"check: {describe_draw(result)}")
+            self.trial.say(f"check: {describe_draw(result)}")
         elif time.monotonic() - self.told_s > _COUNT_EVERY_S:
             self.told_s = time.monotonic()
-            self.emit(f"check: {len(self.record.draws) - self.record.failures} draws right so far")
+            self.trial.say(f"check: {len(self.record.draws) - self.record.failures} draws right so far")
 
     def conclude(self, end: End | None, wall_s: float) -> Check:
         """The Check that all of this amounts to."""
@@ -431,7 +389,7 @@ class _Judge:
             flags=tuple(dict.fromkeys(flags)),
             findings=tuple(record.findings),
             draws=tuple(record.draws),
-            oracle=record.oracle if record.oracle_seen else "none",
+            oracle=record.oracle or "none",
             repeats_bitwise=record.repeats_bitwise(),
             sensitivity=record.sensitivity or (),
             reference_tolerance=record.reference_tolerance(),

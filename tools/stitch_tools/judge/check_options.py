@@ -12,16 +12,12 @@ class CheckOptions:
     """Whether the program's sources are read for what no honest program does."""
     own_draws: int = 3
     """Draws of the task's own maker with the first weights."""
-    guard_inputs: bool = True
-    """Whether the first draw and those of ours lie in memory that shows writes to inputs."""
     mutate_storage: bool = True
     """Whether the second draw comes in the memory of the first, and one that differs in a few values in that
     of the last: a program may have cached results by address, or by some of the values."""
     repeat: bool = True
-    """Whether the third draw is called again: in fresh memory, compared bitwise, then `repeated_calls` times
-    at the same addresses with outputs poisoned anew."""
-    repeated_calls: int = 3
-    """Calls at the same addresses; the last one is compared."""
+    """Whether the third draw is called again: in fresh memory, compared bitwise, then at the
+    same addresses with outputs poisoned anew."""
     late_repeat: bool = True
     """Whether the first draw's inputs come once more after all others, at another call count."""
     structured: bool = True
@@ -32,14 +28,10 @@ class CheckOptions:
     """Whether the contract's listed variants are tried."""
     second_weights: bool = True
     """Whether the program is initialised with a second set of weights (own maker and scaled draw)."""
-    reload_weights: bool = True
-    """Whether a third set is loaded into a `ModelNew` in place."""
     order_one_weights: bool = True
     """Whether the program is initialised with weights of order 1, whatever the task's initialisers give."""
     sensitivity: bool = True
     """Whether it is measured how the reference reacts to inputs and weights; draws are added where needed."""
-    kept_buffers: bool = True
-    """Whether buffers that the contract keeps are compared before and after calls."""
     trace: bool = True
     """Whether a right program is run once more, in a worker of its own, to see who does its work."""
     reference_tolerance: bool = False
@@ -50,8 +42,6 @@ class CheckOptions:
     """Loading and initialising the program."""
     call_timeout_s: float = 60.0
     """One forward of the program; at least 50 times what the reference took is always granted."""
-    reference_timeout_s: float = 600.0
-    """One request to the reference server."""
     memory_bytes: int | None = None
     """Memory that the program may use; None: nine tenths of what is free."""
     cache_dir: Path | None = None

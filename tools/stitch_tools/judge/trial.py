@@ -49,6 +49,16 @@ class Trial:
             self.emit(sentence)
 
     @property
+    def on_gpu(self) -> bool:
+        """Whether the program runs on a GPU."""
+        return self.task.target.startswith("cuda")
+
+    @property
+    def updated(self) -> tuple[str, ...]:
+        """Buffers that pass in and out of the program, as the contract asks."""
+        return self.facts.mutated_buffers if self.task.contract.buffers == "updated" else ()
+
+    @property
     def is_late(self) -> bool:
         """Whether the deadline has passed."""
         return self.deadline_s is not None and time.monotonic() > self.deadline_s

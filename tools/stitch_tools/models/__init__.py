@@ -37,7 +37,6 @@ from stitch_tools.models.task import (
 )
 from stitch_tools.models.verdict import (
     REFERENCE_VARIES,
-    ULP_BINS,
     Bench,
     BenchOutcome,
     Check,
@@ -59,7 +58,6 @@ __all__ = [
     "DTYPE_BYTES",
     "REFERENCE_VARIES",
     "STITCHER",
-    "ULP_BINS",
     "AcceptPolicy",
     "Argument",
     "Bench",

@@ -5,20 +5,11 @@ from typing import Literal, Self, get_args
 
 from stitch_tools.errors import UsageError
 from stitch_tools.models.base import Fact
-from stitch_tools.models.finding_kinds import finding_kind
+from stitch_tools.models.finding_kinds import AcceptableKind, finding_kind
 from stitch_tools.models.verdict import CheckFlag, CheckStatus
 
 AcceptableFlag = Literal["partial", "weak"]
 """Flags with which a correct program does not count, unless a policy accepts them."""
-AcceptableKind = Literal[
-    "reference_copied",
-    "kernel_never_launched",
-    "earlier_result_kept",
-    "caller_inspected",
-    "library_patched",
-    "reviewer_addressed",
-]
-"""Kinds of findings (`FindingKind`) of which a suspicious one keeps a program from counting, likewise."""
 Shortcoming = AcceptableFlag | AcceptableKind
 """What a policy may accept, by name."""
 ReasonSource = Literal["check", "memory", "timing", "flag", "finding"]

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import threading
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
@@ -49,6 +49,14 @@ class Fact(BaseModel):
             pydantic.ValidationError: the bytes do not fit the schema.
         """
         return cls.model_validate_json(data)
+
+
+def without_field(data: object, name: str) -> object:
+    """What a record is read from, less a field of older versions: what they stored stays readable."""
+    if not isinstance(data, dict):
+        return data
+    fields = cast(dict[str, object], data)
+    return {key: value for key, value in fields.items() if key != name}
 
 
 def canonical_json(data: object) -> bytes:

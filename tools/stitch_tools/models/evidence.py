@@ -1,10 +1,10 @@
 """Who did a program's work, as seen while it ran."""
 
-from typing import Literal, cast
+from typing import Literal
 
 from pydantic import model_validator
 
-from stitch_tools.models.base import Fact
+from stitch_tools.models.base import Fact, without_field
 
 WorkOwner = Literal["own", "library", "pytorch", "copy", "other"]
 
@@ -53,12 +53,9 @@ class WorkEvidence(Fact):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_ablation(cls, data: object) -> object:
+    def _without_retired(cls, data: object) -> object:
         """Checks before 0.2 say what the outputs did without the program's own launches."""
-        if not isinstance(data, dict):
-            return data
-        fields = cast(dict[str, object], data)
-        return {name: value for name, value in fields.items() if name != "ablation"}
+        return without_field(data, "ablation")
 
     @property
     def work(self) -> float:

@@ -4,27 +4,28 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal
 
-FindingKind = Literal[
+AcceptableKind = Literal[
     "reference_copied",
     "kernel_never_launched",
     "earlier_result_kept",
     "caller_inspected",
     "library_patched",
     "reviewer_addressed",
-    "verdict_forged",
-    "pytorch_used",
-    "code_hidden",
-    "work_unfinished",
-    "outside_accessed",
-    "behaves_differently_when_watched",
-    "impossible_speed",
-    "memory_error",
-    "wrong_result",
-    "setting_changed",
-    "not_decided",
 ]
-"""`work_unfinished`: work may go on after forward returned. `outside_accessed`: files, network, processes (no
-rule of today). `not_decided`: something was not read or could not be judged; it speaks for nobody."""
+"""Kinds of which a suspicious finding keeps a program from counting, unless a policy accepts them."""
+FindingKind = (
+    AcceptableKind
+    | Literal[
+        "verdict_forged",
+        "pytorch_used",
+        "code_hidden",
+        "work_unfinished",
+        "setting_changed",
+        "not_decided",
+    ]
+)
+"""`work_unfinished`: work may go on after forward returned. `not_decided`: something was not read, could
+not be judged, or weighs nothing in a verdict."""
 
 _STATIC: dict[str, FindingKind] = {
     "judge_patched": "library_patched",
@@ -49,82 +50,37 @@ _STATIC: dict[str, FindingKind] = {
 }
 """Rules of the static evidence. docs/rules.md says what each looks for."""
 
-_DYNAMIC: dict[str, FindingKind] = {
-    # Correctness check.
+# What the check, the tracing and the timing write, and rules of version 0.1, which stored checks still carry.
+# Only kinds that some verdict depends on are listed: any other rule decides nothing.
+_OTHERS: dict[str, FindingKind] = {
     "cached_results": "earlier_result_kept",
     "unchanged_results": "earlier_result_kept",
-    "wrong_at_other_size": "wrong_result",
-    "not_deterministic": "wrong_result",
-    "draws_random_numbers": "wrong_result",
-    "inputs_modified": "wrong_result",
-    "buffers_changed": "wrong_result",
-    "output_in_input_memory": "wrong_result",
-    "weights_not_reloadable": "wrong_result",
-    "out_of_bounds_write": "memory_error",
-    "reference_varies": "not_decided",
-    "undecided": "not_decided",
-    "gpu_wedged": "not_decided",
-    # Who did the work.
     "never_launched": "kernel_never_launched",
-    "ablation_survived": "kernel_never_launched",
     "pytorch_share": "pytorch_used",
-    "traced_outputs_differ": "behaves_differently_when_watched",
-    "launch_counts_differ": "behaves_differently_when_watched",
-    "untraceable": "behaves_differently_when_watched",
-    "library_launches_vary": "not_decided",
-    # Timing.
-    "faster_than_memory": "impossible_speed",
-    "inputs_not_read": "impossible_speed",
-    "fewer_operations": "impossible_speed",
-}
-
-_RETIRED: dict[str, FindingKind] = {
+    # Version 0.1.
+    "ablation_survived": "kernel_never_launched",
+    "extension_not_called": "kernel_never_launched",
+    "kernel_without_effect": "kernel_never_launched",
+    "fallback_in_handler": "pytorch_used",
+    "other_library_in_forward": "pytorch_used",
+    "native_early_return": "earlier_result_kept",
+    "native_result_cache": "earlier_result_kept",
+    "result_cached": "earlier_result_kept",
+    "result_cached_by_count": "earlier_result_kept",
     "result_cached_by_pointer": "earlier_result_kept",
     "result_cached_by_shape": "earlier_result_kept",
     "result_cached_by_value": "earlier_result_kept",
-    "result_cached_by_count": "earlier_result_kept",
-    "result_cached": "earlier_result_kept",
     "result_memoised": "earlier_result_kept",
-    "native_result_cache": "earlier_result_kept",
-    "native_early_return": "earlier_result_kept",
     "raw_memory": "caller_inspected",
-    "fallback_in_handler": "pytorch_used",
-    "tensor_subclass": "work_unfinished",
-    "reference_used": "not_decided",
-    "extension_not_called": "kernel_never_launched",
-    "kernel_without_effect": "kernel_never_launched",
-    "other_library_in_forward": "pytorch_used",
-    "hidden_torch_op": "code_hidden",
-    "dynamic_code": "code_hidden",
-    "dynamic_name": "code_hidden",
-    "thread_not_joined": "work_unfinished",
-    "stream_not_joined": "work_unfinished",
-    "file_access": "outside_accessed",
-    "network_access": "outside_accessed",
-    "process_control": "outside_accessed",
-    "environment_access": "outside_accessed",
-    "library_loading": "outside_accessed",
-    "generator_reseeded": "setting_changed",
-    "large_constant": "not_decided",
-    "data_file": "not_decided",
 }
-"""Rules of version 0.1. No code writes them any more, but stored checks and certificates carry them."""
 
-FINDING_KINDS: Mapping[str, FindingKind] = MappingProxyType(_STATIC | _DYNAMIC | _RETIRED)
-"""Rule name to kind. Rules of the sanitizers are not listed one by one; `finding_kind` knows them."""
+FINDING_KINDS: Mapping[str, FindingKind] = MappingProxyType(_STATIC | _OTHERS)
+"""Rule name to kind, as far as a verdict or the documentation asks for it."""
 
 STATIC_RULE_KINDS: Mapping[str, FindingKind] = MappingProxyType(_STATIC)
 """The part of `FINDING_KINDS` that the static evidence writes today."""
 
-_SANITIZERS = ("asan.", "ubsan.", "tsan.", "init.", "memcheck.", "racecheck.", "initcheck.", "synccheck.")
-
 
 def finding_kind(rule: str) -> FindingKind:
-    """The kind of a finding's rule; `not_decided` for a rule that this version does not know.
-
-    A sanitizer's rule carries the tool's name in front: `memcheck.invalid-read`.
-    """
-    # The sanitizers' own rule names come from other tools' reports, so no list of them is complete.
-    if rule.startswith(_SANITIZERS):
-        return "memory_error"
+    """The kind of a finding's rule; `not_decided` for every rule on which no verdict depends."""
     return FINDING_KINDS.get(rule, "not_decided")

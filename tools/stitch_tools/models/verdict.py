@@ -2,7 +2,9 @@
 
 from typing import Literal
 
-from stitch_tools.models.base import Fact
+from pydantic import model_validator
+
+from stitch_tools.models.base import Fact, without_field
 from stitch_tools.models.conditions import GpuConditions, TimeBound, TimingDoubt
 from stitch_tools.models.evidence import WorkEvidence
 from stitch_tools.models.sanitizer import SanitizerRun, Severity
@@ -28,8 +30,6 @@ OracleKind = Literal["fp64", "fp64-partial", "fp64-cpu", "fp32-strict", "none"]
 
 REFERENCE_VARIES = "reference_varies"
 """The rule of the finding that a wrong draw shows the reference's own variation."""
-ULP_BINS = ("0", "1", "2", "3-4", "5-16", "17-256", "more", "non-finite")
-"""Bins of `OutputError.ulp_histogram`, in representable numbers of the output's type."""
 
 
 class Finding(Fact):
@@ -76,14 +76,17 @@ class OutputError(Fact):
     """The oracle's rms over the output's finite values."""
     floor: float | None = None
     """16 x eps x sqrt(longest sum): the relative error that any order of summation may have."""
-    ulp_histogram: tuple[int, ...] | None = None
-    """Elements by their distance from the oracle rounded to the output's type, in `ULP_BINS`; None where the
-    output is discrete or its pattern of non-finite values is wrong."""
     undecided: str | None = None
     """Which values were not compared, as the reference itself is further off there than the contract allows;
     only on a draw that the judge made up. None: all were compared."""
     problem: str | None = None
     """None when equal, else one sentence."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_retired(cls, data: object) -> object:
+        """Checks before 0.2 counted elements by their distance in representable numbers."""
+        return without_field(data, "ulp_histogram")
 
 
 class DrawResult(Fact):

@@ -40,7 +40,7 @@ def test_an_overrun_is_placed_in_the_header_where_it_happens() -> None:
     (finding,) = address_findings(HEAP_READ, OWNER).own
     assert (finding.file, finding.line, finding.kernel) == ("stitch/cpu/gemm.h", 84, "scale")
     assert (finding.space, finding.severity) == ("heap", "fatal")
-    assert finding.message == "reads 4 bytes, 0 bytes behind a block of 400 bytes"
+    assert finding.message == "heap-buffer-overflow: READ of size 4, 0 bytes to the right of 400-byte region"
 
 
 def test_equal_reports_are_one_finding_with_a_count() -> None:
@@ -142,7 +142,7 @@ failed forward 719 the CUDA driver answered with error 719
             "memcheck",
             "invalid-read",
             "fatal",
-            "reads 4 bytes of global memory outside of every allocation",
+            "Invalid __global__ read of size 4 bytes is out of bounds",
             "global",
             40,
             1,
@@ -151,7 +151,7 @@ failed forward 719 the CUDA driver answered with error 719
             "racecheck",
             "race",
             "fatal",
-            "threads of one block race: one writes what another reads in line 43",
+            "Race condition. Write in line 40. Read in line 43",
             "shared",
             40,
             1,
@@ -160,7 +160,7 @@ failed forward 719 the CUDA driver answered with error 719
             "initcheck",
             "uninitialised-read",
             "suspicious",
-            "reads global memory that nobody wrote",
+            "Uninitialized __global__ memory read of size 4 bytes",
             "global",
             48,
             1,
@@ -169,7 +169,7 @@ failed forward 719 the CUDA driver answered with error 719
             "synccheck",
             "invalid-barrier",
             "suspicious",
-            "a barrier is misused: Barrier error. Divergent thread(s) in warp",
+            "Barrier error. Divergent thread(s) in warp",
             None,
             42,
             2,
@@ -259,7 +259,7 @@ def test_an_invalid_write_of_an_own_kernel_names_kernel_line_and_space() -> None
         2,
     )
     assert (finding.file, finding.line) == ("main.cu", 12)
-    assert finding.message == "writes 4 bytes of global memory outside of every allocation"
+    assert finding.message == WRITE
 
 
 def test_vendor_kernels_are_kept_apart() -> None:

@@ -35,7 +35,6 @@ def test_every_rule_has_a_kind() -> None:
 
 
 def test_a_rule_of_a_sanitizer_is_a_memory_error_and_an_unknown_one_decides_nothing() -> None:
-    assert finding_kind("memcheck.invalid-read") == "memory_error"
     assert finding_kind("result_cached_by_pointer") == "earlier_result_kept"  # of a stored check
     assert finding_kind("what_a_later_version_finds") == "not_decided"
 

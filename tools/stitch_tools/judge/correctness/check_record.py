@@ -32,7 +32,6 @@ _OF_DRAWS = (
     "decided",
     "late",
     "oracle",
-    "oracle_seen",
     "passed",
     "agreements",
 )
@@ -72,8 +71,8 @@ class Record:
     """Of each draw with something made up, whether all of it was decided."""
     late: int = 0
     """Draws that the deadline cut off."""
-    oracle: OracleKind = "fp64"
-    oracle_seen: bool = False
+    oracle: OracleKind | None = None
+    """The weakest one that was used; None before the first draw."""
     passed: Passed = field(default_factory=Passed)
     sensitivity: tuple[Sensitivity, ...] | None = None
     agreements: list[Agreement] = field(default_factory=list[Agreement])
@@ -128,9 +127,8 @@ class Record:
 
     def note_conditions(self, expectation: Expectation, answer: Answer) -> None:
         """Remember the weakest oracle that was used, and what was not as it ought to be, with the reasons."""
-        kind = _oracle_kind(expectation.oracle)
-        if not self.oracle_seen or _ORACLES.index(kind) > _ORACLES.index(self.oracle):
-            self.oracle, self.oracle_seen = kind, True
+        kinds = (_oracle_kind(expectation.oracle), self.oracle or _ORACLES[0])
+        self.oracle = max(kinds, key=_ORACLES.index)
         notes = [*expectation.notes]
         if answer.unspoiled:
             notes.append(f"reads of shared memory that nobody wrote: {answer.unspoiled}")
@@ -183,7 +181,7 @@ class Record:
         failed = next((draw for draw in self.draws if not draw.ok), None)
         if failed is not None:
             return End("incorrect", describe_draw(failed))
-        agreed = f"{len(self.draws)} draws agree with the {self.oracle} oracle"
+        agreed = f"{len(self.draws)} draws agree with the {self.oracle or _ORACLES[0]} oracle"
         if self.undecided:
             agreed += f", {len(set(self.undecided))} are undecided at least in part"
         if not self.late:

@@ -1,7 +1,8 @@
 """One draw: inputs from the reference server, calls of the program, and the comparison of what they left."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Self
 
@@ -11,6 +12,8 @@ from stitch_tools.run.candidate_worker import Answer, Worker
 from stitch_tools.run.reference_server import Comparison, Expectation, Inputs, ReferenceServer
 
 _TELLING_BYTES = 32
+_REPEATED_CALLS = 3
+"""Calls at the same addresses, of which the last one is compared."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,22 @@ class Observed:
     """Of the last call at the same addresses."""
     stale: bool = False
     """The outputs are wrong, and bit by bit those of an earlier draw, on which they were right."""
+
+
+@contextmanager
+def expected(
+    reference: ReferenceServer, inputs: Inputs, updated: Sequence[str]
+) -> Generator[tuple[Expectation, int]]:
+    """What the reference gives on the inputs, and memory for the program's outputs, until the body ends."""
+    try:
+        expectation = reference.expect(updated)
+        outputs_fd = reference.make_outputs(expectation.nbytes)
+        try:
+            yield expectation, outputs_fd
+        finally:
+            os.close(outputs_fd)
+    finally:
+        inputs.close()
 
 
 class DrawRunner:
@@ -57,15 +76,8 @@ class DrawRunner:
         seed = self._seeds.get(draw.seed_of) if draw.seed_of else None
         inputs = self.reference.make_draw(draw.kind, shared=draw.shared, seed=seed)
         self._seeds[draw.name] = inputs.seed
-        try:
-            expectation = self.reference.expect(self._updated)
-            outputs_fd = self.reference.make_outputs(expectation.nbytes)
-            try:
-                return self._observe(draw, inputs, expectation, outputs_fd)
-            finally:
-                os.close(outputs_fd)
-        finally:
-            inputs.close()
+        with expected(self.reference, inputs, self._updated) as (expectation, outputs_fd):
+            return self._observe(draw, inputs, expectation, outputs_fd)
 
     def _observe(
         self, draw: DrawRequest, inputs: Inputs, expectation: Expectation, outputs_fd: int
@@ -88,7 +100,7 @@ class DrawRunner:
         try:
             answer = self._call(inputs, fd, expectation)
             same = self.reference.same_bits(first_fd, fd, expectation) if answer.ok else None
-            for _ in range(self._options.repeated_calls):
+            for _ in range(_REPEATED_CALLS):
                 if answer.ok:
                     answer = self._call(inputs, fd, expectation, reuse=True, again=True)
             repeated = self.reference.compare(fd, expectation, answer.blob) if answer.ok else None

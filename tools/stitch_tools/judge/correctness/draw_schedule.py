@@ -95,14 +95,9 @@ def ordinary_rounds(options: CheckOptions, contract: Contract, form: ProgramForm
     rounds = [Round(FIRST, _first(options, contract))]
     number = _own_draws(options)
     if options.second_weights:
-        kind = "scaled"
-        scaled = (
-            (DrawRequest(kind, f"{SECOND}/{kind}", shared=options.guard_inputs),)
-            if options.structured
-            else ()
-        )
+        scaled = (DrawRequest("scaled", f"{SECOND}/scaled", shared=True),) if options.structured else ()
         rounds.append(Round(SECOND, (_own(number + 1, f"{SECOND}/"), *scaled)))
-    if options.reload_weights and form == "kernelbench":
+    if form == "kernelbench":
         rounds.append(Round(RELOADED, (_own(number + 2, f"{RELOADED}/"),)))
     if options.order_one_weights:
         rounds.append(probe_round(_ORDER_ONE, number + 3))
@@ -144,7 +139,7 @@ def _first(options: CheckOptions, contract: Contract) -> tuple[DrawRequest, ...]
         DrawRequest(
             f"own-{number}",
             f"own-{number}",
-            shared=options.guard_inputs and number == 1,
+            shared=number == 1,
             reuse=options.mutate_storage and number == 2,
             repeat=options.repeat and number == min(3, _own_draws(options)),
             own=True,
@@ -153,21 +148,20 @@ def _first(options: CheckOptions, contract: Contract) -> tuple[DrawRequest, ...]
     ]
     if options.mutate_storage:
         draws.append(DrawRequest(ALTERED, ALTERED, reuse=True, seed_of=draws[-1].name))
-    guarded = options.guard_inputs
     if options.structured:
-        draws += [DrawRequest(kind, kind, shared=guarded) for kind in STRUCTURED]
+        draws += [DrawRequest(kind, kind, shared=True) for kind in STRUCTURED]
     if options.batch_probe and contract.shape_policy == "batch-probe":
-        draws += [DrawRequest(kind, kind, shared=guarded, other_size=True) for kind in BATCHES]
+        draws += [DrawRequest(kind, kind, shared=True, other_size=True) for kind in BATCHES]
     if options.variants:
-        draws += [_variant(text, guarded=guarded) for text in contract.variants]
+        draws += [_variant(text) for text in contract.variants]
     if options.late_repeat:
         draws.append(DrawRequest("own-1", AGAIN, seed_of="own-1", own=True))
     return tuple(draws)
 
 
-def _variant(text: str, *, guarded: bool) -> DrawRequest:
+def _variant(text: str) -> DrawRequest:
     kind = f"size-{text}" if text.isdigit() else f"maker-{text}"
-    return DrawRequest(kind, f"variant {text}", shared=guarded, own=True, listed=True)
+    return DrawRequest(kind, f"variant {text}", shared=True, own=True, listed=True)
 
 
 def _own(number: int, prefix: str) -> DrawRequest:

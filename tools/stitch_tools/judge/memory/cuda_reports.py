@@ -14,13 +14,11 @@ from stitch_tools.models.sanitizer import SanitizerFinding, SanitizerTool, Sever
 
 _ROOT = "ComputeSanitizerOutput"
 _END = "</record>"
-_ACCESS = re.compile(
-    r"(?:__(?P<space>\w+?)__ )?(?P<deed>read|write|atomic)\b(?:.*?of size (?P<size>\d+))?", re.IGNORECASE
-)
 _SPACE = re.compile(r"__(global|shared|local|constant)__")
+_ACCESS = re.compile(r"\b(read|write|atomic)\b", re.IGNORECASE)
+_ADDRESSES = re.compile(r"\s*\+?0x[0-9a-fA-F]+|\s*\[\d+ hazards?\]")
 _SUMMARY = re.compile(r"^=+ (?:ERROR|RACECHECK) SUMMARY: (\d{1,9}) ", re.MULTILINE)
 _RACES: dict[str, Severity] = {"error": "fatal", "warning": "suspicious"}
-_DEEDS = {"read": "reads", "write": "writes", "atomic": "updates"}
 
 
 @dataclass(frozen=True)
@@ -84,26 +82,49 @@ def _parse(xml: str) -> ElementTree.Element | None:
 def _finding(
     tool: SanitizerTool, record: ElementTree.Element, kernels: Kernels
 ) -> tuple[SanitizerFinding, bool]:
-    parts = (record.findtext("what/text") or record.findtext("what"), record.findtext("what/type"))
-    text = ". ".join(" ".join(part.split()) for part in parts if part)
+    text = _sentence(record)
     level = next((element.text or "" for element in record.iter("level")), "").strip().lower()
     place = _device_place(record)
-    function, file, line = place.get("func"), place.get("path"), _number(place.get("line"))
-    rule, severity, sentence, space = _judge(tool, _race(record) or text, level)
-    own = kernels.owns(function, file)
+    function, file = place.get("func"), place.get("path")
+    rule, severity = _rule(tool, text, level)
     if function is None and file is None:
         # An API call that failed, or a copy of memory that nobody wrote: no kernel did it.
         severity = "note"
+    space = _SPACE.search(text)
     finding = SanitizerFinding(
         rule=rule,
         severity=severity,
-        message=sentence,
+        message=text,
         kernel=function[:160] if function else None,
         file=kernels.relative(file),
-        line=line,
-        space=space,
+        line=_number(place.get("line")),
+        space=space[1] if space else "shared" if tool == "racecheck" else None,
     )
-    return finding, own
+    return finding, kernels.owns(function, file)
+
+
+def _sentence(record: ElementTree.Element) -> str:
+    """The tool's own words, which can be searched for, without addresses: equal defects read equal."""
+    parts = [record.findtext("what/text") or record.findtext("what"), record.findtext("what/type")]
+    for side in ("source", "destination"):
+        # A race says no more than that; which two accesses it is about stands beside.
+        access, line = (record.findtext(f"what/{side}/{name}") for name in ("direction", "where/line"))
+        parts.append(f"{access} in line {line}" if access and line else access)
+    text = ". ".join(" ".join(part.split()) for part in parts if part and part.strip())
+    return _ADDRESSES.sub("", text)[:200] or "no details"
+
+
+def _rule(tool: SanitizerTool, text: str, level: str) -> tuple[str, Severity]:
+    if tool == "racecheck":
+        return "race", _RACES.get(level, "note")
+    if tool == "initcheck":
+        return "uninitialised-read", "suspicious"
+    if tool == "synccheck":
+        return "invalid-barrier", "suspicious"
+    access = _ACCESS.search(text)
+    if access is None:
+        return "memory-error", "fatal"
+    return f"{'misaligned' if 'misaligned' in text.lower() else 'invalid'}-{access[1].lower()}", "fatal"
 
 
 def _device_place(record: ElementTree.Element) -> dict[str, str]:
@@ -122,54 +143,6 @@ def _device_place(record: ElementTree.Element) -> dict[str, str]:
             found.setdefault(element.tag, text)
         waiting.extend(reversed(element))
     return found
-
-
-def _race(record: ElementTree.Element) -> str | None:
-    """The two accesses of a race as one sentence; None where the record names no two."""
-    accesses = record.find("what/source"), record.find("what/destination")
-    deeds = [
-        _DEEDS.get((one.findtext("direction") or "").strip().lower()) for one in accesses if one is not None
-    ]
-    if len(deeds) != 2 or None in deeds:
-        return None
-    line = _number(accesses[1].findtext("where/line")) if accesses[1] is not None else None
-    return f"one {deeds[0]} what another {deeds[1]}" + (f" in line {line}" if line else "")
-
-
-def _judge(tool: SanitizerTool, text: str, level: str) -> tuple[str, Severity, str, str | None]:
-    """Rule, severity, sentence and address space of one record."""
-    found = _SPACE.search(text)
-    space = found[1] if found else None
-    if tool == "racecheck":
-        return (
-            "race",
-            _RACES.get(level, "note"),
-            f"threads of one block race: {_plain(text)}",
-            space or "shared",
-        )
-    if tool == "initcheck":
-        where = f"{space or 'global'} memory"
-        return "uninitialised-read", "suspicious", f"reads {where} that nobody wrote", space or "global"
-    if tool == "synccheck":
-        return "invalid-barrier", "suspicious", f"a barrier is misused: {_plain(text)}", space
-    return _judge_access(text, space)
-
-
-def _judge_access(text: str, space: str | None) -> tuple[str, Severity, str, str | None]:
-    access = _ACCESS.search(text)
-    if access is None:
-        return "memory-error", "fatal", f"memory error: {_plain(text)}", space
-    deed = access["deed"].lower()
-    size = f"{access['size']} bytes of " if access["size"] else ""
-    memory = f"{space or 'device'} memory"
-    if "misaligned" in text.lower():
-        return f"misaligned-{deed}", "fatal", f"{_DEEDS[deed]} {size}{memory} at a misaligned address", space
-    return f"invalid-{deed}", "fatal", f"{_DEEDS[deed]} {size}{memory} outside of every allocation", space
-
-
-def _plain(text: str) -> str:
-    """The tool's own words without addresses, so that equal defects read equal."""
-    return re.sub(r"\s*\+?0x[0-9a-fA-F]+|\s*\[\d+ hazards?\]", "", text)[:200] or "no details"
 
 
 def _number(text: str | None) -> int | None:

@@ -65,14 +65,15 @@ class Owner:
     files: Sequence[str]
     """The program's source files, relative to its folder."""
 
-    def culprit(self, stack: Sequence[StackFrame]) -> CodeLocation | None:
-        """Where in the program the stack's innermost code lies; None when a library's is further in."""
+    def locate(self, stack: Sequence[StackFrame]) -> tuple[CodeLocation, bool]:
+        """Where the program is to be looked at, and whether the stack's innermost code is its own."""
         inner = next((frame for frame in stack if not frame.is_runtime), None)
-        if inner is None or not self.owns(inner):
-            return None
+        owned = [frame for frame in stack if self.owns(frame)]
+        is_own = inner is not None and self.owns(inner)
         # What a system header inlined (a vector load) is named by the program's own line around it.
-        own = (frame for frame in stack if self.owns(frame) and self.relative(frame.file) in self.files)
-        return self.place(next(own, inner))
+        named = (frame for frame in owned if is_own and self.relative(frame.file) in self.files)
+        seen = next(named, inner if is_own else next(iter(owned), inner))
+        return (self.place(seen) if seen else CodeLocation(None, None, None)), is_own
 
     def owns(self, frame: StackFrame) -> bool:
         """Whether the frame's code was built from the program."""

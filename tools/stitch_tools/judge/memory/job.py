@@ -4,22 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stitch_tools.errors import WorkerError
+from stitch_tools.models import DTYPE_BYTES
 
-# DLPack's type codes; the worker's table is the same with torch's types as keys.
-_TYPES = {
-    "float64": (2, 64),
-    "float32": (2, 32),
-    "float16": (2, 16),
-    "bfloat16": (4, 16),
-    "int64": (0, 64),
-    "int32": (0, 32),
-    "int16": (0, 16),
-    "int8": (0, 8),
-    "uint8": (1, 8),
-    "bool": (6, 8),
-    "complex64": (5, 64),
-    "complex128": (5, 128),
-}
+# DLPack's codes of the kinds of numbers; the rest of a type's name is its size.
+_CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "complex": 5, "bool": 6}
 _DEVICES = {"cpu": 1, "cuda": 2}
 UNPOISONED = -1
 
@@ -70,7 +58,8 @@ def host_job(
 
 
 def _tensor(kind: str, entry: Mapping[str, Any]) -> str:
-    code, bits = _TYPES[entry["dtype"]]
+    dtype = entry["dtype"]
+    code, bits = _CODES[dtype.rstrip("0123456789")], 8 * DTYPE_BYTES[dtype]
     shape, stride = entry["shape"], entry["stride"]
     numbers = [entry["offset"], entry["nbytes"], code, bits, len(shape), *shape, *stride]
     return f"{kind} {' '.join(map(str, numbers))} {entry['name']}"

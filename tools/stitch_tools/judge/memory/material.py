@@ -5,7 +5,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from stitch_tools.errors import TaskError
-from stitch_tools.models import ReferenceFacts, Task
+from stitch_tools.judge.trial import Trial
+from stitch_tools.models import Task
 from stitch_tools.run.reference_server import DrawUnavailable, Inputs, ReferenceServer, WeightSet
 
 OWN = "own-1"
@@ -33,9 +34,7 @@ class Material:
 
 
 @contextmanager
-def drawn(
-    reference: ReferenceServer, task: Task, facts: ReferenceFacts, kind: str
-) -> Generator[Material | None]:
+def drawn(reference: ReferenceServer, trial: Trial, kind: str) -> Generator[Material | None]:
     """Fresh weights and a draw of `kind`, which hosts of tools map; None where the task has no such draw.
 
     Raises:
@@ -52,8 +51,7 @@ def drawn(
             yield None
             return
         try:
-            updated = facts.mutated_buffers if task.contract.buffers == "updated" else ()
-            yield Material(weights, inputs, updated)
+            yield Material(weights, inputs, trial.updated)
         finally:
             inputs.close()
     finally:

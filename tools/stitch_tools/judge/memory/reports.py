@@ -12,11 +12,8 @@ from stitch_tools.models.sanitizer import SanitizerFinding, Severity
 
 MOST_FINDINGS = 50
 _ASAN = re.compile(r"ERROR: AddressSanitizer: (?:attempting )?([\w-]+(?: on unknown address)?)(.*)$")
-_ACCESS = re.compile(r"^(READ|WRITE) of size (\d+)")
-_REGION = re.compile(
-    r"is located (\d+) bytes (to the right of|to the left of|after|before|inside of) (\d+)-byte region"
-)
-_SIGNAL = re.compile(r"The signal is caused by a (READ|WRITE)")
+_ACCESS = re.compile(r"^(?:READ|WRITE) of size \d+|caused by a (?:READ|WRITE)")
+_REGION = re.compile(r"is located (\d+ bytes [\w ]+ \d+-byte region)")
 _UBSAN = re.compile(r"^(?P<file>[^\s:][^:]*):(?P<line>\d+):\d+: runtime error: (?P<message>.*)$")
 _TSAN = re.compile(r"WARNING: ThreadSanitizer: ([^(]+?)\s*(?:\(pid=\d+\))?$")
 _TSAN_STACK = re.compile(r"^  (?:Previous )?(?:atomic )?(read|write) of size (\d+) at ", re.IGNORECASE)
@@ -78,31 +75,18 @@ def _address_finding(block: Sequence[str], owner: Owner) -> tuple[SanitizerFindi
     head = _ASAN.search(block[0])
     rule = (head[1] if head else "memory-error").removesuffix(" on unknown address")
     rule = "segmentation-fault" if rule == "SEGV" else rule.lower()
-    place, own = _locate(first_stack(block), owner)
+    place, own = owner.locate(first_stack(block))
     severity: Severity = "suspicious" if rule in _NOT_FATAL else "fatal"
     space = next((name for prefix, name in _SPACES if rule.startswith(prefix)), None)
     return _finding(rule, severity, _address_sentence(rule, block), place, space), own
 
 
 def _address_sentence(rule: str, block: Sequence[str]) -> str:
-    access = next((match for line in block if (match := _ACCESS.match(line))), None)
-    signal = next((match for line in block if (match := _SIGNAL.search(line))), None)
+    """What was done and where, in AddressSanitizer's words, without addresses: equal defects read equal."""
+    access = next((match for line in block if (match := _ACCESS.search(line))), None)
     region = next((match for line in block if (match := _REGION.search(line))), None)
-    if access is not None:
-        doing = f"{'reads' if access[1] == 'READ' else 'writes'} {access[2]} bytes"
-    elif signal is not None:
-        doing = f"{'reads' if signal[1] == 'READ' else 'writes'} where no memory is"
-    else:
-        doing = f"misuses memory ({rule})"
-    if "use-after" in rule or "use-after-scope" in rule:
-        doing += " of memory that was given back"
-    if region is None:
-        return doing if "fault" in rule or access is None else f"{doing} outside of a variable ({rule})"
-    where = {"to the right of": "behind", "after": "behind", "to the left of": "before", "before": "before"}
-    side = where.get(region[2])
-    if side is None:
-        return f"{doing}, {region[1]} bytes into a block of {region[3]} bytes"
-    return f"{doing}, {region[1]} bytes {side} a block of {region[3]} bytes"
+    deed = f"{rule}: {access[0]}" if access else rule
+    return f"{deed}, {region[1]}" if region else deed
 
 
 def _undefined_finding(block: Sequence[str], owner: Owner) -> tuple[SanitizerFinding, bool]:
@@ -110,7 +94,7 @@ def _undefined_finding(block: Sequence[str], owner: Owner) -> tuple[SanitizerFin
     message = head["message"] if head else ""
     rule = next((name for word, name in _UNDEFINED if word in message), "undefined-behavior")
     stack = first_stack(block)
-    place, own = _locate(stack, owner)
+    place, own = owner.locate(stack)
     if place.line is None and head is not None:
         line = int(head["line"]) if len(head["line"]) < 10 else None
         place = CodeLocation(place.function, owner.relative(head["file"]), line)
@@ -122,7 +106,7 @@ def _thread_finding(block: Sequence[str], owner: Owner) -> tuple[SanitizerFindin
     head = _TSAN.search(block[0])
     kind = head[1].strip() if head else "thread error"
     stacks = list(_access_stacks(block))
-    located = [_locate(frames, owner) for _, frames in stacks] or [_locate(first_stack(block), owner)]
+    located = [owner.locate(frames) for _, frames in stacks] or [owner.locate(first_stack(block))]
     place, own = next(((place, own) for place, own in located if own), located[0])
     rule = kind.lower().replace(" ", "-")
     if kind != "data race":
@@ -147,17 +131,6 @@ def _race_space(block: Sequence[str]) -> str | None:
             if line.strip().startswith(f"Location is {word}"):
                 return word
     return None
-
-
-def _locate(stack: Sequence[StackFrame], owner: Owner) -> tuple[CodeLocation, bool]:
-    """Where the program is to be looked at, and whether the innermost code is its own."""
-    place = owner.culprit(stack)
-    if place is not None:
-        return place, True
-    called = next((frame for frame in stack if owner.owns(frame)), None)
-    inner = next((frame for frame in stack if not frame.is_runtime), None)
-    seen = called or inner
-    return (owner.place(seen) if seen else CodeLocation(None, None, None)), False
 
 
 def _finding(

@@ -5,7 +5,8 @@ sizes and what it has measured, so theirs may change honestly; that it launches 
 are missing nothing is concluded.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from stitch_tools.judge.work.traced_worker import Report
 
@@ -13,57 +14,44 @@ _OWN = "own: "
 _OTHERS = ("library", "pytorch")
 
 
-@dataclass
+@dataclass(frozen=True)
 class LaunchComparison:
     """What the comparison says."""
 
-    differing: list[str] = field(default_factory=list[str])
+    differing: Sequence[str] = ()
     """What no honest program does, in words."""
-    varying: list[str] = field(default_factory=list[str])
-    """Launches of libraries that changed."""
-    missing: list[str] = field(default_factory=list[str])
-    """Why something was not compared."""
+    missing: str = ""
+    """Why nothing was compared; "" where all was."""
 
     @property
     def match(self) -> bool | None:
-        """Whether all that had to be equal was; None where a part was not compared and the rest was equal."""
-        if self.differing:
-            return False
-        return None if self.missing else True
+        """Whether all that had to be equal was; None where nothing was compared."""
+        return None if self.missing else not self.differing
 
 
 def compare_launches(report: Report, *, blocks: int) -> LaunchComparison:
     """The comparison of a watched worker's blocks, of which so many were asked for."""
-    found = LaunchComparison()
     if len(report.blocks) < blocks:
-        found.missing.append(f"the profiler has records of {len(report.blocks)} of {blocks} blocks")
-    elif report.lost:
-        found.missing.append(f"{report.lost} launches left no record of the device")
-    else:
-        _compare_blocks(report.blocks, found)
-    return found
-
-
-def _compare_blocks(blocks: tuple[dict[str, float], ...], found: LaunchComparison) -> None:
-    first = blocks[0]
-    for block in blocks[1:]:
-        for name, one, other in _differences(first, block):
-            # A library picks kernels by heuristics over addresses and sizes; the program's own do not change.
-            text = f"{name.removeprefix(_OWN)}: {one:g} on one draw, {other:g} on another"
-            (found.differing if name.startswith(_OWN) else found.varying).append(text)
-        for owner in _OTHERS:
+        return LaunchComparison(
+            missing=f"the profiler has records of {len(report.blocks)} of {blocks} blocks"
+        )
+    if report.lost:
+        return LaunchComparison(missing=f"{report.lost} launches left no record of the device")
+    first = _to_compare(report.blocks[0])
+    differing: list[str] = []
+    for block in map(_to_compare, report.blocks[1:]):
+        for name in sorted({*first, *block}):
+            one, other = first.get(name, 0.0), block.get(name, 0.0)
             # No heuristic chooses between a library and none: such a program computes some draws otherwise.
-            one, other = _of(owner, first), _of(owner, block)
-            if bool(one) != bool(other):
-                found.differing.append(f"{owner}: {one:g} launches on one draw, {other:g} on another")
+            if (bool(one) != bool(other)) if name in _OTHERS else one != other:
+                differing.append(f"{name.removeprefix(_OWN)}: {one:g} on one draw, {other:g} on another")
+    return LaunchComparison(differing)
 
 
-def _of(owner: str, block: dict[str, float]) -> float:
-    return sum(number for name, number in block.items() if name.startswith(f"{owner}: "))
-
-
-def _differences(one: dict[str, float], other: dict[str, float]) -> list[tuple[str, float, float]]:
-    names = sorted({*one, *other})
-    return [
-        (name, one.get(name, 0.0), other.get(name, 0.0)) for name in names if one.get(name) != other.get(name)
-    ]
+def _to_compare(block: Mapping[str, float]) -> dict[str, float]:
+    """Launches of own kernels by name, and those of each other owner together."""
+    own = {name: number for name, number in block.items() if name.startswith(_OWN)}
+    return own | {
+        owner: sum(number for name, number in block.items() if name.startswith(f"{owner}: "))
+        for owner in _OTHERS
+    }

@@ -1,9 +1,8 @@
 """The worker that is watched, seen from the controller: started, loaded, and asked what the profiler saw."""
 
-import os
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -11,39 +10,20 @@ from pydantic import ValidationError
 
 from stitch_tools.judge.check_options import CheckOptions
 from stitch_tools.judge.correctness.check_wording import describe_reason, describe_refusal
-from stitch_tools.models import Build, Fact, Program, Task
+from stitch_tools.judge.correctness.draw_runner import expected
+from stitch_tools.judge.trial import Trial
+from stitch_tools.models import Fact
 from stitch_tools.models.evidence import WorkOwner
 from stitch_tools.protocol.messages import Fd, Operation, OperationFailedError
 from stitch_tools.protocol.messages_candidate import BeginTrace, EndTrace, RunTraced, StepReply
-from stitch_tools.run.candidate_worker import Answer, Worker
+from stitch_tools.run.candidate_worker import Answer, Worker, read_answer
 from stitch_tools.run.reference_server import ReferenceServer
-from stitch_tools.run.session import TargetSession
-from stitch_tools.storage.store import Store
 
 ReplyT = TypeVar("ReplyT")
 
 _BLOCK_S = 0.1
 _EXTRA_S = 60.0
 _TIMES_REFERENCE = 50  # how much slower than the reference a program may be before it is stopped
-
-
-@dataclass(frozen=True)
-class Case:
-    """The program to be watched, and all that its worker needs."""
-
-    session: TargetSession
-    task: Task
-    program: Program
-    build: Build | None
-    store: Store
-    options: CheckOptions
-    updated: Sequence[str]
-    """Buffers that pass in and out."""
-
-    @property
-    def cuda(self) -> bool:
-        """Whether it runs on a GPU."""
-        return self.task.target.startswith("cuda")
 
 
 class ReportRow(Fact):
@@ -88,39 +68,33 @@ class HarnessFaultError(Exception):
 class WatchedWorker:
     """A loaded program in a worker of its own, under the profiler."""
 
-    def __init__(self, case: Case, reference: ReferenceServer, worker: Worker) -> None:
-        self._case, self._reference, self._worker = case, reference, worker
+    def __init__(
+        self, trial: Trial, options: CheckOptions, reference: ReferenceServer, worker: Worker
+    ) -> None:
+        self._trial, self._options, self._reference, self._worker = trial, options, reference, worker
 
     def begin_load(self) -> None:
-        """Start the profiler and ask for `load` without waiting for it; only `load` may follow.
+        """Start the profiler, and the program's load without waiting for it.
 
         Raises:
             HarnessFaultError: the profiler cannot be started.
         """
         # The profiler comes first: a program may capture a graph in its constructor, or while it is loaded.
-        _accept(self._call(_begin_trace(self._case, self._worker), self._case.options.init_timeout_s))
+        self._step(_begin_trace(self._trial, self._worker), self._options.init_timeout_s)
         self._worker.begin_load()
 
-    def load(self) -> None:
-        """Wait until the program is loaded.
+    def start(self) -> None:
+        """Wait until the program is loaded, and give it fresh weights.
 
         Raises:
-            RefusedError: it cannot be loaded.
+            RefusedError: it cannot be loaded, or fails in its constructor.
             HarnessFaultError: there is not enough memory beside the profiler.
         """
-        require_step(self._worker.load(self._case.options.init_timeout_s))
-
-    def init(self) -> None:
-        """Give the program fresh weights.
-
-        Raises:
-            RefusedError: it fails.
-            HarnessFaultError: there is not enough memory beside the profiler.
-        """
+        require_step(self._worker.load(self._options.init_timeout_s))
         # A `ModelNew` makes its own weights: a GPU need not hold them twice.
-        weights = self._reference.set_weights(on_host=self._case.program.format != "native")
+        weights = self._reference.set_weights(on_host=self._trial.program.format != "native")
         try:
-            answer = self._worker.init(weights, self._case.options.init_timeout_s)
+            answer = self._worker.init(weights, self._options.init_timeout_s)
         finally:
             weights.close()
         require_step(answer)
@@ -131,37 +105,35 @@ class WatchedWorker:
         Raises:
             HarnessFaultError: the answer makes no sense.
         """
-        ended = self._call(EndTrace(), self._case.options.init_timeout_s)
+        ended = self._call(EndTrace(), self._options.init_timeout_s)
         return parse_report(ended.report)
 
     def traced_draw(self, kind: str, calls: int) -> bool:
         """Whether the outputs were right after a block of `calls` calls (cuda) or of some time (cpu)."""
         inputs = self._reference.make_draw(kind)
-        try:
-            expectation = self._reference.expect(self._case.updated)
-            outputs_fd = self._reference.make_outputs(expectation.nbytes)
-            try:
-                self._reference.prime(outputs_fd, expectation)
-                request = RunTraced(
-                    inputs=inputs.manifest,
-                    structure=inputs.structure,
-                    layout=expectation.layout,
-                    output_structure=expectation.structure,
-                    calls=calls,
-                    seconds=_BLOCK_S,
-                    generator=expectation.generator,
-                    inputs_fd=Fd(inputs.fds[0]),
-                    outputs_fd=Fd(outputs_fd),
-                )
-                # Recording slows small operators down, and a block is many calls.
-                timeout_s = max(self._case.options.call_timeout_s, _TIMES_REFERENCE * expectation.reference_s)
-                reply = _accept(self._call(request, timeout_s + _EXTRA_S))
-                comparison = self._reference.compare(outputs_fd, expectation, reply.generator)
-            finally:
-                os.close(outputs_fd)
-        finally:
-            inputs.close()
+        with expected(self._reference, inputs, self._trial.updated) as (expectation, outputs_fd):
+            self._reference.prime(outputs_fd, expectation)
+            request = RunTraced(
+                inputs=inputs.manifest,
+                structure=inputs.structure,
+                layout=expectation.layout,
+                output_structure=expectation.structure,
+                calls=calls,
+                seconds=_BLOCK_S,
+                generator=expectation.generator,
+                inputs_fd=Fd(inputs.fds[0]),
+                outputs_fd=Fd(outputs_fd),
+            )
+            # Recording slows small operators down, and a block is many calls.
+            timeout_s = max(self._options.call_timeout_s, _TIMES_REFERENCE * expectation.reference_s)
+            answer = self._step(request, timeout_s + _EXTRA_S)
+            comparison = self._reference.compare(outputs_fd, expectation, answer.blob)
         return not any(row.problem for row in comparison.outputs)
+
+    def _step(self, operation: Operation[StepReply], timeout_s: float) -> Answer:
+        answer = read_answer(self._call(operation, timeout_s))
+        require_step(answer)
+        return answer
 
     def _call(self, operation: Operation[ReplyT], timeout_s: float) -> ReplyT:
         try:
@@ -171,28 +143,35 @@ class WatchedWorker:
             raise HarnessFaultError(str(error)[:300]) from error
 
 
+def start_worker(trial: Trial, options: CheckOptions, kept: tuple[str, ...] = ()) -> Worker:
+    """A fresh worker for the program, with nothing loaded; no call may change the buffers `kept`."""
+    memory_bytes, cache_dir = options.memory_bytes, options.cache_dir
+    given = (trial.session, trial.task, trial.program, trial.build, trial.store)
+    return Worker(*given, memory_bytes=memory_bytes, kept=kept, cache_dir=cache_dir)
+
+
 @contextmanager
-def watched_worker(case: Case, reference: ReferenceServer) -> Generator[WatchedWorker]:
-    """A fresh worker, with nothing loaded yet."""
-    with Worker(
-        case.session,
-        case.task,
-        case.program,
-        case.build,
-        case.store,
-        memory_bytes=case.options.memory_bytes,
-        cache_dir=case.options.cache_dir,
-    ) as worker:
-        yield WatchedWorker(case, reference, worker)
+def watched_worker(
+    trial: Trial, options: CheckOptions, reference: ReferenceServer
+) -> Generator[WatchedWorker]:
+    """A fresh worker under the profiler, which loads the program.
+
+    Raises:
+        HarnessFaultError: the profiler cannot be started.
+    """
+    with start_worker(trial, options) as worker:
+        watched = WatchedWorker(trial, options, reference, worker)
+        watched.begin_load()
+        yield watched
 
 
-def _begin_trace(case: Case, worker: Worker) -> BeginTrace:
+def _begin_trace(trial: Trial, worker: Worker) -> BeginTrace:
     """The request for a trace, with what makes a loaded file in the worker the program's own."""
-    artifact = case.build.artifact if case.build is not None and case.program.format == "native" else None
+    artifact = trial.build.artifact if trial.build is not None and trial.program.format == "native" else None
     files = () if artifact is None else (str(Path(artifact).resolve()),)
     folder = None if worker.folder is None else str(worker.folder.resolve())
     folders = (str(Path(worker.child.scratch).resolve()), *([folder] if folder else []))
-    return BeginTrace(files, folders, folder, case.cuda)
+    return BeginTrace(files, folders, folder, trial.on_gpu)
 
 
 def parse_report(fields: dict[str, object]) -> Report:
@@ -207,11 +186,6 @@ def parse_report(fields: dict[str, object]) -> Report:
         raise HarnessFaultError(f"the watched worker's answer makes no sense: {error}"[:500]) from error
 
 
-def _accept(reply: StepReply) -> StepReply:
-    check_status(reply.status, f"{reply.step}: {reply.message or reply.status}"[:500])
-    return reply
-
-
 def require_step(answer: Answer) -> None:
     """Go on where the step was done.
 
@@ -223,12 +197,8 @@ def require_step(answer: Answer) -> None:
         raise HarnessFaultError(answer.message[:500])
     # It is quoted as the reason why something was not looked at: one line is enough.
     reason = describe_reason(answer) if answer.message.strip() else ""
-    check_status(answer.status, describe_refusal(replace(answer, message=reason)))
-
-
-def check_status(status: str, reason: str) -> None:
-    """Go on where the status is `ok`. Raises as `require_step`."""
-    if status == "out_of_memory":
-        raise HarnessFaultError(f"not enough memory to watch the program: {reason}"[:500])
-    if status != "ok":
-        raise RefusedError(reason)
+    message = describe_refusal(replace(answer, message=reason))
+    if answer.status == "out_of_memory":
+        raise HarnessFaultError(f"not enough memory to watch the program: {message}"[:500])
+    if not answer.ok:
+        raise RefusedError(message)

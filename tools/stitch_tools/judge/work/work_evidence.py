@@ -5,12 +5,13 @@ runs in: it is never the reason of an acceptance, and convicts nobody alone.
 """
 
 from collections import Counter
-from dataclasses import dataclass, field
 
 from stitch_tools.errors import EnvironmentMissingError, TaskError
+from stitch_tools.judge.check_options import CheckOptions
+from stitch_tools.judge.correctness.check_record import Record
+from stitch_tools.judge.trial import Trial
 from stitch_tools.judge.work.launch_counts import LaunchComparison, compare_launches
 from stitch_tools.judge.work.traced_worker import (
-    Case,
     HarnessFaultError,
     RefusedError,
     Report,
@@ -18,7 +19,6 @@ from stitch_tools.judge.work.traced_worker import (
     WatchedWorker,
     watched_worker,
 )
-from stitch_tools.models import CheckFlag, Finding, Severity
 from stitch_tools.models.evidence import WorkEvidence, WorkItem, WorkOwner
 from stitch_tools.run.child_outcome import ChildDied
 from stitch_tools.run.last_words import own_words
@@ -37,74 +37,65 @@ _OURS = ("timed_out", "out_of_memory", "killed")
 """Ends of a watched worker that watching may well have caused: it takes time and memory."""
 
 
-@dataclass
-class Traced:
-    """What the judge takes over."""
-
-    evidence: WorkEvidence | None = None
-    findings: list[Finding] = field(default_factory=list[Finding])
-    flags: list[CheckFlag] = field(default_factory=list[CheckFlag])
-    skipped: list[str] = field(default_factory=list[str])
-
-    def find(self, rule: str, message: str, severity: Severity = "suspicious") -> None:
-        """Add a finding."""
-        self.findings.append(Finding(rule=rule, severity=severity, message=message))
-
-    def cannot_tell(self, message: str) -> None:
-        """The program fails where it is watched: suspicious, and nobody knows whose work it is."""
-        self.find("untraceable", message)
-        self.skipped.append(f"{_TOPIC}: the program fails under the profiler")
-
-
-def trace_work(case: Case, reference: ReferenceServer, watched: WatchedWorker | None = None) -> Traced:
-    """Evidence, findings and flags on who did the work.
+def trace_work(
+    record: Record,
+    trial: Trial,
+    options: CheckOptions,
+    reference: ReferenceServer,
+    watched: WatchedWorker | None = None,
+) -> None:
+    """Enter in the record who did the work: evidence, findings and flags, or why nobody can tell.
 
     Args:
-        case: the program.
+        record: of the check.
+        trial: the program.
+        options: time limits and memory.
         reference: compares the traced outputs. Its weights are exchanged.
         watched: a worker that loads the program already (`begin_load`); None starts one.
     """
-    traced = Traced()
     try:
         if watched is not None:
-            _watch(case, watched, traced)
+            _watch(trial, watched, record)
         else:
-            with watched_worker(case, reference) as started:
-                started.begin_load()
-                _watch(case, started, traced)
+            with watched_worker(trial, options, reference) as started:
+                _watch(trial, started, record)
     except ChildDied as death:
         last = own_words(death.outcome.stderr_tail)[-_MOST_CHARS:]
         message = f"right before, and under the profiler {death.outcome.describe()}"
         # A crash is the program's: nothing of ours but a profiler runs beside it.
         if death.outcome.kind in _OURS:
-            traced.skipped.append(f"{_TOPIC}: {message}")
+            record.skipped.append(f"{_TOPIC}: {message}")
         else:
-            traced.cannot_tell(f"{message}: {last}" if last else message)
+            _cannot_tell(record, f"{message}: {last}" if last else message)
     except RefusedError as error:
-        traced.cannot_tell(f"right before, and under the profiler: {str(error)[:_MOST_CHARS]}")
+        _cannot_tell(record, f"right before, and under the profiler: {str(error)[:_MOST_CHARS]}")
     except (HarnessFaultError, DrawUnavailable, TaskError, EnvironmentMissingError) as error:
-        traced.skipped.append(f"{_TOPIC}: {str(error)[:300]}")
-    return traced
+        record.skipped.append(f"{_TOPIC}: {str(error)[:300]}")
 
 
-def _watch(case: Case, watched: WatchedWorker, traced: Traced) -> None:
-    watched.load()
-    watched.init()
+def _cannot_tell(record: Record, message: str) -> None:
+    """The program fails where it is watched: suspicious, and nobody knows whose work it is."""
+    record.note("untraceable", message, "suspicious")
+    record.skipped.append(f"{_TOPIC}: the program fails under the profiler")
+
+
+def _watch(trial: Trial, watched: WatchedWorker, record: Record) -> None:
+    watched.start()
     # Every block is made, whatever the first one gave.
     answers = [watched.traced_draw(kind, calls) for kind, calls in _BLOCKS]
     report = watched.report()
-    rows = _rows_of_kernels(report) if case.cuda else _rows_of_operators(report)
-    compared = compare_launches(report, blocks=len(_BLOCKS)) if case.cuda else None
-    traced.evidence = _weigh(case, report, rows, all(answers), compared.match if compared else None)
+    rows = _rows_of_kernels(report) if trial.on_gpu else _rows_of_operators(report)
+    compared = compare_launches(report, blocks=len(_BLOCKS)) if trial.on_gpu else None
+    record.work = evidence = _weigh(trial, report, rows, all(answers), compared.match if compared else None)
     if compared is not None:
-        _judge_launches(traced, compared)
+        _judge_launches(record, compared)
     if report.past_dispatcher:
         names = ", ".join(report.past_dispatcher[:_MOST_NAMED])
-        traced.skipped.append(f"{_TOPIC}: {names} can be called past PyTorch's dispatcher, {_COUNTED}")
-    elif report.libraries and report.own_code and not case.cuda:
+        record.skipped.append(f"{_TOPIC}: {names} can be called past PyTorch's dispatcher, {_COUNTED}")
+    elif report.libraries and report.own_code and not trial.on_gpu:
         names = ", ".join(report.libraries[:_MOST_NAMED])
-        traced.skipped.append(f"{_TOPIC}: what {names} did counts as the program's own: calls are not seen")
-    _judge(case, traced, traced.evidence)
+        record.skipped.append(f"{_TOPIC}: what {names} did counts as the program's own: calls are not seen")
+    _judge(trial, record, evidence)
 
 
 def _rows_of_kernels(report: Report) -> tuple[ReportRow, ...]:
@@ -134,7 +125,7 @@ def _rows_of_operators(report: Report) -> tuple[ReportRow, ...]:
 
 
 def _weigh(
-    case: Case, report: Report, rows: tuple[ReportRow, ...], right: bool, counts_match: bool | None
+    trial: Trial, report: Report, rows: tuple[ReportRow, ...], right: bool, counts_match: bool | None
 ) -> WorkEvidence:
     # Weights are claims of the worker: a negative one must not turn a share round.
     total = sum(max(0, row.weight) for row in rows)
@@ -150,7 +141,7 @@ def _weigh(
     ]
     items.sort(key=lambda item: -item.share)
     return WorkEvidence(
-        method="kernels" if case.cuda else "operators",
+        method="kernels" if trial.on_gpu else "operators",
         own=shares.get("own", 0.0),
         library=shares.get("library", 0.0),
         pytorch=shares.get("pytorch", 0.0),
@@ -165,32 +156,31 @@ def _weigh(
     )
 
 
-def _judge_launches(traced: Traced, compared: LaunchComparison) -> None:
+def _judge_launches(record: Record, compared: LaunchComparison) -> None:
     if compared.differing:
         named = "; ".join(compared.differing[:_MOST_NAMED])
-        traced.find("launch_counts_differ", f"the program's launches per forward change: {named}")
-    if compared.varying:
-        named = "; ".join(compared.varying[:_MOST_NAMED])
-        traced.find("library_launches_vary", f"a library chose other kernels: {named}", "note")
-    traced.skipped += [f"launch counts: {reason[:300]}" for reason in compared.missing]
+        message = f"the program's launches per forward change: {named}"
+        record.note("launch_counts_differ", message, "suspicious")
+    if compared.missing:
+        record.skipped.append(f"launch counts: {compared.missing}")
 
 
-def _judge(case: Case, traced: Traced, evidence: WorkEvidence) -> None:
+def _judge(trial: Trial, record: Record, evidence: WorkEvidence) -> None:
     if not evidence.outputs_right:
-        traced.find("traced_outputs_differ", "right before, and wrong under the profiler")
+        record.note("traced_outputs_differ", "right before, and wrong under the profiler", "suspicious")
     if evidence.never_launched:
         names = ", ".join(evidence.never_launched[:_MOST_NAMED])
-        traced.find("never_launched", f"kernels that are defined and never ran: {names}", "note")
+        record.note("never_launched", f"kernels that are defined and never ran: {names}")
     if not evidence.observations or evidence.work <= 0.0:
-        traced.skipped.append(f"{_TOPIC}: the profiler has no records of work")
+        record.skipped.append(f"{_TOPIC}: the profiler has no records of work")
         return
-    if evidence.pytorch_of_work > case.task.contract.pytorch_share:
-        traced.flags.append("partial")
+    if evidence.pytorch_of_work > trial.task.contract.pytorch_share:
+        record.flags.append("partial")
         names = [item.name for item in evidence.items if item.owner == "pytorch"][:_MOST_NAMED]
         share = f"{evidence.pytorch_of_work:.0%} of the work is PyTorch's"
-        traced.find("pytorch_share", f"{share}: {', '.join(names)}", "note")
+        record.note("pytorch_share", f"{share}: {', '.join(names)}")
     if is_library_only(evidence):
-        traced.flags.append("library_only")
+        record.flags.append("library_only")
 
 
 def is_library_only(evidence: WorkEvidence) -> bool:

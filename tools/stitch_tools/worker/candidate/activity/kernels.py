@@ -12,7 +12,7 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -233,22 +233,28 @@ class Attributor:
         return joined
 
 
+def _calls_in_order(trace: Trace) -> Iterator[tuple[int, RuntimeCall, bool]]:
+    """Correlation, call, and whether a stream is being captured then."""
+    depth = 0
+    for correlation, call in sorted(trace.runtime.items(), key=lambda item: item[1].start_ns):
+        depth += call.name.startswith(_BEGIN)
+        depth -= call.name.startswith(_END)
+        yield correlation, call, depth > 0
+
+
 def _captured(trace: Trace) -> list[RuntimeCall]:
     """The launches that went into graphs instead of onto the device, in their order."""
     ran = {row.correlation for row in trace.launched}
-    calls = sorted(trace.runtime.items(), key=lambda item: item[1].start_ns)
-    begun = any(call.name.startswith(_BEGIN) for _, call in calls)
-    depth, end, found = 0, 0, list[RuntimeCall]()
-    for correlation, call in calls:
-        depth += call.name.startswith(_BEGIN)
-        depth -= call.name.startswith(_END)
-        if correlation in ran or not _LAUNCH.match(call.name) or (begun and depth <= 0):
+    begun = any(call.name.startswith(_BEGIN) for call in trace.runtime.values())
+    end, captured = 0, list[RuntimeCall]()
+    for correlation, call, capturing in _calls_in_order(trace):
+        if correlation in ran or not _LAUNCH.match(call.name) or (begun and not capturing):
             continue
         # The driver's call inside of the runtime's is no second launch.
         if call.start_ns >= end:
-            found.append(call)
+            captured.append(call)
             end = call.start_ns + call.duration_ns
-    return found
+    return captured
 
 
 def lost_launches(trace: Trace, block: str) -> int:
@@ -259,13 +265,10 @@ def lost_launches(trace: Trace, block: str) -> int:
     """
     first, last = trace.blocks[block]
     ran = {row.correlation for row in trace.launched}
-    depth, lost = 0, 0
     # Of a driver's call inside of the runtime's one of both has the record.
-    group_end, group_ran = -1, True
-    for correlation, call in sorted(trace.runtime.items(), key=lambda item: item[1].start_ns):
-        depth += call.name.startswith(_BEGIN)
-        depth -= call.name.startswith(_END)
-        if depth > 0 or not first <= call.start_ns < last or not _ANY_LAUNCH.match(call.name):
+    lost, group_end, group_ran = 0, -1, True
+    for correlation, call, capturing in _calls_in_order(trace):
+        if capturing or not first <= call.start_ns < last or not _ANY_LAUNCH.match(call.name):
             continue
         if call.start_ns >= group_end:
             lost += not group_ran
@@ -287,16 +290,8 @@ def _is_inductor(name: str) -> bool:
     return name.startswith("triton_") and "torch._inductor.codecache" in sys.modules
 
 
-@dataclass(frozen=True)
-class BlockWork:
-    """What ran in one marked block."""
-
-    nanoseconds: Counter[Work]
-    launches: Counter[Work]
-
-
-def block_work(trace: Trace, attributor: Attributor, block: str) -> BlockWork:
-    """Time and launches by owner and name in one block.
+def block_work(trace: Trace, attributor: Attributor, block: str) -> tuple[Counter[Work], Counter[Work]]:
+    """Nanoseconds and launches by owner and name in one block.
 
     Raises:
         KeyError: the trace has no such block.
@@ -309,7 +304,7 @@ def block_work(trace: Trace, attributor: Attributor, block: str) -> BlockWork:
             work = attributor.work(row)
             nanoseconds[work] += row.duration_ns
             launches[work] += 1
-    return BlockWork(nanoseconds, launches)
+    return nanoseconds, launches
 
 
 def demangle(symbol: str) -> str:

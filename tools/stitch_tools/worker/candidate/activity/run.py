@@ -3,7 +3,6 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import TypedDict
 
 import torch
 from torch._C._profiler import _ExperimentalConfig  # pyright: ignore[reportPrivateUsage]
@@ -29,17 +28,6 @@ _MAX_NAME = 300
 
 Calls = Callable[[int], None]
 """So many forwards."""
-
-
-class ReportedRow(TypedDict):
-    """One thing that took time."""
-
-    owner: str
-    name: str
-    calls: float | None
-    """Launches per forward (cuda)."""
-    weight: int
-    """Nanoseconds."""
 
 
 class Tracer:
@@ -81,11 +69,8 @@ class Tracer:
         results = self._profile.kineto_results
         events: Iterable[ProfilerEvent] = results.events() if results is not None else ()
         own = objects.own_files(self.belongings)
-        past = {"past_dispatcher": objects.past_dispatcher(own)[:_MAX_ROWS]}
-        return {
-            **past,
-            **(self._report_kernels(events) if self.cuda else self._report_operators(events, own)),
-        }
+        seen = self._report_kernels(events) if self.cuda else self._report_operators(events, own)
+        return {"past_dispatcher": objects.past_dispatcher(own)[:_MAX_ROWS], **seen}
 
     def _report_operators(self, events: Iterable[ProfilerEvent], own: list[str]) -> dict[str, object]:
         found = operator_time(events)
@@ -115,10 +100,10 @@ class Tracer:
             if block not in trace.blocks:
                 continue  # the profiler of this machine gave nothing
             lost += kernels.lost_launches(trace, block)
-            work = kernels.block_work(trace, attributor, block)
-            nanoseconds += work.nanoseconds
-            launches += work.launches
-            blocks.append({f"{owner}: {name}": n / calls for (owner, name), n in work.launches.items()})
+            block_ns, block_launches = kernels.block_work(trace, attributor, block)
+            nanoseconds += block_ns
+            launches += block_launches
+            blocks.append({f"{owner}: {name}": n / calls for (owner, name), n in block_launches.items()})
         total_calls = max(1, sum(self.calls))
         rows = [
             _row(work, launches[work] / total_calls, ns) for work, ns in nanoseconds.most_common(_MAX_ROWS)
@@ -249,6 +234,7 @@ def _copied_buffers(state: CandidateState) -> list[tuple[torch.Tensor, torch.Ten
     return [(tensor, tensor.clone()) for tensor in state.python.module.buffers()]
 
 
-def _row(work: Work, calls: float | None, weight: int) -> ReportedRow:
+def _row(work: Work, calls: float | None, weight: int) -> dict[str, object]:
+    """One thing that took time: `calls` are launches per forward (cuda), `weight` is nanoseconds."""
     owner, name = work
     return {"owner": owner, "name": name[:_MAX_NAME], "calls": calls, "weight": weight}
