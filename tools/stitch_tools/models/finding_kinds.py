@@ -34,7 +34,6 @@ _STATIC: dict[str, FindingKind] = {
     "other_process_memory": "caller_inspected",
     "caller_inspected": "caller_inspected",
     "reads_reference": "reference_copied",
-    "reference_in_forward": "reference_copied",
     "reference_copied": "reference_copied",
     "kernel_not_launched": "kernel_never_launched",
     "result_kept": "earlier_result_kept",
@@ -74,8 +73,6 @@ _DYNAMIC: dict[str, FindingKind] = {
     "library_launches_vary": "not_decided",
     # Timing.
     "faster_than_memory": "impossible_speed",
-    "inputs_not_read": "impossible_speed",
-    "fewer_operations": "impossible_speed",
 }
 
 _RETIRED: dict[str, FindingKind] = {
@@ -91,6 +88,9 @@ _RETIRED: dict[str, FindingKind] = {
     "fallback_in_handler": "pytorch_used",
     "tensor_subclass": "work_unfinished",
     "reference_used": "not_decided",
+    "reference_in_forward": "reference_copied",
+    "inputs_not_read": "impossible_speed",
+    "fewer_operations": "impossible_speed",
     "extension_not_called": "kernel_never_launched",
     "kernel_without_effect": "kernel_never_launched",
     "other_library_in_forward": "pytorch_used",
@@ -108,7 +108,7 @@ _RETIRED: dict[str, FindingKind] = {
     "large_constant": "not_decided",
     "data_file": "not_decided",
 }
-"""Rules of version 0.1. No code writes them any more, but stored checks and certificates carry them."""
+"""Rules of earlier versions. No code writes them any more, but stored checks and certificates carry them."""
 
 FINDING_KINDS: Mapping[str, FindingKind] = MappingProxyType(_STATIC | _DYNAMIC | _RETIRED)
 """Rule name to kind. Rules of the sanitizers are not listed one by one; `finding_kind` knows them."""

@@ -5,9 +5,7 @@ parentheses end.
 """
 
 import re
-from bisect import bisect_left
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Set
 
 from stitch_tools.judge.source.words import words
 
@@ -23,34 +21,24 @@ _WITH_ARGUMENTS = words("""
 """)
 _ALONE = words("__grid_constant__ __forceinline__ __noinline__ STITCH_EXPORT __restrict__ CUDART_CB CUDA_CB")
 _ON_LAMBDAS = words("__device__ __host__")
-_QUALIFIERS = _WITH_ARGUMENTS | _ALONE | _ON_LAMBDAS | words("inline static extern constexpr __inline__ void")
-_KERNEL = "__global__"
+_QUALIFIERS = (
+    _WITH_ARGUMENTS
+    | _ALONE
+    | _ON_LAMBDAS
+    | words("inline static extern constexpr __inline__ void __global__")
+)
 _DEFINE = re.compile(rb"#[ \t]*define[ \t]+([A-Za-z_]\w*)((?:\\\r?\n|[^\n])*)")
 
 
-@dataclass(frozen=True)
-class BlankedText:
-    """A source text that is ready for the parser."""
-
-    text: bytes
-    kernels: tuple[int, ...]
-    """Where a macro that makes a kernel was blanked, in order."""
-
-    def marks_kernel(self, body: int) -> bool:
-        """Whether such a macro stands in the head of the function whose body begins at `body`."""
-        place = bisect_left(self.kernels, body)
-        return place > 0 and not any(char in b";{}" for char in self.text[self.kernels[place - 1] : body])
-
-
-def find_macros(sources: Iterable[bytes]) -> dict[str, bool]:
-    """Names that a program's own `#define` lines give to attributes, each with whether it makes a kernel."""
-    found: dict[str, bool] = {}
+def find_macros(sources: Iterable[bytes]) -> set[str]:
+    """Names that a program's own `#define` lines give to attributes."""
+    macros: set[str] = set()
     for source in sources:
         for match in _DEFINE.finditer(source):
             names = _outer_names(match[2])
-            if names and names <= _QUALIFIERS | {_KERNEL}:
-                found[match[1].decode("latin-1")] = _KERNEL in names
-    return found
+            if names and names <= _QUALIFIERS:
+                macros.add(match[1].decode("latin-1"))
+    return macros
 
 
 def _outer_names(text: bytes) -> set[str]:
@@ -65,10 +53,9 @@ def _outer_names(text: bytes) -> set[str]:
     return found
 
 
-def blank_attributes(source: bytes, macros: dict[str, bool]) -> BlankedText:
+def blank_attributes(source: bytes, macros: Set[str]) -> bytes:
     """The same bytes with spaces in place of attributes that the grammar does not know; lines stay."""
     out = bytearray(source)
-    kernels: list[int] = []
     depth, start, end, before, directive_end = 0, -1, -1, "", 0
     for match in _TOKEN.finditer(source):
         token = match.group().decode("latin-1")
@@ -83,12 +70,11 @@ def blank_attributes(source: bytes, macros: dict[str, bool]) -> BlankedText:
             start, end = match.span()
         elif token in _ALONE or token in macros or (token in _ON_LAMBDAS and before == "]"):
             _blank(out, *match.span())
-            kernels += [match.start()] if macros.get(token) else []
         elif token == "#":
             define = _DEFINE.match(source, match.start())
             directive_end = define.end() if define is not None else source.find(b"\n", match.start())
         before = before if token in _ON_LAMBDAS else token
-    return BlankedText(bytes(out), tuple(kernels))
+    return bytes(out)
 
 
 def _blank(out: bytearray, start: int, end: int) -> None:

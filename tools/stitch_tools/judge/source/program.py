@@ -21,15 +21,6 @@ class ReferenceText:
     """Its class or function."""
 
 
-@dataclass(frozen=True)
-class Unread:
-    """A region that was not scanned."""
-
-    file: str
-    line: int
-    reason: str
-
-
 @dataclass(frozen=True, eq=False)
 class ScannedProgram:
     """A program as rules see it."""
@@ -40,7 +31,8 @@ class ScannedProgram:
     cuda: tuple[CudaSource, ...]
     """C++ and CUDA: files, and texts in strings of Python files."""
     reference: ReferenceText
-    unread: tuple[Unread, ...]
+    unread: tuple["RuleHit", ...]
+    """Regions that were not scanned."""
     source_literals: frozenset[ast.AST]
     """String literals that were read as C++ or CUDA."""
 

@@ -26,7 +26,6 @@ _FRAMES = words("""
     sys.addaudithook gc.get_objects gc.get_referrers gc.get_referents ctypes.string_at
 """)
 _FRAME_NAMES = words("f_back f_locals f_globals tb_frame gi_frame f_builtins tb_next pythonapi")
-_ENVIRONMENT = words("os.environ os.getenv os.environb")
 _JUDGE = words("stitch_tools stitch_mcp stitch_planner stitch_rag kernelbench __main__")
 _IMPORTERS = words("builtins.__import__ importlib.import_module importlib.__import__ sys.modules.get")
 _OTHER_MEMORY = words("""
@@ -139,10 +138,6 @@ def find_frames(program: ScannedProgram) -> Iterator[RuleHit]:
     for node, scope in program.python.of(ast.Attribute):
         if node.attr in _FRAME_NAMES:
             yield hit_in(program, scope, node, f"{node.attr} shows the caller's names or objects")
-    for node, scope in (*program.python.of(ast.Attribute), *program.python.of(ast.Name)):
-        # A program could tell a check from a measurement by it, but most often builds its kernels late.
-        if scope in program.python.hot and _ENVIRONMENT & set(program.python.names.paths(node, scope)):
-            yield hit_in(program, scope, node, "forward looks at the environment", "note")
 
 
 def find_other_memory(program: ScannedProgram) -> Iterator[RuleHit]:
@@ -211,7 +206,7 @@ RULES = (
         "caller_inspected",
         "suspicious",
         "Looks at frames, tracebacks, all living objects or at memory by its address: what a program does "
-        "must not depend on who calls it. A look at the environment in forward is a note.",
+        "must not depend on who calls it.",
         "Compute from the arguments alone.",
         find_frames,
     ),

@@ -92,8 +92,7 @@ def _blocks(comments: Iterable[Text]) -> Iterator[Text]:
 
 def find_unread(program: ScannedProgram) -> Iterator[RuleHit]:
     """Regions and files that were not read."""
-    for row in program.unread:
-        yield RuleHit(row.file, row.line, f"not scanned: {row.reason}", "note")
+    yield from program.unread
     for path, data in program.files.items():
         if data.startswith(_COMPILED):
             yield RuleHit(path, 1, f"not scanned: {len(data)} bytes of compiled code")
