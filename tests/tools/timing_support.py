@@ -41,6 +41,5 @@ def probe_context(
         rounds=rounds,
         overhead_limit_s=None,
         cpu_s=None,
-        graph=lambda: None,
         say=lambda _: None,
     )

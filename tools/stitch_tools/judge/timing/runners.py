@@ -56,7 +56,7 @@ class Runner(TimedProcess):
             slot = self.sampler.after_batch(self.slot, calls) if self.sampler and self._in_visit else None
             if slot is not None and self.sampler is not None:
                 self._fetch(slot)
-                self.sampler.fetched(slot, self.tokens.get(slot, 0))
+                self.sampler.offer(slot, self.tokens.get(slot, 0))
         return seconds
 
     def wake_and_run_calls(self, calls: int) -> float:
