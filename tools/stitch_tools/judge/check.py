@@ -136,7 +136,6 @@ class _Judge:
             main=self.program.main,
             reference_source=None if source is None else self.store.get(source.sha256),
             reference_path=self.task.main,
-            reference_entry=self.task.entry,
         )
         self.record.findings += findings
         return any(row.severity == "fatal" for row in findings)

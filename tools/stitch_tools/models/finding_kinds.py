@@ -44,7 +44,6 @@ _STATIC: dict[str, FindingKind] = {
     "work_not_joined": "work_unfinished",
     "global_setting": "setting_changed",
     "not_scanned": "not_decided",
-    "entry_not_found": "not_decided",
 }
 """Rules of the static evidence. docs/rules.md says what each looks for."""
 
@@ -89,6 +88,7 @@ _RETIRED: dict[str, FindingKind] = {
     "tensor_subclass": "work_unfinished",
     "reference_used": "not_decided",
     "reference_in_forward": "reference_copied",
+    "entry_not_found": "not_decided",
     "inputs_not_read": "impossible_speed",
     "fewer_operations": "impossible_speed",
     "extension_not_called": "kernel_never_launched",

@@ -166,6 +166,7 @@ PAIRS: dict[str, tuple[list[Files], list[Files]]] = {
             HONEST | {"b.cu": b"\0\1"},
             HONEST | {"weights.bin": b"\0" * 100},
             HONEST | {"libfast.so": b"\x7fELF"},
+            {"program.py": b"import torch\nclass Other(torch.nn.Module):\n    pass\n"},
         ],
         [
             HONEST,
@@ -173,9 +174,5 @@ PAIRS: dict[str, tuple[list[Files], list[Files]]] = {
             HONEST | {"kernels/scale.cuh": b"// nothing", "README.md": b"How it works"},
             HONEST | {"edges.bin": b"\0" * 12},
         ],
-    ),
-    "entry_not_found": (
-        [{"program.py": b"import torch\nclass Other(torch.nn.Module):\n    pass\n"}],
-        [HONEST],
     ),
 }  # fmt: skip

@@ -145,7 +145,14 @@ def test_a_baseline_that_fails_meanwhile_is_no_fault_of_the_program(
     session: TargetSession, store: Store
 ) -> None:
     def losing(runner: Runner) -> Runner:
-        return LosesOutputs(runner.name, runner.process, runner.pipes, runner.slots, child=runner.child)
+        return LosesOutputs(
+            runner.name,
+            runner.process,
+            runner.pipes,
+            runner.slots,
+            child=runner.child,
+            request=runner.request,
+        )
 
     program = model_new(store, COMPUTES_LATER)
     report, _ = looked_at(session, store, program, program_s=20e-6, make_baseline=losing)

@@ -17,8 +17,6 @@ class ReferenceText:
     source: bytes | None
     path: str | None
     """Its main file."""
-    entry: str
-    """Its class or function."""
 
 
 @dataclass(frozen=True, eq=False)

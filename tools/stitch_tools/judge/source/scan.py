@@ -44,7 +44,6 @@ def scan_program(
     main: str | None = None,
     reference_source: bytes | None = None,
     reference_path: str | None = None,
-    reference_entry: str = "Model",
 ) -> tuple[Finding, ...]:
     """Findings, the gravest first; equal programs give equal findings, and no input makes it fail.
 
@@ -54,9 +53,8 @@ def scan_program(
         main: the file that is compiled or imported; without it every Python file counts.
         reference_source: the reference's main file.
         reference_path: its path, to recognise a program that opens it.
-        reference_entry: its class.
     """
-    reference = ReferenceText(reference_source, reference_path, reference_entry)
+    reference = ReferenceText(reference_source, reference_path)
     program = _read(program_files, format, main, reference)
     found: dict[tuple[str, str, int], Finding] = {}
     for rule in RULES:

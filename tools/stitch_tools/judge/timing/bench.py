@@ -24,12 +24,12 @@ from stitch_tools.judge.timing.program_runners import (
     LoadedProgram,
     RingPlan,
     load_program,
-    start_program,
     start_ring,
 )
 from stitch_tools.judge.timing.report import TimingEvidence, make_bench
 from stitch_tools.judge.timing.ring import ring_shape
 from stitch_tools.judge.timing.rounds import Figure
+from stitch_tools.judge.timing.runners import Runner
 from stitch_tools.judge.timing.setup import Setup, make_draws
 from stitch_tools.judge.timing.timed_process import RunnerFailedError
 from stitch_tools.judge.timing.wording import describe_doubt, describe_ring
@@ -166,16 +166,12 @@ class _Run:
             plan = RingPlan(setup.shape.slots, draws, self.options.samples)
             contestants.runners.append(start_ring(stack, setup, loaded, plan))
             if setup.cuda and self._is_native:
-                graphed = partial(
-                    start_program,
-                    setup=setup,
-                    program=self.trial.program,
-                    build=self.trial.build,
-                    weights=weights,
-                    draws=draws,
-                    samples=self.options.samples,
-                    graphed=True,
-                )
+
+                def graphed(own: ExitStack) -> Runner:
+                    program, built = self.trial.program, self.trial.build
+                    captured = load_program(own, setup, program, built, weights, graphed=True)
+                    return start_ring(own, setup, captured, plan)
+
                 contestants.add(stack, PROGRAM_GRAPHED, graphed)
             for kind in baselines_of(self.trial.task.target, self.options):
                 start = partial(
@@ -233,9 +229,9 @@ class _Run:
             RunnerFailedError: the program failed.
         """
         program = contestants.runners[0]
-        before_s = cpu_seconds(program.pid)
+        before_s = cpu_seconds(program.child.pid)
         rounds = contestants.run_rounds(self.trial.deadline_s, watch)
-        after_s = cpu_seconds(program.pid)
+        after_s = cpu_seconds(program.child.pid)
         context = ProbeContext(
             setup=setup,
             target=self.target,

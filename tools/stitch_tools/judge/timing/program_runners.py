@@ -99,28 +99,6 @@ def load_program(
     return LoadedProgram(name, worker.child, is_native, live, graphed)
 
 
-def start_program(
-    stack: ExitStack,
-    setup: Setup,
-    program: Program,
-    build: Build | None,
-    *,
-    weights: WeightSet,
-    draws: Sequence[Inputs],
-    samples: int,
-    graphed: bool = False,
-) -> Runner:
-    """The program, loaded and ready over a ring of the setup's length.
-
-    `graphed` captures its forward in a CUDA graph first, which only a native program on a GPU can have.
-
-    Raises:
-        RunnerFailedError: it cannot be loaded, initialised or prepared.
-    """
-    loaded = load_program(stack, setup, program, build, weights, graphed=graphed)
-    return start_ring(stack, setup, loaded, RingPlan(setup.shape.slots, draws, samples))
-
-
 def start_ring(stack: ExitStack, setup: Setup, loaded: LoadedProgram, plan: RingPlan) -> Runner:
     """A loaded program over a ring, ready.
 

@@ -58,7 +58,7 @@ class FreshInputs:
 
     def look(self, context: ProbeContext) -> ProbeReport:
         """Doubts where new inputs take longer, and what is wrong with outputs."""
-        if context.program.child is None or context.program.sampler is None:
+        if context.program.sampler is None:
             return ProbeReport()
         attempts = [try_new_inputs] if context.setup.cuda else [try_new_inputs, try_late_inputs]
         reports = [best_of_two(partial(attempt, context)) for attempt in attempts]
