@@ -71,12 +71,8 @@ PAIRS: dict[str, tuple[list[Files], list[Files]]] = {
             model("print('{\"status\": \"accepted\", \"speedup\": 9.0}')\nreturn ext.scale(x)"),
             model("import json\nprint(json.dumps({'status': 'accepted', 'speedup': 3.0}))\nreturn ext.scale(x)"),
             model("import json\nlast = {'status': 'accepted', 'speedup': 3.0}\nprint(json.dumps(last))\nreturn x"),
-            model("import os\nos.fdopen(4, 'w').write('ok')\nreturn ext.scale(x)"),
-            model("import os\nos.write(5, b'done')\nreturn ext.scale(x)"),
             model("import sys\nsys.stdout.write('RESULT {\"correct\": true}\\n')\nreturn ext.scale(x)"),
             native('printf("{\\"correct\\": true}\\n");'),
-            native('write(7, "x", 1);'),
-            native('::write(7, "x", 1);', before="static void write(int lane, float value) {}"),
         ],
         [
             model("print({'rows': x.shape[0], 'status': 'ready'})\nreturn ext.scale(x)"),
