@@ -10,7 +10,7 @@ from benchmark_table import Table
 
 from stitch_tools.compile import compile_program
 from stitch_tools.confine.free_memory import available_bytes
-from stitch_tools.judge.timing.program_runners import start_program
+from stitch_tools.judge.timing.program_runners import RingPlan, load_program, start_ring
 from stitch_tools.judge.timing.ring import ring_shape
 from stitch_tools.judge.timing.rounds import Rounds, run_rounds
 from stitch_tools.judge.timing.runners import Runner
@@ -20,7 +20,7 @@ from stitch_tools.machine.device_lock import device_lock
 from stitch_tools.machine.devices import cpu_info
 from stitch_tools.models import Build, Program, Task
 from stitch_tools.run.interpreter import find_interpreter
-from stitch_tools.run.reference_server import Inputs, ReferenceServer, Weights
+from stitch_tools.run.reference_server import Inputs, ReferenceServer, WeightSet
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import Store
 
@@ -53,7 +53,7 @@ class SelfTiming:
     setup: Setup
     program: Program
     build: Build
-    weights: Weights
+    weights: WeightSet
     draws: tuple[Inputs, ...]
 
     def run(self, rules: TimingRules, budget_s: float) -> Rounds:
@@ -61,15 +61,9 @@ class SelfTiming:
         with ExitStack() as stack:
             runners: list[Runner] = []
             for name in ("first", "second"):
-                runner = start_program(
-                    stack,
-                    self.setup,
-                    self.program,
-                    self.build,
-                    weights=self.weights,
-                    draws=self.draws,
-                    samples=0,
-                )
+                loaded = load_program(stack, self.setup, self.program, self.build, self.weights)
+                plan = RingPlan(self.setup.shape.slots, self.draws)
+                runner = start_ring(stack, self.setup, loaded, plan)
                 runner.name, runner.sampler = name, None
                 runner.pause()
                 runners.append(runner)

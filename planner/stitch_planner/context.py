@@ -124,7 +124,6 @@ class RunContext:
             session=self.session,
             store=self.run.store,
             facts=self.facts,
-            graph=self.graph,
             reference=self.reference,
             emit=self.workbench.emit,
             stop=self.workbench.stop,

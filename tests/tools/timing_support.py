@@ -1,16 +1,18 @@
 """What tests of probes share: a context of a program whose rounds are over, with chosen times."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 
 from stitch_tools.judge.timing.probes import ProbeContext
-from stitch_tools.judge.timing.program_runners import LoadedProgram
+from stitch_tools.judge.timing.program_runners import LoadedProgram, RingPlan, load_program, start_ring
 from stitch_tools.judge.timing.rounds import Rounds, Series
 from stitch_tools.judge.timing.runners import Runner
 from stitch_tools.judge.timing.setup import Setup
 from stitch_tools.judge.timing.visits import Visit
 from stitch_tools.machine.devices import resolve_target
 from stitch_tools.machine.interference import snapshot
-from stitch_tools.run.reference_server import Inputs
+from stitch_tools.models import Build, Program
+from stitch_tools.run.reference_server import Inputs, WeightSet
 
 
 def rounds_of(per_call_s: Mapping[str, float]) -> Rounds:
@@ -41,6 +43,21 @@ def probe_context(
         rounds=rounds,
         overhead_limit_s=None,
         cpu_s=None,
-        graph=lambda: None,
         say=lambda _: None,
     )
+
+
+def start_program(
+    stack: ExitStack,
+    setup: Setup,
+    program: Program,
+    build: Build | None,
+    *,
+    weights: WeightSet,
+    draws: Sequence[Inputs],
+    samples: int,
+    graphed: bool = False,
+) -> Runner:
+    """A program, loaded and ready over a ring of the setup's length."""
+    loaded = load_program(stack, setup, program, build, weights, graphed=graphed)
+    return start_ring(stack, setup, loaded, RingPlan(setup.shape.slots, draws, samples))

@@ -84,7 +84,6 @@ def _static(work: JobContext) -> tuple[Finding, ...]:
         main=program.main,
         reference_source=store.get(source.sha256) if source else None,
         reference_path=task.main if task else None,
-        reference_entry=task.entry if task else "Model",
     )
 
 

@@ -1,8 +1,8 @@
 /* Stands for the driver's NVML on a machine without a GPU: the functions that worker/gpu_state calls, built as a
  * library.
  *
- * Clocks fall and reasons come with each reading, so that a test sees medians, extremes and unions. It is
- * without a power limit and knows one device.
+ * Clocks fall and reasons come with each reading, so that a test sees medians, extremes and unions. It knows
+ * one device.
  */
 #include <string.h>
 #include <unistd.h>
@@ -17,25 +17,18 @@ int nvmlDeviceGetHandleByUUID(const char* uuid, void** device) {
 }
 
 int nvmlDeviceGetClockInfo(void* device, unsigned kind, unsigned* megahertz) {
-  if (device != &readings || (kind != 1 && kind != 2)) return 2;
-  if (kind == 1) ++readings;
-  *megahertz = kind == 1 ? 2000 - 100 * readings : 2600;
+  if (device != &readings || kind != 1) return 2;
+  ++readings;
+  *megahertz = 2000 - 100 * readings;
+#ifdef HANGS
+  if (readings > 1) pause();
+#endif
   return 0;
-}
-
-int nvmlDeviceGetMaxClockInfo(void* device, unsigned kind, unsigned* megahertz) {
-  *megahertz = 1980;
-  return device == &readings && kind == 1 ? 0 : 2;
 }
 
 int nvmlDeviceGetPowerUsage(void* device, unsigned* milliwatts) {
   *milliwatts = 500000 + 1000 * readings;
   return device == &readings ? 0 : 2;
-}
-
-int nvmlDeviceGetTemperature(void* device, unsigned sensor, unsigned* celsius) {
-  *celsius = 40 + readings;
-  return device == &readings && sensor == 0 ? 0 : 2;
 }
 
 int nvmlDeviceGetCurrentClocksThrottleReasons(void* device, unsigned long long* reasons) {
@@ -60,17 +53,4 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void* device, unsigned* count, struc
 #endif
   *count = 2;
   return 0;
-}
-
-struct Utilization {
-  unsigned gpu, memory;
-};
-
-int nvmlDeviceGetUtilizationRates(void* device, struct Utilization* rates) {
-#ifdef HANGS
-  if (readings > 1) pause();
-#endif
-  rates->gpu = 37;
-  rates->memory = 5;
-  return device == &readings ? 0 : 2;
 }

@@ -129,15 +129,12 @@ class _Judge:
         if not self.options.static:
             return False
         source = next((file for file in self.task.files if file.path == self.task.main), None)
-        sizes = [spec.nbytes for spec in self.facts.outputs if spec.nbytes]
         findings = scan_program(
             {file.path: self.store.get(file.sha256) for file in self.program.files},
             format=self.program.format,
             main=self.program.main,
             reference_source=None if source is None else self.store.get(source.sha256),
             reference_path=self.task.main,
-            reference_entry=self.task.entry,
-            output_bytes=min(sizes, default=None),
         )
         self.record.findings += findings
         return any(row.severity == "fatal" for row in findings)

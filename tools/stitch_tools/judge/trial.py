@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stitch_tools.models import Build, Graph, Program, ReferenceFacts, Task
+from stitch_tools.models import Build, Program, ReferenceFacts, Task
 from stitch_tools.storage.store import Store
 
 if TYPE_CHECKING:
@@ -33,8 +33,6 @@ class Trial:
     """Where the sources lie."""
     facts: ReferenceFacts
     """What was observed of the reference."""
-    graph: Graph | None = None
-    """The reference's forward, where it was captured already."""
     reference: "ReferenceServer | None" = None
     """A server that has the task loaded already; else an instrument starts and ends one."""
     emit: Emit | None = None

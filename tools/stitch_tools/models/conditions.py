@@ -42,7 +42,7 @@ class TimeBound(Fact):
     """The shortest time of a batch of calls that measured ceilings allow, beside its measured time."""
 
     kind: Literal["outputs", "inputs and outputs", "operations"]
-    """What takes at least so long: writing the outputs; that and reading the inputs; matrix products."""
+    """What takes at least so long: writing the outputs. Others are of versions before 0.2.0."""
     contestant: str = "program"
     calls: int
     """Calls of the batch."""
@@ -61,7 +61,10 @@ class TimeBound(Fact):
 
 
 class GpuConditions(Fact):
-    """The GPU while it was timed, as its driver says; None where the driver does not say."""
+    """The GPU while it was timed, as its driver says; None where the driver does not say.
+
+    Highest clock, memory clock, power limit, temperature and `busy_before` are of versions before 0.2.0.
+    """
 
     sm_clock_mhz: int | None = None
     """Median of what was read after the program's visits."""

@@ -35,7 +35,6 @@ _STATIC: dict[str, FindingKind] = {
     "other_process_memory": "caller_inspected",
     "caller_inspected": "caller_inspected",
     "reads_reference": "reference_copied",
-    "reference_in_forward": "reference_copied",
     "reference_copied": "reference_copied",
     "kernel_not_launched": "kernel_never_launched",
     "result_kept": "earlier_result_kept",
@@ -46,7 +45,6 @@ _STATIC: dict[str, FindingKind] = {
     "work_not_joined": "work_unfinished",
     "global_setting": "setting_changed",
     "not_scanned": "not_decided",
-    "entry_not_found": "not_decided",
 }
 """Rules of the static evidence. docs/rules.md says what each looks for."""
 

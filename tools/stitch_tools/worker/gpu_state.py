@@ -17,8 +17,7 @@ NVML_NAMES = (
     "/usr/lib/wsl/lib/libnvidia-ml.so.1",
 )
 _OK = 0
-_SM, _MEMORY = 1, 2  # nvmlClockType_t
-_GPU_SENSOR = 0
+_SM = 1  # nvmlClockType_t
 _MOST_PROCESSES = 1024
 REASONS = {
     0x2: "application_clocks",
@@ -42,10 +41,6 @@ class _Process(ctypes.Structure):
     ]
 
 
-class _Utilization(ctypes.Structure):
-    _fields_ = [("gpu", ctypes.c_uint), ("memory", ctypes.c_uint)]
-
-
 class GpuState:
     """One GPU behind NVML; every reading that the driver refuses is None."""
 
@@ -66,14 +61,9 @@ class GpuState:
         """The state now, by the names of GpuConditions' units."""
         return {
             "sm_clock_mhz": self._number("nvmlDeviceGetClockInfo", _SM),
-            "sm_clock_max_mhz": self._number("nvmlDeviceGetMaxClockInfo", _SM),
-            "memory_clock_mhz": self._number("nvmlDeviceGetClockInfo", _MEMORY),
             "power_mw": self._number("nvmlDeviceGetPowerUsage"),
-            "power_limit_mw": self._number("nvmlDeviceGetEnforcedPowerLimit"),
-            "temperature_c": self._number("nvmlDeviceGetTemperature", _GPU_SENSOR),
             "throttled": self._throttled(),
             "processes": self._processes(),
-            "busy_percent": self._busy_percent(),
         }
 
     def _call(self, name: str, *arguments: object) -> int | None:
@@ -97,11 +87,6 @@ class GpuState:
         count, rows = ctypes.c_uint(_MOST_PROCESSES), (_Process * _MOST_PROCESSES)()
         status = self._call("nvmlDeviceGetComputeRunningProcesses_v3", ctypes.byref(count), rows)
         return [row.pid for row in rows[: count.value]] if status == _OK else None
-
-    def _busy_percent(self) -> int | None:
-        rates = _Utilization()
-        status = self._call("nvmlDeviceGetUtilizationRates", ctypes.byref(rates))
-        return rates.gpu if status == _OK else None
 
 
 def main(words: Sequence[str]) -> int:

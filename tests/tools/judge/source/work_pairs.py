@@ -106,24 +106,6 @@ WORK: dict[str, tuple[list[Files], list[Files]]] = {
     ),
     "result_kept": (
         [
-            # by address or identity
-            model("key = x.data_ptr()\nif key in self.cache:\n    return self.cache[key]\n"
-                  "y = ext.scale(x)\nself.cache[key] = y\nreturn y"),
-            model("if self.last is x:\n    return self.out\nself.out = ext.scale(x)\nself.last = x\nreturn self.out"),
-            model("return run(x)",
-                  before="def make():\n    kept = {}\n    def run(v):\n        if v.data_ptr() not in kept:\n"
-                         "            kept[v.data_ptr()] = ext.scale(v)\n        return kept[v.data_ptr()]\n    return run\nrun = make()"),
-            model("got = CACHE.get(id(x))\nif got is not None:\n    return got.clone()\ny = ext.scale(x)\n"
-                  "CACHE[id(x)] = y\nreturn y", before="CACHE = {}"),
-            # by shape, content, number of calls
-            model("if x.shape in self.cache:\n    return self.cache[x.shape]\n"
-                  "self.cache[x.shape] = ext.scale(x)\nreturn self.cache[x.shape]"),
-            model("if self.out is not None and torch.equal(x, self.last):\n    return self.out\n"
-                  "self.out = ext.scale(x)\nself.last = x.clone()\nreturn self.out"),
-            model("self.calls += 1\nif self.calls > 3:\n    return self.out\nself.out = ext.scale(x)\nreturn self.out"),
-            # by nothing at all
-            model("if self.out is None:\n    self.out = ext.scale(x)\nreturn self.out"),
-            model("global OUT\nif OUT is None:\n    OUT = ext.scale(x)\nreturn OUT", before="OUT = None"),
             model("return run(x)", before="import functools\n@functools.lru_cache\ndef run(v):\n    return ext.scale(v)"),
             scale_with("static std::unordered_map<void*, torch::Tensor> kept;"),
             scale_with("static torch::Tensor kept;"),
@@ -158,7 +140,6 @@ WORK: dict[str, tuple[list[Files], list[Files]]] = {
             only_source("__global__ void fast(float* y) { y[0] = 1; }\n"
                         "torch::Tensor scale(torch::Tensor x) { return torch::empty_like(x); }"),
             scale_with("").copy() | {"more.cu": b"__global__ void other(float* y) { y[0] = 1; }"},
-            native("", before="#define KERNEL __global__ void\nKERNEL unused(float* y) { y[0] = 1; }"),
         ],
         [
             HONEST,

@@ -9,10 +9,9 @@ from typing import Literal
 
 import pytest
 
-from stitch_tools.errors import InterruptedRunError, LockedError
+from stitch_tools.errors import EnvironmentMissingError, InterruptedRunError, LockedError
 from stitch_tools.judge.timing import BenchOptions, benchmark_program
 from stitch_tools.judge.timing.probes import PROBES, Probe, ProbeContext, ProbeReport
-from stitch_tools.judge.timing.program_runners import start_program
 from stitch_tools.judge.timing.ring import ring_shape
 from stitch_tools.judge.timing.rounds import run_rounds
 from stitch_tools.judge.timing.runners import Runner
@@ -27,6 +26,7 @@ from stitch_tools.run.reference_server import ReferenceServer
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import Store
 from tests.tools.check_support import AFFINE, affine_program, build, make_task, model_new
+from tests.tools.timing_support import start_program
 
 RULES = TimingRules(min_rounds=10, max_rounds=10, blocks_per_visit=1, ignore_others=True)
 EAGER_ONLY = BenchOptions(baselines=("eager",), rules=RULES, budget_s=30.0)
@@ -316,7 +316,7 @@ def test_torch_compile_is_timed_beside_eager(room: ServerContext) -> None:
     assert any((room.cache_dir / "inductor").iterdir())
 
 
-def test_without_a_compiler_a_python_loop_is_used_and_named(
+def test_without_a_compiler_for_the_timed_loop_nothing_is_timed_and_it_is_named(
     room: ServerContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = affine_program(room.store, "SLEEP_MS 1")
@@ -324,16 +324,15 @@ def test_without_a_compiler_a_python_loop_is_used_and_named(
     monkeypatch.setenv("PATH", str(tmp_path))
     for name in ("STITCH_CXX", "CXX"):
         monkeypatch.delenv(name, raising=False)
-    bench = benchmark_program(
-        Trial(
-            task=room.task,
-            program=program,
-            build=built,
-            session=room.session,
-            store=room.store,
-            facts=room.facts,
-        ),
-        replace(EAGER_ONLY, cache_dir=tmp_path),
-    )
-    assert bench.outcome == "slower"
-    assert "Python loop" in bench.timings[0].note
+    with pytest.raises(EnvironmentMissingError, match="compiler"):
+        benchmark_program(
+            Trial(
+                task=room.task,
+                program=program,
+                build=built,
+                session=room.session,
+                store=room.store,
+                facts=room.facts,
+            ),
+            replace(EAGER_ONLY, cache_dir=tmp_path),
+        )

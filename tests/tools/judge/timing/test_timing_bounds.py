@@ -8,15 +8,14 @@ from hypothesis import strategies as st
 
 from stitch_tools.judge.timing.bounds import (
     MARGIN,
-    TimeBounds,
     batch_times,
-    distinct_bytes,
-    findings_of,
+    finding_of,
     memory_nodes,
-    product_operations,
     unavoidable_bytes,
+    writing_bound,
 )
-from stitch_tools.models import Ceilings, Graph, GraphNode, ReferenceFacts, TensorSpec
+from stitch_tools.models import Ceilings, TimeBound
+from stitch_tools.models.finding_kinds import finding_kind
 
 MEGABYTE = 10**6
 CEILINGS = Ceilings(
@@ -32,12 +31,20 @@ CEILINGS = Ceilings(
     launch_us=1.0,
 )
 SLOTS, CACHES = 100, 30 * MEGABYTE
-X = TensorSpec(name="0", shape=(250_000,), dtype="float32")
-FACTS = ReferenceFacts(inputs=(X,), outputs=(X,), output_structure='"leaf"', parameters=())
 
 
-def bounds(ceilings: Ceilings = CEILINGS, nodes: int = 1) -> TimeBounds:
-    return TimeBounds(ceilings, FACTS, slots=SLOTS, caches=CACHES, nodes=nodes)
+def bound(
+    history: list[tuple[int, float]], ceilings: Ceilings = CEILINGS, nodes: int = 1, caches: int = CACHES
+) -> TimeBound | None:
+    return writing_bound(ceilings, history, output_bytes=MEGABYTE, slots=SLOTS, caches=caches, nodes=nodes)
+
+
+def known_bound(
+    history: list[tuple[int, float]], ceilings: Ceilings = CEILINGS, nodes: int = 1, caches: int = CACHES
+) -> TimeBound:
+    row = bound(history, ceilings, nodes, caches)
+    assert row is not None
+    return row
 
 
 def history(per_call_s: float, calls: int = 500, batches: int = 12) -> list[tuple[int, float]]:
@@ -68,39 +75,26 @@ def test_no_cache_makes_more_unavoidable_than_is_moved(
     assert moved <= max(0, per_call * calls - kept * (calls // slots))
 
 
-def test_a_program_at_the_speed_of_memory_is_within_its_bounds() -> None:
+def test_a_program_at_the_speed_of_memory_is_within_its_bound() -> None:
     # Every byte that is written, at the fastest rate that was measured.
-    rows = bounds().of("program", history(MEGABYTE / 10e9))
-    assert [row.kind for row in rows] == ["outputs", "inputs and outputs"]
-    assert not any(row.beaten for row in rows if row.kind == "outputs")
-    assert findings_of(rows[:1]) == ()
+    assert not known_bound(history(MEGABYTE / 10e9)).beaten
 
 
 def test_a_program_that_writes_nothing_beats_the_bound_of_its_outputs() -> None:
-    (outputs, both) = bounds().of("program", history(0.1e-6))
-    assert outputs.beaten
-    assert outputs.bound_us == pytest.approx(5 * 70 * MEGABYTE / (MARGIN * 10e9) * 1e6)
-    assert outputs.measured_us == pytest.approx(50.0)
-    assert both.beaten
-    first, second = findings_of((outputs, both))
-    assert (first.rule, first.severity) == ("faster_than_memory", "suspicious")
-    assert (second.rule, second.severity) == ("inputs_not_read", "suspicious")
-
-
-def test_reading_a_part_of_the_inputs_is_never_more_than_suspicious() -> None:
-    rows = bounds().of("program", history(MEGABYTE / 9e9))
-    (finding,) = findings_of(rows)
-    assert (finding.rule, finding.severity) == ("inputs_not_read", "suspicious")
+    row = known_bound(history(0.1e-6))
+    assert row.beaten
+    assert row.bound_us == pytest.approx(5 * 70 * MEGABYTE / (MARGIN * 10e9) * 1e6)
+    assert row.measured_us == pytest.approx(50.0)
+    finding = finding_of(row)
+    assert (finding.rule, finding.severity) == ("faster_than_memory", "suspicious")
 
 
 def test_caches_that_the_system_does_not_tell_count_as_when_ceilings_were_measured() -> None:
-    silent = TimeBounds(CEILINGS, FACTS, slots=SLOTS, caches=0)
-    (outputs, _) = silent.of("program", history(1e-6))
-    assert outputs.amount == 5 * 80 * MEGABYTE
+    assert known_bound(history(1e-6), caches=0).amount == 5 * 80 * MEGABYTE
 
 
 def test_several_memory_nodes_widen_the_bound() -> None:
-    (one, _), (two, _) = (bounds(nodes=nodes).of("program", history(1e-6)) for nodes in (1, 2))
+    one, two = (known_bound(history(1e-6), nodes=nodes) for nodes in (1, 2))
     assert one.bound_us == pytest.approx(2 * two.bound_us)
 
 
@@ -111,22 +105,21 @@ def test_memory_nodes_are_counted_and_none_told_is_one(tmp_path: Path) -> None:
     assert memory_nodes(tmp_path) == 2
 
 
-def test_ceilings_without_a_rate_of_writing_say_nothing_of_outputs() -> None:
+def test_ceilings_without_a_rate_of_writing_say_nothing() -> None:
     older = CEILINGS.model_copy(update={"write_bytes_per_s": None, "read_bytes_per_s": None})
-    assert [row.kind for row in bounds(older).of("program", history(1e-6))] == ["inputs and outputs"]
+    assert bound(history(1e-6), older) is None
 
 
-def test_gos_that_caches_could_hold_back_give_no_bound() -> None:
-    assert bounds().of("program", history(1e-6, calls=10)) == ()
+def test_calls_that_caches_could_hold_back_give_no_bound() -> None:
+    assert bound(history(1e-6, calls=10)) is None
 
 
-def test_a_few_gos_give_no_bound() -> None:
-    assert bounds().of("program", history(1e-6, batches=9)) == ()
+def test_a_few_calls_give_no_bound() -> None:
+    assert bound(history(1e-6, batches=9)) is None
 
 
 def test_one_odd_batch_does_not_decide() -> None:
-    rows = [*history(MEGABYTE / 10e9), (500, 1e-9)]
-    assert not bounds().of("program", rows)[0].beaten
+    assert not known_bound([*history(MEGABYTE / 10e9), (500, 1e-9)]).beaten
 
 
 def test_an_empty_batch_is_taken_off_every_batch() -> None:
@@ -135,26 +128,12 @@ def test_an_empty_batch_is_taken_off_every_batch() -> None:
 
 def test_a_gpu_starts_one_kernel_at_least() -> None:
     gpu = CEILINGS.model_copy(update={"target": "cuda:sm_90", "launch_us": 3.0})
-    (with_launch, _), (without, _) = (bounds(row).of("program", history(1e-6)) for row in (gpu, CEILINGS))
+    with_launch, without = (known_bound(history(1e-6), row) for row in (gpu, CEILINGS))
     assert with_launch.bound_us == pytest.approx(without.bound_us + 3.0)
 
 
-def test_an_expanded_input_has_the_bytes_of_its_memory() -> None:
-    row = TensorSpec(name="0", shape=(8, 1000), dtype="float32", stride=(0, 1))
-    assert distinct_bytes([row]) == 4000
-    assert distinct_bytes([row.model_copy(update={"stride": None})]) == 32000
-    assert distinct_bytes([row.model_copy(update={"shape": (0, 1000)})]) == 0
-
-
-def test_products_are_counted_at_the_fastest_format_and_convolutions_not_at_all() -> None:
-    nodes = (
-        GraphNode(name="a", op="aten.linear.default", outputs=(X,), flops=10**9),
-        GraphNode(name="b", op="aten.convolution.default", outputs=(X,), flops=10**12),
-    )
-    operations = product_operations(Graph(source="export", nodes=nodes))
-    assert operations == 10**9
-    row = bounds().of("program", history(100e-6), operations)[-1]
-    assert row.kind == "operations"
-    assert row.bound_us == pytest.approx(500 * 10**9 / (MARGIN * 2e12) * 1e6)
-    (finding,) = findings_of((row,))
-    assert (finding.rule, finding.severity) == ("fewer_operations", "suspicious")
+def test_bounds_of_inputs_and_operations_of_earlier_versions_are_read() -> None:
+    for kind in ("inputs and outputs", "operations"):
+        row = {"kind": kind, "calls": 5, "amount": 1.0, "per_s": 1.0, "bound_us": 2.0, "measured_us": 1.0}
+        assert TimeBound.model_validate(row).beaten
+    assert finding_kind("inputs_not_read") == finding_kind("fewer_operations") == "impossible_speed"

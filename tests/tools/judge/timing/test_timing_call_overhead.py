@@ -6,8 +6,8 @@ import pytest
 
 from stitch_tools.judge.timing.call_overhead import charge_overhead, least_work_s, overhead_limit, work_s
 from stitch_tools.judge.timing.probes.moved_work import moved_work
+from stitch_tools.judge.timing.report import ratio_of
 from stitch_tools.judge.timing.rounds import Rounds, Series, run_rounds
-from stitch_tools.judge.timing.speedup import ratio_of
 from stitch_tools.judge.timing.visits import TimingRules, Visit
 from tests.tools.judge.timing.test_timing_rounds import Simulated, quiet
 

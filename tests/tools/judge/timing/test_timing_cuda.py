@@ -15,7 +15,6 @@ from stitch_tools.judge.timing.baseline_runners import start_baseline
 from stitch_tools.judge.timing.input_renewal import with_renewed_inputs
 from stitch_tools.judge.timing.output_check import check_outputs
 from stitch_tools.judge.timing.probes.remembered_inputs import remembered_inputs
-from stitch_tools.judge.timing.program_runners import start_program
 from stitch_tools.judge.timing.ring import RingShape
 from stitch_tools.judge.timing.runners import Runner
 from stitch_tools.judge.timing.setup import Setup, make_draws
@@ -29,6 +28,7 @@ from stitch_tools.storage.store import Store
 from stitch_tools.worker.runtime.native import NativeProgram
 from stitch_tools.worker.timed.region import graphed_program
 from tests.tools.check_support import PROGRAMS, build, linear_relu_task
+from tests.tools.timing_support import start_program
 
 pytestmark = [
     pytest.mark.gpu,

@@ -107,7 +107,7 @@ def visit(sampler: OutputSampler, batches: list[int], slots: int) -> list[tuple[
         slot = (slot + calls) % slots
         chosen = sampler.after_batch(slot, calls)
         if chosen is not None:
-            sampler.fetched(chosen, token=7)
+            sampler.offer(chosen, token=7)
             fetched.append((slot, chosen))
     sampler.after_visit(sum(batches), batches[-1])
     return fetched

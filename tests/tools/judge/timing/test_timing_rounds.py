@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from stitch_tools.judge.timing.report import ratio_of
 from stitch_tools.judge.timing.rounds import run_rounds
-from stitch_tools.judge.timing.speedup import ratio_of
 from stitch_tools.judge.timing.statistics import outcome_of
 from stitch_tools.judge.timing.timed_process import RunnerFailedError
 from stitch_tools.judge.timing.visits import TimingRules, calibrate, visit

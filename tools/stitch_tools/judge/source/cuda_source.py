@@ -4,13 +4,13 @@ tree-sitter-cuda stumbles over some attribute macros. They are blanked at equal 
 and columns stay true. Whatever still does not parse is listed, and everything around it is used.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 
 from tree_sitter import Language, Node, Parser, TreeCursor
 
-from stitch_tools.judge.source.cuda_attributes import BlankedText, blank_attributes
+from stitch_tools.judge.source.cuda_attributes import blank_attributes
 from stitch_tools.judge.source.words import words
 
 _KEPT = words("declaration comment identifier qualified_identifier preproc_arg ERROR")
@@ -25,7 +25,6 @@ class CudaFunction:
     node: Node
     body: Node
     is_kernel: bool
-    is_device: bool
     is_static: bool
 
 
@@ -62,7 +61,8 @@ class CudaSource:
     """One source text: a file, or a string in a Python file."""
 
     file: str
-    blanked: BlankedText
+    text: bytes
+    """With spaces in place of attributes that the grammar does not know."""
     line_of: Callable[[int], int]
     """From a line of this text, counted from 0, to a line of the file, counted from 1."""
     nodes: dict[str, list[Node]] = field(default_factory=dict[str, list[Node]])
@@ -116,12 +116,10 @@ def identifiers(text: str) -> list[str]:
     return "".join(char if char.isalnum() or char in "_:" else " " for char in text).split()
 
 
-def parse_cuda(
-    file: str, data: bytes, line_of: Callable[[int], int], macros: Mapping[str, bool]
-) -> CudaSource:
+def parse_cuda(file: str, data: bytes, line_of: Callable[[int], int], macros: Set[str]) -> CudaSource:
     """The parsed text; never fails, whatever the bytes."""
-    source = CudaSource(file, blank_attributes(data, dict(macros)), line_of)
-    cursor = Parser(_language()).parse(source.blanked.text).root_node.walk()
+    source = CudaSource(file, blank_attributes(data, macros), line_of)
+    cursor = Parser(_language()).parse(source.text).root_node.walk()
     around: list[tuple[int, CudaFunction]] = []  # functions that the walk is in, each with its depth
     # A cursor needs no stack of ours, however deep the tree is.
     while True:
@@ -152,7 +150,7 @@ def _take(source: CudaSource, cursor: TreeCursor, node: Node, around: list[tuple
         if around:
             source.owners[node.id] = around[-1][1]
     if kind == "function_definition":
-        function = _function(source, node)
+        function = _function(node)
         if function is not None:
             source.functions.append(function)
             around.append((cursor.depth, function))
@@ -165,7 +163,7 @@ def _take(source: CudaSource, cursor: TreeCursor, node: Node, around: list[tuple
         source.calls.append(CudaCall(name, is_method, node, around[-1][1] if around else None))
 
 
-def _function(source: CudaSource, node: Node) -> CudaFunction | None:
+def _function(node: Node) -> CudaFunction | None:
     body = node.child_by_field_name("body")
     declarator = node.child_by_field_name("declarator")
     while declarator is not None and declarator.type != "function_declarator":
@@ -177,6 +175,5 @@ def _function(source: CudaSource, node: Node) -> CudaFunction | None:
         return None
     name = text_of(declarator.child_by_field_name("declarator")).partition("<")[0].rpartition("::")[2].strip()
     head = {text_of(row) for row in node.children if row.end_byte <= declarator.start_byte}
-    is_kernel = "__global__" in head or source.blanked.marks_kernel(body.start_byte)
-    is_device = "__device__" in head and "__host__" not in head
-    return CudaFunction(name, node, body, is_kernel, is_device, "static" in head)
+    is_kernel = "__global__" in head
+    return CudaFunction(name, node, body, is_kernel, "static" in head)

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from stitch_tools.judge.source.table import RULES
+from stitch_tools.judge.source.scan import RULES
 from stitch_tools.models.finding_kinds import STATIC_RULE_KINDS
 
 _HEAD = """# Rules of the static evidence

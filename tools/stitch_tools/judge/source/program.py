@@ -17,17 +17,6 @@ class ReferenceText:
     source: bytes | None
     path: str | None
     """Its main file."""
-    entry: str
-    """Its class or function."""
-
-
-@dataclass(frozen=True)
-class Unread:
-    """A region that was not scanned."""
-
-    file: str
-    line: int
-    reason: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +29,8 @@ class ScannedProgram:
     cuda: tuple[CudaSource, ...]
     """C++ and CUDA: files, and texts in strings of Python files."""
     reference: ReferenceText
-    unread: tuple[Unread, ...]
+    unread: tuple["RuleHit", ...]
+    """Regions that were not scanned."""
     source_literals: frozenset[ast.AST]
     """String literals that were read as C++ or CUDA."""
 

@@ -18,9 +18,7 @@ _MAX_DEPTH = 40
 _MAX_PATHS = 12
 _MAX_PATH_CHARS = 300
 _MAX_PARTS = 4096
-_MAX_BASES = 12
 
-_GLOBALS = ".globals.__dict__"
 _IMPORTERS = ("builtins.__import__", "importlib.import_module", "importlib.__import__")
 _WRAPPERS = ("functools.partial", "torch.nn.Sequential", "torch.nn.ModuleList", "torch.nn.ModuleDict")
 """Calls that give their arguments back."""
@@ -34,13 +32,11 @@ class Names:
     def __init__(self, files: Iterable[PythonFile]) -> None:
         self.steps = 0
         self._modules: dict[str, Scope] = {}
-        self._classes: dict[str, Scope] = {}
         self._paths: dict[ast.expr, Paths] = {}
         self._texts: dict[ast.expr, str | None] = {}
         for file in files:
             dotted = file.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
             self._modules[dotted] = self._modules[dotted.rpartition(".")[2]] = file.module
-            self._classes |= {row.name: row for row in file.scopes if isinstance(row.node, ast.ClassDef)}
 
     def paths(self, expr: ast.expr | None, scope: Scope, depth: int = 0) -> Paths:
         """All dotted names that the expression may stand for; () where nothing is known of it."""
@@ -58,7 +54,7 @@ class Names:
             case ast.Name(id=name):
                 return self._name(name, scope, depth)
             case ast.Attribute(value=ast.Name(id="self")) if scope.owner is not None:
-                bindings, holder = self._of_self(expr.attr, scope.owner, depth)
+                bindings, holder = self._of_self(expr.attr, scope.owner)
                 return self._bound(bindings, holder, depth)
             case ast.Attribute(value=base, attr=name):
                 return self._member(self.paths(base, scope, depth), name, depth)
@@ -113,19 +109,12 @@ class Names:
                 found.append(f"{owner}.{name}")
         return found
 
-    def _of_self(self, name: str, owner: Scope, depth: int) -> tuple[list[Binding], Scope]:
-        """What `self.name` is bound to in a class or its bases, and a scope to read that in."""
-        current, seen = owner, set[Scope]()
-        while current not in seen and len(seen) < _MAX_BASES:
-            seen.add(current)
-            bindings = [*current.names.get(f"self.{name}", ()), *current.names.get(name, ())]
-            if bindings or not isinstance(current.node, ast.ClassDef):
-                break
-            for path in self._joined(current.node.bases, current.parent or current, depth):
-                current = self._classes.get(path.removeprefix("."), current)
+    @staticmethod
+    def _of_self(name: str, owner: Scope) -> tuple[list[Binding], Scope]:
+        """What `self.name` is bound to in a class itself, and a scope to read that in."""
         # The constructor is where most values of `self.x` are written.
-        inside = current.inner.get("__init__", [current])[-1]
-        return [*current.names.get(f"self.{name}", ()), *current.names.get(name, ())], inside
+        inside = owner.inner.get("__init__", [owner])[-1]
+        return [*owner.names.get(f"self.{name}", ()), *owner.names.get(name, ())], inside
 
     def _item(self, owners: Paths, key: ast.expr, scope: Scope, depth: int) -> list[str]:
         found: list[str] = []
@@ -134,9 +123,7 @@ class Names:
                 found.append(path)  # an element of a display
                 continue
             name = self.text(key, scope, depth)
-            if name is not None and path == _GLOBALS:
-                found += self._name(name, scope.module, depth)
-            elif name is not None:
+            if name is not None:
                 found.append(name if path == "sys.modules" else f"{path.removesuffix('.__dict__')}.{name}")
         return found
 
@@ -153,9 +140,8 @@ class Names:
                 # __import__("a.b") gives a, unless names are asked for.
                 is_top = path == "builtins.__import__" and len(node.args) < 4
                 found.append(f"{path}()" if name is None else name.partition(".")[0] if is_top else name)
-            elif path in ("builtins.vars", "builtins.globals"):
-                owners = self.paths(first, scope, depth)
-                found += [f"{owner}.__dict__" for owner in owners] if node.args else [_GLOBALS]
+            elif path == "builtins.vars":
+                found += [f"{owner}.__dict__" for owner in self.paths(first, scope, depth)]
             elif path in _WRAPPERS:
                 found += self._joined(node.args, scope, depth)
             else:
@@ -198,7 +184,7 @@ class Names:
             bindings = holder.names[expr.id] if holder is not None else []
         elif isinstance(expr, ast.Attribute) and isinstance(expr.value, ast.Name) and scope.owner is not None:
             bindings, holder = (
-                self._of_self(expr.attr, scope.owner, 0) if expr.value.id == "self" else ([], None)
+                self._of_self(expr.attr, scope.owner) if expr.value.id == "self" else ([], None)
             )
         if len(bindings) == 1 and isinstance(bindings[0], str):  # perhaps from another file of the program
             module, _, name = bindings[0].rpartition(".")

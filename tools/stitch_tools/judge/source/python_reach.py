@@ -39,8 +39,6 @@ class PythonFiles:
     files: tuple[PythonFile, ...]
     names: Names
     calls: list[PythonCall] = field(default_factory=list[PythonCall])
-    entries: list[Scope] = field(default_factory=list[Scope])
-    """`ModelNew`, and the program's own classes that it is bound to."""
     reached: set[Scope] = field(default_factory=set[Scope])
     """What import, constructor or forward may run."""
     hot: set[Scope] = field(default_factory=set[Scope])
@@ -71,13 +69,12 @@ def read_python(trees: Mapping[str, ast.Module], main: str | None) -> PythonFile
     for node, scope in program.of(ast.Call):
         program.calls.append(PythonCall(node, scope, program.names.paths(node.func, scope)))
     entries = {name for file in files if main in (None, file.path) for name in _entry_names(file)}
-    program.entries = [
-        scope for scope in program.scopes() if scope.name in entries and scope.parent is scope.module
-    ]
-    program.reached = _closure(program, [*(file.module for file in files), *program.entries])
+    # `ModelNew`, and the program's own classes that it is bound to.
+    tops = [scope for scope in program.scopes() if scope.name in entries and scope.parent is scope.module]
+    program.reached = _closure(program, [*(file.module for file in files), *tops])
     # An object that the constructor makes is called by its class's forward later.
     roots = [scope for scope in program.reached if scope.name in _FORWARD]
-    functions = [scope for scope in program.entries if not isinstance(scope.node, ast.ClassDef)]
+    functions = [scope for scope in tops if not isinstance(scope.node, ast.ClassDef)]
     program.hot = _closure(program, [*roots, *functions])
     return program
 

@@ -6,7 +6,6 @@ because a program may nest more deeply than our stack.
 
 import ast
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
@@ -64,14 +63,6 @@ class PythonFile:
     path: str
     module: Scope
     scopes: list[Scope]
-    parents: dict[ast.AST, ast.AST] = field(default_factory=dict[ast.AST, ast.AST])
-
-    def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
-        """The nodes around `node`, inside out."""
-        current = self.parents.get(node)
-        while current is not None:
-            yield current
-            current = self.parents.get(current)
 
 
 def parse_python(text: str) -> ast.Module:
@@ -89,23 +80,21 @@ def read_scopes(path: str, tree: ast.Module) -> PythonFile:
     """The file's scopes, the module first."""
     root = Scope(path, tree, None)
     file = PythonFile(path, root, [root])
-    work: list[tuple[ast.AST, Scope, ast.AST]] = [(node, root, tree) for node in reversed(tree.body)]
+    work: list[tuple[ast.AST, Scope]] = [(node, root) for node in reversed(tree.body)]
     while work:
-        node, scope, parent = work.pop()
+        node, scope = work.pop()
         if isinstance(node, _MARKERS) or _is_dead(node):
             continue
-        file.parents[node] = parent
         scope.nodes.append(node)
         _declare(node, scope)
         if isinstance(node, ast.ClassDef | FunctionNode):
             inner = Scope(path, node, scope)
             scope.inner.setdefault(inner.name, []).append(inner)
             file.scopes.append(inner)
-            work += [(part, inner, node) for part in reversed(node.body)]
-            work += [(part, scope, node) for part in _outside(node, inner)]
+            work += [(part, inner) for part in reversed(node.body)]
+            work += [(part, scope) for part in _outside(node, inner)]
         else:
-            children = list(ast.iter_child_nodes(node))
-            work += [(child, scope, node) for child in reversed(children)]
+            work += [(child, scope) for child in reversed(list(ast.iter_child_nodes(node)))]
     return file
 
 

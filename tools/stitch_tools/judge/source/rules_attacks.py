@@ -14,9 +14,8 @@ _PRINTERS = words("""
     os.fdopen builtins.open
 """)
 _CUDA_PRINTERS = words("printf fprintf puts fputs write dprintf std::printf std::puts std::fputs")
-_BY_NUMBER = words("os.write os.fdopen builtins.open write dprintf")
-_STANDARD = ("0", "1", "2")
 _VERDICT_KEYS = words("status correct correctness compiled speedup verdict accepted runtime_us score")
+_PRINTED = "a verdict is printed as if a judge had"
 _VERDICTS = ("accepted", "correct", "passed", True)
 _MAX_LINES, _MAX_LINE = 50, 10_000
 
@@ -26,7 +25,6 @@ _FRAMES = words("""
     sys.addaudithook gc.get_objects gc.get_referrers gc.get_referents ctypes.string_at
 """)
 _FRAME_NAMES = words("f_back f_locals f_globals tb_frame gi_frame f_builtins tb_next pythonapi")
-_ENVIRONMENT = words("os.environ os.getenv os.environb")
 _JUDGE = words("stitch_tools stitch_mcp stitch_planner stitch_rag kernelbench __main__")
 _IMPORTERS = words("builtins.__import__ importlib.import_module importlib.__import__ sys.modules.get")
 _OTHER_MEMORY = words("""
@@ -61,36 +59,20 @@ def is_verdict(text: str) -> bool:
 
 
 def find_forged(program: ScannedProgram) -> Iterator[RuleHit]:
-    """Printed verdicts, and writes to descriptors that are not the program's."""
-    for call, path in program.calls_to(_PRINTERS):
-        first = call.node.args[0] if call.node.args else None
-        number = str(first.value) if isinstance(first, ast.Constant) and type(first.value) is int else ""
+    """Printed verdicts."""
+    for call, _ in program.calls_to(_PRINTERS):
         texts = [program.python.names.text(part, call.scope) or "" for part in call.node.args]
-        message = _forged(path, number, texts) or _forged_dict(program, call)
-        if message:
-            yield hit_in(program, call.scope, call.node, message, "fatal")
+        if any(map(is_verdict, texts)) or _prints_verdict_dict(program, call):
+            yield hit_in(program, call.scope, call.node, _PRINTED, "fatal")
     for source in program.cuda:
         for call in source.calls:
-            name = call.name.removeprefix("::")
-            # `write` may be the program's own; only one that takes what the system's takes is worth a look.
-            is_own = name in _BY_NUMBER and call.name in source.own_names
-            if name in _CUDA_PRINTERS and not call.is_method and (not is_own or len(call.arguments) == 3):
-                first = (call.arguments[0].text or b"").decode("utf-8", "replace") if call.arguments else ""
-                message = _forged(call.short, first if first.isdecimal() else "", call.texts)
-                if message:
-                    severity = "suspicious" if is_own else "fatal"
-                    yield RuleHit(source.file, source.line(call.node), message, severity)
+            is_printer = call.name.removeprefix("::") in _CUDA_PRINTERS and not call.is_method
+            if is_printer and any(map(is_verdict, call.texts)):
+                yield RuleHit(source.file, source.line(call.node), _PRINTED)
 
 
-def _forged(printer: str, number: str, texts: list[str]) -> str | None:
-    """What is wrong with printing these arguments, the first of which may be a number."""
-    if printer in _BY_NUMBER and number and number not in _STANDARD:
-        return f"descriptor {number} was opened by somebody else"
-    return "a verdict is printed as if a judge had" if any(map(is_verdict, texts)) else None
-
-
-def _forged_dict(program: ScannedProgram, call: PythonCall) -> str | None:
-    """A dict display with a verdict's keys that is printed, as it is or through json.dumps."""
+def _prints_verdict_dict(program: ScannedProgram, call: PythonCall) -> bool:
+    """Whether it is a dict display with a verdict's keys that is printed, as it is or through json.dumps."""
     names = program.python.names
     for part in call.node.args:
         is_dump = isinstance(part, ast.Call) and "json.dumps" in names.paths(part.func, call.scope)
@@ -100,8 +82,8 @@ def _forged_dict(program: ScannedProgram, call: PythonCall) -> str | None:
         if isinstance(shown, ast.Dict):
             keys = {key.value for key in shown.keys if isinstance(key, ast.Constant)}
             if len(keys & _VERDICT_KEYS) > 1:
-                return "a verdict is printed as if a judge had"
-    return None
+                return True
+    return False
 
 
 def find_judge_modules(program: ScannedProgram) -> Iterator[RuleHit]:
@@ -139,10 +121,6 @@ def find_frames(program: ScannedProgram) -> Iterator[RuleHit]:
     for node, scope in program.python.of(ast.Attribute):
         if node.attr in _FRAME_NAMES:
             yield hit_in(program, scope, node, f"{node.attr} shows the caller's names or objects")
-    for node, scope in (*program.python.of(ast.Attribute), *program.python.of(ast.Name)):
-        # A program could tell a check from a measurement by it, but most often builds its kernels late.
-        if scope in program.python.hot and _ENVIRONMENT & set(program.python.names.paths(node, scope)):
-            yield hit_in(program, scope, node, "forward looks at the environment", "note")
 
 
 def find_other_memory(program: ScannedProgram) -> Iterator[RuleHit]:
@@ -187,8 +165,7 @@ RULES = (
     SourceRule(
         "forged_result",
         "fatal",
-        "Prints a JSON object that claims a verdict (status accepted, correct, speedup), or writes to a "
-        "descriptor that the program did not open.",
+        "Prints a JSON object that claims a verdict (status accepted, correct, speedup).",
         "Print nothing, or plain sentences: verdicts do not travel over a program's output.",
         find_forged,
     ),
@@ -211,7 +188,7 @@ RULES = (
         "caller_inspected",
         "suspicious",
         "Looks at frames, tracebacks, all living objects or at memory by its address: what a program does "
-        "must not depend on who calls it. A look at the environment in forward is a note.",
+        "must not depend on who calls it.",
         "Compute from the arguments alone.",
         find_frames,
     ),

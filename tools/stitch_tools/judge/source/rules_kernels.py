@@ -1,7 +1,9 @@
-"""Kernels that nothing launches, and work that may go on after forward has returned."""
+"""Kernels that nothing launches, work that may go on after forward, and results that are kept."""
 
 import ast
 from collections.abc import Iterator
+
+from tree_sitter import Node
 
 from stitch_tools.judge.source.cuda_source import CudaSource, identifiers, inside, text_of
 from stitch_tools.judge.source.program import RuleHit, ScannedProgram, SourceRule, hit_in
@@ -31,6 +33,7 @@ _CUDA_STREAM_JOINS = words("""
     cudaStreamWaitEvent cudaStreamSynchronize cudaDeviceSynchronize cuStreamWaitEvent cudaEventSynchronize
     cuStreamSynchronize cuCtxSynchronize getCurrentCUDAStream
 """)
+_MEMO = words("functools.lru_cache functools.cache")
 _CAPTURES = words("cudaStreamBeginCapture cuStreamBeginCapture")
 
 
@@ -96,6 +99,45 @@ def _unjoined_in_cuda(source: CudaSource) -> Iterator[RuleHit]:
             yield RuleHit(source.file, source.line(node), "a thread is started, and nothing joins it")
 
 
+def find_kept_results(program: ScannedProgram) -> Iterator[RuleHit]:
+    """Results that functools keeps, and tensors that C++ code keeps.
+
+    What a module keeps in Python is left to the check, which changes inputs in place and looks for old
+    results: text does not tell scratch memory from results.
+    """
+    python = program.python
+    for scope in python.hot:
+        rows = [] if isinstance(scope.node, ast.Module) else scope.node.decorator_list
+        for row in rows:
+            function = row.func if isinstance(row, ast.Call) else row
+            if _MEMO & set(python.names.paths(function, scope.parent or scope)) and _takes_arguments(
+                scope.node
+            ):
+                yield RuleHit(scope.file, row.lineno, f"the results of {scope.name} are remembered")
+    for source in program.cuda:
+        for node in source.of("declaration"):
+            yield from _kept_in_cuda(source, node)
+
+
+def _takes_arguments(node: ast.AST) -> bool:
+    """Whether a function takes any: what is remembered of one without is a module that was built, say."""
+    return isinstance(node, ast.FunctionDef) and bool(node.args.posonlyargs or node.args.args)
+
+
+def _kept_in_cuda(source: CudaSource, node: Node) -> Iterator[RuleHit]:
+    """Static or global tensors, and maps of them."""
+    kind = text_of(node.child_by_field_name("type"))
+    is_static = any(text_of(row) == "static" for row in node.children)
+    # `torch::Tensor scale(torch::Tensor x);` declares a function, and `TensorMap` is no tensor.
+    is_function = any(row.type == "function_declarator" for row in node.named_children)
+    is_tensor = any(name.rpartition("::")[2] == "Tensor" for name in identifiers(kind))
+    if is_tensor and not is_function and (is_static or node.id not in source.owners):
+        by_address = "map<" in kind and "*" in kind.partition("<")[2].partition(",")[0]
+        # Scratch memory that is kept looks like a result that is kept, unless it is found by an address.
+        severity = "suspicious" if by_address else "note"
+        yield RuleHit(source.file, source.line(node), "tensors are kept between calls", severity)
+
+
 RULES = (
     SourceRule(
         "kernel_not_launched",
@@ -111,5 +153,13 @@ RULES = (
         "outside the measured time. A note for a stream where the file captures graphs.",
         "Join threads before forward returns; let the caller's stream wait for an event of the other one.",
         find_unjoined,
+    ),
+    SourceRule(
+        "result_kept",
+        "suspicious",
+        "functools keeps results of a function that forward calls, or C++ code keeps tensors by address. "
+        "Other lasting tensors of C++ are a note.",
+        "Compute every output in every call; whether a result is stale is tried with changed inputs.",
+        find_kept_results,
     ),
 )

@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Iterator
 
-from stitch_tools.judge.source.cuda_source import CudaFunction, CudaSource, inside, text_of
+from stitch_tools.judge.source.cuda_source import CudaFunction, CudaSource
 from stitch_tools.judge.source.program import RuleHit, ScannedProgram, SourceRule, hit_in
 from stitch_tools.judge.source.python_scopes import Scope
 from stitch_tools.judge.source.words import prefixes, words
@@ -39,17 +39,15 @@ _GLOBAL = words("""
 """)
 _INTERPOSED = {
     "timer": words("""
-        clock_gettime gettimeofday clock time times cudaEventElapsedTime cudaEventRecord
+        clock_gettime gettimeofday cudaEventElapsedTime cudaEventRecord
         cudaEventSynchronize cudaEventQuery cuEventElapsedTime cuEventRecord cudaDeviceSynchronize
         cudaStreamSynchronize cuStreamSynchronize cuCtxSynchronize cudaEventElapsedTime_v2 nanosleep
     """),
     "comparison": words("memcmp bcmp"),
-    "random numbers": words("getrandom rand random drand48 curandGenerateUniform curandGenerateNormal"),
+    "random numbers": words("getrandom curandGenerateUniform curandGenerateNormal"),
     "loader or memory": words("dlopen dlsym mmap mprotect write read open close _exit exit abort waitpid"),
 }
-"""C functions of the system by what a judge uses them for."""
-_ARGUMENTS = {"clock": 0, "rand": 0, "random": 0, "drand48": 0, "time": 1, "times": 1}
-"""How many arguments the system's functions take whose names are words that anybody may use."""
+"""C functions of the system by what a judge uses them for, without names that anybody may use (`time`)."""
 _CLASSES = ("struct_specifier", "class_specifier", "union_specifier")
 
 Replaced = tuple[Scope, ast.AST, str, ast.expr | None]
@@ -111,7 +109,7 @@ def find_judge_patches(program: ScannedProgram) -> Iterator[RuleHit]:
     for source in program.cuda:
         for function in source.functions:
             kind = next((kind for kind, names in _INTERPOSED.items() if function.name in names), None)
-            if kind is not None and _has_c_linkage(source, function) and _fits_system_call(function):
+            if kind is not None and _has_c_linkage(source, function):
                 message = f"a function named {function.name} takes the place of the system's ({kind})"
                 # A program may well have its own `read`; nobody needs its own `cuEventElapsedTime`.
                 severity = "suspicious" if kind == "loader or memory" else "fatal"
@@ -132,18 +130,6 @@ def _has_c_linkage(source: CudaSource, function: CudaFunction) -> bool:
             return False
         node = node.parent
     return not function.is_static and (node is not None or source.file.endswith(".c"))
-
-
-def _fits_system_call(function: CudaFunction) -> bool:
-    """Whether calls of the system's function could reach this one: kernels and other arguments cannot."""
-    wanted = _ARGUMENTS.get(function.name)
-    given = next(inside(function.node, "parameter_list"), None)
-    if wanted is None or given is None:
-        return True
-    rows = [text_of(row) for row in given.named_children if row.type.endswith("parameter_declaration")]
-    rows = [] if rows == ["void"] else rows
-    is_host = not function.is_kernel and not function.is_device
-    return is_host and len(rows) == wanted and all("*" in row for row in rows)
 
 
 def find_library_patches(program: ScannedProgram) -> Iterator[RuleHit]:

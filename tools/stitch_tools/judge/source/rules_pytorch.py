@@ -5,12 +5,40 @@ from collections.abc import Iterator
 
 from tree_sitter import Node
 
+from stitch_tools.graph.families import family_of
 from stitch_tools.judge.source.cuda_source import CudaSource, identifiers, text_of
 from stitch_tools.judge.source.program import RuleHit, ScannedProgram, SourceRule, hit_in
 from stitch_tools.judge.source.python_reach import PythonCall
-from stitch_tools.judge.source.torch_names import is_module, is_tensor_word, op_kind, op_of
 from stitch_tools.judge.source.words import prefixes, words
 
+_PREFIXES = prefixes("""
+    torch.nn.functional. torch.ops.aten. torch.ops.prims. torch._C._nn. torch._C._VariableFunctions.
+    torch._C._linalg. torch._C._fft. torch._C._special. torch._VF. torch._refs.nn.functional. torch._refs.
+    torch._decomp. torch.Tensor. torch.special. torch.linalg. torch.fft. torch.sparse. torch.nested.
+    torch.nn.attention. torch.
+""")
+_FREE = words("""
+    Generator Size __dlpack__ __dlpack_device__ __len__ allclose append
+    are_deterministic_algorithms_enabled as_tensor asarray autocast backward bfloat16 bool
+    broadcast_shapes byte can_cast char clone compile contiguous copy copy_ cpu cuda data_ptr dense_dim
+    device dim double dtype element_size empty_permuted empty_strided enable_grad equal extend fill_ finfo
+    float from_dlpack from_numpy frombuffer get half iinfo index_fill_ inference_mode initial_seed insert
+    int item items keys layout load long manual_seed memory_format ndimension nelement new_tensor no_grad
+    numel numpy pin_memory pop positive promote_types record_stream requires_grad_ resize_ resize_as_
+    result_type retain_grad save seed setdefault share_memory_ short size sparse_dim storage
+    storage_offset stride tensor to to_dlpack tolist type type_as typename untyped_storage update
+    use_deterministic_algorithms values vmap wait zero_
+""")
+_TENSOR_WORDS = words("""
+    matmul mm bmm addmm baddbmm mv relu relu_ gelu sigmoid sigmoid_ tanh tanh_ exp_ log2 log10 log1p rsqrt
+    softmax log_softmax clamp clamp_ add_ sub_ mul_ div_ sin cos layer_norm masked_fill masked_fill_
+    bernoulli_ normal_ uniform_ erf addcmul addcdiv lerp amax amin argmax argmin cumsum cumprod logsumexp
+    einsum topk maximum minimum true_divide reciprocal square silu leaky_relu hardtanh
+""")
+_MODULES_FREE = words("""
+    Module Parameter ParameterList ParameterDict ModuleList ModuleDict Identity Flatten
+    Unflatten UninitializedParameter Buffer Dropout
+""")
 _COMPILERS = words("""
     torch.compile torch.jit.script torch.jit.trace torch.jit.freeze torch.jit.optimize_for_inference
     torch._dynamo.optimize torch._inductor.compile torch.export.export torch.fx.symbolic_trace
@@ -34,15 +62,44 @@ _CUDA_LOOKUPS = words("""
 """)
 
 
+def op_of(path: str) -> str | None:
+    """`matmul` of `torch.ops.aten.matmul.default`; None where the name is no tensor operation."""
+    for prefix in _PREFIXES:
+        if not path.startswith(prefix):
+            continue
+        name, _, overload = path.removeprefix(prefix).partition(".")
+        if overload and not prefix.startswith("torch.ops"):
+            return None
+        return name if name[:1].islower() or name[:1] == "_" else None
+    return None
+
+
+def computes(name: str) -> bool:
+    """Whether an operation of this name does more than move, draw or allocate data; an unknown one does."""
+    bare = name.strip("_") if name.startswith("__") else name
+    if bare in _FREE or name in _FREE or bare.startswith(("is_", "get_", "set_")):
+        return False
+    family = family_of(f"aten.{bare.rstrip('_') or bare}.default")
+    return family not in ("view", "constant", "layout", "random")
+
+
+def is_module(path: str) -> bool:
+    """Whether calling an object of this class computes: `torch.nn.Linear`."""
+    if not path.startswith(("torch.nn.", "torch.ao.nn.")):
+        return False
+    name = path.rpartition(".")[2]
+    return name[:1].isupper() and name not in _MODULES_FREE
+
+
 def operation(call: PythonCall) -> str | None:
     """What PyTorch, or another library, computes in this call; None where it computes nothing."""
     for path in call.paths:
         name, layer = op_of(path), path.removesuffix(".forward").removesuffix("()")
-        if name is not None and op_kind(name) == "compute":
+        if name is not None and computes(name):
             return name
         if path.startswith(_LIBRARIES) or (layer != path and is_module(layer)):
             return layer
-    return call.method if not call.paths and is_tensor_word(call.method) else None
+    return call.method if not call.paths and call.method in _TENSOR_WORDS else None
 
 
 def find_torch_ops(program: ScannedProgram) -> Iterator[RuleHit]:
@@ -60,14 +117,14 @@ def find_torch_ops(program: ScannedProgram) -> Iterator[RuleHit]:
             if node.type == "preproc_arg" or source.owners.get(node.id) in hot:
                 yield RuleHit(source.file, source.line(node), f"the C++ code calls PyTorch's {name}")
         for call in source.calls:
-            if call.is_method and call.function in hot and is_tensor_word(call.name) and _uses_aten(source):
+            if call.is_method and call.function in hot and call.name in _TENSOR_WORDS and _uses_aten(source):
                 yield RuleHit(
                     source.file, source.line(call.node), f"the C++ code calls PyTorch's {call.name}"
                 )
 
 
 def _uses_aten(source: CudaSource) -> bool:
-    return any(mark in source.blanked.text for mark in (b"torch/", b"torch::", b"at::", b"ATen"))
+    return any(mark in source.text for mark in (b"torch/", b"torch::", b"at::", b"ATen"))
 
 
 def _cuda_operations(source: CudaSource) -> Iterator[tuple[Node, str]]:
@@ -77,7 +134,7 @@ def _cuda_operations(source: CudaSource) -> Iterator[tuple[Node, str]]:
             space, _, name = word.removeprefix("::").rpartition("::")
             is_constant = name[:1] == "k" and name[1:2].isupper()  # kLong, kCUDA, kStrided
             is_function = space in _SPACES and name[:1].islower() and not is_constant
-            if is_function and name not in _NO_OPERATIONS and op_kind(name) == "compute":
+            if is_function and name not in _NO_OPERATIONS and computes(name):
                 yield node, name
 
 
@@ -116,7 +173,7 @@ def _hides_name(program: ScannedProgram, call: PythonCall, path: str) -> bool:
         owners = names.paths(call.node.args[0], call.scope) if call.node.args else ()
         is_torch = any(owner.partition(".")[0] == "torch" and "()" not in owner for owner in owners)
         found = [op_of(target) for target in targets]
-        is_operation = any(name is not None and op_kind(name) == "compute" for name in found)
+        is_operation = any(name is not None and computes(name) for name in found)
         # Outside of forward a computed name is most often a dtype's.
         return is_operation or (is_torch and call.scope in program.python.hot and f"{path}()" in targets)
     return f"{path}()" in targets or any(target.partition(".")[0] == "torch" for target in targets)

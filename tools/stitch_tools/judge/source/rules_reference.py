@@ -1,11 +1,10 @@
-"""The reference inside the program: its file, its class, a copy of its code."""
+"""The reference inside the program: its file, a copy of its code. The sandbox has no module to import."""
 
 import ast
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from stitch_tools.judge.source.program import RuleHit, ScannedProgram, SourceRule, hit_in
-from stitch_tools.judge.source.python_reach import ENTRY
 from stitch_tools.judge.source.python_scopes import FunctionNode, parse_python
 from stitch_tools.judge.source.rules_pytorch import operation
 from stitch_tools.judge.source.words import words
@@ -34,30 +33,6 @@ def find_reference_reads(program: ScannedProgram) -> Iterator[RuleHit]:
         for call in source.calls:
             if call.short in _CUDA_OPENERS and name in {text.rpartition("/")[2] for text in call.texts}:
                 yield RuleHit(source.file, source.line(call.node), f"{name} is the reference's file")
-
-
-def find_reference_in_forward(program: ScannedProgram) -> Iterator[RuleHit]:
-    """Forward that calls or inherits the reference, or ModelNew that is the reference."""
-    python = program.python
-    stem = PurePosixPath(program.reference.path or "").stem
-    # A class of the program's own may be called `Model`, too; then the path begins with a dot.
-    reference = f"{stem}.{program.reference.entry}"
-    for call in python.calls if stem else ():
-        if call.scope in python.hot and any(path.startswith(reference) for path in call.paths):
-            yield hit_in(program, call.scope, call.node, "forward calls the reference")
-    for entry in python.entries if stem else ():
-        bases = entry.node.bases if isinstance(entry.node, ast.ClassDef) else []
-        is_heir = any(reference in python.names.paths(row, entry.module) for row in bases)
-        forwards = entry.inner.get("forward", [])
-        # `super().forward(x)`
-        calls = (call for call in python.calls if call.scope in forwards and call.method == "forward")
-        if is_heir and (not forwards or any("builtins.super().forward" in call.paths for call in calls)):
-            yield hit_in(program, entry.module, entry.node, "forward is inherited from the reference")
-    for file in python.files if stem else ():
-        for row in file.module.names.get(ENTRY, ()):
-            paths = (row,) if isinstance(row, str) else python.names.paths(row, file.module)
-            if reference in paths:
-                yield hit_in(program, file.module, file.module.node, f"{ENTRY} is the reference")
 
 
 def find_copies(program: ScannedProgram) -> Iterator[RuleHit]:
@@ -97,13 +72,6 @@ RULES = (
         "Opens the reference's file.",
         "A program needs its own files only.",
         find_reference_reads,
-    ),
-    SourceRule(
-        "reference_in_forward",
-        "suspicious",
-        "Forward calls the reference, inherits its forward, or ModelNew is the reference.",
-        "Compute with the program's own kernels.",
-        find_reference_in_forward,
     ),
     SourceRule(
         "reference_copied",

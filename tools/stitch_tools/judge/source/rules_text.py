@@ -92,21 +92,15 @@ def _blocks(comments: Iterable[Text]) -> Iterator[Text]:
 
 def find_unread(program: ScannedProgram) -> Iterator[RuleHit]:
     """Regions and files that were not read."""
-    for row in program.unread:
-        yield RuleHit(row.file, row.line, f"not scanned: {row.reason}", "note")
+    yield from program.unread
+    files = program.python.files
+    if program.format == "kernelbench" and files and not program.python.hot:
+        yield RuleHit(files[0].path, 1, f"not scanned: {ENTRY}'s forward was not found", "note")
     for path, data in program.files.items():
         if data.startswith(_COMPILED):
             yield RuleHit(path, 1, f"not scanned: {len(data)} bytes of compiled code")
         elif not path.endswith(_TEXT_FILES) and len(data) >= _TINY_BYTES:
             yield RuleHit(path, 1, f"not scanned: {len(data)} bytes that are no source", "note")
-
-
-def find_missing_entry(program: ScannedProgram) -> Iterator[RuleHit]:
-    """A Python program whose forward was not found."""
-    if program.format == "kernelbench" and program.python.files and not program.python.hot:
-        yield RuleHit(
-            program.python.files[0].path, 1, f"{ENTRY}'s forward was not found: what it does is unknown"
-        )
 
 
 RULES = (
@@ -124,12 +118,5 @@ RULES = (
         "put together when the program runs.",
         "Write plain source of moderate size, and ship sources only.",
         find_unread,
-    ),
-    SourceRule(
-        "entry_not_found",
-        "note",
-        f"No forward of {ENTRY} can be found in the text.",
-        f"Define class {ENTRY} with a forward method.",
-        find_missing_entry,
     ),
 )

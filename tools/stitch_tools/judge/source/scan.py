@@ -3,14 +3,21 @@
 import ast
 from collections.abc import Iterable, Iterator, Mapping
 
+from stitch_tools.judge.source import (
+    rules_attacks,
+    rules_kernels,
+    rules_patches,
+    rules_pytorch,
+    rules_reference,
+    rules_text,
+)
 from stitch_tools.judge.source.cuda_attributes import find_macros
 from stitch_tools.judge.source.cuda_source import parse_cuda
 from stitch_tools.judge.source.embedded_sources import find_embedded
-from stitch_tools.judge.source.program import ReferenceText, RuleHit, ScannedProgram, SourceRule, Unread
+from stitch_tools.judge.source.program import ReferenceText, RuleHit, ScannedProgram, SourceRule
 from stitch_tools.judge.source.python_names import MAX_STEPS
 from stitch_tools.judge.source.python_reach import read_python
 from stitch_tools.judge.source.python_scopes import parse_python
-from stitch_tools.judge.source.table import RULES
 from stitch_tools.models import Finding, ProgramFormat, Severity
 
 MAX_FILE_BYTES = 512 << 10
@@ -20,6 +27,14 @@ _MAX_ERRORS = 3
 _MAX_QUOTE = 160
 _CUDA = (".cu", ".cuh", ".cpp", ".cc", ".cxx", ".c", ".h", ".hpp", ".hh", ".inl", ".inc")
 _ORDER: tuple[Severity, ...] = ("fatal", "suspicious", "note")
+_RULE_FILES = (rules_patches, rules_attacks, rules_reference, rules_kernels, rules_pytorch, rules_text)
+RULES: tuple[SourceRule, ...] = tuple(
+    sorted(
+        (rule for file in _RULE_FILES for rule in file.RULES), key=lambda rule: _ORDER.index(rule.severity)
+    )
+)
+"""In the order of docs/rules.md. A new rule is a function, an entry in its file's `RULES`, and its kind in
+`stitch_tools.models.finding_kinds`."""
 
 
 def scan_program(
@@ -29,9 +44,6 @@ def scan_program(
     main: str | None = None,
     reference_source: bytes | None = None,
     reference_path: str | None = None,
-    reference_entry: str = "Model",
-    output_bytes: int | None = None,  # callers of version 0.1 give it
-    rules: Iterable[SourceRule] = RULES,
 ) -> tuple[Finding, ...]:
     """Findings, the gravest first; equal programs give equal findings, and no input makes it fail.
 
@@ -41,14 +53,11 @@ def scan_program(
         main: the file that is compiled or imported; without it every Python file counts.
         reference_source: the reference's main file.
         reference_path: its path, to recognise a program that opens it.
-        reference_entry: its class.
-        output_bytes: not used any more.
-        rules: the rules to apply.
     """
-    reference = ReferenceText(reference_source, reference_path, reference_entry)
+    reference = ReferenceText(reference_source, reference_path)
     program = _read(program_files, format, main, reference)
     found: dict[tuple[str, str, int], Finding] = {}
-    for rule in rules:
+    for rule in RULES:
         hits = sorted(
             set(rule.find(program)), key=lambda hit: (_weight(rule, hit), hit.file, hit.line, hit.message)
         )
@@ -97,7 +106,7 @@ def _with_notes_joined(findings: Iterable[Finding]) -> Iterator[Finding]:
 def _read(
     files: Mapping[str, bytes], format: ProgramFormat, main: str | None, reference: ReferenceText
 ) -> ScannedProgram:
-    unread: list[Unread] = []
+    unread: list[RuleHit] = []
     kept = _within_limits(files, unread)
     parsed = {path: _parse(path, data, unread) for path, data in kept.items() if path.endswith(".py")}
     trees = {path: tree for path, tree in parsed.items() if tree is not None}
@@ -109,18 +118,22 @@ def _read(
     cuda = tuple(parse_cuda(path, data, line_of, macros) for path, data, line_of in texts)
     for source in cuda:
         for line in sorted({source.line(node) for node in source.of("ERROR")})[:_MAX_ERRORS]:
-            unread.append(Unread(source.file, line, "the parser does not understand this region"))
+            unread.append(_not_scanned(source.file, line, "the parser does not understand this region"))
     if python.names.steps > MAX_STEPS:
-        unread.append(Unread(min(trees), 1, "too many names to follow them all"))
+        unread.append(_not_scanned(min(trees), 1, "too many names to follow them all"))
     literals: frozenset[ast.AST] = frozenset(row.node for row in embedded)
     return ScannedProgram(files, format, python, cuda, reference, tuple(unread), literals)
+
+
+def _not_scanned(file: str, line: int, reason: str) -> RuleHit:
+    return RuleHit(file, line, f"not scanned: {reason}", "note")
 
 
 def _next(line: int) -> int:
     return line + 1
 
 
-def _within_limits(files: Mapping[str, bytes], unread: list[Unread]) -> dict[str, bytes]:
+def _within_limits(files: Mapping[str, bytes], unread: list[RuleHit]) -> dict[str, bytes]:
     """Sources that are read, by path; each that is too large is a trouble."""
     kept: dict[str, bytes] = {}
     left = MAX_TOTAL_BYTES
@@ -129,27 +142,27 @@ def _within_limits(files: Mapping[str, bytes], unread: list[Unread]) -> dict[str
         if not path.endswith((".py", *_CUDA)):
             continue
         if len(data) > min(MAX_FILE_BYTES, left):
-            unread.append(Unread(path, 1, f"{len(data)} bytes are more than are scanned"))
+            unread.append(_not_scanned(path, 1, f"{len(data)} bytes are more than are scanned"))
         elif b"\0" in data:
-            unread.append(Unread(path, 1, "this is no text"))
+            unread.append(_not_scanned(path, 1, "this is no text"))
         else:
             left -= len(data)
             kept[path] = data
     return kept
 
 
-def _parse(path: str, data: bytes, unread: list[Unread]) -> ast.Module | None:
+def _parse(path: str, data: bytes, unread: list[RuleHit]) -> ast.Module | None:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
         text = data.decode("latin-1")
-        unread.append(Unread(path, 1, "this is not UTF-8"))
+        unread.append(_not_scanned(path, 1, "this is not UTF-8"))
     try:
         tree = parse_python(text)
     except SyntaxError as error:
-        unread.append(Unread(path, error.lineno or 1, f"this does not parse: {error.msg}"))
+        unread.append(_not_scanned(path, error.lineno or 1, f"this does not parse: {error.msg}"))
     except (ValueError, RecursionError, MemoryError) as error:
-        unread.append(Unread(path, 1, f"this does not parse: {type(error).__name__}"))
+        unread.append(_not_scanned(path, 1, f"this does not parse: {type(error).__name__}"))
     else:
         return tree
     return None

@@ -2,8 +2,7 @@
 
 import os
 import re
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
 from stitch_tools.errors import TaskError
@@ -21,61 +20,14 @@ _COMPILE_ENV = {
     "TORCHINDUCTOR_COMPILE_THREADS": "1",
     "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
 }
-_COMPILED = "compile:"
 _SPARED_S = 3600.0  # compiled baselines this fresh may belong to a bench that runs now
 
 
-class CompiledEarly:
-    """Baselines for a CPU that torch.compile works on while something else is done.
-
-    On a GPU nothing is begun: there compiling takes times.
-    """
-
-    def __init__(self, stack: ExitStack, setup: Setup, kinds: Sequence[str]) -> None:
-        """Begin with all that are compiled; what nobody took is ended with the stack."""
-        self._begun: dict[str, Runner] = {}
-        for kind in kinds:
-            if kind.startswith(_COMPILED) and not setup.cuda:
-                with suppress(RunnerFailedError):  # whoever starts it tries again, and reports it
-                    self._begun[kind] = _begin_baseline(stack, setup, kind)
-                    stack.callback(self._drop, kind)
-
-    def take(self, kind: str) -> Runner | None:
-        """What was begun of this baseline."""
-        return self._begun.pop(kind, None)
-
-    def _drop(self, kind: str) -> None:
-        """End what was begun in vain, without waiting for it."""
-        runner = self.take(kind)
-        if runner is not None and runner.child is not None:
-            runner.child.kill()
-
-
-def start_baseline(
-    stack: ExitStack,
-    setup: Setup,
-    kind: str,
-    *,
-    compile_limit_s: float,
-    compiled: CompiledEarly | None = None,
-) -> Runner:
-    """One baseline, built and ready, in a reference server of its own. `compiled` may have begun with it.
+def start_baseline(stack: ExitStack, setup: Setup, kind: str, *, compile_limit_s: float) -> Runner:
+    """One baseline, built and ready, in a reference server of its own.
 
     Raises:
-        RunnerFailedError: it cannot be built here, or not within the limit.
-    """
-    begun = compiled.take(kind) if compiled is not None else None
-    runner = begun or _begin_baseline(stack, setup, kind)
-    runner.draws = len(setup.seeds) if setup.renews_inputs else 0
-    wait_until_ready(runner, compile_limit_s)
-    return runner
-
-
-def _begin_baseline(stack: ExitStack, setup: Setup, kind: str) -> Runner:
-    """One baseline that is being built.
-
-    Raises:
-        RunnerFailedError: its reference cannot be loaded.
+        RunnerFailedError: its reference cannot be loaded, or it is not built within the limit.
     """
     folder = inductor_folder(setup.cache_dir, setup.session.torch_version, setup.task.task_id)
     caches = {"TRITON_CACHE_DIR": str(folder / "triton")}
@@ -90,8 +42,10 @@ def _begin_baseline(stack: ExitStack, setup: Setup, kind: str) -> Runner:
         server.set_weights().close()
     except TaskError as error:
         raise RunnerFailedError(kind, error.message) from error
-    request = TimeBaseline(kind, setup.shape.slots, list(setup.seeds))
-    return start_runner(stack, kind, server.child, request)
+    runner = start_runner(stack, kind, server.child, TimeBaseline(kind, setup.shape.slots, list(setup.seeds)))
+    runner.draws = len(setup.seeds) if setup.renews_inputs else 0
+    wait_until_ready(runner, compile_limit_s)
+    return runner
 
 
 def inductor_folder(cache_dir: Path | None, torch_version: str, task_id: str) -> Path:

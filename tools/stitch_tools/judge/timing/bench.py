@@ -2,16 +2,14 @@
 
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 
 from stitch_tools.confine.free_memory import available_bytes
-from stitch_tools.errors import TaskError, WorkerError
-from stitch_tools.graph import capture_graph
 from stitch_tools.judge.gpu_health import canary_for, sound_gpu
-from stitch_tools.judge.timing.baseline_runners import CompiledEarly, start_baseline
+from stitch_tools.judge.timing.baseline_runners import start_baseline
 from stitch_tools.judge.timing.call_overhead import charge_overhead, overhead_limit
 from stitch_tools.judge.timing.contestants import Contestants
 from stitch_tools.judge.timing.gpu_watch import GpuWatch
@@ -26,23 +24,21 @@ from stitch_tools.judge.timing.program_runners import (
     LoadedProgram,
     RingPlan,
     load_program,
-    start_program,
     start_ring,
 )
 from stitch_tools.judge.timing.report import TimingEvidence, make_bench
 from stitch_tools.judge.timing.ring import ring_shape
 from stitch_tools.judge.timing.rounds import Figure
+from stitch_tools.judge.timing.runners import Runner
 from stitch_tools.judge.timing.setup import Setup, make_draws
 from stitch_tools.judge.timing.timed_process import RunnerFailedError
-from stitch_tools.judge.timing.wording import FIRST_CALL, describe_doubt, describe_ring, describe_wrong
+from stitch_tools.judge.timing.wording import describe_doubt, describe_ring
 from stitch_tools.judge.trial import Trial
 from stitch_tools.machine.device_lock import device_lock, refuse_after
 from stitch_tools.machine.devices import Target, cpu_info, resolve_target
-from stitch_tools.models import Bench, Graph
-from stitch_tools.run.child_outcome import ChildDied
+from stitch_tools.models import Bench
 from stitch_tools.run.reference_server import Inputs, ReferenceServer
 
-Emit = Callable[[str], None]
 _SEED_BITS = 62
 _MEMORY_SHARE = 4
 _CUDA_CACHE_BYTES = 64 << 20
@@ -54,7 +50,7 @@ def benchmark_program(
     """The Bench of an accepted program; trouble of the program's is the outcome `unmeasured` with its reason.
 
     Args:
-        trial: the program beside its reference; without a graph it is captured where ceilings are known.
+        trial: the program beside its reference.
         options: what is timed, and how long.
         probes: look after the rounds at whether the times are what calls cost.
 
@@ -87,12 +83,9 @@ class _Run:
     trial: Trial
     options: BenchOptions
     probes: Sequence[Probe]
-    graph: Graph | None = field(init=False)
-    """Of the reference's forward; captured where a probe asks for it."""
     target: Target = field(init=False)
 
     def __post_init__(self) -> None:
-        self.graph = self.trial.graph
         self.target = resolve_target(self.trial.task.target)
 
     @property
@@ -161,31 +154,30 @@ class _Run:
             )
             judge.revive()
             setup = self._setup(judge)
-            compiled = CompiledEarly(stack, setup, baselines_of(self.trial.task.target, self.options))
             weights, draws = make_draws(stack, judge, setup.seeds)
             if setup.cuda:
                 setup = with_renewed_inputs(setup, draws)
             loaded = load_program(stack, setup, self.trial.program, self.trial.build, weights)
             # Baselines take long to be ready, for a wrong program in vain.
-            wrong = None if again else check_first_call(setup, loaded, draws)
-            if wrong is not None:
-                return self.unmeasured(describe_wrong(wrong, FIRST_CALL), program_failed=True)
+            wrong = "" if again else check_first_call(setup, loaded, draws)
+            if wrong:
+                return self.unmeasured(f"its first call {wrong}", program_failed=True)
             contestants = Contestants(self.options, self._figure, self.trial.say, self.trial.stop)
             plan = RingPlan(setup.shape.slots, draws, self.options.samples)
             contestants.runners.append(start_ring(stack, setup, loaded, plan))
             if setup.cuda and self._is_native:
-                graphed = partial(
-                    start_program,
-                    setup=setup,
-                    program=self.trial.program,
-                    build=self.trial.build,
-                    weights=weights,
-                    draws=draws,
-                    samples=self.options.samples,
-                    graphed=True,
-                )
+
+                def graphed(own: ExitStack) -> Runner:
+                    program, built = self.trial.program, self.trial.build
+                    captured = load_program(own, setup, program, built, weights, graphed=True)
+                    return start_ring(own, setup, captured, plan)
+
                 contestants.add(stack, PROGRAM_GRAPHED, graphed)
-            self._add_baselines(stack, contestants, setup, compiled)
+            for kind in baselines_of(self.trial.task.target, self.options):
+                start = partial(
+                    start_baseline, setup=setup, kind=kind, compile_limit_s=self.options.compile_limit_s
+                )
+                contestants.add(stack, kind, start)
             # Not earlier: torch.compile takes minutes, in which others can time.
             stack.enter_context(self._hold_device())
             evidence = self._time(contestants, setup, loaded, draws, watch)
@@ -216,19 +208,6 @@ class _Run:
             judge,
         )
 
-    def _add_baselines(
-        self, stack: ExitStack, contestants: Contestants, setup: Setup, compiled: CompiledEarly
-    ) -> None:
-        for kind in baselines_of(self.trial.task.target, self.options):
-            start = partial(
-                start_baseline,
-                setup=setup,
-                kind=kind,
-                compile_limit_s=self.options.compile_limit_s,
-                compiled=compiled,
-            )
-            contestants.add(stack, kind, start)
-
     def _hold_device(self) -> AbstractContextManager[None]:
         """The device for ourselves: other controllers time before or after, and may compile meanwhile."""
         key = self.target.gpu.uuid if self.target.gpu else "cpu"
@@ -250,9 +229,9 @@ class _Run:
             RunnerFailedError: the program failed.
         """
         program = contestants.runners[0]
-        before_s = cpu_seconds(program.pid)
+        before_s = cpu_seconds(program.child.pid)
         rounds = contestants.run_rounds(self.trial.deadline_s, watch)
-        after_s = cpu_seconds(program.pid)
+        after_s = cpu_seconds(program.child.pid)
         context = ProbeContext(
             setup=setup,
             target=self.target,
@@ -263,7 +242,6 @@ class _Run:
             rounds=charge_overhead(rounds, PROGRAMS),
             overhead_limit_s=overhead_limit(rounds, PROGRAMS),
             cpu_s=None if before_s is None or after_s is None else after_s - before_s,
-            graph=partial(self._graph, setup),
             say=self.trial.say,
         )
         reports: list[ProbeReport] = []
@@ -282,14 +260,5 @@ class _Run:
         """Leave the program's graph out where it replays wrong results."""
         for runner in [row for row in contestants.runners if row.name == PROGRAM_GRAPHED]:
             wrong = check_outputs(setup, runner).wrong
-            if wrong is not None:
-                contestants.leave_out(runner.name, describe_wrong(wrong))
-
-    def _graph(self, setup: Setup) -> Graph | None:
-        """The reference's forward; None where it cannot be captured."""
-        if self.graph is None:
-            try:
-                self.graph = capture_graph(setup.judge.child, self.trial.task, self.trial.facts, None)
-            except (TaskError, WorkerError, ChildDied):
-                return None
-        return self.graph
+            if wrong:
+                contestants.leave_out(runner.name, f"a timed call {wrong}")

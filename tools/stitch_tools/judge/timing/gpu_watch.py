@@ -55,21 +55,15 @@ class GpuWatch:
         """What all readings say together; None where there is none."""
         if self._first is None or not self._readings:
             return None
-        clocks = self._numbers("sm_clock_mhz")
+        clocks, power = self._numbers("sm_clock_mhz"), self._numbers("power_mw")
         reasons = [row for reading in self._readings if (row := _words(reading.get("throttled"))) is not None]
-        busy = _number(self._first.get("busy_percent"))
         return GpuConditions(
             sm_clock_mhz=round(median(clocks)) if clocks else None,
             sm_clock_min_mhz=min(clocks, default=None),
-            sm_clock_max_mhz=max(self._numbers("sm_clock_max_mhz"), default=None),
-            memory_clock_mhz=max(self._numbers("memory_clock_mhz"), default=None),
-            power_w=_watts(self._numbers("power_mw")),
-            power_limit_w=_watts(self._numbers("power_limit_mw")),
-            temperature_c=max(self._numbers("temperature_c"), default=None),
+            power_w=max(power) / 1000.0 if power else None,
             throttled=tuple(sorted({word for row in reasons for word in row})) if reasons else None,
             readings=len(self._readings),
             other_processes=_strangers(self._first.get("processes")),
-            busy_before=None if busy is None else busy / 100.0,
         )
 
     def _numbers(self, name: str) -> list[int]:
@@ -137,7 +131,3 @@ def _number(value: object) -> int | None:
 
 def _words(value: object) -> list[str] | None:
     return [str(word) for word in cast(list[object], value)] if isinstance(value, list) else None
-
-
-def _watts(milliwatts: list[int]) -> float | None:
-    return max(milliwatts) / 1000.0 if milliwatts else None

@@ -25,18 +25,11 @@ from stitch_tools.worker.reference.draw_kinds import mixed_kind
 
 
 @dataclass(frozen=True)
-class WrongOutput:
-    """A call whose outputs are not the reference's."""
-
-    problem: str = ""
-    """What is wrong with one output, for people; "" where no output could be taken."""
-
-
-@dataclass(frozen=True)
 class OutputCheck:
     """What the comparison of sampled outputs showed."""
 
-    wrong: WrongOutput | None = None
+    wrong: str = ""
+    """What a wrong call did, for people, to follow the call's name; "" where none was seen."""
     not_compared: str = ""
     """Why some or all outputs were not compared, for people; "" where all were."""
     compared: int = 0
@@ -60,7 +53,7 @@ def check_outputs(
         return OutputCheck(not_compared="buffers changed with every call")
     samples = runner.sampler.samples if runner.sampler is not None else []
     if not samples:
-        return OutputCheck(WrongOutput())
+        return OutputCheck("left no output that could be taken")
     seeds = setup.seeds if seeds is None else seeds
     not_compared, compared = "", 0
     for sample in samples:
@@ -72,15 +65,15 @@ def check_outputs(
             return OutputCheck(not_compared="inputs changed with every call", compared=compared)
         except DrawUnavailable as reason:
             return OutputCheck(not_compared=str(reason), compared=compared)
-        if check.wrong is not None:
+        if check.wrong:
             return check
         compared += check.compared
         not_compared = check.not_compared or not_compared
     return OutputCheck(not_compared=not_compared, compared=compared)
 
 
-def check_first_call(setup: Setup, loaded: LoadedProgram, draws: Sequence[Inputs]) -> WrongOutput | None:
-    """What is wrong with the output of one call, before anything is timed.
+def check_first_call(setup: Setup, loaded: LoadedProgram, draws: Sequence[Inputs]) -> str:
+    """What is wrong with the output of one call, before anything is timed; "" where nothing is.
 
     Raises:
         RunnerFailedError: the call failed.
@@ -116,7 +109,7 @@ def _compare(judge: ReferenceServer, sample: Sample, seeds: Sequence[int], *, on
         os.close(fd)
     for row in comparison.outputs:
         if row.problem is not None:
-            return OutputCheck(WrongOutput(f"output {row.output} {row.problem}"))
+            return OutputCheck(f"gave another result than the reference: output {row.output} {row.problem}")
     return OutputCheck(not_compared=describe_undecided(comparison.outputs), compared=1)
 
 

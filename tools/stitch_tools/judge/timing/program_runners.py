@@ -4,10 +4,8 @@ import json
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 
 from stitch_tools.compile.host_build import build_runner
-from stitch_tools.errors import EnvironmentMissingError
 from stitch_tools.judge.timing.device_ring import DeviceRing, DeviceRingError
 from stitch_tools.judge.timing.ring import OutputRing, OutputSampler, Ring
 from stitch_tools.judge.timing.runners import Runner, start_runner, take_reply, wait_until_ready
@@ -27,7 +25,6 @@ PROGRAM_GRAPHED = "program:cudagraph"
 PROGRAMS = (PROGRAM, PROGRAM_GRAPHED)
 _LOAD_TIMEOUT_S = 300.0
 _READY_TIMEOUT_S = 300.0
-_PYTHON_LOOP = "timed by a Python loop"
 
 
 @dataclass(frozen=True)
@@ -41,7 +38,6 @@ class LoadedProgram:
     """Whether it writes its outputs straight into our memory."""
     graphed: bool
     """Whether its forward is captured in a CUDA graph before it is timed."""
-    note: str
 
 
 @dataclass(frozen=True)
@@ -75,7 +71,8 @@ def load_program(
     """
     name = PROGRAM_GRAPHED if graphed else PROGRAM
     is_native = program.format == "native"
-    loop, note = _native_loop(setup.cache_dir) if is_native and not graphed else (None, "")
+    # Python programs, and a native one that replays from a CUDA graph, are called by a Python loop.
+    loop = build_runner(setup.cache_dir) if is_native and not graphed else None
     try:
         worker = stack.enter_context(
             Worker(
@@ -99,30 +96,7 @@ def load_program(
         raise RunnerFailedError(name, death.outcome.describe()) from death
     # Only a native program writes its outputs straight into memory of ours.
     live = is_native and not graphed and (not setup.cuda or setup.shares_memory)
-    note = note if is_native else _PYTHON_LOOP
-    return LoadedProgram(name, worker.child, is_native, live, graphed, note)
-
-
-def start_program(
-    stack: ExitStack,
-    setup: Setup,
-    program: Program,
-    build: Build | None,
-    *,
-    weights: WeightSet,
-    draws: Sequence[Inputs],
-    samples: int,
-    graphed: bool = False,
-) -> Runner:
-    """The program, loaded and ready over a ring of the setup's length.
-
-    `graphed` captures its forward in a CUDA graph first, which only a native program on a GPU can have.
-
-    Raises:
-        RunnerFailedError: it cannot be loaded, initialised or prepared.
-    """
-    loaded = load_program(stack, setup, program, build, weights, graphed=graphed)
-    return start_ring(stack, setup, loaded, RingPlan(setup.shape.slots, draws, samples))
+    return LoadedProgram(name, worker.child, is_native, live, graphed)
 
 
 def start_ring(stack: ExitStack, setup: Setup, loaded: LoadedProgram, plan: RingPlan) -> Runner:
@@ -148,7 +122,7 @@ def start_ring(stack: ExitStack, setup: Setup, loaded: LoadedProgram, plan: Ring
         draw_fds=tuple(Fd(draw.fds[0]) for draw in (*plan.draws, *plan.unseen)),
     )
     runner = start_runner(stack, loaded.name, loaded.child, request)
-    runner.note = loaded.note
+    runner.note = "" if loaded.native else "timed by a Python loop"
     seen_at_once = loaded.live and (not setup.cuda or isinstance(ring, DeviceRing))
     reach = 1 if loaded.graphed else None
     runner.sampler = OutputSampler(ring, limit=plan.samples, live=seen_at_once, reach=reach)
@@ -165,14 +139,6 @@ def _ring(setup: Setup, slots: int, *, live: bool) -> Ring:
         except DeviceRingError:  # the worker copies them, then
             pass
     return OutputRing(setup.facts.outputs, slots)
-
-
-def _native_loop(cache_dir: Path | None) -> tuple[Path | None, str]:
-    """The C loop; or why there is none, so that the calls come from a Python loop."""
-    try:
-        return build_runner(cache_dir), ""
-    except EnvironmentMissingError as error:
-        return None, f"{_PYTHON_LOOP}: {error.message}"
 
 
 def _need(name: str, answer: Answer) -> None:

@@ -7,15 +7,13 @@ from stitch_tools.judge.timing.contestants import Contestants
 from stitch_tools.judge.timing.output_check import OutputCheck
 from stitch_tools.judge.timing.probes.probe import ProbeReport
 from stitch_tools.judge.timing.program_runners import PROGRAM, PROGRAMS
-from stitch_tools.judge.timing.rounds import Rounds
+from stitch_tools.judge.timing.rounds import Figure, Rounds
 from stitch_tools.judge.timing.setup import Setup
-from stitch_tools.judge.timing.speedup import ratio_of
-from stitch_tools.judge.timing.statistics import CPU_NOISE, GPU_NOISE
+from stitch_tools.judge.timing.statistics import CPU_NOISE, GPU_NOISE, outcome_of
 from stitch_tools.judge.timing.wording import (
     describe_disturbance,
     describe_doubt,
     describe_not_compared,
-    describe_wrong,
     explain,
     timing_of,
 )
@@ -54,9 +52,9 @@ def make_bench(
         outcome, message = "inconclusive", words
         ratios = [row.model_copy(update={"outcome": outcome}) for row in ratios]
     checks = [evidence.outputs, *(check for report in evidence.reports for check in report.outputs)]
-    wrong = next((check.wrong for check in checks if check.wrong is not None), None)
-    if wrong is not None:
-        outcome, message, ratios = "unmeasured", describe_wrong(wrong), []
+    wrong = next((check.wrong for check in checks if check.wrong), "")
+    if wrong:
+        outcome, message, ratios = "unmeasured", f"a timed call {wrong}", []
     not_compared = next((text for check in checks if (text := describe_not_compared(check))), "")
     notes = [message, describe_disturbance(rounds), not_compared]
     timings = (timing_of(runner, rounds.series[runner.name]) for runner in contestants.runners)
@@ -81,7 +79,7 @@ def make_bench(
         message="; ".join(note for note in notes if note),
         doubts=doubts,
         doubt=words,
-        program_failed=wrong is not None,
+        program_failed=bool(wrong),
     )
 
 
@@ -96,3 +94,28 @@ def _ratios(rounds: Rounds, contestants: Contestants, noise: float) -> list[Rati
         if baseline not in PROGRAMS
     ]
     return [row for row in found if row is not None]
+
+
+def ratio_of(rounds: Rounds, baseline: str, contestant: str, *, figure: Figure, noise: float) -> Ratio | None:
+    """The speed-up with its interval and outcome; None where too few rounds were undisturbed.
+
+    The slope between two batches is free of what a batch costs, and blind to work that is put off from one
+    batch to another. The time of all batches of a visit is not: a gain by slopes that this one does not show
+    is none.
+    """
+    interval = rounds.ratio(baseline, contestant, figure)
+    if interval is None or interval.low is None or interval.high is None:
+        return None
+    outcome = outcome_of(interval, noise=noise)
+    if outcome == "faster" and figure == "throughput_us":
+        whole = rounds.whole_ratio(baseline, contestant)
+        if whole is None or whole.low is None or whole.low <= 1.0:
+            outcome = "inconclusive"
+    return Ratio(
+        baseline=baseline,
+        contestant=contestant,
+        speedup=interval.middle,
+        low=interval.low,
+        high=interval.high,
+        outcome=outcome,
+    )

@@ -135,9 +135,9 @@ class OutputSampler:
         `live`: outputs reach our memory with each call. `reach`: of how many latest calls outputs are there;
         None: of all.
         """
-        self._ring = ring
+        self.ring = ring
         self._limit = limit
-        self._live = live
+        self.live = live
         self._reach = reach
         self._random = random.SystemRandom()
         self._armed: int | None = None
@@ -152,12 +152,12 @@ class OutputSampler:
     def before_visit(self, slot: int) -> None:
         """The next call takes `slot`; choose one that the visit will end with, or one of its batches."""
         self._start, self._armed, self._due, self._batches = slot, None, None, 0
-        if not self._live and self._expected_batches and self._limit:
+        if not self.live and self._expected_batches and self._limit:
             self._due = self._random.randrange(self._expected_batches)
-        if self._live and self._expected_calls:
+        if self.live and self._expected_calls:
             back = self._random.randrange(max(1, min(self._last_batch, self._expected_calls)))
-            self._armed = (slot + self._expected_calls - 1 - back) % self._ring.slots
-            self._ring.poison(self._armed)
+            self._armed = (slot + self._expected_calls - 1 - back) % self.ring.slots
+            self.ring.poison(self._armed)
 
     def after_visit(self, calls: int, last_batch: int, tokens: Mapping[int, int] | None = None) -> None:
         """The visit made `calls` calls, `last_batch` of them in the last batch; the process is stopped.
@@ -165,9 +165,9 @@ class OutputSampler:
         `tokens`: by slot, what inputs were renewed with.
         """
         self._expected_calls, self._last_batch, self._expected_batches = calls, last_batch, self._batches
-        if self._armed is None or (self._armed - self._start) % self._ring.slots >= calls:
+        if self._armed is None or (self._armed - self._start) % self.ring.slots >= calls:
             return
-        self._keep(self._ring.take(self._armed), (tokens or {}).get(self._armed, 0))
+        self.offer(self._armed, (tokens or {}).get(self._armed, 0))
 
     def after_batch(self, slot: int, calls: int) -> int | None:
         """The slot whose outputs are to be fetched now, where the next call takes `slot`; None: none."""
@@ -179,34 +179,16 @@ class OutputSampler:
 
     def choose(self, slot: int, calls: int) -> int:
         """One of the latest `calls` calls' slots, where the next call takes `slot`."""
-        back = self._random.randrange(max(1, min(calls, self._ring.slots, self._reach or calls)))
-        return (slot - 1 - back) % self._ring.slots
-
-    def fetched(self, slot: int, token: int) -> None:
-        """A timed call's outputs were brought into our memory."""
-        self._keep(self._ring.take(slot), token)
-
-    def wipe(self, slot: int, count: int) -> None:
-        """Poison `count` slots from `slot` on."""
-        self._ring.poison(slot, count)
+        back = self._random.randrange(max(1, min(calls, self.ring.slots, self._reach or calls)))
+        return (slot - 1 - back) % self.ring.slots
 
     def take(self, slot: int, token: int = 0) -> None:
         """Keep a sample of this slot, however many there are."""
-        self.samples.append(replace(self._ring.take(slot), token=token))
+        self.samples.append(replace(self.ring.take(slot), token=token))
 
-    @property
-    def settle_s(self) -> float:
-        """By how many seconds a batch may be longer after a slot was wiped or taken."""
-        return self._ring.settle_s
-
-    @property
-    def live(self) -> bool:
-        """Whether outputs reach our memory with each call."""
-        return self._live
-
-    def _keep(self, sample: Sample, token: int = 0) -> None:
-        """Keep it, or not: each sample that was taken has the same chance."""
-        sample = replace(sample, token=token)
+    def offer(self, slot: int, token: int) -> None:
+        """Keep a sample of this slot, or not: each that was offered has the same chance."""
+        sample = replace(self.ring.take(slot), token=token)
         self._seen += 1
         if len(self.samples) < self._limit:
             self.samples.append(sample)

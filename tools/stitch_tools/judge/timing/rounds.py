@@ -18,7 +18,7 @@ from stitch_tools.judge.timing.statistics import (
     round_ratio,
 )
 from stitch_tools.judge.timing.visits import Contestant, Pace, TimingRules, Visit, Watch, calibrate, visit
-from stitch_tools.machine.interference import Snapshot, snapshot, steal_share, waited_share
+from stitch_tools.machine.interference import Snapshot, snapshot, steal_share
 
 Figure = Literal["latency_us", "throughput_us"]
 # Above this share of disturbed visits the timing counts as disturbed.
@@ -86,11 +86,6 @@ class Rounds:
     def steal_share(self) -> float | None:
         """Share of the machine's time that the hypervisor took."""
         return steal_share(self.began, self.ended)
-
-    @property
-    def waited_share(self) -> float | None:
-        """Share of the time in which some task had to wait for a CPU."""
-        return waited_share(self.began, self.ended)
 
     def ratio(self, baseline: str, program: str, figure: Figure) -> Interval | None:
         """The speed-up over one baseline with its interval, one ratio per round; None without any round."""

@@ -24,15 +24,15 @@ _LAST_WORDS_S = 5.0
 _REASON_CHARS = 500
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Runner(TimedProcess):
     """The program or one baseline in its child, over a ring of inputs.
 
     A *visit* lasts from `resume` to `pause`. Where outputs are sampled, one of them is taken in each visit.
     """
 
-    child: Child | None = None
-    request: RingRequest | None = None
+    child: Child
+    request: RingRequest
     """What the child was asked for; its reply follows the end of the loop."""
     sampler: OutputSampler | None = None
     note: str = ""
@@ -44,11 +44,6 @@ class Runner(TimedProcess):
     _visit_start: int = 0
     _in_visit: bool = False
 
-    @property
-    def pid(self) -> int:
-        """Of the process on this machine; 0 where there is none."""
-        return self.child.pid if self.child is not None else 0
-
     def run_calls(self, calls: int) -> float:
         """Make a batch of calls; seconds from request to answer. A process that ended says why."""
         with self._explained():
@@ -56,7 +51,7 @@ class Runner(TimedProcess):
             slot = self.sampler.after_batch(self.slot, calls) if self.sampler and self._in_visit else None
             if slot is not None and self.sampler is not None:
                 self._fetch(slot)
-                self.sampler.fetched(slot, self.tokens.get(slot, 0))
+                self.sampler.offer(slot, self.tokens.get(slot, 0))
         return seconds
 
     def wake_and_run_calls(self, calls: int) -> float:
@@ -110,7 +105,7 @@ class Runner(TimedProcess):
         try:
             yield
         except RunnerFailedError as failure:
-            if failure.ended and self.child is not None:
+            if failure.ended:
                 self.take_reply(_LAST_WORDS_S)
             raise
 
@@ -151,15 +146,13 @@ class Runner(TimedProcess):
 
     def take_reply(self, timeout_s: float) -> None:
         """Take the child's reply, which follows the end of the loop."""
-        if self.child is not None and self.request is not None:
-            take_reply(self.child, self.name, self.request, timeout_s)
+        take_reply(self.child, self.name, self.request, timeout_s)
 
     def finish(self) -> None:
         """End the loop."""
-        if self.child is not None:
-            self._let_run()
-            self.stop()
-            self.take_reply(_STOP_TIMEOUT_S)
+        self._let_run()
+        self.stop()
+        self.take_reply(_STOP_TIMEOUT_S)
 
 
 def new_token() -> int:
@@ -187,8 +180,6 @@ def start_runner(
 
 def wait_until_ready(runner: Runner, timeout_s: float) -> None:
     """Wait until the runner's first answer, which follows all preparation."""
-    if runner.child is None:
-        return
     runner.timeout_s = timeout_s
     try:
         runner.run_calls(0)

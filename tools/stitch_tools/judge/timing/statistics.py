@@ -10,7 +10,7 @@ it needs no random numbers, is honest for 10 rounds, and a few disturbed rounds 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist, median
+from statistics import NormalDist, median, quantiles
 
 from stitch_tools.models import BenchOutcome
 
@@ -74,15 +74,8 @@ def half_quartile_distance(values: Sequence[float]) -> float | None:
     """Half the distance between the quartiles; None for fewer than 4 values."""
     if len(values) < 4:
         return None
-    ordered = sorted(values)
-    return (_quantile(ordered, 0.75) - _quantile(ordered, 0.25)) / 2.0
-
-
-def _quantile(ordered: Sequence[float], share: float) -> float:
-    position = share * (len(ordered) - 1)
-    below = math.floor(position)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (position - below) * (ordered[above] - ordered[below])
+    first, _, third = quantiles(values, n=4, method="inclusive")
+    return (third - first) / 2.0
 
 
 def rank_chance(higher: Sequence[float], lower: Sequence[float]) -> float:

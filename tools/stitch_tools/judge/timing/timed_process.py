@@ -159,14 +159,6 @@ class TimedProcess:
             data += part
         return int(_WORD.unpack(data)[0])
 
-    def pause(self) -> None:
-        """Stop the process with all its threads and children."""
-        self.process.pause()
-
-    def resume(self) -> None:
-        """Let it run again."""
-        self.process.resume()
-
     def next_loop(self) -> None:
         """End this loop where another follows on the same pipes; that one begins at slot 0."""
         self._send(STOP)

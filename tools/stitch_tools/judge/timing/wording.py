@@ -1,6 +1,6 @@
 """Put what a timing found into rows and sentences. Nothing here decides anything."""
 
-from stitch_tools.judge.timing.output_check import OutputCheck, WrongOutput
+from stitch_tools.judge.timing.output_check import OutputCheck
 from stitch_tools.judge.timing.ring import RingShape
 from stitch_tools.judge.timing.rounds import Rounds, Series
 from stitch_tools.judge.timing.runners import Runner
@@ -8,7 +8,6 @@ from stitch_tools.judge.timing.statistics import MIN_ROUNDS
 from stitch_tools.models import Ratio, Timing, TimingDoubt
 
 _LEFT_OUT = "visits were left out since something waited for a CPU or lost it"
-FIRST_CALL, TIMED_CALL = "its first call", "a timed call"
 
 
 def timing_of(runner: Runner, series: Series) -> Timing:
@@ -107,13 +106,6 @@ def describe_doubt(doubt: TimingDoubt) -> str:
 
 def _costs(observed: str, expected: str) -> str:
     return f"{observed}, timed ones {expected}: what was timed is not what a call on new inputs costs"
-
-
-def describe_wrong(wrong: WrongOutput, call: str = TIMED_CALL) -> str:
-    """What is wrong with the outputs of `call`."""
-    if not wrong.problem:
-        return f"the output of {call} could not be taken"
-    return f"{call} gave another result than the reference: {wrong.problem}"
 
 
 def describe_not_compared(check: OutputCheck) -> str:

@@ -22,7 +22,6 @@
 typedef int32_t (*ForwardFunction)(StitchHandle*, const StitchForwardArgs*);
 typedef int32_t (*Service)(uint64_t word, uint64_t slot);
 typedef int (*DeviceSynchronize)(void);
-typedef int (*StreamSynchronize)(void*);
 
 typedef struct {
   uint64_t struct_size;
@@ -30,26 +29,22 @@ typedef struct {
   StitchHandle* handle;
   const StitchForwardArgs* ring; /* `slots` prepared calls; each call takes the next one */
   uint64_t slots;
-  void* stream;         /* of the calls; NULL: the default stream */
-  int32_t device_type;  /* 1: CPU, 2: CUDA */
-  int32_t whole_device; /* CUDA: wait for the whole device, not for the stream alone */
+  int32_t device_type; /* 1: CPU, 2: CUDA */
   int32_t request_fd;
   int32_t reply_fd;
   Service service; /* serves requests; the next call takes `slot` */
 } StitchLoop;
 
 static DeviceSynchronize device_synchronize;
-static StreamSynchronize stream_synchronize;
 
-/* 0 when both driver functions were found: in a library that is loaded already, else in one of `names`. */
+/* 0 when the driver function was found: in a library that is loaded already, else in one of `names`. */
 STITCH_EXPORT int32_t stitch_runner_resolve(const char* const* names, int32_t count) {
   void* library = NULL;
   for (int32_t i = 0; i < count && library == NULL; ++i) library = dlopen(names[i], RTLD_NOW | RTLD_NOLOAD);
   for (int32_t i = 0; i < count && library == NULL; ++i) library = dlopen(names[i], RTLD_NOW);
   if (library == NULL) return STITCH_MISSING_LIBRARY;
   *(void**)&device_synchronize = dlsym(library, "cudaDeviceSynchronize");
-  *(void**)&stream_synchronize = dlsym(library, "cudaStreamSynchronize");
-  return device_synchronize && stream_synchronize ? STITCH_OK : STITCH_MISSING_LIBRARY;
+  return device_synchronize ? STITCH_OK : STITCH_MISSING_LIBRARY;
 }
 
 /* 1 when all 8 bytes went through, 0 when the controller is gone. */
@@ -75,16 +70,11 @@ static int write_word(int fd, uint64_t word) {
   return 1;
 }
 
-static int synchronize(const StitchLoop* loop) {
-  if (loop->device_type != 2) return 0;
-  return loop->whole_device ? device_synchronize() : stream_synchronize(loop->stream);
-}
-
 /* Serves batches of calls until the controller sends STOP or closes its end. Returns STITCH_OK, or why it could not start.
  * A failing call ends its batch at once; the status that the controller reads is the call's own. */
 STITCH_EXPORT int32_t stitch_runner_loop(StitchLoop* loop) {
   if (loop->struct_size != sizeof *loop || loop->slots == 0) return STITCH_ERROR;
-  if (loop->device_type == 2 && !(device_synchronize && stream_synchronize)) return STITCH_MISSING_LIBRARY;
+  if (loop->device_type == 2 && !device_synchronize) return STITCH_MISSING_LIBRARY;
   uint64_t calls, slot = 0;
   while (read_word(loop->request_fd, &calls) && calls != STOP) {
     uint64_t status = STITCH_OK;
@@ -97,7 +87,8 @@ STITCH_EXPORT int32_t stitch_runner_loop(StitchLoop* loop) {
       status = (uint64_t)(uint32_t)loop->forward(loop->handle, &loop->ring[slot]);
       if (++slot == loop->slots) slot = 0;
     }
-    if (synchronize(loop) != 0) status |= SYNC_FAILED;
+    /* The whole device, not a stream: work that a program puts elsewhere belongs to its calls, too. */
+    if (loop->device_type == 2 && device_synchronize() != 0) status |= SYNC_FAILED;
     if (!write_word(loop->reply_fd, status)) break;
   }
   return STITCH_OK;

@@ -72,6 +72,8 @@ class _Ring:
 
 
 def _serve_native(program: NativeProgram, state: CandidateState, ring: _Ring, asked: TimeProgram) -> None:
+    if state.runner is None:
+        raise ProgramError("error", "timed_program", "the timed loop comes first")
     parameters = dict(state.parameters)
     outputs = [[tensor if tensor.is_cuda else _placed(state, tensor) for tensor in row] for row in ring.rows]
     serve_native(

@@ -1,8 +1,8 @@
 """The timed loop on the worker's side: reads a count from a pipe, makes that many calls, answers.
 
 The C loop (native/src/runner.c) serves native programs; the Python loop serves everything that is Python
-anyway (ModelNew, the reference, compiled baselines) and machines without a C compiler. Both speak the same
-8-byte words, so the controller cannot tell them apart. The clock is the controller's.
+anyway (ModelNew, the reference, compiled baselines). Both speak the same 8-byte words, so the controller
+cannot tell them apart. The clock is the controller's.
 """
 
 import ctypes
@@ -30,9 +30,7 @@ class _Loop(ctypes.Structure):
         ("handle", ctypes.c_void_p),
         ("ring", ctypes.c_void_p),
         ("slots", ctypes.c_uint64),
-        ("stream", ctypes.c_void_p),
         ("device_type", ctypes.c_int32),
-        ("whole_device", ctypes.c_int32),
         ("request_fd", ctypes.c_int32),
         ("reply_fd", ctypes.c_int32),
         ("service", _SERVICE),
@@ -63,7 +61,6 @@ class NativeRunner:
         slots: int,
         request_fd: int,
         reply_fd: int,
-        stream: int = 0,
         service: Service,
     ) -> None:
         """Serve batches of calls until the controller stops; `forward`, `handle` and `ring` are addresses.
@@ -88,9 +85,7 @@ class NativeRunner:
             handle=handle,
             ring=ring,
             slots=slots,
-            stream=stream or None,
             device_type=2 if self._cuda else 1,
-            whole_device=1,
             request_fd=request_fd,
             reply_fd=reply_fd,
             service=_SERVICE(serve_request),

@@ -5,18 +5,19 @@ leaves its outputs in one, under inference_mode. Slot i holds a copy of draw i m
 """
 
 import ctypes
+import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from stitch_tools.worker.gpu_wait import wait_for_device
+from stitch_tools.worker.precision import precision
 from stitch_tools.worker.runtime import abi
-from stitch_tools.worker.runtime.native import NativeProgram, PreparedCall, ProgramError, make_workspace
+from stitch_tools.worker.runtime.native import NativeProgram, ProgramError, make_workspace
 from stitch_tools.worker.timed.input_renewal import Between
-from stitch_tools.worker.timed.loop import NativeRunner, Service, serve_python
+from stitch_tools.worker.timed.loop import NativeRunner, serve_python
 from stitch_tools.worker.trees import fresh_copy, map_tensors, raw_values
 
 Call = Callable[[Any], Any]
@@ -37,20 +38,19 @@ def serve_native(
     unseen: Sequence[Sequence[torch.Tensor]] = (),
     in_place: bool = False,
     collect: Callable[[int], object] | None = None,
-    runner: NativeRunner | None,
+    runner: NativeRunner,
     request_fd: int,
     reply_fd: int,
     stream: int = 0,
 ) -> None:
     """Serve calls of `stitch_forward`, one slot for each entry of `outputs`, until the controller stops.
 
-    Without a runner (no C compiler on this machine) the loop is ctypes calls from Python, and says so. With
-    `unseen` the same memory then gets these draws, and calls are served until the controller stops once more.
-    `collect` brings the outputs of one slot into the controller's memory. With `in_place` the draws
+    With `unseen` the same memory then gets these draws, and calls are served until the controller stops once
+    more. `collect` brings the outputs of one slot into the controller's memory. With `in_place` the draws
     themselves are the inputs of the slots, not copies.
 
     Raises:
-        ProgramError: the program refuses the inputs, or fails in the ctypes loop.
+        ProgramError: the program refuses the inputs.
     """
     planned = program.plan(draws[0])
     device = draws[0][0].device if draws[0] else torch.device("cpu")
@@ -62,60 +62,28 @@ def serve_native(
         for slot, row in enumerate(inputs)
     ]
 
+    ring = (abi.ForwardArgs * len(calls))(*(call.args for call in calls))
+    forward = ctypes.cast(program.library.stitch_forward, ctypes.c_void_p).value
+    handle = program.handle.value
+    if forward is None or handle is None:
+        raise ProgramError("error", "stitch_forward", "the program has no handle; was it initialised?")
+
     def serve(values: Sequence[Sequence[torch.Tensor]]) -> None:
         between = Between(inputs, values, outputs=outputs, collect=collect, cuda=device.type == "cuda")
-        _serve_prepared(
-            program,
-            calls,
-            runner,
-            device,
-            between.serve,
+        runner.serve(
+            forward=forward,
+            handle=handle,
+            ring=ctypes.addressof(ring),
+            slots=len(calls),
             request_fd=request_fd,
             reply_fd=reply_fd,
-            stream=stream,
+            service=between.serve,
         )
 
     serve(draws)
     if unseen:
         refill(inputs, unseen)
         serve(unseen)
-
-
-def _serve_prepared(
-    program: NativeProgram,
-    calls: Sequence[PreparedCall],
-    runner: NativeRunner | None,
-    device: torch.device,
-    service: Service,
-    *,
-    request_fd: int,
-    reply_fd: int,
-    stream: int,
-) -> None:
-    if runner is None:
-        serve_python(
-            lambda slot: program.call(calls[slot]),
-            slots=len(calls),
-            request_fd=request_fd,
-            reply_fd=reply_fd,
-            synchronize=wait_for_device if device.type == "cuda" else None,
-            service=service,
-        )
-        return
-    ring = (abi.ForwardArgs * len(calls))(*(call.args for call in calls))
-    forward = ctypes.cast(program.library.stitch_forward, ctypes.c_void_p).value
-    if forward is None or program.handle.value is None:
-        raise ProgramError("error", "stitch_forward", "the program has no handle; was it initialised?")
-    runner.serve(
-        forward=forward,
-        handle=program.handle.value,
-        ring=ctypes.addressof(ring),
-        slots=len(calls),
-        request_fd=request_fd,
-        reply_fd=reply_fd,
-        stream=stream,
-        service=service,
-    )
 
 
 def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
@@ -322,14 +290,12 @@ def matmul_rates(device: str, budget_s: float = 1.0) -> dict[str, float]:
         name: _matmul_rate(dtype, device, 8192 if cuda else 1024, budget_s) for name, dtype in formats.items()
     }
     if cuda:
-        with _allow_tf32():
+        with precision("tf32", "tf32"):
             rates["tf32"] = _matmul_rate(torch.float32, device, 8192, budget_s)
     return rates
 
 
 def _matmul_rate(dtype: torch.dtype, device: str, size: int, budget_s: float) -> float:
-    import time
-
     # Random data: zeros draw less power and would promise clocks that real data never sees.
     left = torch.randn(size, size, device=device).to(dtype)
     right = torch.randn(size, size, device=device).to(dtype)
@@ -343,14 +309,6 @@ def _matmul_rate(dtype: torch.dtype, device: str, size: int, budget_s: float) ->
                 torch.cuda.synchronize()
             best = min(best, time.perf_counter() - start)
     return 2.0 * size**3 / best
-
-
-def _allow_tf32() -> AbstractContextManager[object]:
-    if not torch.cuda.is_available():
-        return nullcontext()
-    from stitch_tools.worker.precision import precision
-
-    return precision("tf32", "tf32")
 
 
 def cuda_ceilings(device: str, budget_s: float = 0.5) -> dict[str, float]:
@@ -397,8 +355,6 @@ def _launch_seconds(device: str, budget_s: float) -> float:
 
 
 def _best_event_seconds(work: Callable[[], object], budget_s: float) -> float:
-    import time
-
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     best, stop = float("inf"), time.perf_counter() + budget_s
     while time.perf_counter() < stop or best == float("inf"):

@@ -44,7 +44,7 @@ class DeferredWork:
         claimed_s = calls * (baseline_s - program_s)
         own_s = other_s = float("inf")
         for _ in range(_ATTEMPTS):
-            sampler.wipe(program.slot, calls)
+            sampler.ring.poison(program.slot, calls)
             own_s = min(own_s, _seconds(program, calls))
             try:
                 # The first time it makes the memory that outputs go to.

@@ -46,11 +46,8 @@ _READY_TIMEOUT_S = 60.0
 # Of each slot: draws, ring, what the judge makes of one; for late inputs also the memory that we share.
 _COPIES, _LATE_COPIES = 3, 4
 _SEED_BITS = 62
-Write = Callable[[int, int], None]
-"""Copies the bytes of the second shared memory into the first."""
 NO_MEMORY = "no inputs but those of the ring were timed: there is no memory for others"
 SHAPES_VARY = "no inputs but those of the ring were timed: their shapes vary"
-NO_SHARED_MEMORY = "no inputs were written with the clock running: there is no memory for them"
 
 
 @dataclass(frozen=True)
@@ -61,7 +58,7 @@ class FreshInputs:
 
     def look(self, context: ProbeContext) -> ProbeReport:
         """Doubts where new inputs take longer, and what is wrong with outputs."""
-        if context.program.child is None or context.program.sampler is None:
+        if context.program.sampler is None:
             return ProbeReport()
         attempts = [try_new_inputs] if context.setup.cuda else [try_new_inputs, try_late_inputs]
         reports = [best_of_two(partial(attempt, context)) for attempt in attempts]
@@ -131,13 +128,13 @@ def quickest_on_new(runner: Runner, calls: int, groups: int, waking: int, limit_
     return least_work_s(pairs, limit_s) / calls
 
 
-def try_late_inputs(context: ProbeContext, write: Write | None = None) -> ProbeReport:
-    """Time and check calls on inputs that are written (by `write`) while the program is stopped (CPU).
+def try_late_inputs(context: ProbeContext) -> ProbeReport:
+    """Time and check calls on inputs that are written while the program is stopped (CPU).
 
     Raises:
         RunnerFailedError: the program failed.
     """
-    setup, write = context.setup, write or copy_memory
+    setup = context.setup
     calls = _calls_of_group(context.throughput_s, setup.shape.slots // _LATE_GROUPS)
     count = min(_LATE_GROUPS * calls, setup.shape.slots)
     if _needs_too_much(context, _LATE_COPIES * count):
@@ -147,19 +144,11 @@ def try_late_inputs(context: ProbeContext, write: Write | None = None) -> ProbeR
         new = own_draws(stack, setup.judge, seeds)
         if not _alike(new, context.draws):
             return ProbeReport()  # which the other look says
-        try:
-            known = (context.draws[slot % len(context.draws)] for slot in range(count))
-            slots = [_shared_copy(stack, draw, write) for draw in known]
-        except OSError:  # no memory for what we would share: nothing of the program's doing
-            return ProbeReport(not_checked=(NO_SHARED_MEMORY,))
+        known = (context.draws[slot % len(context.draws)] for slot in range(count))
+        slots = [_shared_copy(stack, draw) for draw in known]
         runner = start_ring(stack, setup, context.loaded, RingPlan(count, slots, _LATE_GROUPS, in_place=True))
         pairs = [(slot.fds[0], draw.fds[0]) for slot, draw in zip(slots, new, strict=True)]
-        try:
-            late_s = quickest_on_late(runner, pairs, calls, context.overhead_limit_s, write)
-        except OSError:  # no memory for what we would share: nothing of the program's doing
-            runner.wake_and_run_calls(0)  # it is stopped
-            runner.finish()
-            return ProbeReport(not_checked=(NO_SHARED_MEMORY,))
+        late_s = quickest_on_late(runner, pairs, calls, context.overhead_limit_s)
         runner.finish()
         check = check_outputs(setup, runner, seeds=seeds, once=True)
     doubts = _doubts("slow_on_late_inputs", late_s, max(0.0, context.throughput_s), _WAKING_S / calls)
@@ -167,11 +156,7 @@ def try_late_inputs(context: ProbeContext, write: Write | None = None) -> ProbeR
 
 
 def quickest_on_late(
-    runner: Runner,
-    slots: Sequence[tuple[int, int]],
-    calls: int,
-    limit_s: float | None,
-    write: Write,
+    runner: Runner, slots: Sequence[tuple[int, int]], calls: int, limit_s: float | None
 ) -> float:
     """Seconds per call in the quickest group. `slots`: memory of a slot, and of what is written there."""
     # What is prepared by address is ready then, and every page of the inputs is mapped.
@@ -185,7 +170,7 @@ def quickest_on_late(
         wakings.append(runner.woken_s)
         runner.halt()
         for slot_fd, new_fd in slots[first : first + calls]:
-            write(slot_fd, new_fd)
+            copy_memory(slot_fd, new_fd)
         groups.append(runner.wake_and_run_calls(calls))
         wakings.append(runner.woken_s)
         runner.take_one(calls)
@@ -215,12 +200,12 @@ def _doubts(rule: DoubtRule, new_s: float, timed_s: float, more_s: float = 0.0) 
     return (TimingDoubt(rule=rule, observed=new_s * 1e6, expected=timed_s * 1e6),)
 
 
-def _shared_copy(stack: ExitStack, draw: Inputs, write: Write) -> Inputs:
+def _shared_copy(stack: ExitStack, draw: Inputs) -> Inputs:
     """The same inputs in memory that can be written to."""
     fd = memory.create(os.fstat(draw.fds[0]).st_size)
     copy = replace(draw, fds=(fd,))
     stack.callback(copy.close)
-    write(fd, draw.fds[0])
+    copy_memory(fd, draw.fds[0])
     return copy
 
 

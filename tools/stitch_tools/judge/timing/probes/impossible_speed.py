@@ -2,18 +2,11 @@
 
 from dataclasses import dataclass
 
-from stitch_tools.judge.timing.bounds import (
-    TimeBounds,
-    cache_bytes,
-    findings_of,
-    memory_nodes,
-    product_operations,
-)
+from stitch_tools.judge.timing.bounds import cache_bytes, finding_of, memory_nodes, writing_bound
 from stitch_tools.judge.timing.probes.probe import ProbeContext, ProbeReport, Stage
 from stitch_tools.models import Ceilings, TimeBound, TimingDoubt
 
 NO_CEILINGS = "whether the times are possible: no ceilings of this device are kept (`stitch-mcp ceilings`)"
-_NO_GRAPH = "whether there was time for the reference's matrix products: its graph could not be captured"
 
 
 @dataclass(frozen=True)
@@ -23,7 +16,7 @@ class ImpossibleSpeed:
     stage: Stage = "finished"
 
     def look(self, context: ProbeContext) -> ProbeReport:
-        """The bounds, with findings where they are beaten; a doubt where outputs cannot all be written."""
+        """The bound, with a finding where it is beaten; a doubt where outputs cannot all be written."""
         # Ceilings are measured under this package's lock: their module imports it.
         from stitch_tools.run.ceilings import cached_ceilings, remeasured
 
@@ -32,33 +25,30 @@ class ImpossibleSpeed:
         known = cached_ceilings(setup.task.target, threads=threads, cache_dir=setup.cache_dir)
         if known is None:
             return ProbeReport(not_checked=(NO_CEILINGS,))
-        graph = context.graph()
-        operations = product_operations(graph) if graph is not None else 0
-        bounds = _bounds(known, context, operations)
-        if any(row.beaten for row in bounds):
+        bound = _bound(known, context)
+        if bound is not None and bound.beaten:
+            # A neighbour may have taken bandwidth while they were measured.
             context.say("the program is faster than this device's ceilings: measuring those again")
-            bounds = _bounds(remeasured(known, setup.session, cache_dir=setup.cache_dir), context, operations)
-        doubts = tuple(
-            TimingDoubt(
-                rule="faster_than_memory",
-                observed=row.measured_us,
-                expected=row.bound_us,
-                calls=row.calls,
-            )
-            for row in bounds
-            # A native program writes into its caller's memory; one in Python may return a view of its inputs.
-            if row.kind == "outputs" and row.beaten and context.loaded.native
+            bound = _bound(remeasured(known, setup.session, cache_dir=setup.cache_dir), context)
+        if bound is None or not bound.beaten:
+            return ProbeReport(bounds=(bound,) if bound else ())
+        doubt = TimingDoubt(
+            rule="faster_than_memory",
+            observed=bound.measured_us,
+            expected=bound.bound_us,
+            calls=bound.calls,
         )
-        missing = () if graph is not None else (_NO_GRAPH,)
-        return ProbeReport(doubts, bounds=bounds, findings=findings_of(bounds), not_checked=missing)
+        # A native program writes into its caller's memory; one in Python may return a view of its inputs.
+        doubts = (doubt,) if context.loaded.native else ()
+        return ProbeReport(doubts, bounds=(bound,), findings=(finding_of(bound),))
 
 
-def _bounds(ceilings: Ceilings, context: ProbeContext, operations: int) -> tuple[TimeBound, ...]:
-    bounds = TimeBounds(
+def _bound(ceilings: Ceilings, context: ProbeContext) -> TimeBound | None:
+    return writing_bound(
         ceilings,
-        context.setup.facts,
+        context.program.history,
+        output_bytes=sum(spec.nbytes for spec in context.setup.facts.outputs),
         slots=context.setup.shape.slots,
         caches=cache_bytes(context.target),
         nodes=memory_nodes() if context.target.gpu is None else 1,
     )
-    return bounds.of(context.program.name, context.program.history, operations)

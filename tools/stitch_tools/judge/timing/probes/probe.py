@@ -10,7 +10,7 @@ from stitch_tools.judge.timing.rounds import Rounds
 from stitch_tools.judge.timing.runners import Runner
 from stitch_tools.judge.timing.setup import Setup
 from stitch_tools.machine.devices import Target
-from stitch_tools.models import Finding, Graph, TimeBound, TimingDoubt
+from stitch_tools.models import Finding, TimeBound, TimingDoubt
 from stitch_tools.run.reference_server import Inputs
 
 Stage = Literal["running", "finished"]
@@ -35,8 +35,6 @@ class ProbeContext:
     """What an empty batch may cost the program (`call_overhead`)."""
     cpu_s: float | None
     """CPU time that the program and its children used in the rounds; None where it is not known."""
-    graph: Callable[[], Graph | None]
-    """The reference's forward; None where it cannot be captured."""
     say: Callable[[str], None]
     """Takes sentences on the progress."""
 

@@ -32,14 +32,14 @@ class SkippedWork:
         shortest_s = float("inf")
         # The best of three: a busy moment of the machine is no work.
         for _ in range(_ATTEMPTS):
-            sampler.wipe(program.slot, calls)
+            sampler.ring.poison(program.slot, calls)
             program.resume()
             empty_s = program.run_calls(0)
             full_s = program.run_calls(calls)
             shortest_s = min(shortest_s, work_s(empty_s, full_s, context.overhead_limit_s) / calls)
             program.pause()
             program.take_one(calls)
-        if shortest_s <= _LONGER * per_call_s + sampler.settle_s / calls:
+        if shortest_s <= _LONGER * per_call_s + sampler.ring.settle_s / calls:
             return ProbeReport()
         doubt = TimingDoubt(rule="skipped_work", observed=shortest_s * 1e6, expected=per_call_s * 1e6)
         return ProbeReport((doubt,))
