@@ -264,10 +264,9 @@ class ServerState:
             for run in other_roundings(
                 self.need()[1], draw.arguments, forward_seed=draw.forward_seed, device=draw.place.device
             ):
-                gaps = dict(zip(run.outputs.names, run.gaps, strict=True))
                 for name, value in _named_values(run).items():
                     if name in evaluations:
-                        evaluations[name].add(value, gaps.get(name))
+                        evaluations[name].add(value)
         rule = self._rule(draw)
         draw.set_honest({name: row.conclude(rule) for name, row in evaluations.items()})
 
@@ -313,8 +312,7 @@ def _expectations(
             rows.append(Expected(name, tensor, _wide(tensor), Rounding.unknown(tensor.dtype)))
             continue
         truth = oracle.outputs.tensors[index].to(tensor.device)
-        known = oracle.rounding[index], oracle.margins[index], oracle.gaps[index]
-        rows.append(Expected(name, tensor, truth, *known))
+        rows.append(Expected(name, tensor, truth, oracle.rounding[index], oracle.margins[index]))
     path = Rounding.worst([row.rounding for row in rows])
     for name in buffers:
         tensor = call.buffers_after[name] if name in call.buffers_after else unchanged[name]

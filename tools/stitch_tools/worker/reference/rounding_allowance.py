@@ -5,7 +5,6 @@ reference, or of one of its other roundings, is above the contract's ceiling. On
 such elements are not compared; on the task's own the ceiling rules, and the verdict says whose fault it is.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
@@ -85,8 +84,6 @@ class Expected:
     rounding: Rounding
     margin: torch.Tensor | None = None
     """Of a discrete output: how close each decision was, by the rms of the deciding values."""
-    gap: torch.Tensor | None = None
-    """The same, as a distance."""
     honest: Honest | None = None
     """None: nobody measured it yet."""
 
@@ -95,7 +92,7 @@ class Expected:
         if not self.reference.is_complex():
             return self
         pairs = torch.view_as_real(self.reference), torch.view_as_real(self.oracle)
-        return replace(self, reference=pairs[0], oracle=pairs[1], margin=None, gap=None)
+        return replace(self, reference=pairs[0], oracle=pairs[1], margin=None)
 
 
 class Evaluations:
@@ -108,7 +105,7 @@ class Evaluations:
         self._decisions: Decisions | None = None
         if not self._measurable:
             if reference.numel() and reference.shape == oracle.shape:
-                self._decisions = Decisions(oracle, expected.gap, factor=OWN_ERROR_FACTOR)
+                self._decisions = Decisions(oracle, factor=OWN_ERROR_FACTOR)
                 self._decisions.add(reference)
             return
         self._finite = oracle.isfinite()
@@ -121,10 +118,10 @@ class Evaluations:
         self._worst = torch.zeros((), dtype=torch.float64, device=oracle.device)
         self.add(reference)
 
-    def add(self, value: torch.Tensor, gap: torch.Tensor | None = None) -> None:
-        """Count one more; another form says nothing. `gap` is that of its own decisions."""
+    def add(self, value: torch.Tensor) -> None:
+        """Count one more; another form says nothing."""
         if self._decisions is not None:
-            self._decisions.add(value, gap)
+            self._decisions.add(value)
         oracle = self._expected.oracle
         value = torch.view_as_real(value) if value.is_complex() else value
         if not self._measurable or value.shape != oracle.shape or not value.is_floating_point():
@@ -158,12 +155,9 @@ class Evaluations:
         return Honest(rms, error, undecided, reach, because)
 
 
-def honest_of(expected: Expected, rule: EqualityRule, others: Iterable[torch.Tensor] = ()) -> Honest:
-    """What the reference, and other evaluations of it, are off by."""
-    evaluations = Evaluations(expected)
-    for value in others:
-        evaluations.add(value)
-    return evaluations.conclude(rule)
+def honest_of(expected: Expected, rule: EqualityRule) -> Honest:
+    """What the reference is off by."""
+    return Evaluations(expected).conclude(rule)
 
 
 def ceiling(scale: torch.Tensor, expected: Expected, rule: EqualityRule, rms: float) -> torch.Tensor:
