@@ -14,7 +14,6 @@ from stitch_tools.worker.reference.rounding_allowance import (
     ceiling,
     honest_of,
 )
-from stitch_tools.worker.reference.ulp import ulp_histogram
 
 _TINY = torch.finfo(torch.float64).tiny
 _DECIDED_BY_ROUNDING = "the reference decides otherwise there where it rounds otherwise"
@@ -34,7 +33,6 @@ class OutputComparison:
     actual: float | None = None
     rms: float | None = None
     floor: float | None = None
-    ulp_histogram: tuple[int, ...] | None = None
     undecided: str | None = None
     problem: str | None = None
     decided: bool = True
@@ -94,7 +92,6 @@ def _compare_floating(actual: torch.Tensor, expected: Expected, rule: EqualityRu
         found,
         expected=float(oracle[index]),
         actual=float(wide[index]),
-        ulp_histogram=ulp_histogram(actual, oracle),
         undecided=undecided,
     )
 
