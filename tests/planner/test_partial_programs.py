@@ -73,10 +73,6 @@ UPDATES = {
         "self.scale = torch.nn.Linear(8, 8); self.norm = torch.nn.BatchNorm1d(8)",
         "return torch.relu(self.norm(self.scale(x)) * 2 + 1)",
     ),
-    "statistics over all calls": (
-        "self.norm = torch.nn.BatchNorm1d(8, momentum=None)",
-        "return torch.relu(self.norm(x)) * 2 + 1",
-    ),
     "an average that the output reads before it moves": (
         "self.register_buffer('mean', torch.zeros(8))",
         "y = torch.relu(x - self.mean) + 1; self.mean.mul_(0.9).add_(x.mean(0), alpha=0.1); return y * 2",

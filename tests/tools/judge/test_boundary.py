@@ -185,7 +185,7 @@ class ServerContext:
         self.reference.prime(fd, expectation)
         answer = worker.run(inputs, fd, expectation, reuse=False, timeout_s=120)
         assert answer.ok, answer
-        assert self.reference.compare(fd, expectation, answer.blob).right
+        assert self.reference.compare(fd, expectation, answer.generator).right
         os.close(fd)
 
     def look_into(self, worker: Worker, inputs: Inputs) -> None:

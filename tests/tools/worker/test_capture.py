@@ -158,28 +158,6 @@ def test_the_mode_decides_what_batch_norm_and_dropout_are() -> None:
     assert evaluating.nodes[0].args[5] is False
 
 
-@pytest.mark.parametrize(("norm", "shape"), [(nn.BatchNorm1d, (6, 3)), (nn.BatchNorm2d, (2, 3, 4, 4))])
-def test_an_average_over_all_calls_is_a_tensor_of_the_graph(
-    norm: type[nn.BatchNorm1d] | type[nn.BatchNorm2d], shape: tuple[int, ...]
-) -> None:
-    module, x = nn.Sequential(norm(3, momentum=None)), torch.randn(shape)
-    module(torch.randn(shape))
-    graph = captured(module, [x])
-    assert graph.source == "export"
-    buffers = {row.target: row for row in graph.outputs if row.kind == "buffer_mutation"}
-    kept = {name: value.clone() for name, value in module.named_buffers()}
-    written = graph.model_copy(
-        update={"outputs": tuple(row.model_copy(update={"kind": "user"}) for row in buffers.values())}
-    )
-    moved = dict(zip(buffers, run_graph(written, module, [x]), strict=True))
-    assert_computes_the_same(graph, module, [x])
-    for name, value in kept.items():
-        dict(module.named_buffers())[name].copy_(value)
-    module(x)
-    for name, value in module.named_buffers():
-        torch.testing.assert_close(moved[name], value)
-
-
 def test_updated_buffers_are_outputs() -> None:
     def body(self: Body, x: torch.Tensor) -> Any:
         self.total.add_(x.sum(0))

@@ -23,6 +23,11 @@ class StepReply:
     unspoiled: str = ""
     """Why a GPU's shared memory was not full of NaN patterns before the call; "" where it was."""
 
+    @property
+    def ok(self) -> bool:
+        """Whether the step was done."""
+        return self.status == "ok"
+
 
 @dataclass(frozen=True)
 class LoadNative(Operation[StepReply], op="load_native"):

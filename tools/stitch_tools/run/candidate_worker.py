@@ -1,7 +1,6 @@
 """The worker seen from the controller: load, initialise, run. Its answers are claims."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -28,25 +27,8 @@ _MAX_CHARS = 8000
 _MAX_REASON_CHARS = 200
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What the worker says of one step; status `ok`, or the program's own trouble."""
-
-    status: str
-    step: str
-    message: str
-    blob: bytes = b""
-    held: tuple[str, ...] = ()
-    """Outputs that lie in the memory of the inputs."""
-    changed: tuple[str, ...] = ()
-    """Buffers that no call may change, and that hold something else now."""
-    unspoiled: str = ""
-    """Why a GPU's shared memory was not full of NaN patterns before the call; "" where it was."""
-
-    @property
-    def ok(self) -> bool:
-        """Whether the step was done."""
-        return self.status == "ok"
+Answer = StepReply
+"""A claim of the worker, cut to a size that a report can hold."""
 
 
 class Worker:

@@ -2,10 +2,9 @@
 
 import os
 import secrets
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Self, TypeVar
 
 from stitch_tools.errors import EnvironmentMissingError, TaskError, WorkerError
@@ -360,48 +359,21 @@ class ReferenceServer:
         try:
             return child.call(operation, self._timeout_s)
         except ChildDied as death:
-            raise _death_of_reference(death, self._by_hand("The same")) from death
+            raise _death_of_reference(death, self._run_it()) from death
         except OperationFailedError as error:
-            raise _fault(self.task, error.fault, self._by_hand("Its whole traceback")) from error
+            raise _fault(self.task, error.fault, self._run_it()) from error
 
-    def _by_hand(self, what: str) -> str:
-        """What to do about a fault that says no more itself: the command that shows `what`."""
-        command = f"{self._session.interpreter.path} -c {shlex.quote(by_hand(self.task))}"
-        return f"{what}, in the folder that {self.task.main} is named from: {command}"
-
-
-def by_hand(task: Task) -> str:
-    """Python text that does what the server does with a reference: import, construct, make inputs, call."""
-    package = PurePosixPath(task.main).with_suffix("").parts
-    # Only by its dotted name a file in a package can import what lies beside it.
-    runner, named = ("run_module", ".".join(package)) if len(package) > 1 else ("run_path", task.main)
-    lines = [f"import runpy, sys; sys.path[:0] = {['.', *task.search_path]}; m = runpy.{runner}({named!r})"]
-    # As forward is called: named arguments from a dict, positional ones from anything else.
-    lines.append("c = lambda f, a: f(**a) if isinstance(a, dict) else f(*a)")
-    first, *rest = task.entry.split(".")
-    lines.append(f"f = {'.'.join([f'm[{first!r}]', *rest])}")
-    arguments = _made_by(task.init_inputs) if task.init_inputs is not None else "()"
-    lines.append(f"f = c(f, {arguments}) if isinstance(f, type) else f")
-    if task.contract.mode == "eval":
-        lines.append("getattr(f, 'eval', int)()")
-    lines.append("import torch; torch.set_grad_enabled(False)")
-    lines.append(f"c(f, {_made_by(task.inputs)})")
-    return "; ".join(lines)
-
-
-def _made_by(name: str) -> str:
-    """What the maker `name` gives, or is, as the arguments of a call."""
-    return (
-        f"(lambda a: a if isinstance(a, (dict, list, tuple)) else (a,))"
-        f"(m[{name!r}]() if callable(m[{name!r}]) else m[{name!r}])"
-    )
+    def _run_it(self) -> str:
+        """What to do about a fault that says no more itself."""
+        task = self.task
+        return f"Call {task.entry} of {task.main} on {task.inputs}() with {self._session.interpreter.path}."
 
 
 def _seed() -> int:
     return secrets.randbits(_SEED_BITS)
 
 
-def _fault(task: Task, fault: Fault, by_hand: str) -> Exception:
+def _fault(task: Task, fault: Fault, last_hint: str) -> Exception:
     if fault.kind == DRAW_UNAVAILABLE:
         return DrawUnavailable(fault.message)
     if fault.kind == DRAW_UNDECIDED:
@@ -420,16 +392,15 @@ def _fault(task: Task, fault: Fault, by_hand: str) -> Exception:
     file, line = fault.file, fault.line
     where = f"{file}:{line}: " if file and line else f"{file}: " if file else ""
     text = f"\n    {fault.source_line}" if fault.source_line else ""
-    hint = fault.hint or _HINTS.get(fault.kind, by_hand)
+    hint = fault.hint or _HINTS.get(fault.kind, last_hint)
     if any(word in fault.message for word in _CONFINED):
         hint = _CONFINED_HINT
     return TaskError(f"{where}{fault.message}{text}", hint=hint)
 
 
-def _death_of_reference(death: ChildDied, by_hand: str) -> TaskError:
+def _death_of_reference(death: ChildDied, last_hint: str) -> TaskError:
     outcome = death.outcome
-    # Whoever ends the process himself leaves no traceback that a repetition could show.
-    hint = {"out_of_memory": _HINTS["out_of_memory"], "early_exit": _EXIT_HINT}.get(outcome.kind, by_hand)
+    hint = {"out_of_memory": _HINTS["out_of_memory"], "early_exit": _EXIT_HINT}.get(outcome.kind, last_hint)
     printed = own_words(outcome.stderr_tail)
     tail = f"\n{printed[-1000:]}" if printed else ""
     return TaskError(f"the reference did not survive: {outcome.describe()}{tail}", hint=hint)

@@ -85,7 +85,7 @@ class DrawRunner:
         answer = self._call(inputs, outputs_fd, expectation, reuse=draw.reuse)
         if not answer.ok:
             return Observed(answer, expectation)
-        comparison = self.reference.compare(outputs_fd, expectation, answer.blob)
+        comparison = self.reference.compare(outputs_fd, expectation, answer.generator)
         if not comparison.right:
             stale = self._is_kept(outputs_fd, expectation)
             return Observed(answer, expectation, comparison, stale=stale)
@@ -103,7 +103,7 @@ class DrawRunner:
             for _ in range(_REPEATED_CALLS):
                 if answer.ok:
                     answer = self._call(inputs, fd, expectation, reuse=True, again=True)
-            repeated = self.reference.compare(fd, expectation, answer.blob) if answer.ok else None
+            repeated = self.reference.compare(fd, expectation, answer.generator) if answer.ok else None
         finally:
             os.close(fd)
         self._keep(first_fd, expectation)

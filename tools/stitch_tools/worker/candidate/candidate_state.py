@@ -1,5 +1,6 @@
 """What the worker holds: the program, its weights, and the memory of its current inputs and outputs."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,6 @@ from stitch_tools.protocol.layout import BUFFER, GUARD
 from stitch_tools.protocol.memory import PackEntry
 from stitch_tools.worker.aliased_inputs import SharedPlace, places_of, reunite
 from stitch_tools.worker.candidate.device_pack import DevicePack
-from stitch_tools.worker.candidate.kept_buffers import changed, digests
 from stitch_tools.worker.candidate.python_program import PythonProgram, arranged
 from stitch_tools.worker.candidate.shared_memory import SharedMemory
 from stitch_tools.worker.gpu_wait import wait_for_device
@@ -34,16 +34,6 @@ class Outputs:
     state: list[torch.Tensor]
     pack: DevicePack | None = None
     """On a device: the copy of the pack that `outputs` and `state` lie in."""
-
-    def copy_in(self) -> None:
-        """Bring what the pack holds now (poison, guards, buffers) to the device."""
-        if self.pack is not None:
-            self.pack.copy_in()
-
-    def copy_back(self) -> None:
-        """Bring what was computed on a device, and what lies beside it, into the pack."""
-        if self.pack is not None:
-            self.pack.copy_back()
 
 
 class CandidateState:
@@ -127,17 +117,18 @@ class CandidateState:
 
     def keep(self, names: Sequence[str]) -> None:
         """Remember what these buffers hold now."""
-        self._kept = digests(self._buffers(names))
+        self._kept = self._digests(names)
 
     def changed_buffers(self) -> list[str]:
         """Names of the buffers that hold something else than they were remembered with."""
-        return changed(self._kept, digests(self._buffers(list(self._kept))))
+        present = self._digests(list(self._kept))
+        return [name for name, digest in self._kept.items() if present.get(name) != digest]
 
-    def _buffers(self, names: Sequence[str]) -> list[tuple[str, torch.Tensor]]:
-        """The program's buffers of these names: a `ModelNew`'s own, or what a native program was given."""
+    def _digests(self, names: Sequence[str]) -> dict[str, str]:
+        """Hashes of the program's buffers: a `ModelNew`'s own, or what a native program was given."""
         module = self.python.module if self.python is not None else None
-        found = self.parameters if module is None else list(module.named_buffers())
-        return [(name, tensor) for name, tensor in found if name in names]
+        buffers = self.parameters if module is None else list(module.named_buffers())
+        return {name: _digest(tensor) for name, tensor in buffers if name in names}
 
     def take_inputs(
         self,
@@ -177,7 +168,8 @@ class CandidateState:
         With `again` it is the memory of the call before, at the addresses that the program knows.
         """
         if again and self.outputs is not None:
-            self.outputs.copy_in()
+            if self.outputs.pack is not None:
+                self.outputs.pack.copy_in()
             return self.outputs
         wanted = [entry for entry in layout if entry["name"] != GUARD]
         buffers = [entry for entry in wanted if _is_buffer(entry)]
@@ -210,7 +202,8 @@ class CandidateState:
         self._spoil()
         program.call(prepared)
         self._synchronize()
-        outputs.copy_back()
+        if outputs.pack is not None:
+            outputs.pack.copy_back()
         return planned
 
     def run_python(
@@ -270,6 +263,14 @@ def _match(announced: tuple[tuple[tuple[int, ...], torch.dtype], ...], expected:
 
 def _text(specs: tuple[tuple[tuple[int, ...], torch.dtype], ...]) -> str:
     return ", ".join(f"{dtype_name(dtype)}{list(shape)}" for shape, dtype in specs) or "no outputs"
+
+
+def _digest(tensor: torch.Tensor) -> str:
+    # A dense copy on the host: a view's own strides do not matter, a NaN's bits do.
+    raw = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    digest = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
+    digest.update(raw.numpy().data)
+    return digest.hexdigest()
 
 
 def _is_buffer(entry: PackEntry) -> bool:

@@ -21,7 +21,6 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from stitch_tools.protocol.serving import is_users, user_place
-from stitch_tools.worker.capture.cumulative_norm import averages_as_tensors
 from stitch_tools.worker.capture.graph_json import Json, UnsupportedGraphError, tensor_spec
 from stitch_tools.worker.capture.tracing import Arguments, by_export, by_tracing
 from stitch_tools.worker.random_streams import generator_state, restore_generators
@@ -39,7 +38,7 @@ def capture(module: nn.Module, inputs: object) -> Json:
     arguments = _arguments(module, inputs)
     reasons: list[str] = []
     for source, way in (("export", by_export), ("fx", by_tracing)):
-        with _undisturbed(module), averages_as_tensors(module):
+        with _undisturbed(module):
             try:
                 graph = way(module, arguments)
             except Exception as error:  # torch raises whatever the user's code provokes

@@ -1,7 +1,5 @@
 """How close the oracle's discrete decisions (argmax, topk, comparisons) were to falling the other way."""
 
-from dataclasses import dataclass
-
 import torch
 
 from stitch_tools.worker.reference.rounding_depth import OpArguments, OpKeywords
@@ -23,35 +21,16 @@ _EXTREMES = ("argmax", "argmin", "max", "min")
 _ORDERS = ("topk", "sort", "argsort")
 
 
-@dataclass(frozen=True)
-class Margin:
-    """How close each decision of one operation was."""
-
-    gap: torch.Tensor
-    """Distance from tipping over."""
-    unit: torch.Tensor | float = 1.0
-    """Rms of the deciding values."""
-
-    def reshape(self, shape: torch.Size) -> "Margin":
-        """The same in another shape."""
-        return Margin(self.gap.reshape(shape), self.unit)
-
-
 class Margins:
     """Margins by storage, noted while the oracle runs."""
 
     def __init__(self) -> None:
-        self._known: dict[int, Margin] = {}
+        self._known: dict[int, torch.Tensor] = {}
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Per element, the distance from tipping over divided by the rms of the deciding values, or None."""
-        found = self._found(tensor)
-        return None if found is None else found.gap / found.unit
-
-    def gap_of(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """The same, not divided by anything."""
-        found = self._found(tensor)
-        return None if found is None else found.gap
+        margin = self._known.get(_key(tensor))
+        return margin if margin is not None and margin.shape == tensor.shape else None
 
     def note(self, name: str, args: OpArguments, kwargs: OpKeywords, out: object) -> None:
         """Record the margins of one operation's discrete results."""
@@ -63,21 +42,19 @@ class Margins:
         discrete = [leaf for leaf in results if not leaf.is_floating_point() and not leaf.is_complex()]
         for leaf in discrete:
             margin = self._margin(name, args, kwargs, leaf)
-            if margin is not None and margin.gap.shape == leaf.shape:
+            if margin is not None and margin.shape == leaf.shape:
                 self._known[_key(leaf)] = margin
             else:
                 self._known.pop(_key(leaf), None)
 
-    def _found(self, tensor: torch.Tensor) -> Margin | None:
-        found = self._known.get(_key(tensor))
-        return found if found is not None and found.gap.shape == tensor.shape else None
-
-    def _margin(self, name: str, args: OpArguments, kwargs: OpKeywords, out: torch.Tensor) -> Margin | None:
+    def _margin(
+        self, name: str, args: OpArguments, kwargs: OpKeywords, out: torch.Tensor
+    ) -> torch.Tensor | None:
         source = args[0] if args and isinstance(args[0], torch.Tensor) else None
         if source is None:
             return None
         if name in _VIEWS:
-            known = self._found(source)
+            known = self.of(source)
             return known.reshape(out.shape) if known is not None and name not in ("t", "transpose") else None
         if not source.is_floating_point() or not source.numel():
             return None
@@ -91,10 +68,10 @@ class Margins:
         return None
 
 
-def _extreme_margin(source: torch.Tensor, dim: int | None, out: torch.Tensor) -> Margin:
+def _extreme_margin(source: torch.Tensor, dim: int | None, out: torch.Tensor) -> torch.Tensor:
     values, axis = (source.flatten(), 0) if dim is None else (source, dim)
     if values.dim() == 0 or values.shape[axis] < 2:
-        return Margin(torch.full_like(out, float("inf"), dtype=torch.float64))
+        return torch.full_like(out, float("inf"), dtype=torch.float64)
     # The smaller of the two distances is a lower bound for both argmax and argmin.
     high = values.topk(2, dim=axis).values
     low = values.topk(2, dim=axis, largest=False).values
@@ -106,7 +83,7 @@ def _extreme_margin(source: torch.Tensor, dim: int | None, out: torch.Tensor) ->
 
 def _order_margin(
     name: str, source: torch.Tensor, args: OpArguments, kwargs: OpKeywords, out: torch.Tensor
-) -> Margin:
+) -> torch.Tensor:
     position = 2 if name == "topk" else 1
     dim = kwargs.get(
         "dim", args[position] if len(args) > position and isinstance(args[position], int) else -1
@@ -115,7 +92,7 @@ def _order_margin(
     default = name == "topk"
     descending = bool(kwargs.get("largest" if default else "descending", flags[0] if flags else default))
     if source.dim() == 0 or source.shape[dim] < 2:
-        return Margin(torch.full_like(out, float("inf"), dtype=torch.float64))
+        return torch.full_like(out, float("inf"), dtype=torch.float64)
     # A place in the order tips over to the nearer of its two neighbours.
     ordered = source.sort(dim=dim, descending=descending).values
     gaps = ordered.diff(dim=dim).abs()
@@ -124,11 +101,11 @@ def _order_margin(
     return _margin_of(nearest.narrow(dim, 0, out.shape[dim]), source)
 
 
-def _margin_of(distance: torch.Tensor, values: torch.Tensor) -> Margin:
+def _margin_of(distance: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     finite = values[values.isfinite()]
     # Relative to all values that decide: a gap between two large ones is small beside their own rounding.
     rms = finite.square().mean().sqrt() if finite.numel() else values.new_ones(())
-    return Margin(distance, rms.clamp_min(torch.finfo(torch.float64).tiny))
+    return distance / rms.clamp_min(torch.finfo(torch.float64).tiny)
 
 
 def _key(tensor: torch.Tensor) -> int:

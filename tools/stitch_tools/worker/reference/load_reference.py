@@ -19,7 +19,7 @@ from stitch_tools.protocol.messages_reference import ReferenceSource, Scale
 from stitch_tools.worker.binding import parameter_names
 from stitch_tools.worker.order_one_weights import order_one_weights
 from stitch_tools.worker.random_streams import pack_torch_state, seed_generators
-from stitch_tools.worker.reference.memory_forecast import is_out_of_memory
+from stitch_tools.worker.reference.oracle_memory import is_out_of_memory
 from stitch_tools.worker.trees import TreeError, call_with, flatten_inputs
 
 FACTORY_HINT = (

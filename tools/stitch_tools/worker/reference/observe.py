@@ -1,5 +1,6 @@
 """What one look at the reference tells: its inputs, outputs, state, use of random numbers, and doubts."""
 
+import contextlib
 import json
 import math
 import platform
@@ -134,7 +135,7 @@ def _judge_dependence(
     if not flatten_inputs(arguments).tensors:
         warnings.append("the task has no tensor inputs: every call computes the same")
         return False
-    other = _other_inputs(reference, arguments, seeds)
+    other = changed_inputs(reference, "own-2", arguments, seeds.other_input_seed, InputBounds())
     try:
         second = call_reference(reference, module, other, forward_seed=seeds.forward_seed)
     except ReferenceFault as fault:
@@ -143,7 +144,11 @@ def _judge_dependence(
     if [t.shape for t in first.outputs.tensors] != [t.shape for t in second.outputs.tensors]:
         warnings.append("the outputs' shapes depend on the inputs' values")
         return True
-    ratio = _reaction(first, second, rtol, atol)
+    moves = [
+        reaction(old, new, rtol, atol)
+        for old, new in zip(first.outputs.tensors, second.outputs.tensors, strict=True)
+    ]
+    ratio = max((change / max(tolerance, _TINY) for change, tolerance in moves), default=0.0)
     if ratio <= 1.0:
         warnings.append(
             f"other inputs changed the output by only {ratio:.2g} times the tolerance "
@@ -153,33 +158,33 @@ def _judge_dependence(
     return True
 
 
-def _other_inputs(reference: LoadedReference, arguments: object, seeds: ObserveReference) -> object:
-    other = make_draw(reference, "own-2", seeds.other_input_seed, InputBounds())
-    if largest_difference(flatten_inputs(arguments).tensors, flatten_inputs(other).tensors) is not None:
-        return other
-    for kind in ("scaled", "permuted"):  # the maker returns the same values at every call
-        try:
-            return make_draw(reference, kind, seeds.other_input_seed, InputBounds())
-        except DrawUnavailableError:
-            continue
+def changed_inputs(
+    reference: LoadedReference, kind: str, first: object, seed: int, bounds: InputBounds
+) -> object:
+    """Inputs of another seed than `first`; of other kinds where the maker gives the same at every call."""
+    other = make_draw(reference, kind, seed, bounds)
+    for change in ("scaled", "permuted"):
+        if largest_difference(flatten_inputs(first).tensors, flatten_inputs(other).tensors) is not None:
+            break
+        with contextlib.suppress(DrawUnavailableError):
+            other = make_draw(reference, change, seed, bounds)
     return other
 
 
-def _reaction(first: ReferenceCall, second: ReferenceCall, rtol: float, atol: float) -> float:
-    """Largest change of an output in units of its tolerance; infinite where a discrete output changed."""
-    worst = 0.0
-    for left, right in zip(first.outputs.tensors, second.outputs.tensors, strict=True):
-        if left.is_complex():
-            left, right = torch.view_as_real(left), torch.view_as_real(right)
-        if not left.is_floating_point():
-            worst = max(worst, 0.0 if torch.equal(left, right) else float("inf"))
-            continue
-        usable = left.isfinite() & right.isfinite()
-        if bool(usable.any()):
-            old, new = left[usable].double(), right[usable].double()
-            tolerance = atol + rtol * float(old.square().mean().sqrt())
-            worst = max(worst, float((old - new).abs().max()) / max(tolerance, 1e-300))
-    return worst
+def reaction(left: torch.Tensor, right: torch.Tensor, rtol: float, atol: float) -> tuple[float, float]:
+    """How far an output moved and its tolerance, both over its rms; infinite where a discrete one changed."""
+    if left.shape != right.shape:
+        return math.inf, 0.0
+    if left.is_complex():
+        left, right = torch.view_as_real(left), torch.view_as_real(right)
+    if not left.is_floating_point():
+        return 0.0 if torch.equal(left, right) else math.inf, 0.0
+    usable = left.isfinite() & right.isfinite()
+    if not bool(usable.any()):
+        return 0.0, 0.0
+    old, new = left[usable].double(), right[usable].double()
+    rms = float(old.square().mean().sqrt()) or 1.0
+    return float((old - new).abs().max()) / rms, (atol + rtol * rms) / rms
 
 
 def _note_side_effects(

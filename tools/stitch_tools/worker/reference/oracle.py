@@ -68,8 +68,6 @@ class OracleRun:
     rounding: tuple[Rounding, ...]
     margins: tuple[torch.Tensor | None, ...]
     """Per discrete output, how far its decision is from tipping over, relative to the deciding values."""
-    gaps: tuple[torch.Tensor | None, ...]
-    """The same, as distances."""
     strict_ops: tuple[str, ...]
     """Operations that ran without fp64."""
     buffers: dict[str, torch.Tensor]
@@ -272,7 +270,6 @@ def run_oracle(
         Flat(flat.names, outputs, flat.structure),
         tuple(mode.notes.path([tensor]) for tensor in flat.tensors),
         tuple(mode.margins.of(tensor) for tensor in flat.tensors),
-        tuple(mode.margins.gap_of(tensor) for tensor in flat.tensors),
         tuple(sorted(mode.strict_ops)),
         {name: buffers.get(name, wide[name]) for name, _ in module.named_buffers()},
         dict(zip(flatten_inputs(own).names, flatten_inputs(own).tensors, strict=True)),

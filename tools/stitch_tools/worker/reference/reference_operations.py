@@ -38,8 +38,8 @@ from stitch_tools.worker.reference.capture_operation import handle_capture
 from stitch_tools.worker.reference.draw_kinds import ALTERED
 from stitch_tools.worker.reference.draws import DrawUnavailableError, InputBounds
 from stitch_tools.worker.reference.load_reference import ReferenceFault, explain
-from stitch_tools.worker.reference.memory_forecast import is_out_of_memory
 from stitch_tools.worker.reference.observe import known_dtype, observe
+from stitch_tools.worker.reference.oracle_memory import is_out_of_memory
 from stitch_tools.worker.reference.output_memory import compare, make_outputs, prime, same_bits
 from stitch_tools.worker.reference.output_rings import Rings
 from stitch_tools.worker.reference.reference_calls import kept_generators, named_tensors

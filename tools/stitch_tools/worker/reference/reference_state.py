@@ -16,13 +16,17 @@ from stitch_tools.worker.random_streams import (
     seed_generators,
 )
 from stitch_tools.worker.reference.compare import OutputComparison, compare_output
-from stitch_tools.worker.reference.conditioning import inputs_slack
-from stitch_tools.worker.reference.draw_kinds import EXACT, MIXED, SLACK
+from stitch_tools.worker.reference.draw_kinds import EXACT, MIXED
 from stitch_tools.worker.reference.draws import DrawUnavailableError, InputBounds, make_draw
 from stitch_tools.worker.reference.kernelbench import Agreement, agreement
 from stitch_tools.worker.reference.load_reference import LoadedReference, ReferenceFault, ReferenceSource
-from stitch_tools.worker.reference.memory_forecast import Forecast, OraclePlace, is_out_of_memory
 from stitch_tools.worker.reference.oracle import OracleRun, run_oracle
+from stitch_tools.worker.reference.oracle_memory import (
+    OraclePlace,
+    give_back_kept_memory,
+    is_out_of_memory,
+    oracle_places,
+)
 from stitch_tools.worker.reference.random_rounding import other_roundings
 from stitch_tools.worker.reference.reference_calls import (
     ReferenceCall,
@@ -70,8 +74,6 @@ class ServedDraw:
     oracle_kind: str = "none"
     place: OraclePlace | None = None
     """Where the oracle ran; None: it did not."""
-    undecided: str | None = None
-    """Why it is not known how far rounding alone moves the outputs."""
     rounded_otherwise: bool = False
     """Whether evaluations that round otherwise than the reference count already."""
     notes: tuple[str, ...] = ()
@@ -102,7 +104,6 @@ class ServerState:
         self.finite_on_own = True
         self.own_weights = True
         """Whether the weights are what the task's own initialisers give."""
-        self._forecast = Forecast("cpu")
 
     @property
     def arguments(self) -> object:
@@ -117,7 +118,6 @@ class ServerState:
         """
         self.module, self.draw = None, None
         self.reference, self.settings = LoadedReference(source), settings
-        self._forecast = Forecast(source.device)
 
     def need(self) -> tuple[LoadedReference, torch.nn.Module]:
         """Reference and module.
@@ -161,15 +161,10 @@ class ServerState:
         draw = self._need_draw()
         settings = self.settings
         with precision(settings.matmul_precision, settings.conv_precision):
-            draw.call = self._forecast.measure(
-                _nbytes(draw),
-                lambda: call_reference(reference, module, draw.arguments, forward_seed=draw.forward_seed),
-            )
-        oracle = self._run_oracle(module, draw)
+            draw.call = call_reference(reference, module, draw.arguments, forward_seed=draw.forward_seed)
+        oracle = self._run_oracle(draw, draw.call)
         draw.expected = _expectations(draw.call, oracle, updated_buffers, all_buffers(module))
         draw.expected_inputs = _written_inputs(draw.call, oracle) if settings.input_writes else ()
-        if draw.kind in SLACK and oracle is not None:
-            self._add_slack(module, draw, oracle)
         rule = self._rule(draw)
         draw.set_honest({row.name: honest_of(row, rule) for row in draw.rows})
         if self._is_own(draw):
@@ -190,8 +185,8 @@ class ServerState:
     def undecided(self) -> str | None:
         """Why nothing about the current draw, when it is one of ours, can be told right from wrong."""
         draw = self._need_draw()
-        if self._is_own(draw) or draw.undecided:
-            return draw.undecided
+        if self._is_own(draw):
+            return None
         rows = [row for row in draw.expected if row.reference.numel() and row.honest is not None]
         if not rows or not all(row.honest is not None and row.honest.wholly_undecided for row in rows):
             return None
@@ -258,27 +253,6 @@ class ServerState:
             made_up=made_up and not draw.kind.startswith(MIXED),
         )
 
-    def _add_slack(self, module: torch.nn.Module, draw: ServedDraw, oracle: OracleRun) -> None:
-        """Excuse what rounding of the inputs alone does to the outputs."""
-        formats = self.settings.matmul_precision, self.settings.conv_precision
-        try:
-            slack = inputs_slack(
-                module,
-                draw.arguments,
-                oracle,
-                SLACK[draw.kind],
-                formats,
-                forward_seed=draw.forward_seed,
-                device=draw.place.device if draw.place else None,
-            )
-        except Exception as error:  # foreign code may refuse inputs that differ by a bit: nothing is excused
-            if is_out_of_memory(error):
-                draw.undecided = "there is no memory to see how far rounding of the inputs moves the outputs"
-            return
-        rows = zip(draw.expected, slack, strict=False)  # updated buffers come after the outputs
-        excused = tuple(replace(row, slack=value) for row, value in rows)
-        draw.expected = (*excused, *draw.expected[len(excused) :])
-
     def _add_other_roundings(self, draw: ServedDraw) -> None:
         """Count evaluations that round otherwise than the reference beside its own error."""
         draw.rounded_otherwise = True
@@ -290,28 +264,33 @@ class ServerState:
             for run in other_roundings(
                 self.need()[1], draw.arguments, forward_seed=draw.forward_seed, device=draw.place.device
             ):
-                gaps = dict(zip(run.outputs.names, run.gaps, strict=True))
                 for name, value in _named_values(run).items():
                     if name in evaluations:
-                        evaluations[name].add(value, gaps.get(name))
+                        evaluations[name].add(value)
         rule = self._rule(draw)
         draw.set_honest({name: row.conclude(rule) for name, row in evaluations.items()})
 
-    def _run_oracle(self, module: torch.nn.Module, draw: ServedDraw) -> OracleRun | None:
+    def _run_oracle(self, draw: ServedDraw, call: ReferenceCall) -> OracleRun | None:
+        reference, module = self.need()
         draw.oracle_kind, draw.notes = "fp32-strict", (_NO_MEMORY,)
-        for place in self._forecast.places(module, _nbytes(draw)):
+        weights = sum(tensor.nbytes for tensor in (*module.parameters(), *module.buffers()))
+        values = (*flatten_inputs(draw.arguments).tensors, *call.outputs.tensors)
+        # Twice as wide at least; what there is of inputs and outputs is copied once more to be compared.
+        needed = 2 * weights + 3 * sum(tensor.nbytes for tensor in values)
+        for place in oracle_places(reference.source.device, needed):
             try:
                 oracle = run_oracle(
                     module, draw.arguments, forward_seed=draw.forward_seed, device=place.device
                 )
             except Exception as error:  # foreign code that meets fp64 may raise anything
                 if is_out_of_memory(error):  # more than was foreseen: there may be another place
+                    give_back_kept_memory()
                     continue
                 where = f" on the {place.device}" if place.device else ""
-                said = f"{type(error).__name__}: {str(error)[:300]}"
-                draw.notes = (f"the reference does not run in fp64{where}: {said}",)
+                reason = f"{type(error).__name__}: {str(error)[:300]}"
+                draw.notes = (f"the reference does not run in fp64{where}: {reason}",)
                 return None
-            if draw.call is not None and not generator_state().same_as(draw.call.generators_after):
+            if not generator_state().same_as(call.generators_after):
                 draw.notes = ("in fp64 the reference draws other random numbers",)
                 return None
             strict = ", ".join(oracle.strict_ops)
@@ -333,8 +312,7 @@ def _expectations(
             rows.append(Expected(name, tensor, _wide(tensor), Rounding.unknown(tensor.dtype)))
             continue
         truth = oracle.outputs.tensors[index].to(tensor.device)
-        known = oracle.rounding[index], oracle.margins[index], oracle.gaps[index]
-        rows.append(Expected(name, tensor, truth, *known))
+        rows.append(Expected(name, tensor, truth, oracle.rounding[index], oracle.margins[index]))
     path = Rounding.worst([row.rounding for row in rows])
     for name in buffers:
         tensor = call.buffers_after[name] if name in call.buffers_after else unchanged[name]
@@ -372,8 +350,3 @@ def _alike_in_fp64(row: Expected) -> bool:
 
 def _all_finite(rows: tuple[Expected, ...]) -> bool:
     return all(bool(row.reference.isfinite().all()) for row in rows if row.reference.is_floating_point())
-
-
-def _nbytes(draw: ServedDraw) -> int:
-    """Of the inputs."""
-    return sum(tensor.nbytes for tensor in flatten_inputs(draw.arguments).tensors)

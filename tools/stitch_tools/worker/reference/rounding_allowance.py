@@ -5,8 +5,6 @@ reference, or of one of its other roundings, is above the contract's ceiling. On
 such elements are not compared; on the task's own the ceiling rules, and the verdict says whose fault it is.
 """
 
-import math
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
@@ -26,8 +24,6 @@ from stitch_tools.worker.reference.rounding_depth import Rounding, dtype_eps
 OWN_ERROR_FACTOR = 4.0
 """Starting value of DESIGN 6; docs/decisions/0003-equality.md has the calibration."""
 
-# Share of the output's rms beyond which rounding of the inputs leaves nothing to compare.
-_MOST_SLACK = 0.1
 # Where one element is undecided, those down to this share of the limit are precise by luck.
 _ALIKE = 16.0
 # Times the largest honest distance: what is further off is no rounding of any kind.
@@ -88,10 +84,6 @@ class Expected:
     rounding: Rounding
     margin: torch.Tensor | None = None
     """Of a discrete output: how close each decision was, by the rms of the deciding values."""
-    gap: torch.Tensor | None = None
-    """The same, as a distance."""
-    slack: float = 0.0
-    """Absolute error that rounding of the inputs alone excuses, on draws that are meant to be extreme."""
     honest: Honest | None = None
     """None: nobody measured it yet."""
 
@@ -100,7 +92,7 @@ class Expected:
         if not self.reference.is_complex():
             return self
         pairs = torch.view_as_real(self.reference), torch.view_as_real(self.oracle)
-        return replace(self, reference=pairs[0], oracle=pairs[1], margin=None, gap=None)
+        return replace(self, reference=pairs[0], oracle=pairs[1], margin=None)
 
 
 class Evaluations:
@@ -113,7 +105,7 @@ class Evaluations:
         self._decisions: Decisions | None = None
         if not self._measurable:
             if reference.numel() and reference.shape == oracle.shape:
-                self._decisions = Decisions(oracle, expected.gap, factor=OWN_ERROR_FACTOR)
+                self._decisions = Decisions(oracle, factor=OWN_ERROR_FACTOR)
                 self._decisions.add(reference)
             return
         self._finite = oracle.isfinite()
@@ -126,16 +118,16 @@ class Evaluations:
         self._worst = torch.zeros((), dtype=torch.float64, device=oracle.device)
         self.add(reference)
 
-    def add(self, value: torch.Tensor, gap: torch.Tensor | None = None) -> None:
-        """Count one more; another form says nothing. `gap` is that of its own decisions."""
+    def add(self, value: torch.Tensor) -> None:
+        """Count one more; another form says nothing."""
         if self._decisions is not None:
-            self._decisions.add(value, gap)
+            self._decisions.add(value)
         oracle = self._expected.oracle
         value = torch.view_as_real(value) if value.is_complex() else value
         if not self._measurable or value.shape != oracle.shape or not value.is_floating_point():
             return
         value = value.to(oracle.device)
-        distance = distance_of(value, oracle, self._finite & value.isfinite(), self._expected.slack)
+        distance = distance_of(value, oracle, self._finite & value.isfinite())
         self._error = self._error.or_worse(figures_of(distance, self._size, self._rms))
         self._worst = distance.maximum(self._worst)
 
@@ -144,10 +136,6 @@ class Evaluations:
         if not self._measurable:
             return Honest(decisions=self._decisions)
         expected, rms = self._expected, self._rms
-        # An output below atol is rounding of nothing: there is no size to take a share of.
-        if expected.slack > _MOST_SLACK * (rms if rms > rule.atol else 1.0):
-            because = "the last bit of the inputs moves it too far"
-            return Honest(rms, self._error, torch.ones_like(self._finite), math.inf, because)
         # Most often the ceiling is that far off that no element needs to be looked at.
         if OWN_ERROR_FACTOR * self._error.largest <= (rule.rtol if rms else 0.0):
             return Honest(rms, self._error)
@@ -167,12 +155,9 @@ class Evaluations:
         return Honest(rms, error, undecided, reach, because)
 
 
-def honest_of(expected: Expected, rule: EqualityRule, others: Iterable[torch.Tensor] = ()) -> Honest:
-    """What the reference, and other evaluations of it, are off by."""
-    evaluations = Evaluations(expected)
-    for value in others:
-        evaluations.add(value)
-    return evaluations.conclude(rule)
+def honest_of(expected: Expected, rule: EqualityRule) -> Honest:
+    """What the reference is off by."""
+    return Evaluations(expected).conclude(rule)
 
 
 def ceiling(scale: torch.Tensor, expected: Expected, rule: EqualityRule, rms: float) -> torch.Tensor:
