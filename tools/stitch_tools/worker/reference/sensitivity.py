@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from stitch_tools.protocol.messages_reference import MeasureSensitivity, Scale, SensitivityMeasured
+from stitch_tools.protocol.messages_reference import MeasureSensitivity, Scale
 from stitch_tools.worker.precision import precision
 from stitch_tools.worker.reference.draw_kinds import PROBES, SensitivityProbe
 from stitch_tools.worker.reference.draws import DrawUnavailableError, make_draw
@@ -30,7 +30,7 @@ class _Move:
         return self.change > self.tolerance
 
 
-def sensitivity(state: ServerState, message: MeasureSensitivity) -> SensitivityMeasured:
+def sensitivity(state: ServerState, message: MeasureSensitivity) -> tuple[dict[str, object], ...]:
     """Rows of the fact `Sensitivity`, probe by probe until inputs and weights have both shown an effect.
 
     The server's own module and draw are left alone.
@@ -46,7 +46,7 @@ def sensitivity(state: ServerState, message: MeasureSensitivity) -> SensitivityM
             settled |= {str(row["subject"]) for row in found if row["reacts"]}
             if settled == {"inputs", "weights"} or (not found and probe is not PROBES[0]):
                 break
-    return SensitivityMeasured(tuple(rows))
+    return tuple(rows)
 
 
 def _try_probe(
