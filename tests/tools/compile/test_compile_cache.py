@@ -16,10 +16,10 @@ import pytest
 
 from stitch_tools.compile.build import compile_program
 from stitch_tools.compile.cache import BuildCache
-from stitch_tools.compile.testing import EMPTY_PROGRAM, store_program
 from stitch_tools.errors import StoreError
 from stitch_tools.models import Build
 from stitch_tools.storage.store import Store
+from tests.tools.compile_support import EMPTY_PROGRAM, store_program
 
 
 def build_in(root: Path, source: str, cache: Path | None = None) -> Build:
@@ -105,7 +105,8 @@ def test_a_builder_killed_in_the_middle_blocks_nobody_and_is_swept_up(
     script = (
         "import sys; from pathlib import Path\n"
         "from stitch_tools.compile.build import compile_program\n"
-        "from stitch_tools.compile.testing import store_program\n"
+        f"sys.path.insert(0, {str(Path(__file__).parents[3])!r})\n"
+        "from tests.tools.compile_support import store_program\n"
         "from stitch_tools.storage.store import Store\n"
         "root = Path(sys.argv[1]); store = Store(root / 'store')\n"
         "program = store_program(store, {'main.cpp': sys.argv[2]})\n"

@@ -12,13 +12,13 @@ import pytest
 from stitch_tools.compile.build import compile_program, plan_build
 from stitch_tools.compile.confinement import compiler_level, readable_paths, refuse_weaker, toolchain_paths
 from stitch_tools.compile.runner import Completed, compiler_environment, run_compiler
-from stitch_tools.compile.testing import EMPTY_PROGRAM, store_program
 from stitch_tools.compile.toolchain import find_cpp_compiler, find_nvcc
 from stitch_tools.confine.sandbox import LEVELS
 from stitch_tools.errors import SandboxError
 from stitch_tools.machine.isolation import probe_isolation
 from stitch_tools.models.verdict import SandboxLevel
 from stitch_tools.storage.store import Store
+from tests.tools.compile_support import EMPTY_PROGRAM, store_program
 
 Run = Callable[[str], Completed]
 

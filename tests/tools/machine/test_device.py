@@ -5,8 +5,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from stitch_tools.errors import UsageError
 from stitch_tools.machine.devices import (
@@ -14,7 +12,6 @@ from stitch_tools.machine.devices import (
     GpuSearch,
     cpu_info,
     find_gpus,
-    parse_smi,
     read_cpu,
     resolve_target,
 )
@@ -108,13 +105,3 @@ def test_looking_for_gpus_loads_no_torch_and_no_driver_into_this_process() -> No
         "assert 'libcuda.so' not in open('/proc/self/maps').read()\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
-
-
-def test_nvidia_smi_is_read() -> None:
-    text = "0, NVIDIA H200, GPU-7f, 9.0, 143771\n1, [N/A], x, [N/A], [N/A]\n"
-    assert parse_smi(text) == (Gpu(0, "NVIDIA H200", "GPU-7f", "sm_90", 143771 << 20),)
-
-
-@given(st.text(max_size=200))
-def test_any_answer_of_nvidia_smi_is_survived(text: str) -> None:
-    parse_smi(text)

@@ -11,44 +11,44 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
-from stitch_tools.protocol.serving import Handler, RawReply, RawRequest, serve_ops
-from stitch_tools.protocol.wire import Channel
+from stitch_tools.protocol.serving import Handler, serve_ops
+from stitch_tools.protocol.wire import Channel, Frame
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 kept: list[Any] = []
 
 
-def segfault(request: RawRequest) -> RawReply:
+def segfault(request: Frame) -> Frame:
     ctypes.string_at(0)
-    return RawReply()
+    return Frame()
 
 
-def send_signal(request: RawRequest) -> RawReply:
+def send_signal(request: Frame) -> Frame:
     os.kill(os.getpid(), request.message["number"])
     time.sleep(60)
-    return RawReply()
+    return Frame()
 
 
-def hang(request: RawRequest) -> NoReturn:
+def hang(request: Frame) -> NoReturn:
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     while True:
         pass
 
 
-def leave(request: RawRequest) -> NoReturn:
+def leave(request: Frame) -> NoReturn:
     os._exit(request.message["code"])
 
 
-def leave_politely(request: RawRequest) -> NoReturn:
+def leave_politely(request: Frame) -> NoReturn:
     sys.exit(request.message["code"])
 
 
-def grow_private(request: RawRequest) -> RawReply:
+def grow_private(request: Frame) -> Frame:
     kept.append(bytearray(request.message["nbytes"]))
-    return RawReply()
+    return Frame()
 
 
-def grow_shared(request: RawRequest) -> RawReply:
+def grow_shared(request: Frame) -> Frame:
     import mmap
 
     while True:  # shared pages are no "data" for the kernel's own limit: only the watchdog sees them
@@ -58,14 +58,14 @@ def grow_shared(request: RawRequest) -> RawReply:
             area[offset] = 1
 
 
-def grow_tensor(request: RawRequest) -> RawReply:
+def grow_tensor(request: Frame) -> Frame:
     import torch
 
     kept.append(torch.empty(request.message["nbytes"], dtype=torch.uint8))
-    return RawReply()
+    return Frame()
 
 
-def bad_alloc(request: RawRequest) -> RawReply:
+def bad_alloc(request: Frame) -> Frame:
     library = ctypes.CDLL("libstdc++.so.6")
     allocate = library["_Znwm"]
     allocate.restype = ctypes.c_void_p
@@ -73,32 +73,32 @@ def bad_alloc(request: RawRequest) -> RawReply:
         kept.append(allocate(ctypes.c_size_t(1 << 26)))
 
 
-def flood(request: RawRequest) -> RawReply:
+def flood(request: Frame) -> Frame:
     line = b"nothing to see here\n" * 1000
     while True:
         os.write(1, line)
 
 
-def speak(request: RawRequest) -> RawReply:
+def speak(request: Frame) -> Frame:
     print("a word to stdout", flush=True)
     print("a word to stderr", file=sys.stderr, flush=True)
     os.write(2, b"straight to the descriptor\n")
-    return RawReply()
+    return Frame()
 
 
-def answer_from_fork(request: RawRequest) -> RawReply:
+def answer_from_fork(request: Frame) -> Frame:
     if os.fork():
         while True:
             time.sleep(60)
-    return RawReply({"from": "the fork"})
+    return Frame({"from": "the fork"})
 
 
-def breed(request: RawRequest) -> NoReturn:
+def breed(request: Frame) -> NoReturn:
     while True:
         os.fork()
 
 
-def spin_threads(request: RawRequest) -> RawReply:
+def spin_threads(request: Frame) -> Frame:
     import threading
 
     while True:
@@ -108,7 +108,7 @@ def spin_threads(request: RawRequest) -> RawReply:
             time.sleep(0.1)
 
 
-def leave_grandchild(request: RawRequest) -> RawReply:
+def leave_grandchild(request: Frame) -> Frame:
     child = os.fork()
     if not child:
         os.setsid()
@@ -119,37 +119,37 @@ def leave_grandchild(request: RawRequest) -> RawReply:
                 time.sleep(60)
         os._exit(0)
     os.waitpid(child, 0)  # the grandchild is there now, and nobody's
-    return RawReply()
+    return Frame()
 
 
-def close_descriptors(request: RawRequest) -> NoReturn:
+def close_descriptors(request: Frame) -> NoReturn:
     os.closerange(0, 1024)
     while True:
         time.sleep(60)
 
 
-def babble(request: RawRequest) -> RawReply:
+def babble(request: Frame) -> Frame:
     for fd in range(3, 64):
         try:
             socket.socket(fileno=os.dup(fd)).sendall(b"this is no frame at all" * 10)
         except OSError:
             continue
-    return RawReply()
+    return Frame()
 
 
-def answer_twice(request: RawRequest) -> RawReply:
+def answer_twice(request: Frame) -> Frame:
     channel: Channel = kept[0]
     channel.send({"ok": True, "seq": request.message["seq"]})
-    return RawReply()
+    return Frame()
 
 
-def fail(request: RawRequest) -> RawReply:
+def fail(request: Frame) -> Frame:
     raise KeyError("a fault of the handler")
 
 
-def look(request: RawRequest) -> RawReply:
+def look(request: Frame) -> Frame:
     """What the child sees of itself."""
-    return RawReply(
+    return Frame(
         {
             "environment": dict(os.environ),
             "processes": [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()],
@@ -165,9 +165,9 @@ def look(request: RawRequest) -> RawReply:
     )
 
 
-def try_paths(request: RawRequest) -> RawReply:
+def try_paths(request: Frame) -> Frame:
     """For each path, whether it can be read and whether it can be written."""
-    return RawReply({path: _try_path(Path(path)) for path in request.message["paths"]})
+    return Frame({path: _try_path(Path(path)) for path in request.message["paths"]})
 
 
 def _try_path(path: Path) -> str:
@@ -190,7 +190,7 @@ def _try_path(path: Path) -> str:
     return marks
 
 
-def try_calls(request: RawRequest) -> RawReply:
+def try_calls(request: Frame) -> Frame:
     """For each attack the name of the error it met, "done" where it succeeded."""
     other = int(request.message["other_pid"])
     attacks = {
@@ -211,7 +211,7 @@ def try_calls(request: RawRequest) -> RawReply:
         "unset_death_signal": lambda: _raw(157, 1, 0, 0, 0, 0),
         "x32_call": lambda: _raw(0x40000000 + 39),
     }
-    return RawReply({name: _attempt(attack) for name, attack in attacks.items()})
+    return Frame({name: _attempt(attack) for name, attack in attacks.items()})
 
 
 def _attempt(attack: Any) -> str:
@@ -230,9 +230,9 @@ def _raw(number: int, *args: Any) -> int:
     return result
 
 
-def kill_each(request: RawRequest) -> RawReply:
+def kill_each(request: Frame) -> Frame:
     """For each pid (0: the own parent) the name of the error that killing it met."""
-    return RawReply(
+    return Frame(
         {
             str(pid): _attempt(lambda pid=pid: os.kill(pid or os.getppid(), 9))
             for pid in request.message["pids"]
@@ -240,29 +240,29 @@ def kill_each(request: RawRequest) -> RawReply:
     )
 
 
-def kill_init_and_wait(request: RawRequest) -> NoReturn:
+def kill_init_and_wait(request: Frame) -> NoReturn:
     os.kill(os.getppid(), signal.SIGKILL)
     while True:
         time.sleep(60)
 
 
-def fill_scratch(request: RawRequest) -> RawReply:
+def fill_scratch(request: Frame) -> Frame:
     try:
         with Path("much").open("wb") as file:
             for _ in range(request.message["mib"]):
                 file.write(bytes(1 << 20))
     except OSError as error:
-        return RawReply({"error": errno.errorcode[error.errno or 0]})
+        return Frame({"error": errno.errorcode[error.errno or 0]})
     while True:
         time.sleep(60)
 
 
-def run_program(request: RawRequest) -> RawReply:
+def run_program(request: Frame) -> Frame:
     done = subprocess.run(request.message["command"], capture_output=True, text=True, check=False)
-    return RawReply({"code": done.returncode, "text": done.stdout + done.stderr})
+    return Frame({"code": done.returncode, "text": done.stdout + done.stderr})
 
 
-def count_up(request: RawRequest) -> RawReply:
+def count_up(request: Frame) -> Frame:
     """A thread of this process and a forked one count in shared memory while others look."""
     import mmap
 
@@ -271,10 +271,10 @@ def count_up(request: RawRequest) -> RawReply:
     if not os.fork():
         while True:
             area[0] = (area[0] + 1) % 256
-    return RawReply()
+    return Frame()
 
 
-def keep_busy(request: RawRequest) -> RawReply:
+def keep_busy(request: Frame) -> Frame:
     """A thread computes without end."""
     import threading
 
@@ -283,33 +283,33 @@ def keep_busy(request: RawRequest) -> RawReply:
             pass
 
     threading.Thread(target=spin, daemon=True).start()
-    return RawReply()
+    return Frame()
 
 
-def wake_by_timer(request: RawRequest) -> RawReply:
+def wake_by_timer(request: Frame) -> Frame:
     """What the system says to a timer that sends SIGCONT."""
     event, timer = (ctypes.c_int * 16)(0, 0, signal.SIGCONT, 0), ctypes.c_void_p()
-    return RawReply({"errno": LIBC.timer_create(1, event, ctypes.byref(timer)) and ctypes.get_errno()})
+    return Frame({"errno": LIBC.timer_create(1, event, ctypes.byref(timer)) and ctypes.get_errno()})
 
 
-def matmul(request: RawRequest) -> RawReply:
+def matmul(request: Frame) -> Frame:
     import torch
 
     left = torch.ones(64, 64)
-    return RawReply({"sum": float((left @ left).sum()), "threads": torch.get_num_threads()})
+    return Frame({"sum": float((left @ left).sum()), "threads": torch.get_num_threads()})
 
 
-def compile_module(request: RawRequest) -> RawReply:
+def compile_module(request: Frame) -> Frame:
     import torch
 
     module = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.GELU())
     compiled = torch.compile(module, dynamic=False)
     with torch.inference_mode():
         inputs = torch.randn(4, 16)
-        return RawReply({"error_max": float((compiled(inputs) - module(inputs)).abs().max())})
+        return Frame({"error_max": float((compiled(inputs) - module(inputs)).abs().max())})
 
 
-def use_gpu(request: RawRequest) -> RawReply:
+def use_gpu(request: Frame) -> Frame:
     """A product on the GPU, from shared memory and back into it, pinned."""
     import torch
 
@@ -330,15 +330,15 @@ def use_gpu(request: RawRequest) -> RawReply:
     graph.replay()
     torch.cuda.synchronize()
     took_s = time.monotonic() - started
-    return RawReply({"pinned": int(pinned), "took_s": took_s, "data": _status_field("VmData")})
+    return Frame({"pinned": int(pinned), "took_s": took_s, "data": _status_field("VmData")})
 
 
-def spin_gpu(request: RawRequest) -> RawReply:
+def spin_gpu(request: Frame) -> Frame:
     import torch
 
     torch.cuda._sleep(1 << 50)
     torch.cuda.synchronize()
-    return RawReply()
+    return Frame()
 
 
 def _status_field(name: str) -> str:

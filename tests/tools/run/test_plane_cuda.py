@@ -10,7 +10,7 @@ import torch
 
 from stitch_tools.judge.timing.device_ring import DeviceRing
 from stitch_tools.protocol import memory
-from stitch_tools.protocol.messages_session import ProbeGive, ProbePoison, ProbeRead, ProbeSend, ProbeTake
+from stitch_tools.protocol.messages_session import ProbeStep
 from stitch_tools.run.child_outcome import ChildDied
 from stitch_tools.run.data_plane import SETTING, started_pair
 from stitch_tools.run.interpreter import find_interpreter
@@ -54,16 +54,16 @@ def test_tensors_stay_on_the_gpu_at_every_level_of_isolation(session: TargetSess
 
 def test_a_program_that_dies_leaves_the_judges_memory_alone(session: TargetSession) -> None:
     with started_pair(session, "device") as pair:
-        sent = pair.judge.call(ProbeSend(on_device=True, nbytes=5 * MB))
-        manifest, (inputs,) = sent.manifest, sent.fds
-        (outputs,) = pair.judge.call(ProbePoison(on_device=True, manifest=manifest)).fds
-        pair.program.call(ProbeTake(manifest, inputs))
-        pair.program.call(ProbeGive(manifest, outputs))
+        sent = pair.judge.call(ProbeStep("send", on_device=True, nbytes=5 * MB))
+        manifest, inputs = sent.manifest, sent.fds
+        outputs = pair.judge.call(ProbeStep("poison", on_device=True, manifest=manifest)).fds
+        pair.program.call(ProbeStep("take", manifest=manifest, fds=inputs))
+        pair.program.call(ProbeStep("give", manifest=manifest, fds=outputs))
         pair.program.kill()
         with pytest.raises(ChildDied):
-            pair.program.call(ProbeTake(manifest, inputs))
-        assert pair.judge.call(ProbeRead(manifest, outputs)).right is True
-        for fd in (inputs, outputs):
+            pair.program.call(ProbeStep("take", manifest=manifest, fds=inputs))
+        assert pair.judge.call(ProbeStep("read", manifest=manifest, fds=outputs)).right is True
+        for fd in (*inputs, *outputs):
             os.close(fd)
 
 

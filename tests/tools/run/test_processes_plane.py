@@ -7,17 +7,8 @@ from pathlib import Path
 import pytest
 
 from stitch_tools.protocol import memory
-from stitch_tools.protocol.messages import Operation, decode_reply, encode
-from stitch_tools.protocol.messages_session import (
-    ProbeGive,
-    ProbePoison,
-    ProbeRead,
-    ProbeReply,
-    ProbeSend,
-    ProbeTake,
-)
-from stitch_tools.protocol.serving import RawRequest
-from stitch_tools.protocol.wire import Frame
+from stitch_tools.protocol.messages import decode_reply, encode
+from stitch_tools.protocol.messages_session import ProbeReply, ProbeStep
 from stitch_tools.run.data_plane import SETTING, PlaneError, started_pair
 from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.session import TargetSession
@@ -63,23 +54,23 @@ def test_the_setting_keeps_tensors_off_the_gpus_own_way(
     assert (plane.kind, plane.reason) == ("host", f"{SETTING} is host")
 
 
-def ask(side: Side, step: Operation[ProbeReply]) -> ProbeReply:
+def ask(side: Side, step: ProbeStep) -> ProbeReply:
     sent = encode(step)
-    reply = handlers(side)[step.op](RawRequest(step.op, sent.message, fds=sent.fds))
-    return decode_reply(ProbeReply, Frame(reply.message, fds=reply.fds))
+    reply = handlers(side)[step.op](sent)
+    return decode_reply(ProbeReply, reply)
 
 
 @pytest.mark.parametrize("nbytes", [1, 1000, (3 << 20) + 1])
 def test_what_goes_there_comes_back_turned_round_and_nothing_else_passes(nbytes: int) -> None:
     judge, program = Side("cpu"), Side("cpu")
-    sent = ask(judge, ProbeSend(False, nbytes))
-    manifest, (inputs,) = sent.manifest, sent.fds
-    ask(program, ProbeTake(manifest, inputs))
-    (outputs,) = ask(judge, ProbePoison(False, manifest)).fds
-    assert ask(judge, ProbeRead(manifest, outputs)).right is False
-    ask(program, ProbeGive(manifest, outputs))
-    assert ask(judge, ProbeRead(manifest, outputs)).right is True
-    memory.write_at(outputs, memoryview(bytes([int(judge.master[0])])), 0)
-    assert ask(judge, ProbeRead(manifest, outputs)).right is False
-    for fd in (inputs, outputs):
+    sent = ask(judge, ProbeStep("send", nbytes=nbytes))
+    manifest, inputs = sent.manifest, sent.fds
+    ask(program, ProbeStep("take", manifest=manifest, fds=inputs))
+    outputs = ask(judge, ProbeStep("poison", manifest=manifest)).fds
+    assert ask(judge, ProbeStep("read", manifest=manifest, fds=outputs)).right is False
+    ask(program, ProbeStep("give", manifest=manifest, fds=outputs))
+    assert ask(judge, ProbeStep("read", manifest=manifest, fds=outputs)).right is True
+    memory.write_at(outputs[0], memoryview(bytes([int(judge.master[0])])), 0)
+    assert ask(judge, ProbeStep("read", manifest=manifest, fds=outputs)).right is False
+    for fd in (*inputs, *outputs):
         os.close(fd)

@@ -1,6 +1,6 @@
 """Messages between controller and children: what is sent comes back, and what is odd is named."""
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import pytest
 from hypothesis import given
@@ -13,6 +13,7 @@ from stitch_tools.protocol.messages import (
     Fault,
     Fd,
     Level,
+    Message,
     Notice,
     Operation,
     OperationFailedError,
@@ -27,14 +28,12 @@ from stitch_tools.protocol.wire import Frame, ProtocolError
 ENTRY = PackEntry(name="x", shape=[2], stride=[1], dtype="float32", offset=0, nbytes=8)
 
 
-@dataclass(frozen=True)
-class Inner:
+class Inner(Message):
     name: str
     fd: Fd
     data: bytes
 
 
-@dataclass(frozen=True)
 class Everything(Operation[Done], op="everything"):
     inner: Inner | None
     level: Level

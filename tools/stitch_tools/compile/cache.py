@@ -3,25 +3,24 @@
 Below `programs` in the user's cache folder:
 
     builds/<first two digits>/<key>/   artifact and entry.json, made complete elsewhere and renamed into place
-    work/<random>/                     one build in progress; its owner holds a lock on the file `owner`
+    work/<random>/                     one build in progress, locked by whoever builds (storage/scratch.py)
     locks/<first two digits>           equal builds wait for each other instead of compiling twice
 
-An entry is believed only when the artifact's hash is the recorded one; a damaged entry is rebuilt. A folder
-in work/ whose owner is gone is swept away by whoever comes next.
+An entry is believed only when the artifact's hash is the recorded one; a damaged entry is rebuilt.
 """
 
 import contextlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 
-from stitch_tools.errors import LockedError, StoreError
+from stitch_tools.errors import StoreError
 from stitch_tools.models import Build, sha256_hex
 from stitch_tools.storage.locks import FileLock
+from stitch_tools.storage.scratch import make_scratch
 from stitch_tools.storage.store import storing, sync_folder
 from stitch_tools.storage.user_cache import SIZE_CAP_BYTES, evict_unused, folder_size
 
@@ -77,23 +76,11 @@ class BuildCache:
         Raises:
             StoreError: the cache folder cannot be written.
         """
-        root = self.folder / "work"
-        with storing(root, "STITCH_CACHE_DIR"):
-            root.mkdir(parents=True, exist_ok=True)
-        # Sweeping and claiming exclude each other: a folder is never seen without its owner.
-        with self._locked("work", wait_s=10.0) as locked:
-            if locked:
-                _sweep(root)
-            with storing(root, "STITCH_CACHE_DIR"):
-                folder = Path(tempfile.mkdtemp(dir=root, prefix="b-"))
-            owner = FileLock(folder / "owner", purpose="build in progress", option="STITCH_CACHE_DIR")
-            if locked:
-                owner.acquire()
+        scratch = make_scratch("build", self.folder / "work", option="STITCH_CACHE_DIR")
         try:
-            yield folder
+            yield scratch.path
         finally:
-            owner.release()
-            shutil.rmtree(folder, ignore_errors=True)
+            scratch.remove()
 
     def publish(self, key: str, build: Build, artifact: Path, workspace: Path) -> Build:
         """Put a finished build in place and return it with its final path.
@@ -177,18 +164,6 @@ class BuildCache:
     def _evict(self, *, keep: Path) -> None:
         """Remove the longest unused entries until the cache fits its cap."""
         evict_unused(self._entries(), self.size_cap_bytes, keep=keep, spared_s=_SPARED_S)
-
-
-def _sweep(root: Path) -> None:
-    """Remove work folders whose owner has died: the kernel has given their locks back."""
-    for folder in root.iterdir():
-        lock = FileLock(folder / "owner")
-        try:
-            lock.acquire()
-        except (LockedError, StoreError):
-            continue
-        shutil.rmtree(folder, ignore_errors=True)
-        lock.release()
 
 
 def _sync_file(path: Path) -> None:

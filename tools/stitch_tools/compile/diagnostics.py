@@ -6,9 +6,9 @@ trusted: a message is data.
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
-from typing import Literal, cast
+from typing import Literal
 
 from stitch_tools.compile.refused import wants_file
 from stitch_tools.models import Diagnostic
@@ -29,14 +29,14 @@ _NVCC = re.compile(
     r"(?: #(?P<code>[\w-]+))?: (?P<message>.*)$"
 )
 _PTXAS_LINE = re.compile(
-    r"^ptxas (?:.+?), line (?P<line>\d+); (?P<severity>fatal|error|warning)\s*: (?P<message>.*)$"
+    r"^ptxas (?:.+?), line (?P<ptx_line>\d+); (?P<severity>fatal|error|warning)\s*: (?P<message>.*)$"
 )
 _ASSEMBLER = re.compile(
     r"^(?P<file>[^\s:][^:\n]*):(?P<line>\d+): (?P<severity>Fatal error|Error|Warning): (?P<message>.*)$"
 )
 _TOOL = re.compile(
-    r"^(?P<tool>ptxas|nvcc|nvlink|fatbinary|cicc|cudafe\+\+|collect2|c\+\+|cc1plus|as|g\+\+(?:-\d+)?|clang\+\+|clang)"
-    rf"(?:: {_SEVERITY}: |\s+(?P<level>fatal|error|warning)\s*: )(?P<message>.*)$"
+    r"^(?P<code>ptxas|nvcc|nvlink|fatbinary|cicc|cudafe\+\+|collect2|c\+\+|cc1plus|as|g\+\+(?:-\d+)?|clang\+\+|clang)"
+    rf"(?:: {_SEVERITY}: |\s+(?P<other_severity>fatal|error|warning)\s*: )(?P<message>.*)$"
 )
 _LINKER = re.compile(
     r"^(?:\S*/)?(?:[\w.]+-)?(?:ld(?:\.\w+)?|lld): (?P<place>\S+?:(?:\([^)]*\):)? )?"
@@ -94,102 +94,46 @@ def tool_error(message: str, *, hint_query: str = "") -> Diagnostic:
 
 def _messages(lines: list[str], sources: Mapping[str, str], folder: str) -> Iterator[Diagnostic]:
     for number, line in enumerate(lines):
-        for read in _READERS:
-            diagnostic = read(line)
-            if diagnostic is not None:
-                tail = _continuation(lines, number) if read is _read_nvcc else ""
+        for pattern, tool in _FORMS:
+            if match := pattern.match(line):
+                diagnostic = _diagnostic(match, tool)
+                tail = _continuation(lines, number) if pattern is _NVCC else ""
                 call = _refused_call(lines, number) if _REFUSED.match(diagnostic.message) else ""
                 yield _completed(diagnostic, tail, sources, folder, call)
                 break
 
 
-def _read_gnu(line: str) -> Diagnostic | None:
-    match = _GNU.match(line)
-    if match is None:
-        return None
-    message = match["message"]
-    option = _GCC_OPTION.search(message)
-    return Diagnostic(
-        severity=_severity(match["severity"]),
-        message=message[: option.start()] if option else message,
-        file=match["file"],
-        line=_number(match["line"]),
-        column=_number(match["column"]),
-        code=option["code"] if option else None,
-    )
-
-
-def _read_nvcc(line: str) -> Diagnostic | None:
-    match = _NVCC.match(line)
-    if match is None:
-        return None
-    return Diagnostic(
-        severity=_severity(match["severity"]),
-        message=match["message"],
-        file=match["file"],
-        line=_number(match["line"]),
-        code=match["code"],
-    )
-
-
-def _read_ptxas_line(line: str) -> Diagnostic | None:
-    match = _PTXAS_LINE.match(line)
-    if match is None:
-        return None
-    # The line counts in the intermediate PTX, which the author never sees: it stays in the message.
-    return Diagnostic(
-        severity=_severity(match["severity"]),
-        message=f"{match['message']} (line {match['line'][:12]} of the generated PTX)",
-        code="ptxas",
-    )
-
-
-def _read_assembler(line: str) -> Diagnostic | None:
-    match = _ASSEMBLER.match(line)
-    if match is None:
-        return None
-    return Diagnostic(
-        severity=_severity(match["severity"].lower()),
-        message=match["message"],
-        file=match["file"],
-        line=_number(match["line"]),
-        code="as",
-    )
-
-
-def _read_tool(line: str) -> Diagnostic | None:
-    match = _TOOL.match(line)
-    if match is None:
-        return None
-    return Diagnostic(
-        severity=_severity(match["severity"] or match["level"]), message=match["message"], code=match["tool"]
-    )
-
-
-def _read_undefined(line: str) -> Diagnostic | None:
-    match = _UNDEFINED.match(line)
-    if match is None:
-        return None
-    return Diagnostic(severity="error", message=match["message"], file=match["file"], code="ld")
-
-
-def _read_linker(line: str) -> Diagnostic | None:
-    match = _LINKER.match(line)
-    if match is None:
-        return None
-    severity = "warning" if match["message"].startswith("warning") else "error"
-    return Diagnostic(severity=severity, message=match["message"], code="ld")
-
-
-_READERS: tuple[Callable[[str], Diagnostic | None], ...] = (
-    _read_ptxas_line,
-    _read_nvcc,
-    _read_gnu,
-    _read_assembler,
-    _read_undefined,
-    _read_tool,
-    _read_linker,
+# Tried in this order: the later forms would take lines of the earlier ones.
+_FORMS = (
+    (_PTXAS_LINE, "ptxas"),
+    (_NVCC, None),
+    (_GNU, None),
+    (_ASSEMBLER, "as"),
+    (_UNDEFINED, "ld"),
+    (_TOOL, None),
+    (_LINKER, "ld"),
 )
+
+
+def _diagnostic(match: re.Match[str], tool: str | None) -> Diagnostic:
+    """What one line says; `tool` is its code where the form itself tells it."""
+    parts = match.groupdict()
+    message, code = match["message"], tool or parts.get("code")
+    if option := _GCC_OPTION.search(message):
+        message, code = message[: option.start()], option["code"]
+    if "ptx_line" in parts:
+        # The line counts in the intermediate PTX, which the author never sees: it stays in the message.
+        message = f"{message} (line {parts['ptx_line'][:12]} of the generated PTX)"
+    # The linker writes no severity but "warning", at the beginning.
+    word = parts.get("severity") or parts.get("other_severity") or message.partition(":")[0]
+    return Diagnostic(
+        severity=_severity(word.lower()),
+        message=message,
+        file=parts.get("file"),
+        line=_number(parts.get("line")),
+        column=_number(parts.get("column")),
+        code=code,
+    )
 
 
 def _continuation(lines: list[str], number: int) -> str:
@@ -274,11 +218,9 @@ def _source_line(text: str | None, line: int | None) -> str | None:
 def _severity(word: str) -> DiagnosticSeverity:
     if word in ("fatal", "fatal error", "internal compiler error"):
         return "fatal"
-    if word == "sorry":
-        return "error"
-    if word == "remark":
+    if word in ("note", "remark"):
         return "note"
-    return cast("DiagnosticSeverity", word)
+    return "warning" if word == "warning" else "error"
 
 
 def _number(text: str | None) -> int | None:

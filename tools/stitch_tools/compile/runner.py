@@ -46,7 +46,6 @@ class Completed:
     wall_s: float
     cpu_s: float
     """User + system seconds of the compiler and every process that it waited for."""
-    output_cut: bool = False
     level: SandboxLevel | None = None
     """Isolation that it ran in, None where this system has none."""
 
@@ -147,9 +146,9 @@ def run_compiler(
         waiter.join()
         status, cpu_s = _reap(process)
         wall_s = time.monotonic() - started
-        output, cut = collector.finish()
+        output = collector.finish()
         ended = _exit_code(answer.readline(), status, command)
-    return Completed(ended, output, timed_out, wall_s, cpu_s, cut, level)
+    return Completed(ended, output, timed_out, wall_s, cpu_s, level)
 
 
 def _start(
@@ -227,7 +226,6 @@ class _Collector:
 
     pipe: IO[bytes]
     kept: bytearray = field(default_factory=bytearray)
-    cut: bool = False
 
     def __post_init__(self) -> None:
         self._thread = threading.Thread(target=self._read, daemon=True)
@@ -235,16 +233,14 @@ class _Collector:
 
     def _read(self) -> None:
         while chunk := os.read(self.pipe.fileno(), _CHUNK_BYTES):
-            room = OUTPUT_LIMIT_BYTES - len(self.kept)
-            self.kept += chunk[:room]
-            self.cut = self.cut or len(chunk) > room
+            self.kept += chunk[: OUTPUT_LIMIT_BYTES - len(self.kept)]
 
-    def finish(self) -> tuple[str, bool]:
-        """The text, and whether some was dropped. Every writer is dead by now, so the pipe ends at once."""
+    def finish(self) -> str:
+        """The text. Every writer is dead by now, so the pipe ends at once."""
         self._thread.join(timeout=5.0)
         if not self._thread.is_alive():
             self.pipe.close()
-        return bytes(self.kept).decode("utf-8", "replace"), self.cut
+        return bytes(self.kept).decode("utf-8", "replace")
 
 
 def _kill_group(pid: int) -> None:

@@ -20,7 +20,6 @@ from stitch_tools.protocol.messages_session import (
     KillTree,
     PauseTree,
     ResumeTree,
-    TreeResumed,
     WatchdogReason,
 )
 from stitch_tools.protocol.wire import Channel, ChannelClosedError, ChannelTimeoutError, ProtocolError
@@ -143,7 +142,7 @@ class Init:
             went_on = self._paused and self._went_on()
             self._signal_all(signal.SIGCONT)
             self._paused = False
-            self._tell(TreeResumed(went_on))
+            self._tell(went_on)
 
     def _abandon(self) -> NoReturn:
         """End everything and ourselves: the controller is gone."""

@@ -16,7 +16,7 @@ import sys
 
 from stitch_tools.confine import landlock, linux, process_tree, sandbox, spawn
 from stitch_tools.protocol.messages import decode_one_of, encode
-from stitch_tools.protocol.messages_session import ChildSpawned, SpawnChild, ZygoteReady
+from stitch_tools.protocol.messages_session import SpawnChild, ZygoteReady
 from stitch_tools.protocol.serving import describe_error
 from stitch_tools.protocol.wire import Channel, ChannelClosedError, Frame, ProtocolError
 
@@ -55,7 +55,7 @@ class Zygote:
 
     def _answer(self, frame: Frame) -> object:
         try:
-            return ChildSpawned(self._spawn(decode_one_of((SpawnChild,), frame)))
+            return self._spawn(decode_one_of((SpawnChild,), frame))
         except (OSError, ProtocolError) as error:
             return describe_error(error)
         finally:

@@ -25,13 +25,13 @@ def capture_graph(child: Child, task: Task, facts: ReferenceFacts | None, ceilin
         ChildDied, ChildTimeout: as `Child.request`.
     """
     try:
-        captured = child.call(CaptureGraph(), CAPTURE_TIMEOUT_S)
+        data = child.call(CaptureGraph(), CAPTURE_TIMEOUT_S)
     except OperationFailedError as error:
         fault = error.fault
         place = f"{fault.file}:{fault.line}: " if fault.file else ""
         hint = "does the forward run by itself?"
         raise TaskError(f"{place}{fault.message or fault.kind}", hint=hint) from error
-    graph = build_graph(captured.graph, task.contract, ceilings)
+    graph = build_graph(data, task.contract, ceilings)
     if facts is not None:
         _compare(graph, facts)
     return graph

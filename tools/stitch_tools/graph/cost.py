@@ -52,90 +52,53 @@ class _Call:
 # Gives (flops, reduction length).
 _Rule = Callable[[_Call], tuple[int, int]]
 
-# Fewest operations per element; a name that is missing counts one.
-_POINTWISE_FLOPS = {
-    "exp": 8,
-    "exp2": 6,
-    "expm1": 8,
-    "log": 8,
-    "log2": 8,
-    "log1p": 8,
-    "sin": 8,
-    "cos": 8,
-    "tan": 12,
-    "tanh": 10,
-    "sinh": 10,
-    "cosh": 10,
-    "atan": 10,
-    "erf": 12,
-    "sigmoid": 10,
-    "logit": 10,
-    "log_sigmoid": 12,
-    "gelu": 14,
-    "silu": 11,
-    "mish": 20,
-    "softplus": 16,
-    "elu": 9,
-    "selu": 10,
-    "celu": 10,
-    "tanhshrink": 11,
-    "softsign": 3,
-    "hardswish": 4,
-    "hardsigmoid": 3,
-    "sqrt": 1,
-    "rsqrt": 2,
-    "glu": 11,
-    "addcmul": 3,
-    "addcdiv": 3,
-    "lerp": 3,
-}
-# Operations that only move or compare bits.
-_NO_FLOPS = {
-    "to",
-    "type_as",
-    "where",
-    "masked_fill",
-    "eq",
-    "ne",
-    "lt",
-    "le",
-    "gt",
-    "ge",
-    "logical_and",
-    "logical_or",
-    "logical_not",
-    "bitwise_and",
-    "bitwise_or",
-    "bitwise_not",
-    "isnan",
-    "isinf",
-    "isfinite",
-}
-_NORM_FLOPS = {
-    "softmax": 10,
-    "_softmax": 10,
-    "log_softmax": 10,
-    "_log_softmax": 10,
-    "softmin": 11,
-    "rms_norm": 4,
-}
-_REDUCTION_FLOPS = {
-    "var": 3,
-    "std": 3,
-    "var_mean": 3,
-    "std_mean": 3,
-    "logsumexp": 9,
-    "linalg_vector_norm": 2,
-    "norm": 2,
-}
-_LOSS_FLOPS = {
-    "mse_loss": 3,
-    "l1_loss": 2,
-    "cross_entropy_loss": 10,
-    "kl_div": 10,
-    "nll_loss": 0,
-    "nll_loss_nd": 0,
-}
+
+def _by_name(names_by_cost: Mapping[int, str]) -> dict[str, int]:
+    return {name: cost for cost, names in names_by_cost.items() for name in names.split()}
+
+
+# Fewest operations per element: none where bits are only moved or compared, one for a name that is missing.
+_POINTWISE_FLOPS = _by_name(
+    {
+        0: "to type_as where masked_fill eq ne lt le gt ge logical_and logical_or logical_not bitwise_and "
+        "bitwise_or bitwise_not isnan isinf isfinite",
+        1: "sqrt",
+        2: "rsqrt",
+        3: "softsign hardsigmoid addcmul addcdiv lerp",
+        4: "hardswish",
+        6: "exp2",
+        8: "exp expm1 log log2 log1p sin cos",
+        9: "elu",
+        10: "tanh sinh cosh atan sigmoid logit selu celu",
+        11: "silu tanhshrink glu",
+        12: "tan erf log_sigmoid",
+        14: "gelu",
+        16: "softplus",
+        20: "mish",
+    }
+)
+_NORM_FLOPS = _by_name(
+    {
+        4: "rms_norm",
+        10: "softmax _softmax log_softmax _log_softmax",
+        11: "softmin",
+    }
+)
+_REDUCTION_FLOPS = _by_name(
+    {
+        2: "linalg_vector_norm norm",
+        3: "var std var_mean std_mean",
+        9: "logsumexp",
+    }
+)
+_LOSS_FLOPS = _by_name(
+    {
+        0: "nll_loss nll_loss_nd",
+        2: "l1_loss",
+        3: "mse_loss",
+        10: "cross_entropy_loss kl_div",
+    }
+)
 
 
 def node_work(node: GraphNode, specs: Specs) -> OperationWork:
@@ -217,10 +180,7 @@ def _mergeable(source: TensorSpec, shape: tuple[int, ...]) -> bool:
 
 
 def _pointwise(call: _Call) -> tuple[int, int]:
-    name = base_name(call.node.op)
-    if name in _NO_FLOPS:
-        return 0, 1
-    return call.out.numel * _POINTWISE_FLOPS.get(name, 1), 1
+    return call.out.numel * _POINTWISE_FLOPS.get(base_name(call.node.op), 1), 1
 
 
 def _gemm(call: _Call) -> tuple[int, int]:
@@ -281,16 +241,7 @@ def _reduction(call: _Call) -> tuple[int, int]:
     if name.startswith("cum") or name == "logcumsumexp":
         dim = call.argument(1, "dim", 0)
         return source.numel, source.shape[dim] if isinstance(dim, int) and source.shape else 1
-    each = {
-        "var": 3,
-        "std": 3,
-        "var_mean": 3,
-        "std_mean": 3,
-        "logsumexp": 9,
-        "linalg_vector_norm": 2,
-        "norm": 2,
-    }
-    return source.numel * each.get(name, 1), per_output
+    return source.numel * _REDUCTION_FLOPS.get(name, 1), per_output
 
 
 def _norm(call: _Call) -> tuple[int, int]:
@@ -353,10 +304,6 @@ def _loss(call: _Call) -> tuple[int, int]:
     return source.numel * _LOSS_FLOPS.get(name, 4), reduced
 
 
-def _random(call: _Call) -> tuple[int, int]:
-    return call.out.numel, 1
-
-
 def _nothing(call: _Call) -> tuple[int, int]:
     del call
     return 0, 1
@@ -376,6 +323,6 @@ _RULES: dict[Family, _Rule] = {
     "rnn": _rnn,
     "embedding": _nothing,
     "loss": _loss,
-    "random": _random,
+    "random": lambda call: (call.out.numel, 1),
     "other": _nothing,
 }

@@ -1,11 +1,9 @@
 """What this machine computes with: its CPU and its GPUs, found without torch, and what a `--target` means."""
 
-import csv
 import json
 import os
 import platform
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -27,7 +25,6 @@ _PASSED_ON = (
     "CUDA_DEVICE_ORDER",
     "NVIDIA_VISIBLE_DEVICES",
 )
-_SMI_FIELDS = "index,name,uuid,compute_cap,memory.total"
 
 
 @dataclass(frozen=True)
@@ -153,7 +150,7 @@ def _first_visible(name: str, gpu: Gpu) -> Target:
 
 @lru_cache(maxsize=1)
 def find_gpus() -> GpuSearch:
-    """The GPUs that CUDA sees here (CUDA_VISIBLE_DEVICES holds), by the driver, else by nvidia-smi."""
+    """The GPUs that CUDA sees here by its driver's word (CUDA_VISIBLE_DEVICES holds)."""
     answer = _ask_driver()
     driver = _driver_version(Path("/proc/driver/nvidia/version"))
     gpus = TypeAdapter(tuple[Gpu, ...]).validate_python(answer.get("gpus", ()))
@@ -161,11 +158,8 @@ def find_gpus() -> GpuSearch:
         return GpuSearch(gpus, driver, _cuda_version(answer.get("driver_cuda")), None)
     problem = str(answer.get("problem") or "the driver sees no GPU")
     if "CUDA_VISIBLE_DEVICES" in os.environ:
-        # nvidia-smi would list devices that CUDA is told not to use.
-        hidden = f"{problem} (CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']})"
-        return GpuSearch((), driver, None, hidden)
-    listed = _ask_smi()
-    return GpuSearch(listed, driver, None, None if listed else problem)
+        problem += f" (CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']})"
+    return GpuSearch((), driver, None, problem)
 
 
 def usable_cpus() -> int:
@@ -199,18 +193,6 @@ def read_cpu(root: Path) -> Cpu:
     )
 
 
-def parse_smi(text: str) -> tuple[Gpu, ...]:
-    """The GPUs in nvidia-smi's CSV of `_SMI_FIELDS`, without header and units; odd rows are left out."""
-    gpus: list[Gpu] = []
-    for row in csv.reader(text.splitlines(), skipinitialspace=True):
-        if len(row) != 5 or not re.fullmatch(r"\d{1,2}\.\d", row[3].strip()):
-            continue
-        if row[0].strip().isdecimal() and row[4].strip().isdecimal():
-            arch = "sm_" + row[3].strip().replace(".", "")
-            gpus.append(Gpu(int(row[0]), row[1].strip(), row[2].strip(), arch, int(row[4]) << 20))
-    return tuple(gpus)
-
-
 def _ask_driver() -> Mapping[str, object]:
     script = Path(cuda_driver.__file__)
     output = _output([sys.executable, "-I", "-S", str(script), "gpus"])
@@ -219,13 +201,6 @@ def _ask_driver() -> Mapping[str, object]:
     except ValueError:
         answer = {"problem": "the CUDA driver's answer could not be read"}
     return answer
-
-
-def _ask_smi() -> tuple[Gpu, ...]:
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return ()
-    return parse_smi(_output([program, f"--query-gpu={_SMI_FIELDS}", "--format=csv,noheader,nounits"]) or "")
 
 
 def _output(command: list[str]) -> str | None:

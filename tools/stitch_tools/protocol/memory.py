@@ -119,13 +119,6 @@ def seal(fd: int) -> None:
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL)
 
 
-def is_sealed(fd: int) -> bool:
-    """Whether nobody can write to it any more."""
-    import fcntl
-
-    return bool(fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_WRITE)
-
-
 def write_at(fd: int, data: memoryview, offset: int) -> None:
     """Write all of `data`."""
     while data:

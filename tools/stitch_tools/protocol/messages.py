@@ -1,8 +1,9 @@
-"""Typed messages between the controller and its children: one class an operation, one for its reply.
+"""Typed messages between the controller and its children: one class an operation, which names its reply.
 
-A message is a frozen dataclass. Its fields travel as the JSON object of a frame; the `bytes` among them
-travel as the frame's blob and the `Fd`s as its descriptors, wherever they stand. Both ends come from one
-installation, so every field is always sent: a missing or an unknown one is a protocol error.
+A message is a frozen dataclass, whose fields travel as the JSON object of a frame. A reply is a message or a
+plain value and travels under `value`. The `bytes` in either travel as the frame's blob and the `Fd`s as its
+descriptors, wherever they stand. Both ends come from one installation, so every field is always sent: a
+missing or an unknown one is a protocol error.
 """
 
 import dataclasses
@@ -11,9 +12,15 @@ import types
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar, Generic, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeVar, cast
 
 from stitch_tools.protocol.wire import Frame, ProtocolError
+
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform
+else:  # Python 3.10 has none, and it speaks to type checkers only
+    dataclass_transform = lambda **_: lambda kind: kind  # noqa: E731
+
 
 # Keys beside a message's fields: the operation, whether it is a fault, and which request is answered.
 _ENVELOPE = frozenset({"op", "ok", "seq"})
@@ -23,6 +30,7 @@ Level = Literal["process", "fs+net", "full"]
 
 ReplyT_co = TypeVar("ReplyT_co", covariant=True)
 MessageT = TypeVar("MessageT")
+NoticeT = TypeVar("NoticeT", bound="Notice")
 
 
 class Fd(int):
@@ -33,8 +41,17 @@ class Fd(int):
     """
 
 
-class Notice:
-    """A message that nobody answers. Subclasses are frozen dataclasses and have a name on the wire."""
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+class Message:
+    """Base of what travels as an object: each subclass becomes a frozen dataclass."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        dataclass(frozen=True)(cls)
+
+
+class Notice(Message):
+    """A message that nobody answers. Subclasses have a name on the wire."""
 
     op: ClassVar[str]
 
@@ -44,39 +61,28 @@ class Notice:
 
 
 class Operation(Notice, Generic[ReplyT_co]):
-    """A request that is answered with such a reply."""
+    """A request that is answered with a value of such a type."""
 
-    reply: ClassVar[type[object]]
+    reply: ClassVar[object]
 
     def __init_subclass__(cls, *, op: str) -> None:
         super().__init_subclass__(op=op)
         (cls.reply,) = typing.get_args(cls.__dict__["__orig_bases__"][0])
 
 
-@dataclass(frozen=True)
-class Done:
+class Done(Message):
     """The reply of an operation that has nothing to tell."""
 
 
-@dataclass(frozen=True)
-class Pong:
-    """The reply of `Ping`."""
-
-    pid: int
+class Ping(Operation[int], op="ping"):
+    """Ask whether the child answers, which it does with its pid."""
 
 
-@dataclass(frozen=True)
-class Ping(Operation[Pong], op="ping"):
-    """Ask whether the child answers."""
-
-
-@dataclass(frozen=True)
 class Exit(Operation[Done], op="exit"):
     """Have the child end after its reply."""
 
 
-@dataclass(frozen=True)
-class Fault:
+class Fault(Message):
     """What is answered where an operation failed."""
 
     kind: str
@@ -109,27 +115,26 @@ class _Beside:
 def encode(message: object) -> Frame:
     """The frame of a request, a reply or a fault, without its sequence number."""
     beside = _Beside()
-    fields = cast("dict[str, object]", _pack(message, beside))
-    envelope: dict[str, object] = {"ok": True}
+    packed = _pack(message, beside)
+    fields: dict[str, object] = {"ok": True, "value": packed}
     if isinstance(message, Notice):
-        envelope = {"op": message.op}
+        fields = {"op": message.op, **cast("dict[str, object]", packed)}
     elif isinstance(message, Fault):
-        envelope["ok"], fields = False, {"error": fields}
-    return Frame({**envelope, **fields}, bytes(beside.blob), tuple(beside.fds))
+        fields = {"ok": False, "error": packed}
+    return Frame(fields, bytes(beside.blob), tuple(beside.fds))
 
 
-def decode(kind: type[MessageT], frame: Frame) -> MessageT:
-    """The message in a frame.
+def decode(kind: type[NoticeT], frame: Frame) -> NoticeT:
+    """The request or notice in a frame.
 
     Raises:
         ProtocolError: a field is missing, unknown or of another type; the text names message and field.
     """
     fields = {name: value for name, value in frame.message.items() if name not in _ENVELOPE}
-    name = kind.op if issubclass(kind, Notice) else kind.__name__
-    return cast("MessageT", _unpack(kind, fields, name, frame))
+    return cast("NoticeT", _unpack(kind, fields, kind.op, frame))
 
 
-def decode_one_of(kinds: tuple[type[MessageT], ...], frame: Frame) -> MessageT:
+def decode_one_of(kinds: tuple[type[NoticeT], ...], frame: Frame) -> NoticeT:
     """The message in a frame, of the kind that its `op` names.
 
     Raises:
@@ -137,7 +142,7 @@ def decode_one_of(kinds: tuple[type[MessageT], ...], frame: Frame) -> MessageT:
     """
     op = frame.message.get("op")
     for kind in kinds:
-        if issubclass(kind, Notice) and kind.op == op:
+        if kind.op == op:
             return decode(kind, frame)
     raise ProtocolError(f"{str(op)[:80]!r} is none of {', '.join(kind.__name__ for kind in kinds)}")
 
@@ -151,7 +156,7 @@ def decode_reply(kind: type[MessageT], frame: Frame) -> MessageT:
     """
     # Nothing but true: a hostile child may send 1, or a text.
     if frame.message.get("ok") is True:
-        return decode(kind, frame)
+        return cast("MessageT", _unpack(kind, frame.message.get("value"), "reply", frame))
     raise OperationFailedError(cast("Fault", _unpack(Fault, frame.message.get("error"), "error", frame)))
 
 

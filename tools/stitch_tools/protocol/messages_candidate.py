@@ -1,14 +1,11 @@
 """Messages of the worker that holds a candidate, timed or traced. Its replies are claims."""
 
-from dataclasses import dataclass
-
 from stitch_tools.protocol.memory import PackEntry
-from stitch_tools.protocol.messages import Fd, Operation
+from stitch_tools.protocol.messages import Fd, Message, Operation
 from stitch_tools.protocol.messages_reference import Scale
 
 
-@dataclass(frozen=True)
-class StepReply:
+class StepReply(Message):
     """What the worker says of one step; status `ok`, or the program's own trouble."""
 
     status: str = "ok"
@@ -29,7 +26,6 @@ class StepReply:
         return self.status == "ok"
 
 
-@dataclass(frozen=True)
 class LoadNative(Operation[StepReply], op="load_native"):
     """Load a built library."""
 
@@ -39,7 +35,6 @@ class LoadNative(Operation[StepReply], op="load_native"):
     threads: int
 
 
-@dataclass(frozen=True)
 class LoadPython(Operation[StepReply], op="load_python"):
     """Load a file with `ModelNew`."""
 
@@ -50,7 +45,6 @@ class LoadPython(Operation[StepReply], op="load_python"):
     conv_precision: str
 
 
-@dataclass(frozen=True)
 class InitProgram(Operation[StepReply], op="init"):
     """Give the program its weights."""
 
@@ -65,7 +59,6 @@ class InitProgram(Operation[StepReply], op="init"):
     fds: tuple[Fd, Fd]
 
 
-@dataclass(frozen=True)
 class ReloadWeights(Operation[StepReply], op="reload"):
     """Other weights into the same instance, in place; status `not_reloadable` where names do not agree."""
 
@@ -74,7 +67,6 @@ class ReloadWeights(Operation[StepReply], op="reload"):
     fd: Fd
 
 
-@dataclass(frozen=True)
 class RunProgram(Operation[StepReply], op="run"):
     """One forward into the output memory."""
 
@@ -94,7 +86,6 @@ class RunProgram(Operation[StepReply], op="run"):
     outputs_fd: Fd
 
 
-@dataclass(frozen=True)
 class BeginTrace(Operation[StepReply], op="activity_begin"):
     """Start the profiler, before the program is loaded."""
 
@@ -105,7 +96,6 @@ class BeginTrace(Operation[StepReply], op="activity_begin"):
     cuda: bool
 
 
-@dataclass(frozen=True)
 class RunTraced(Operation[StepReply], op="activity_run"):
     """Some forwards under the profiler, and one more whose outputs are compared."""
 
@@ -122,14 +112,5 @@ class RunTraced(Operation[StepReply], op="activity_run"):
     outputs_fd: Fd
 
 
-@dataclass(frozen=True)
-class TraceEnded:
-    """Reply of `EndTrace`."""
-
-    report: dict[str, object]
-    """The fields of check.traced.Report."""
-
-
-@dataclass(frozen=True)
-class EndTrace(Operation[TraceEnded], op="activity_end"):
+class EndTrace(Operation[dict[str, object]], op="activity_end"):
     """End the profiler and say what it saw."""

@@ -1,17 +1,15 @@
 """Messages of the reference server: load, observe, draws, comparison, sensitivity, capture, rings."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from stitch_tools.protocol.memory import PackEntry
-from stitch_tools.protocol.messages import Done, Fd, Operation
+from stitch_tools.protocol.messages import Done, Fd, Message, Operation
 
 DRAW_UNAVAILABLE, DRAW_UNDECIDED = "draw_unavailable", "draw_undecided"
 """Kinds of faults that are answers: a draw does not apply to this task, or decides nothing on it."""
 
 
-@dataclass(frozen=True)
-class Scale:
+class Scale(Message):
     """How large the values are. Matrices are scaled so that activations stay of order 1 (He et al., 2015)."""
 
     gain: float = 1.0
@@ -20,8 +18,7 @@ class Scale:
     """Whether vectors (biases, a norm's weight) are positive, for references that take roots of them."""
 
 
-@dataclass(frozen=True)
-class ReferenceSource:
+class ReferenceSource(Message):
     """Where the reference lies and how its parts are found; the fields are those of Task and Contract."""
 
     folder: str
@@ -40,7 +37,6 @@ class ReferenceSource:
         return Path(self.folder) / self.main
 
 
-@dataclass(frozen=True)
 class LoadReference(Operation[Done], op="load"):
     """Execute the user's file, and find entry and input maker in it."""
 
@@ -55,16 +51,7 @@ class LoadReference(Operation[Done], op="load"):
     """Whether a program must write to its inputs what the reference does."""
 
 
-@dataclass(frozen=True)
-class ObservedReference:
-    """Reply of `ObserveReference`."""
-
-    facts: dict[str, object]
-    """The fields of ReferenceFacts."""
-
-
-@dataclass(frozen=True)
-class ObserveReference(Operation[ObservedReference], op="observe"):
+class ObserveReference(Operation[dict[str, object]], op="observe"):
     """Construct the reference and call it on inputs of its own."""
 
     weights_seed: int
@@ -73,8 +60,7 @@ class ObserveReference(Operation[ObservedReference], op="observe"):
     forward_seed: int
 
 
-@dataclass(frozen=True)
-class WeightsMade:
+class WeightsMade(Message):
     """A set of weights as it travels to a program."""
 
     parameters: list[PackEntry]
@@ -89,7 +75,6 @@ class WeightsMade:
     """Packs of `parameters` and `init`."""
 
 
-@dataclass(frozen=True)
 class SetWeights(Operation[WeightsMade], op="set_weights"):
     """Construct the reference anew."""
 
@@ -100,8 +85,7 @@ class SetWeights(Operation[WeightsMade], op="set_weights"):
     """Whether what lies on a GPU travels in its own memory."""
 
 
-@dataclass(frozen=True)
-class DrawMade:
+class DrawMade(Message):
     """The inputs of one draw as they travel to a program."""
 
     inputs: list[PackEntry]
@@ -111,7 +95,6 @@ class DrawMade:
     fds: tuple[Fd]
 
 
-@dataclass(frozen=True)
 class MakeDraw(Operation[DrawMade], op="make_draw"):
     """Make the inputs of the next draw; the one before is forgotten."""
 
@@ -123,8 +106,7 @@ class MakeDraw(Operation[DrawMade], op="make_draw"):
     on_device: bool
 
 
-@dataclass(frozen=True)
-class Expectation:
+class Expectation(Message):
     """What is expected of the current draw, without the values."""
 
     layout: list[PackEntry]
@@ -142,28 +124,18 @@ class Expectation:
     """Whether the reference changes its inputs."""
 
 
-@dataclass(frozen=True)
 class ExpectOutputs(Operation[Expectation], op="expect"):
     """Run reference and oracle on the current draw."""
 
     updated_buffers: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class OutputsMade:
-    """Memory of the GPU for outputs; no descriptor where it gives none."""
-
-    fds: tuple[Fd, ...]
-
-
-@dataclass(frozen=True)
-class MakeOutputs(Operation[OutputsMade], op="make_outputs"):
+class MakeOutputs(Operation[tuple[Fd, ...]], op="make_outputs"):
     """Make memory of the GPU that a program writes its outputs to."""
 
     nbytes: int
 
 
-@dataclass(frozen=True)
 class PrimeOutputs(Operation[Done], op="prime"):
     """Poison the outputs' memory, and put the updated buffers' present values into it."""
 
@@ -171,8 +143,7 @@ class PrimeOutputs(Operation[Done], op="prime"):
     fd: Fd
 
 
-@dataclass(frozen=True)
-class Agreement:
+class Agreement(Message):
     """What KernelBench's rule says of one call."""
 
     ok: bool
@@ -182,8 +153,7 @@ class Agreement:
     """None where it is not finite."""
 
 
-@dataclass(frozen=True)
-class OutputsCompared:
+class OutputsCompared(Message):
     """How the outputs of one draw compare."""
 
     outputs: tuple[dict[str, object], ...]
@@ -198,7 +168,6 @@ class OutputsCompared:
     """Whether anything was compared; else the reference itself is too far off everywhere."""
 
 
-@dataclass(frozen=True)
 class CompareOutputs(Operation[OutputsCompared], op="compare"):
     """Compare what lies in the outputs' memory with the oracle."""
 
@@ -208,8 +177,7 @@ class CompareOutputs(Operation[OutputsCompared], op="compare"):
     fd: Fd
 
 
-@dataclass(frozen=True)
-class BitsCompared:
+class BitsCompared(Message):
     """How two output memories compare."""
 
     same: bool
@@ -217,7 +185,6 @@ class BitsCompared:
     """Whether each output is one value repeated."""
 
 
-@dataclass(frozen=True)
 class CompareBits(Operation[BitsCompared], op="same_bits"):
     """Compare two output memories of one layout bit by bit."""
 
@@ -225,16 +192,7 @@ class CompareBits(Operation[BitsCompared], op="same_bits"):
     fds: tuple[Fd, Fd]
 
 
-@dataclass(frozen=True)
-class SensitivityMeasured:
-    """Reply of `MeasureSensitivity`."""
-
-    rows: tuple[dict[str, object], ...]
-    """The fields of Sensitivity."""
-
-
-@dataclass(frozen=True)
-class MeasureSensitivity(Operation[SensitivityMeasured], op="sensitivity"):
+class MeasureSensitivity(Operation[tuple[dict[str, object], ...]], op="sensitivity"):
     """Find out how the reference reacts to other inputs and weights."""
 
     weights_seed: int
@@ -244,21 +202,11 @@ class MeasureSensitivity(Operation[SensitivityMeasured], op="sensitivity"):
     forward_seed: int
 
 
-@dataclass(frozen=True)
-class CapturedGraph:
-    """Reply of `CaptureGraph`."""
-
-    graph: dict[str, object]
-    """The fields of Graph."""
-
-
-@dataclass(frozen=True)
-class CaptureGraph(Operation[CapturedGraph], op="capture"):
+class CaptureGraph(Operation[dict[str, object]], op="capture"):
     """Capture the loaded reference's forward as a graph."""
 
 
-@dataclass(frozen=True)
-class RingOpened:
+class RingOpened(Message):
     """A ring of outputs on the GPU, or why there is none."""
 
     ring: int
@@ -266,7 +214,6 @@ class RingOpened:
     fds: tuple[Fd, ...]
 
 
-@dataclass(frozen=True)
 class OpenRing(Operation[RingOpened], op="open_ring"):
     """Make poisoned memory of the GPU for the outputs of all slots."""
 
@@ -275,7 +222,6 @@ class OpenRing(Operation[RingOpened], op="open_ring"):
     slots: int
 
 
-@dataclass(frozen=True)
 class PoisonRing(Operation[Done], op="poison_ring"):
     """Overwrite the outputs of `count` slots from `slot` on."""
 
@@ -284,15 +230,13 @@ class PoisonRing(Operation[Done], op="poison_ring"):
     count: int
 
 
-@dataclass(frozen=True)
-class SlotRead:
+class SlotRead(Message):
     """A copy of one slot's outputs in memory of the host."""
 
     manifest: list[PackEntry]
     fd: Fd
 
 
-@dataclass(frozen=True)
 class ReadRing(Operation[SlotRead], op="read_ring"):
     """Copy one slot's outputs."""
 
@@ -300,7 +244,6 @@ class ReadRing(Operation[SlotRead], op="read_ring"):
     slot: int
 
 
-@dataclass(frozen=True)
 class CloseRing(Operation[Done], op="close_ring"):
     """Give a ring's memory back."""
 

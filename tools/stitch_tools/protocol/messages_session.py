@@ -1,18 +1,17 @@
 """Messages of the session, the zygote, each child's init, the tool runner and the probe of the data plane."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from stitch_tools.protocol.memory import PackEntry
-from stitch_tools.protocol.messages import Done, Fault, Fd, Level, Notice, Operation
+from stitch_tools.protocol.messages import Done, Fault, Fd, Level, Message, Notice, Operation
 
 Role = Literal["reference", "worker"]
 _NOT_YET = Fd(-1)
 WatchdogReason = Literal["killed", "out_of_memory", "output_flood", "too_many_processes", "scratch_full"]
 
 
-@dataclass(frozen=True)
-class ZygoteReady:
+class ZygoteReady(Message):
     """The zygote's first words: it has imported torch and found out how well it can isolate."""
 
     python_version: str
@@ -24,9 +23,8 @@ class ZygoteReady:
     landlock_abi: int
 
 
-@dataclass(frozen=True)
-class ChildLimits:
-    """Upper bounds of one child and everything that it starts; `processes.limits` says what each means."""
+class ChildLimits(Message):
+    """Upper bounds of one child and everything that it starts; `run.child_limits` says what each means."""
 
     memory_bytes: int
     scratch_bytes: int
@@ -35,15 +33,7 @@ class ChildLimits:
     shadow_memory: bool
 
 
-@dataclass(frozen=True)
-class ChildSpawned:
-    """The new child's init."""
-
-    pid: int
-
-
-@dataclass(frozen=True)
-class SpawnChild(Operation[ChildSpawned], op="spawn"):
+class SpawnChild(Operation[int], op="spawn"):
     """Fork a confined child that serves a role."""
 
     role: Role
@@ -63,30 +53,18 @@ class SpawnChild(Operation[ChildSpawned], op="spawn"):
     """The line between the controller and the child's init."""
 
 
-@dataclass(frozen=True)
-class TreeResumed:
-    """Reply of `ResumeTree`."""
-
-    went_on: bool
-    """Whether anything used a CPU while all should have stood still."""
-
-
-@dataclass(frozen=True)
 class PauseTree(Operation[Done], op="pause"):
     """Stop the child and everything it started."""
 
 
-@dataclass(frozen=True)
-class ResumeTree(Operation[TreeResumed], op="resume"):
+class ResumeTree(Operation[bool], op="resume"):
     """Let the child go on."""
 
 
-@dataclass(frozen=True)
 class KillTree(Notice, op="kill"):
     """End the child and everything it started; the report of its end follows."""
 
 
-@dataclass(frozen=True)
 class ChildEnded(Notice, op="ended"):
     """The init's report of how the child ended."""
 
@@ -100,15 +78,13 @@ class ChildEnded(Notice, op="ended"):
     left_behind: int
 
 
-@dataclass(frozen=True)
 class InitFailed(Notice, op="failed"):
     """The init's report that it could not do its work."""
 
     fault: Fault
 
 
-@dataclass(frozen=True)
-class CommandEnded:
+class CommandEnded(Message):
     """How a command ended, and what it printed."""
 
     exit_code: int
@@ -120,7 +96,6 @@ class CommandEnded:
     """Text of the files whose names begin with the request's `reports`, by name."""
 
 
-@dataclass(frozen=True)
 class ExecuteCommand(Operation[CommandEnded], op="execute"):
     """Run a command in the scratch folder, with the message's descriptors, for at most `limit_s` seconds."""
 
@@ -134,8 +109,7 @@ class ExecuteCommand(Operation[CommandEnded], op="execute"):
     fds: tuple[Fd, ...]
 
 
-@dataclass(frozen=True)
-class CompilerRun:
+class CompilerRun(Notice, op="compile"):
     """What `compiler_run` is started with, as its argument."""
 
     command: tuple[str, ...]
@@ -152,8 +126,7 @@ class CompilerRun:
     """Pid whose end is ours."""
 
 
-@dataclass(frozen=True)
-class CompilerEnded:
+class CompilerEnded(Notice, op="compiler_ended"):
     """How a compiler ended; exactly one of the fields is given."""
 
     status: int | None = None
@@ -163,8 +136,7 @@ class CompilerEnded:
     not_isolated: str | None = None
 
 
-@dataclass(frozen=True)
-class ProbeReply:
+class ProbeReply(Message):
     """Reply of a step of the data plane's probe."""
 
     refused: str | None = None
@@ -174,48 +146,16 @@ class ProbeReply:
     right: bool = False
 
 
-@dataclass(frozen=True)
-class ProbeStart(Operation[ProbeReply], op="start"):
-    """Come into being on the device."""
+class ProbeStep(Operation[ProbeReply], op="probe"):
+    """One step of the data plane's probe."""
 
-    on_device: bool
-
-
-@dataclass(frozen=True)
-class ProbeSend(Operation[ProbeReply], op="send"):
-    """The judge's part: inputs for the program, from a master of random bytes that stays."""
-
-    on_device: bool
-    nbytes: int
-
-
-@dataclass(frozen=True)
-class ProbePoison(Operation[ProbeReply], op="poison"):
-    """The judge's part: memory for the program's outputs, that holds what it does not compute."""
-
-    on_device: bool
-    manifest: list[PackEntry]
-
-
-@dataclass(frozen=True)
-class ProbeTake(Operation[ProbeReply], op="take"):
-    """The program's part: a copy of the inputs, in its own memory."""
-
-    manifest: list[PackEntry]
-    fd: Fd
-
-
-@dataclass(frozen=True)
-class ProbeGive(Operation[ProbeReply], op="give"):
-    """The program's part: every bit turned round, straight into the outputs where it can reach them."""
-
-    manifest: list[PackEntry]
-    fd: Fd
-
-
-@dataclass(frozen=True)
-class ProbeRead(Operation[ProbeReply], op="read"):
-    """The judge's part: whether a copy of the outputs is what the program had to compute."""
-
-    manifest: list[PackEntry]
-    fd: Fd
+    step: Literal["start", "send", "poison", "take", "give", "read"]
+    """start: come into being on the device. The judge sends inputs, from a master of random bytes that stays,
+    and poisons memory for outputs. The program takes a copy of the inputs into its own memory, and gives it
+    back with every bit turned round, straight into the outputs where it can reach them. The judge reads
+    whether a copy of the outputs is what the program had to compute."""
+    on_device: bool = False
+    nbytes: int = 0
+    manifest: list[PackEntry] = field(default_factory=list[PackEntry])
+    fds: tuple[Fd, ...] = ()
+    """The pack of a step that is given one."""

@@ -3,12 +3,12 @@
 import os
 import sys
 import traceback
+import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar, cast
 
-from stitch_tools.protocol.messages import Done, Exit, Fault, Operation, Ping, Pong, decode, encode
+from stitch_tools.protocol.messages import Done, Exit, Fault, Operation, Ping, decode, encode
 from stitch_tools.protocol.wire import Channel, ChannelClosedError, Frame
 
 _STANDARD_LIBRARY = str(Path(os.__file__).parent) + os.sep
@@ -18,38 +18,20 @@ _MAX_TRACEBACK_CHARS = 20_000
 OperationT = TypeVar("OperationT", bound=Operation[object])
 
 
-@dataclass(frozen=True)
-class RawRequest:
-    """A request without a type. Its descriptors are closed after the handler has returned: map or dup."""
-
-    op: str
-    message: dict[str, Any]
-    blob: bytes = b""
-    fds: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class RawReply:
-    """The answer to a `RawRequest`. Its descriptors are closed after they were sent."""
-
-    message: dict[str, Any] = field(default_factory=dict)
-    blob: bytes = b""
-    fds: tuple[int, ...] = ()
-
-
-Handler = Callable[[RawRequest], RawReply]
+Handler = Callable[[Frame], Frame]
+"""Answers a request's frame. Both frames' descriptors are closed afterwards: map or dup what is to stay."""
 Handlers = Mapping[str, Handler]
 
 
 def on(kind: type[OperationT], handler: Callable[[OperationT], object]) -> dict[str, Handler]:
     """A typed handler under its operation's name. It returns the operation's reply or a `Fault`."""
 
-    def answer(request: RawRequest) -> RawReply:
-        message = handler(decode(kind, Frame(request.message, request.blob, request.fds)))
-        if not isinstance(message, (kind.reply, Fault)):
-            raise TypeError(f"{kind.op} is answered with {kind.reply.__name__}, not {type(message).__name__}")
-        frame = encode(message)
-        return RawReply(frame.message, frame.blob, frame.fds)
+    def answer(request: Frame) -> Frame:
+        reply = handler(decode(kind, request))
+        wanted = cast("type[object]", typing.get_origin(kind.reply) or kind.reply)
+        if not isinstance(reply, (wanted, Fault)):
+            raise TypeError(f"{kind.op} is answered with {wanted.__name__}, not {type(reply).__name__}")
+        return encode(reply)
 
     return {kind.op: answer}
 
@@ -59,7 +41,7 @@ def serve_ops(channel: Channel, handlers: Handlers) -> None:
 
     A handler's exception becomes a `Fault`; only `SystemExit` passes through.
     """
-    known = {**on(Ping, lambda _: Pong(os.getpid())), **on(Exit, lambda _: Done()), **handlers}
+    known = {**on(Ping, lambda _: os.getpid()), **on(Exit, lambda _: Done()), **handlers}
     while True:
         try:
             frame = channel.receive()
@@ -78,14 +60,14 @@ def serve_ops(channel: Channel, handlers: Handlers) -> None:
             return
 
 
-def _answer(handlers: Handlers, op: str, frame: Frame) -> RawReply:
+def _answer(handlers: Handlers, op: str, frame: Frame) -> Frame:
     try:
         handler = handlers.get(op)
         if handler is None:
             raise ValueError(f"unknown operation {op!r}; known are {', '.join(sorted(handlers))}")
-        return handler(RawRequest(op, frame.message, frame.blob, frame.fds))
+        return handler(frame)
     except Exception as error:  # the worker's outermost frame: a fault of foreign code is an answer
-        return RawReply(encode(describe_error(error)).message)
+        return encode(describe_error(error))
     finally:
         _close(frame.fds)
 

@@ -1,16 +1,15 @@
 """Messages of what is timed: a program or a baseline that serves calls over a ring, and a device's rates."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from stitch_tools.protocol.memory import PackEntry
-from stitch_tools.protocol.messages import Done, Fd, Operation
+from stitch_tools.protocol.messages import Done, Fd, Message, Operation
 from stitch_tools.protocol.messages_candidate import StepReply
 
 OutputSpec = tuple[str, list[int], str]
 """Name, shape and type of one output."""
 
 
-@dataclass(frozen=True)
 class LoadLoop(Operation[StepReply], op="timed_runner"):
     """Load the C loop, before the program is loaded."""
 
@@ -18,7 +17,6 @@ class LoadLoop(Operation[StepReply], op="timed_runner"):
     cuda: bool
 
 
-@dataclass(frozen=True)
 class TimeProgram(Operation[StepReply], op="timed_program"):
     """Prepare a ring of calls of the program, and serve them until the controller stops."""
 
@@ -44,7 +42,6 @@ class TimeProgram(Operation[StepReply], op="timed_program"):
     """Requests and replies of the loop; known when the message is sent."""
 
 
-@dataclass(frozen=True)
 class TimeBaseline(Operation[Done], op="timed_baseline"):
     """Build one baseline and serve its calls over a ring of these draws until the controller stops."""
 
@@ -63,8 +60,7 @@ def with_pipes(request: RingRequest, pipes: tuple[int, int]) -> RingRequest:
     return replace(request, pipes=tuple(map(Fd, pipes)))
 
 
-@dataclass(frozen=True)
-class DeviceRates:
+class DeviceRates(Message):
     """What a GPU reaches beside products of matrices."""
 
     copy_bytes_per_s: float
@@ -75,8 +71,7 @@ class DeviceRates:
     launch_s: float
 
 
-@dataclass(frozen=True)
-class CeilingsMeasured:
+class CeilingsMeasured(Message):
     """Rates of one device by torch."""
 
     flops_per_s: dict[str, float]
@@ -84,7 +79,6 @@ class CeilingsMeasured:
     """None on a CPU, where a program of ours measures them."""
 
 
-@dataclass(frozen=True)
 class MeasureCeilings(Operation[CeilingsMeasured], op="ceilings"):
     """Measure what a device reaches; needs no reference."""
 

@@ -41,7 +41,7 @@ class ProtocolError(Exception):
 class Frame:
     """One message. The receiver owns `fds` and closes them."""
 
-    message: dict[str, Any]
+    message: dict[str, Any] = field(default_factory=dict)
     blob: bytes = b""
     fds: tuple[int, ...] = ()
     pid: int | None = field(default=None, compare=False)

@@ -213,7 +213,7 @@ class Child:
         Raises:
             ChildDied: it had ended, or had not stood still, and was killed for it.
         """
-        if self._tell(ResumeTree()).went_on:
+        if self._tell(ResumeTree()):
             raise ChildDied(self._finish("went_on"))
 
     def kill(self, kind: OutcomeKind = "killed", *, grace_s: float = 0.0) -> Outcome:

@@ -10,17 +10,8 @@ from typing import Protocol
 
 import stitch_tools
 from stitch_tools.models.verdict import DataPlane
-from stitch_tools.protocol.messages import Operation, OperationFailedError
-from stitch_tools.protocol.messages_session import (
-    ProbeGive,
-    ProbePoison,
-    ProbeRead,
-    ProbeReply,
-    ProbeSend,
-    ProbeStart,
-    ProbeTake,
-    Role,
-)
+from stitch_tools.protocol.messages import OperationFailedError
+from stitch_tools.protocol.messages_session import ProbeReply, ProbeStep, Role
 from stitch_tools.run.child import Child
 from stitch_tools.run.child_outcome import ChildDied
 
@@ -110,19 +101,19 @@ class Pair:
     def _round_trip(self, nbytes: int) -> Times:
         on_device = self.kind == "device"
         began = time.perf_counter()
-        sent = self._ask(self.judge, ProbeSend(on_device, nbytes))
-        self._ask(self.program, ProbeTake(sent.manifest, sent.fds[0]))
+        sent = self._ask(self.judge, ProbeStep("send", on_device, nbytes))
+        self._ask(self.program, ProbeStep("take", manifest=sent.manifest, fds=sent.fds))
         taken = time.perf_counter()
-        outputs = self._ask(self.judge, ProbePoison(on_device, sent.manifest)).fds[0]
+        outputs = self._ask(self.judge, ProbeStep("poison", on_device, manifest=sent.manifest)).fds
         poisoned = time.perf_counter()
-        self._ask(self.program, ProbeGive(sent.manifest, outputs))
-        read = self._ask(self.judge, ProbeRead(sent.manifest, outputs))
+        self._ask(self.program, ProbeStep("give", manifest=sent.manifest, fds=outputs))
+        read = self._ask(self.judge, ProbeStep("read", manifest=sent.manifest, fds=outputs))
         done = time.perf_counter()
         if not read.right:
             raise PlaneError("a tensor came back with other values")
         return Times(poisoned - taken, taken - began, done - poisoned)
 
-    def _ask(self, child: Child, step: Operation[ProbeReply]) -> ProbeReply:
+    def _ask(self, child: Child, step: ProbeStep) -> ProbeReply:
         child.begin(step, _TIMEOUT_S)
         reply = _reply_to(child, step)
         self._fds.extend(reply.fds)
@@ -141,7 +132,7 @@ def started_pair(session: Spawner, kind: DataPlane) -> Generator[Pair]:
         session.spawn("reference", serve_file=_PROBE) as judge,
         session.spawn("worker", serve_file=_PROBE) as program,
     ):
-        start = ProbeStart(on_device=kind == "device")
+        start = ProbeStep("start", on_device=kind == "device")
         for child in (judge, program):  # side by side: each makes a context of its own
             child.begin(start)
         for child in (judge, program):
@@ -149,11 +140,11 @@ def started_pair(session: Spawner, kind: DataPlane) -> Generator[Pair]:
         yield Pair(kind, judge, program)
 
 
-def _reply_to(child: Child, step: Operation[ProbeReply]) -> ProbeReply:
+def _reply_to(child: Child, step: ProbeStep) -> ProbeReply:
     try:
         reply = child.reply_to(step, _TIMEOUT_S)
     except OperationFailedError as error:
-        raise PlaneError(f"{step.op}: {error.fault.message}") from error
+        raise PlaneError(f"{step.step}: {error.fault.message}") from error
     if reply.refused is not None:
-        raise PlaneError(f"{step.op}: {reply.refused}")
+        raise PlaneError(f"{step.step}: {reply.refused}")
     return reply

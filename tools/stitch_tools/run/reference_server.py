@@ -212,7 +212,7 @@ class ReferenceServer:
             TaskError: inputs cannot be made or do not fit, or forward raises.
         """
         observed = self.call(ObserveReference(_seed(), _seed(), _seed(), _seed()))
-        return ReferenceFacts.model_validate(observed.facts)
+        return ReferenceFacts.model_validate(observed)
 
     def set_weights(
         self, *, gain: float | None = None, positive: bool = False, on_host: bool = False
@@ -237,7 +237,7 @@ class ReferenceServer:
         # Five seeds of their own: none of a draw that a program will see.
         if self._sensitivity is None:
             measured = self.call(MeasureSensitivity(_seed(), _seed(), _seed(), _seed(), _seed()))
-            self._sensitivity = tuple(map(Sensitivity.model_validate, measured.rows))
+            self._sensitivity = tuple(map(Sensitivity.model_validate, measured))
         return self._sensitivity
 
     def make_draw(
@@ -267,9 +267,8 @@ class ReferenceServer:
     def make_outputs(self, nbytes: int) -> int:
         """The descriptor of memory for the outputs of one call; the caller closes it."""
         if self.plane == "device":
-            made = self.call(MakeOutputs(nbytes))
-            if made.fds:
-                return made.fds[0]
+            if fds := self.call(MakeOutputs(nbytes)):
+                return fds[0]
             self.plane = "host"
         return memory.create(nbytes)
 

@@ -17,7 +17,7 @@ from stitch_tools.machine.devices import usable_cpus
 from stitch_tools.machine.isolation import BOOTSTRAP, fix_for
 from stitch_tools.models.verdict import SandboxLevel
 from stitch_tools.protocol.messages import Done, Fd, OperationFailedError, decode_reply, encode
-from stitch_tools.protocol.messages_session import ChildSpawned, Role, SpawnChild, ZygoteReady
+from stitch_tools.protocol.messages_session import Role, SpawnChild, ZygoteReady
 from stitch_tools.protocol.wire import Channel, ChannelClosedError, ChannelTimeoutError, ProtocolError
 from stitch_tools.run.child import Child
 from stitch_tools.run.child_environment import checked_environment, target_environment
@@ -266,7 +266,7 @@ class TargetSession:
         except (ChannelClosedError, ChannelTimeoutError) as error:
             raise WorkerError(f"the zygote is gone: {self._tail()}", hint="Start a new session.") from error
         try:
-            return self._receive(ChildSpawned, _SPAWN_TIMEOUT_S).pid
+            return self._receive(int, _SPAWN_TIMEOUT_S)
         except OperationFailedError as error:
             raise SandboxError(
                 f"a child could not be started at isolation level {request.level}: {error.fault.message}",

@@ -12,7 +12,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 
-from stitch_tools.storage.store import storing
+from stitch_tools.storage.store import PlaceOption, storing
 
 _PREFIX = "stitch-"
 _LOCKED = ".held"
@@ -43,7 +43,7 @@ class Scratch:
             self._handle = None
 
 
-def make_scratch(kind: str, root: Path | None = None) -> Scratch:
+def make_scratch(kind: str, root: Path | None = None, *, option: PlaceOption = "TMPDIR") -> Scratch:
     """A new folder in `root` (None: the system's temporary folder), which the caller removes.
 
     The first call of a process also removes what processes that were killed left there.
@@ -51,12 +51,13 @@ def make_scratch(kind: str, root: Path | None = None) -> Scratch:
     Args:
         kind: what it is for; a part of its name, and "" for none.
         root: made where it is missing.
+        option: as in `storing`.
 
     Raises:
         StoreError: it cannot be made.
     """
     place = Path(tempfile.gettempdir()) if root is None else root
-    with storing(place, "TMPDIR"):
+    with storing(place, option):
         place.mkdir(parents=True, exist_ok=True)
         if place not in _swept:
             _swept.add(place)

@@ -7,7 +7,7 @@ import difflib
 import json
 import math
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
@@ -19,39 +19,8 @@ from stitch_tools.models import Contract, FieldSource, Tolerance
 from stitch_tools.storage.small_file import read_small
 
 Value = str | int | float | tuple[str, ...] | None
-Looser = Callable[[Value, Value], bool]
 
 _PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
-_BUFFERS = ("ignored", "const", "updated")
-"""Each compares what the one before it does, and more."""
-
-
-def _larger(before: Value, after: Value) -> bool:
-    return float(cast("float", after)) > float(cast("float", before))
-
-
-def _less_precise(before: Value, after: Value) -> bool:
-    return _PRECISIONS.index(str(after)) > _PRECISIONS.index(str(before))
-
-
-def _fixes_shape(before: Value, after: Value) -> bool:
-    return before == "batch-probe" and after == "fixed"
-
-
-def _compares_fewer_buffers(before: Value, after: Value) -> bool:
-    return _BUFFERS.index(str(after)) < _BUFFERS.index(str(before))
-
-
-def _writes_less(before: Value, after: Value) -> bool:
-    return after == "ignored" and before == "compared"
-
-
-def _drops(before: Value, after: Value) -> bool:
-    return not set(cast("tuple[str, ...]", before)) <= set(cast("tuple[str, ...]", after))
-
-
-def _differs(before: Value, after: Value) -> bool:
-    return after != before
 
 
 @dataclass(frozen=True)
@@ -61,8 +30,8 @@ class ContractKey:
     name: str
     kind: Literal["number", "choice", "names"]
     meaning: str
-    looser: Looser
     choices: tuple[str, ...] = ()
+    """Where it is no statement: each asks for less than the one before it."""
     statement: bool = False
     """Says what is computed, not how exactly: the task file alone may say it freely.
 
@@ -70,42 +39,45 @@ class ContractKey:
     a range of inputs takes away draws, a mode takes away what the module does in the other one.
     """
 
+    def asks_less(self, before: Value, after: Value) -> bool:
+        """Whether the value `after` asks for less than `before` does."""
+        if self.statement:
+            return after != before
+        if self.kind == "choice":
+            return self.choices.index(str(after)) > self.choices.index(str(before))
+        if self.kind == "names":
+            return not set(cast("tuple[str, ...]", before)) <= set(cast("tuple[str, ...]", after))
+        return cast("float", after) > cast("float", before)
+
 
 CONTRACT_KEYS = (
-    ContractKey("rtol", "number", "largest error of an output, relative to its rms", _larger),
-    ContractKey("atol", "number", "largest error of an output, in its own unit", _larger),
-    ContractKey(
-        "matmul_precision", "choice", "least precise format in matrix products", _less_precise, _PRECISIONS
-    ),
-    ContractKey(
-        "conv_precision", "choice", "least precise format in convolutions", _less_precise, _PRECISIONS
-    ),
-    ContractKey("mode", "choice", "mode of the module when it runs", _differs, ("train", "eval"), True),
+    ContractKey("rtol", "number", "largest error of an output, relative to its rms"),
+    ContractKey("atol", "number", "largest error of an output, in its own unit"),
+    ContractKey("matmul_precision", "choice", "least precise format in matrix products", _PRECISIONS),
+    ContractKey("conv_precision", "choice", "least precise format in convolutions", _PRECISIONS),
+    ContractKey("mode", "choice", "mode of the module when it runs", ("train", "eval"), True),
     ContractKey(
         "shape_policy",
         "choice",
         "whether another batch size must work too",
-        _fixes_shape,
         ("batch-probe", "fixed"),
     ),
     ContractKey(
         "buffers",
         "choice",
         "what happens to buffers that forward updates",
-        _compares_fewer_buffers,
-        ("const", "updated", "ignored"),
+        ("updated", "const", "ignored"),
     ),
     ContractKey(
         "input_writes",
         "choice",
         "whether a program must write to its inputs what forward writes to them",
-        _writes_less,
         ("compared", "ignored"),
     ),
-    ContractKey("variants", "names", "leading sizes, or other input makers, that must work too", _drops),
-    ContractKey("pytorch_share", "number", "share of the time that eager PyTorch may take", _larger),
-    ContractKey("input_low", "number", "smallest value of floating inputs", _differs, statement=True),
-    ContractKey("input_high", "number", "largest value of floating inputs", _differs, statement=True),
+    ContractKey("variants", "names", "leading sizes, or other input makers, that must work too"),
+    ContractKey("pytorch_share", "number", "share of the time that eager PyTorch may take"),
+    ContractKey("input_low", "number", "smallest value of floating inputs", statement=True),
+    ContractKey("input_high", "number", "largest value of floating inputs", statement=True),
 )
 
 TASK_KEYS = {
@@ -215,7 +187,7 @@ def build_contract(
                 continue
             before, after = values[row.name], given[row.name]
             is_free = row.statement and source == "task.toml"
-            if not is_free and row.looser(before, after):
+            if not is_free and row.asks_less(before, after):
                 relaxed.append(f"{row.name} = {after} ({source}), was {before}")
             values[row.name], sources[row.name] = after, source
     if relaxed and not allow_relaxed:
@@ -238,7 +210,7 @@ def _defaults() -> dict[str, Value]:
 
 def _contract(values: dict[str, Value], sources: dict[str, FieldSource], relaxed: bool) -> Contract:
     low, high = values["input_low"], values["input_high"]
-    if low is not None and high is not None and _larger(high, low):
+    if low is not None and high is not None and cast("float", low) > cast("float", high):
         raise UsageError(f"input_low {low} is above input_high {high}", hint="exchange them")
     rest = {key: value for key, value in values.items() if key not in ("rtol", "atol")}
     tolerance = Tolerance.model_validate({"rtol": values["rtol"], "atol": values["atol"]})

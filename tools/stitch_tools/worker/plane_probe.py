@@ -3,22 +3,12 @@
 One process is the judge, the other the program's; both serve the same requests, each asked for its own part.
 """
 
-from collections.abc import Callable
-
 import torch
 
 from stitch_tools.protocol import memory
 from stitch_tools.protocol.messages import Fd
-from stitch_tools.protocol.messages_session import (
-    ProbeGive,
-    ProbePoison,
-    ProbeRead,
-    ProbeReply,
-    ProbeSend,
-    ProbeStart,
-    ProbeTake,
-)
-from stitch_tools.protocol.serving import Handler, Handlers, OperationT, on, serve_ops
+from stitch_tools.protocol.messages_session import ProbeReply, ProbeStep
+from stitch_tools.protocol.serving import Handlers, on, serve_ops
 from stitch_tools.protocol.wire import Channel
 from stitch_tools.worker import exported_memory
 from stitch_tools.worker.cuda_driver import DriverError
@@ -51,27 +41,25 @@ def serve(channel: Channel, scratch: str) -> None:
 
 def handlers(side: Side) -> Handlers:
     """Handlers by operation. `refused` in an answer is the driver's reason against memory for two."""
-
-    def bound(kind: type[OperationT], step: Callable[[Side, OperationT], ProbeReply]) -> dict[str, Handler]:
-        def answer(message: OperationT) -> ProbeReply:
-            try:
-                return step(side, message)
-            except DriverError as error:
-                return ProbeReply(refused=str(error))
-
-        return on(kind, answer)
-
-    return {
-        **bound(ProbeStart, _start),
-        **bound(ProbeSend, _send),
-        **bound(ProbePoison, _poison),
-        **bound(ProbeTake, _take),
-        **bound(ProbeGive, _give),
-        **bound(ProbeRead, _read),
+    steps = {
+        "start": _start,
+        "send": _send,
+        "poison": _poison,
+        "take": _take,
+        "give": _give,
+        "read": _read,
     }
 
+    def answer(message: ProbeStep) -> ProbeReply:
+        try:
+            return steps[message.step](side, message)
+        except DriverError as error:
+            return ProbeReply(refused=str(error))
 
-def _start(side: Side, message: ProbeStart) -> ProbeReply:
+    return on(ProbeStep, answer)
+
+
+def _start(side: Side, message: ProbeStep) -> ProbeReply:
     if side.device == "cuda":
         if not torch.cuda.is_available():
             return ProbeReply(refused="torch sees no CUDA device here")
@@ -81,7 +69,7 @@ def _start(side: Side, message: ProbeStart) -> ProbeReply:
     return ProbeReply()
 
 
-def _send(side: Side, message: ProbeSend) -> ProbeReply:
+def _send(side: Side, message: ProbeStep) -> ProbeReply:
     if side.master.numel() != message.nbytes:
         side.master = torch.randint(256, (message.nbytes,), dtype=torch.uint8, device=side.device)
     pack = export_pack if message.on_device else write_pack
@@ -89,7 +77,7 @@ def _send(side: Side, message: ProbeSend) -> ProbeReply:
     return ProbeReply(manifest=manifest, fds=(Fd(fd),))
 
 
-def _poison(side: Side, message: ProbePoison) -> ProbeReply:
+def _poison(side: Side, message: ProbeStep) -> ProbeReply:
     nbytes = memory.end_of(message.manifest)
     fd = create_on_device(nbytes) if message.on_device else memory.create(nbytes)
     (outputs,) = map_pack(fd, message.manifest, writable=True, private=False)
@@ -98,15 +86,15 @@ def _poison(side: Side, message: ProbePoison) -> ProbeReply:
     return ProbeReply(fds=(Fd(fd),))
 
 
-def _take(side: Side, message: ProbeTake) -> ProbeReply:
-    (inputs,) = map_pack(message.fd, message.manifest, writable=True)
+def _take(side: Side, message: ProbeStep) -> ProbeReply:
+    (inputs,) = map_pack(message.fds[0], message.manifest, writable=True)
     side.taken = fresh_copy(inputs, side.device)
     side.wait()
     return ProbeReply()
 
 
-def _give(side: Side, message: ProbeGive) -> ProbeReply:
-    (outputs,) = map_pack(message.fd, message.manifest, writable=True, private=False)
+def _give(side: Side, message: ProbeStep) -> ProbeReply:
+    (outputs,) = map_pack(message.fds[0], message.manifest, writable=True, private=False)
     if outputs.device.type == side.device:
         torch.bitwise_not(side.taken, out=outputs)
     else:
@@ -115,7 +103,7 @@ def _give(side: Side, message: ProbeGive) -> ProbeReply:
     return ProbeReply()
 
 
-def _read(side: Side, message: ProbeRead) -> ProbeReply:
-    copies = [tensor.clone() for tensor in map_pack(message.fd, message.manifest)]
+def _read(side: Side, message: ProbeStep) -> ProbeReply:
+    copies = [tensor.clone() for tensor in map_pack(message.fds[0], message.manifest)]
     found = copies[0].to(side.device)
     return ProbeReply(right=torch.equal(found, torch.bitwise_not(side.master)))

@@ -10,7 +10,6 @@ import torch
 
 from stitch_tools.protocol.messages import encode
 from stitch_tools.protocol.messages_reference import LoadReference, ReferenceSource
-from stitch_tools.protocol.serving import RawRequest
 from stitch_tools.worker.reference.draw_kinds import BATCHES, STRUCTURED
 from stitch_tools.worker.reference.draws import DrawUnavailableError, InputBounds, make_draw
 from stitch_tools.worker.reference.load_reference import LoadedReference
@@ -106,7 +105,7 @@ def test_no_value_is_larger_than_the_formats_on_its_way_hold(tmp_path: Path) -> 
     )  # fmt: skip
     for conv, largest in (("bf16", math.inf), ("fp16", 65504.0)):
         request = encode(replace(load, conv_precision=conv))
-        handlers(state)[load.op](RawRequest(load.op, request.message))
+        handlers(state)[load.op](request)
         assert state.settings.bounds.largest == largest
     assert draw(reference, "towers")[0].isfinite().all()
     with pytest.raises(DrawUnavailableError, match="holds no such values"):

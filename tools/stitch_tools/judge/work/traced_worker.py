@@ -105,8 +105,7 @@ class WatchedWorker:
         Raises:
             HarnessFaultError: the answer makes no sense.
         """
-        ended = self._call(EndTrace(), self._options.init_timeout_s)
-        return parse_report(ended.report)
+        return parse_report(self._call(EndTrace(), self._options.init_timeout_s))
 
     def traced_draw(self, kind: str, calls: int) -> bool:
         """Whether the outputs were right after a block of `calls` calls (cuda) or of some time (cpu)."""

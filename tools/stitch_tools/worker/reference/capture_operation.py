@@ -1,6 +1,6 @@
 """The `capture` operation of the reference server."""
 
-from stitch_tools.protocol.messages_reference import CapturedGraph, CaptureGraph
+from stitch_tools.protocol.messages_reference import CaptureGraph
 from stitch_tools.worker.capture.graph_capture import capture
 from stitch_tools.worker.capture.graph_json import Json
 from stitch_tools.worker.reference.reference_state import ServerState
@@ -9,7 +9,7 @@ from stitch_tools.worker.reference.reference_state import ServerState
 _ANY_SEED, _OTHER_SEED = 1, 2
 
 
-def handle_capture(state: ServerState, message: CaptureGraph) -> CapturedGraph:
+def handle_capture(state: ServerState, message: CaptureGraph) -> Json:
     """The `capture` request: the loaded reference's graph on the inputs of the current draw."""
     del message
     if state.module is None:
@@ -21,7 +21,7 @@ def handle_capture(state: ServerState, message: CaptureGraph) -> CapturedGraph:
     if any("data_base64" in row for row in graph["inputs"]):
         other, _ = reference.construct(_OTHER_SEED)
         _keep_equal_constants(graph, capture(other, state.arguments))
-    return CapturedGraph(graph)
+    return graph
 
 
 def _keep_equal_constants(graph: Json, other: Json) -> None:

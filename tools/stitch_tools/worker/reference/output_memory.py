@@ -13,7 +13,6 @@ from stitch_tools.protocol.messages_reference import (
     CompareOutputs,
     MakeOutputs,
     OutputsCompared,
-    OutputsMade,
     PrimeOutputs,
 )
 from stitch_tools.worker.cuda_driver import DriverError
@@ -51,13 +50,13 @@ def poison(tensor: torch.Tensor) -> None:
         tensor.reshape(-1).view(torch.uint8).fill_(untouched_byte(dtype_name(tensor.dtype)))
 
 
-def make_outputs(state: ServerState, message: MakeOutputs) -> OutputsMade:
+def make_outputs(state: ServerState, message: MakeOutputs) -> tuple[Fd, ...]:
     """Memory of the GPU for outputs, which the program then writes to; no descriptor where it gives none."""
     del state
     try:
-        return OutputsMade((Fd(create_on_device(message.nbytes)),))
+        return (Fd(create_on_device(message.nbytes)),)
     except DriverError:
-        return OutputsMade(())
+        return ()
 
 
 def compare(state: ServerState, message: CompareOutputs) -> OutputsCompared:

@@ -22,7 +22,6 @@ from stitch_tools.protocol.messages_reference import (
     MakeDraw,
     MakeOutputs,
     MeasureSensitivity,
-    ObservedReference,
     ObserveReference,
     PrimeOutputs,
     SetWeights,
@@ -136,13 +135,13 @@ def _set_weights(state: ServerState, message: SetWeights) -> WeightsMade:
     )
 
 
-def _observe(state: ServerState, message: ObserveReference) -> ObservedReference:
+def _observe(state: ServerState, message: ObserveReference) -> dict[str, object]:
     state.set_weights(message.weights_seed)
     reference, module = state.need()
     with kept_generators():
         facts = observe(reference, module, message, rtol=state.settings.rtol, atol=state.settings.atol)
     state.make_draw("own-1", message.input_seed, message.forward_seed)
-    return ObservedReference(facts)
+    return facts
 
 
 def _make_draw(state: ServerState, message: MakeDraw) -> DrawMade:

@@ -2,7 +2,7 @@
 
 import math
 
-from stitch_tools.protocol.messages_reference import MeasureSensitivity, Scale, SensitivityMeasured
+from stitch_tools.protocol.messages_reference import MeasureSensitivity, Scale
 from stitch_tools.worker.precision import precision
 from stitch_tools.worker.reference.draw_kinds import PROBES, SensitivityProbe
 from stitch_tools.worker.reference.draws import DrawUnavailableError, make_draw
@@ -13,7 +13,7 @@ from stitch_tools.worker.reference.reference_state import ServerSettings, Server
 from stitch_tools.worker.trees import Flat, flatten_inputs
 
 
-def sensitivity(state: ServerState, message: MeasureSensitivity) -> SensitivityMeasured:
+def sensitivity(state: ServerState, message: MeasureSensitivity) -> tuple[dict[str, object], ...]:
     """Rows of the fact `Sensitivity`, probe by probe until inputs and weights have both shown an effect.
 
     The server's own module and draw are left alone.
@@ -29,7 +29,7 @@ def sensitivity(state: ServerState, message: MeasureSensitivity) -> SensitivityM
             settled |= {str(row["subject"]) for row in added if row["reacts"]}
             if settled == {"inputs", "weights"} or (not added and probe is not PROBES[0]):
                 break
-    return SensitivityMeasured(tuple(rows))
+    return tuple(rows)
 
 
 def _try_probe(

@@ -8,7 +8,7 @@ import torch
 from torch._C._profiler import _ExperimentalConfig  # pyright: ignore[reportPrivateUsage]
 
 from stitch_tools.protocol.layout import BUFFER
-from stitch_tools.protocol.messages_candidate import BeginTrace, EndTrace, RunTraced, StepReply, TraceEnded
+from stitch_tools.protocol.messages_candidate import BeginTrace, EndTrace, RunTraced, StepReply
 from stitch_tools.worker.candidate.activity import kernels, objects
 from stitch_tools.worker.candidate.activity.kernels import Work
 from stitch_tools.worker.candidate.activity.objects import Belongings
@@ -171,10 +171,10 @@ def activity_run(state: CandidateState, message: RunTraced) -> StepReply:
     return StepReply()
 
 
-def activity_end(state: CandidateState, message: EndTrace) -> TraceEnded:
+def activity_end(state: CandidateState, message: EndTrace) -> dict[str, object]:
     """End the profiler and say what it saw."""
     del message
-    return TraceEnded(_tracer(state, "activity_end").finish())
+    return _tracer(state, "activity_end").finish()
 
 
 def _tracer(state: CandidateState, step: str) -> Tracer:
