@@ -27,8 +27,8 @@ Measured = TypeVar("Measured")
 Watch = Callable[[], Snapshot]
 
 
-class Caller(Protocol):
-    """Makes calls on command."""
+class Contestant(Protocol):
+    """A process that makes calls on command: the program, or one baseline."""
 
     def run_calls(self, calls: int) -> float:
         """Make a batch of calls; seconds by our clock, from the request to the answer."""
@@ -37,10 +37,6 @@ class Caller(Protocol):
     def renew(self) -> None:
         """Give the next call new inputs, where that is done; it enters no time."""
         ...
-
-
-class Contestant(Caller, Protocol):
-    """A process that makes calls on command: the program, or one baseline."""
 
     @property
     def name(self) -> str:
@@ -192,7 +188,7 @@ def _single_calls(per_call: float, rules: TimingRules) -> int:
     return max(2, min(rules.latency_samples, int(rules.block_s / per_call)))
 
 
-def measure_single_calls(caller: Caller, pace: Pace) -> list[tuple[float, float]]:
+def _measure_single_calls(caller: "_Counter", pace: Pace) -> list[tuple[float, float]]:
     """Seconds of an empty batch and of one call, in pairs, each on an idle device."""
     pairs: list[tuple[float, float]] = []
     for _ in range(pace.latency_samples):
@@ -201,7 +197,7 @@ def measure_single_calls(caller: Caller, pace: Pace) -> list[tuple[float, float]
     return pairs
 
 
-def measure_block(caller: Caller, pace: Pace) -> TimedBlock:
+def _measure_block(caller: "_Counter", pace: Pace) -> TimedBlock:
     """The slope between the two batches of one block, and their whole time."""
     if pace.from_zero:
         overhead_s = caller.run_calls(0)
@@ -224,13 +220,13 @@ def visit(contestant: Contestant, pace: Pace, rules: TimingRules, watch: Watch =
     contestant.resume()
     try:
         counter.run_calls(pace.warm_calls)
-        singles, singles_clean = attempts.undisturbed(lambda: measure_single_calls(counter, pace))
+        singles, singles_clean = attempts.undisturbed(lambda: _measure_single_calls(counter, pace))
         if pace.from_zero and pace.calls == 1:
             # A block would be the same measurement again, and such calls are long.
             blocks = [(TimedBlock(one - none, one - none, none), singles_clean) for none, one in singles]
         else:
             blocks = [
-                attempts.undisturbed(lambda: measure_block(counter, pace))
+                attempts.undisturbed(lambda: _measure_block(counter, pace))
                 for _ in range(rules.blocks_per_visit)
             ]
     finally:
