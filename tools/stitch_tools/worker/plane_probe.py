@@ -117,5 +117,5 @@ def _give(side: Side, message: ProbeGive) -> ProbeReply:
 
 def _read(side: Side, message: ProbeRead) -> ProbeReply:
     copies = [tensor.clone() for tensor in map_pack(message.fd, message.manifest)]
-    found = copies[0].to(side.device)
-    return ProbeReply(right=torch.equal(found, torch.bitwise_not(side.master)))
+    result = copies[0].to(side.device)
+    return ProbeReply(right=torch.equal(result, torch.bitwise_not(side.master)))

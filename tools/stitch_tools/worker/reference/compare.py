@@ -86,10 +86,10 @@ def _compare_floating(actual: torch.Tensor, expected: Expected, rule: EqualityRu
         undecided = f"{int(left_open.sum())} of {left_open.numel()} values: {honest.because}"
         if bool(left_open.all()):
             return OutputComparison(expected.name, rms=honest.rms, undecided=undecided, decided=False)
-    found = _judge(distance, size_of(oracle, usable), left_open, expected, honest, rule)
-    index = found.worst_index or ()
+    result = _judge(distance, size_of(oracle, usable), left_open, expected, honest, rule)
+    index = result.worst_index or ()
     return replace(
-        found,
+        result,
         expected=float(oracle[index]),
         actual=float(wide[index]),
         undecided=undecided,

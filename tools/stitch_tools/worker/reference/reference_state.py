@@ -86,9 +86,9 @@ class ServedDraw:
         """All that is expected."""
         return (*self.expected, *self.expected_inputs)
 
-    def set_honest(self, found: Mapping[str, Honest]) -> None:
+    def set_honest(self, result: Mapping[str, Honest]) -> None:
         """Remember of each row what honest evaluations of it are off by."""
-        rows = tuple(replace(row, honest=found[row.name]) for row in self.rows)
+        rows = tuple(replace(row, honest=result[row.name]) for row in self.rows)
         count = len(self.expected)
         self.expected, self.expected_inputs = rows[:count], rows[count:]
 

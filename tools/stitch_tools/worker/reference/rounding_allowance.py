@@ -70,8 +70,8 @@ class Honest:
         """Undecided elements of a program that is as far off as rounding may be; None: there are no such."""
         if self.undecided is None:
             return None
-        found = self.undecided & (distance <= _FAR * self.reach)
-        return found if bool(found.any()) else None
+        result = self.undecided & (distance <= _FAR * self.reach)
+        return result if bool(result.any()) else None
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from stitch_tools.worker.gpu_wait import wait_for_device
+from stitch_tools.worker.plain_calls import wait_for_device
 from stitch_tools.worker.runtime import abi
 from stitch_tools.worker.runtime.native import NativeProgram, PreparedCall, ProgramError, make_workspace
 from stitch_tools.worker.timed.input_renewal import Between
