@@ -7,7 +7,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from stitch_tools.worker.plain_copies import copy_plainly
+from stitch_tools.worker.plain_calls import copy_plainly
 
 
 class Dispatch(TorchDispatchMode):

@@ -1,7 +1,7 @@
 """Shared memory that several tensors travel in: layout, creation, poison. Needs no torch; used at both ends.
 
 A pack is a descriptor and a manifest: where each tensor lies, every one aligned to 256 bytes. The descriptor
-is a memfd, or memory of a GPU (exported.py).
+is a memfd, or memory of a GPU (exported_memory.py).
 """
 
 import contextlib

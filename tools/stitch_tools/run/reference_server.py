@@ -219,7 +219,7 @@ class ReferenceServer:
     ) -> WeightSet:
         """A fresh secret set of weights, which the reference now has, too.
 
-        With `gain` the weights are of order 1, whatever the task's initialisers would give (`order_one.py`).
+        With `gain` the weights are of order 1, whatever the initialisers give (`order_one_weights.py`).
         With `on_host` they lie in memory of the host in any case.
 
         Raises:

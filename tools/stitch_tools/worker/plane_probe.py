@@ -105,5 +105,5 @@ def _give(side: Side, message: ProbeStep) -> ProbeReply:
 
 def _read(side: Side, message: ProbeStep) -> ProbeReply:
     copies = [tensor.clone() for tensor in map_pack(message.fds[0], message.manifest)]
-    found = copies[0].to(side.device)
-    return ProbeReply(right=torch.equal(found, torch.bitwise_not(side.master)))
+    result = copies[0].to(side.device)
+    return ProbeReply(right=torch.equal(result, torch.bitwise_not(side.master)))

@@ -103,11 +103,11 @@ class StitchModule(torch.nn.Module):
 
     def _replace_uncounted(self) -> None:
         """Copies in place of inference tensors, writes to which are not counted."""
-        found = {name: tensor for name, tensor in self._weights().items() if tensor.is_inference()}
-        if not found:
+        result = {name: tensor for name, tensor in self._weights().items() if tensor.is_inference()}
+        if not result:
             return
         with torch.inference_mode(False):
-            copies = map_shared(found, torch.clone)
+            copies = map_shared(result, torch.clone)
         for name, copied in copies.items():
             module, own = self._places[name]
             module._buffers[own] = copied
@@ -124,8 +124,8 @@ class StitchModule(torch.nn.Module):
         return module, own
 
     def _weights(self) -> dict[str, torch.Tensor]:
-        found = {name: module._buffers.get(own) for name, (module, own) in self._places.items()}
-        return {name: tensor for name, tensor in found.items() if tensor is not None}
+        result = {name: module._buffers.get(own) for name, (module, own) in self._places.items()}
+        return {name: tensor for name, tensor in result.items() if tensor is not None}
 
     def _marks(self) -> list[tuple[int, int]]:
         """What changes where a weight is written to or exchanged."""
@@ -241,13 +241,13 @@ def forward_only(
 
 def _differences(specs: Sequence[TensorSpec], inputs: Sequence[torch.Tensor]) -> list[str]:
     """One text for each input whose shape or type is another than expected."""
-    found: list[str] = []
+    result: list[str] = []
     for (name, shape, dtype), tensor in zip(specs, inputs, strict=False):
         expected = _described(shape, dtype)
         given = _described(tensor.shape, _words(tensor.dtype))
         if given != expected:
-            found.append(f"input {name}: made for {expected}, given {given}")
-    return found
+            result.append(f"input {name}: made for {expected}, given {given}")
+    return result
 
 
 def _described(shape: Sequence[int], dtype: str) -> str:

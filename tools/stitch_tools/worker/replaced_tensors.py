@@ -31,5 +31,5 @@ def replaced(module: torch.nn.Module, values: Mapping[str, torch.Tensor]) -> Gen
 
 def _tables(module: torch.nn.Module) -> list[dict[str, torch.Tensor | None]]:
     """Where each distinct module keeps its parameters and buffers; scripted modules keep theirs elsewhere."""
-    found = [vars(child).get(name) for child in module.modules() for name in ("_parameters", "_buffers")]
-    return [table for table in found if isinstance(table, dict)]
+    result = [vars(child).get(name) for child in module.modules() for name in ("_parameters", "_buffers")]
+    return [table for table in result if isinstance(table, dict)]

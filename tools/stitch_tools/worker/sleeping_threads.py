@@ -27,10 +27,10 @@ def rest_between_loops() -> bool:
     """
     if torch.get_num_threads() < len(os.sched_getaffinity(0)):
         return False  # spinning threads are in nobody's way
-    found = _LIBRARY.search(Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace"))
-    if found is None:
+    result = _LIBRARY.search(Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace"))
+    if result is None:
         return False  # another runtime
-    runtime = ctypes.CDLL(found.group(0))
+    runtime = ctypes.CDLL(result.group(0))
     semaphore = ctypes.create_string_buffer(_SEMAPHORE_BYTES)
     process = ctypes.CDLL(None)
     if process.sem_init(semaphore, 0, 0) != 0:

@@ -1,6 +1,6 @@
 """Tensors into shared memory and back: inputs sealed and mapped copy-on-write, outputs mapped shared.
 
-Tensors on a GPU may travel in its own memory instead (exported.py): never the tensors themselves, but a copy.
+Tensors on a GPU may travel in its own memory (exported_memory.py): a copy, never the tensors themselves.
 """
 
 import contextlib

@@ -16,9 +16,6 @@ from stitch_tools.protocol.memory import span_elements
 # Far deeper than any model nests, and far from Python's own limit, which nobody could tell a user about.
 _MAX_DEPTH = 64
 _SCALAR_DTYPES = {"bool": torch.bool, "int": torch.int64, "float": torch.float64}
-_TORCH_CONSTANTS = {
-    name: getattr(torch, name) for name in dir(torch) if isinstance(getattr(torch, name), torch.dtype)
-}
 
 
 Structure = object
@@ -111,32 +108,34 @@ def describe_structure(structure: Structure) -> str:
 
 
 def _flatten(value: object, *, inputs: bool) -> Flat:
-    found: list[tuple[str, torch.Tensor]] = []
-    structure = _walk(value, "", found, inputs, _MAX_DEPTH)
-    return Flat(tuple(name for name, _ in found), tuple(tensor for _, tensor in found), structure)
+    result: list[tuple[str, torch.Tensor]] = []
+    structure = _walk(value, "", result, inputs, _MAX_DEPTH)
+    return Flat(tuple(name for name, _ in result), tuple(tensor for _, tensor in result), structure)
 
 
 def _walk(
-    value: object, path: str, found: list[tuple[str, torch.Tensor]], inputs: bool, depth: int
+    value: object, path: str, result: list[tuple[str, torch.Tensor]], inputs: bool, depth: int
 ) -> Structure:
     if isinstance(value, torch.Tensor):
         _refuse_odd(value, path or "the value")
-        found.append((path or "0", value))
+        result.append((path or "0", value))
         return "leaf"
     if not depth:
         raise TreeError(f"the value is nested more than {_MAX_DEPTH} deep, or contains itself")
     if isinstance(value, (tuple, list)):
         kind = "list" if isinstance(value, list) else "tuple"
         rows = enumerate(value)
-        return [kind, *(_walk(item, _join(path, index), found, inputs, depth - 1) for index, item in rows)]
+        return [kind, *(_walk(item, _join(path, index), result, inputs, depth - 1) for index, item in rows)]
     if isinstance(value, dict):
         if not all(isinstance(key, str) for key in value):
             raise TreeError(f"{path or 'the value'} is a dict with keys that are not strings")
         items = value.items()
-        return {"dict": {key: _walk(item, _join(path, key), found, inputs, depth - 1) for key, item in items}}
+        return {
+            "dict": {key: _walk(item, _join(path, key), result, inputs, depth - 1) for key, item in items}
+        }
     if value is None:
         return ["none"]
-    return _constant(value) if inputs else _scalar(value, path, found)
+    return _constant(value) if inputs else _scalar(value, path, result)
 
 
 def _refuse_odd(tensor: torch.Tensor, name: str) -> None:
@@ -165,7 +164,7 @@ def _constant(value: object) -> list[str]:
     return ["opaque", kind]
 
 
-def _scalar(value: object, path: str, found: list[tuple[str, torch.Tensor]]) -> list[str]:
+def _scalar(value: object, path: str, result: list[tuple[str, torch.Tensor]]) -> list[str]:
     kind = type(value).__name__
     if not isinstance(value, (bool, int, float)) or kind not in _SCALAR_DTYPES:
         raise TreeError(
@@ -174,7 +173,7 @@ def _scalar(value: object, path: str, found: list[tuple[str, torch.Tensor]]) -> 
         )
     if kind == "int" and not -(2**63) <= value < 2**63:
         raise TreeError(f"output {path or '0'} is an integer beyond 64 bits")
-    found.append((path or "0", number_tensor(value)))
+    result.append((path or "0", number_tensor(value)))
     return ["scalar", kind]
 
 
@@ -207,7 +206,7 @@ def _parse_constant(kind: str, text: str) -> object:
     if kind == "bool":
         return text == "True"
     if kind == "dtype":
-        return _TORCH_CONSTANTS[text]
+        return getattr(torch, text)
     if kind == "device":
         return torch.device(text)
     return {"int": int, "float": float, "str": str}[kind](text)

@@ -15,6 +15,8 @@ from stitch_tools.worker.reference.load_reference import ReferenceSource
 from stitch_tools.worker.reference.reference_state import ServedDraw, ServerSettings, ServerState
 from stitch_tools.worker.trees import flatten_inputs
 
+EPS = 2.0**-23
+
 
 @pytest.fixture(autouse=True)
 def generators() -> Iterator[None]:
@@ -48,20 +50,24 @@ def test_a_norm_of_constant_rows_excuses_what_a_plain_sum_rounds(tmp_path: Path)
     x = flatten_inputs(draw.arguments).tensors[0]
     mean = sum(x.unbind(1), torch.zeros(16)) / 300
     plain = (x - mean[:, None]) / (1e-5**0.5)
-    assert float(plain.abs().max()) > 1e-4
+    assert float(plain.abs().max()) < draw.expected[0].slack < 1e-1
     assert state.compare([plain])[0].problem is None
-    assert state.compare([plain + 1e4])[0].problem is not None
+    assert state.compare([plain + 0.2])[0].problem is not None
 
 
-def test_where_rounding_alone_decides_no_order_of_summation_is_wrong(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["constants", "peaks", "amplified", "spikes", "towers"])
+def test_a_task_that_rounds_as_its_inputs_do_is_excused_next_to_nothing(tmp_path: Path, kind: str) -> None:
+    row = expect(server(tmp_path, "x.sum(-1)"), kind).expected[0]
+    rms = float(row.oracle.square().mean().sqrt())
+    assert 0 < row.slack < 8 * 16 * EPS * 256**0.5 * rms
+    assert expect(server(tmp_path, "x.sum(-1)"), "own-1").expected[0].slack == 0.0
+
+
+def test_where_the_last_bit_of_the_inputs_decides_nothing_is_judged(tmp_path: Path) -> None:
     state = server(tmp_path, "F.layer_norm(x * 1e4, (256,), eps=1e-12)")
-    draw = expect(state, "constants")
+    _ = expect(state, "constants")
     assert state.unusable() is None
-    x = flatten_inputs(draw.arguments).tensors[0] * 1e4
-    centred = x - (sequential(x, 1) / 256)[:, None]
-    right = centred / (sequential(centred.square(), 1) / 256 + 1e-12).sqrt()[:, None]
-    found = state.compare([right])[0]
-    assert found.problem is None, found
+    assert "last bit of the inputs" in (state.undecided() or "")
 
 
 def test_a_division_of_nothing_by_nothing_is_judged_and_an_overflow_is_not(tmp_path: Path) -> None:

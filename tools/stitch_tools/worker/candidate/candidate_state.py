@@ -13,9 +13,8 @@ from stitch_tools.worker.aliased_inputs import SharedPlace, places_of, reunite
 from stitch_tools.worker.candidate.device_pack import DevicePack
 from stitch_tools.worker.candidate.python_program import PythonProgram, arranged
 from stitch_tools.worker.candidate.shared_memory import SharedMemory
-from stitch_tools.worker.gpu_wait import wait_for_device
 from stitch_tools.worker.order_one_weights import Scale
-from stitch_tools.worker.plain_copies import copy_plainly
+from stitch_tools.worker.plain_calls import copy_plainly, wait_for_device
 from stitch_tools.worker.runtime.native import NativeProgram, Planned, ProgramError, make_workspace
 from stitch_tools.worker.tensors import dtype_name, map_pack
 from stitch_tools.worker.timed.loop import NativeRunner

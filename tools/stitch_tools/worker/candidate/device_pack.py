@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 
 from stitch_tools.protocol.memory import PackEntry
-from stitch_tools.worker.plain_copies import copy_plainly
+from stitch_tools.worker.plain_calls import copy_plainly
 from stitch_tools.worker.tensors import map_whole, view_of
 
 

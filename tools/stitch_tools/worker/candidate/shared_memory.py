@@ -7,7 +7,7 @@ kernel used it holds zeros: a program that takes it to be zero is right until th
 import ctypes
 
 from stitch_tools.worker.cuda_driver import CudaDriver, DriverError
-from stitch_tools.worker.gpu_wait import wait_for_device
+from stitch_tools.worker.plain_calls import wait_for_device
 
 KERNEL = b"stitch_spoil_shared"
 PTX = b"""

@@ -11,7 +11,7 @@ from stitch_tools.protocol.messages_candidate import StepReply
 from stitch_tools.protocol.timing_messages import LoadLoop, TimeProgram
 from stitch_tools.worker.candidate.candidate_state import CandidateState
 from stitch_tools.worker.candidate.python_program import arranged
-from stitch_tools.worker.plain_copies import copy_plainly
+from stitch_tools.worker.plain_calls import copy_plainly
 from stitch_tools.worker.runtime.native import NativeProgram, ProgramError
 from stitch_tools.worker.tensors import map_pack
 from stitch_tools.worker.timed.loop import NativeRunner

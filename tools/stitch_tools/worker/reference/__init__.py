@@ -1,4 +1,4 @@
 """The reference server: holds the user's module, makes inputs, knows the expected outputs and compares.
 
-It never loads a candidate. Handlers are listed in `serve.py`.
+It never loads a candidate. Handlers are listed in `reference_operations.py`.
 """

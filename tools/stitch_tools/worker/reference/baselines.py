@@ -4,7 +4,7 @@ import torch
 
 from stitch_tools.protocol.messages import Done
 from stitch_tools.protocol.timing_messages import CeilingsMeasured, DeviceRates, MeasureCeilings, TimeBaseline
-from stitch_tools.worker.plain_copies import copy_plainly
+from stitch_tools.worker.plain_calls import copy_plainly
 from stitch_tools.worker.precision import precision
 from stitch_tools.worker.reference.draws import make_draw
 from stitch_tools.worker.reference.reference_state import ServerState

@@ -31,6 +31,7 @@ class OutputComparison:
     worst_index: tuple[int, ...] | None = None
     expected: float | None = None
     actual: float | None = None
+    slack: float = 0.0
     rms: float | None = None
     floor: float | None = None
     undecided: str | None = None
@@ -78,7 +79,7 @@ def _compare_floating(actual: torch.Tensor, expected: Expected, rule: EqualityRu
     if not bool(usable.any()):
         return OutputComparison(expected.name)
     honest = expected.honest or honest_of(expected, rule)
-    distance = distance_of(wide, oracle, usable)
+    distance = distance_of(wide, oracle, usable, expected.slack)
     left_open = honest.left_open(distance) if rule.made_up else None
     undecided = None
     if left_open is not None:
@@ -86,10 +87,10 @@ def _compare_floating(actual: torch.Tensor, expected: Expected, rule: EqualityRu
         undecided = f"{int(left_open.sum())} of {left_open.numel()} values: {honest.because}"
         if bool(left_open.all()):
             return OutputComparison(expected.name, rms=honest.rms, undecided=undecided, decided=False)
-    found = _judge(distance, size_of(oracle, usable), left_open, expected, honest, rule)
-    index = found.worst_index or ()
+    result = _judge(distance, size_of(oracle, usable), left_open, expected, honest, rule)
+    index = result.worst_index or ()
     return replace(
-        found,
+        result,
         expected=float(oracle[index]),
         actual=float(wide[index]),
         undecided=undecided,
@@ -138,6 +139,7 @@ def _judge(
         reference_error=own.largest,
         bound=bound,
         worst_index=index,
+        slack=expected.slack,
         rms=rms,
         floor=floor,
         problem=problem,

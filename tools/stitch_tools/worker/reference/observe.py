@@ -107,19 +107,19 @@ def _judge_determinism(
 
 def _repeat_errors(first: ReferenceCall, again: ReferenceCall) -> dict[str, float]:
     """ReferenceFacts.repeat_errors of two calls."""
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     pairs = zip(first.outputs.tensors, again.outputs.tensors, strict=True)
     for name, (left, right) in zip(first.outputs.names, pairs, strict=True):
         gap = largest_difference((left,), (right,))
         if gap is None:
             continue
         if not (left.is_floating_point() or left.is_complex()) or math.isinf(gap):
-            found[name] = 1.0
+            result[name] = 1.0
             continue
         finite = left[left.isfinite()].abs().double()
         rms = float(finite.square().mean().sqrt())
-        found[name] = gap / rms if rms > gap * _TINY else 1.0
-    return found
+        result[name] = gap / rms if rms > gap * _TINY else 1.0
+    return result
 
 
 def _judge_dependence(

@@ -318,12 +318,12 @@ def _written(func: OpOverload, args: OpArguments, kwargs: OpKeywords) -> set[int
     """Ids of the arguments that the operation writes to."""
     if not schema_of(func).is_mutable:
         return set()
-    found: set[int] = set()
+    result: set[int] = set()
     for index, argument in enumerate(schema_of(func).arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = args[index] if index < len(args) else kwargs.get(argument.name)
-            found.update(id(leaf) for leaf in tree_flatten(value)[0])
-    return found
+            result.update(id(leaf) for leaf in tree_flatten(value)[0])
+    return result
 
 
 def _is_random(func: OpOverload, args: OpArguments, kwargs: OpKeywords) -> bool:

@@ -66,8 +66,8 @@ def compare(state: ServerState, message: CompareOutputs) -> OutputsCompared:
         whole = map_whole(message.fd, memory.end_of(message.layout))
         outputs = [view_of(whole, entry).clone() for entry in wanted]
         checked = [_as_bool(tensor) for tensor in outputs]
-        found = state.compare(checked)
-        verdicts = [verdict.as_json() for verdict in found]
+        result = state.compare(checked)
+        verdicts = [verdict.as_json() for verdict in result]
         for row, tensor in zip(verdicts, outputs, strict=False):  # written inputs come after the outputs
             row["problem"] = _untouched(tensor) or row["problem"]
         return OutputsCompared(
@@ -76,7 +76,7 @@ def compare(state: ServerState, message: CompareOutputs) -> OutputsCompared:
             inputs_intact=_inputs_intact(state),
             same_generator=_same_generator(state, message.generator) if message.generator else None,
             agreement=state.agrees_with_reference(checked),
-            decided=any(row.decided for row in found) or not found,
+            decided=any(row.decided for row in result) or not result,
         )
 
 

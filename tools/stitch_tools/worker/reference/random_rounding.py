@@ -78,8 +78,7 @@ class _Rounded(Fp64Mode):
         if _name(func) in _NORMS:
             self._shift(_name(func), args, cast("OpArguments", out))
         inputs = {leaf.untyped_storage().data_ptr() for leaf in operands}
-        # Of a sum, too: terms that are moved each by itself leave out what nearly equal ones add up to.
-        length = reduction_length(_name(func), args, out)
+        length = 1 if _name(func) in _SUMS else reduction_length(_name(func), args, out)
         for leaf in tree_flatten(out)[0]:
             # A view is no result, and what nothing went into is not rounded.
             fresh = isinstance(leaf, torch.Tensor) and leaf.untyped_storage().data_ptr() not in inputs

@@ -65,15 +65,15 @@ def all_buffers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 def named_tensors(module: torch.nn.Module) -> list[tuple[str, torch.Tensor, bool]]:
     """(name, tensor, is a buffer): parameters and buffers in state_dict order, then other buffers."""
     parameters, buffers = dict(module.named_parameters(remove_duplicate=False)), all_buffers(module)
-    found: list[tuple[str, torch.Tensor, bool]] = []
+    result: list[tuple[str, torch.Tensor, bool]] = []
     for name in module.state_dict(keep_vars=True):
         if name in parameters:
-            found.append((name, parameters[name].detach(), False))
+            result.append((name, parameters[name].detach(), False))
         elif name in buffers:
-            found.append((name, buffers[name], True))
-    seen = {name for name, _, _ in found}
-    found.extend((name, tensor, True) for name, tensor in buffers.items() if name not in seen)
-    return found
+            result.append((name, buffers[name], True))
+    seen = {name for name, _, _ in result}
+    result.extend((name, tensor, True) for name, tensor in buffers.items() if name not in seen)
+    return result
 
 
 def snapshot(module: torch.nn.Module) -> ModuleState:

@@ -35,14 +35,14 @@ def take(
     for path in (*tensors, *(constants or ())):
         if path not in leaves:
             raise _refusal(f"input {path} is missing")
-    found: dict[str, torch.Tensor] = {}
+    result: dict[str, torch.Tensor] = {}
     for path, value in leaves.items():
         if path in tensors:
-            found[path] = _checked(path, value, tensors[path])
+            result[path] = _checked(path, value, tensors[path])
         elif constants is not None and _words(value) != constants.get(path):
             made = " ".join(constants[path]) if path in constants else "none"
             raise _refusal(f"input {path}: made for {made}, given {' '.join(_words(value))}")
-    return {path: found[path] for path in tensors}
+    return {path: result[path] for path in tensors}
 
 
 def _leaves(value: object, path: str) -> Iterator[tuple[str, object]]:

@@ -6,7 +6,7 @@ import torch
 
 from stitch_tools.protocol.layout import untouched_byte
 from stitch_tools.protocol.ring_messages import COLLECT, COLLECT_LATEST, RENEW, donor_of, parts, stretch
-from stitch_tools.worker.gpu_wait import wait_for_device
+from stitch_tools.worker.plain_calls import wait_for_device
 from stitch_tools.worker.tensors import dtype_name
 from stitch_tools.worker.trees import raw_values
 

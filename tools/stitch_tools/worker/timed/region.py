@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from stitch_tools.worker.gpu_wait import wait_for_device
+from stitch_tools.worker.plain_calls import wait_for_device
 from stitch_tools.worker.precision import precision
 from stitch_tools.worker.runtime import abi
 from stitch_tools.worker.runtime.native import NativeProgram, ProgramError, make_workspace

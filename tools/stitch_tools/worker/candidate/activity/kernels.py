@@ -121,37 +121,37 @@ def stub_kernels(symbols: Iterable[str]) -> set[str]:
 
     A stub's name holds the kernel's symbol behind its length: `_ZL23__device_stub__Z4statPfPf`.
     """
-    found: set[str] = set()
+    result: set[str] = set()
     for symbol in symbols:
         match = _STUB_NAME.search(symbol)
         if match is None:
             continue
         mangled = match[2][: int(match[1]) - len(_STUB)]
         name = demangle(mangled)
-        found.add(name)
+        result.add(name)
         if "<" not in name and "::" not in name:
-            found.add(name.partition("(")[0])  # extern "C": the device's symbol is the name alone
-    return found
+            result.add(name.partition("(")[0])  # extern "C": the device's symbol is the name alone
+    return result
 
 
 def _source_kernels(folder: str) -> frozenset[str]:
-    found: set[str] = set()
+    result: set[str] = set()
     for path in sorted(Path(folder).rglob("*")):
         # Compiled at run time (nvrtc, Triton), a kernel is in no binary's symbols.
         if path.suffix in _SOURCES and path.is_file() and path.stat().st_size <= _MAX_SOURCE_BYTES:
             text = path.read_text(encoding="utf-8", errors="replace")
-            found.update(declared_kernels(text))
-    return frozenset(found)
+            result.update(declared_kernels(text))
+    return frozenset(result)
 
 
 def declared_kernels(source: str) -> set[str]:
     """Names of the kernels that a source file, or a string in it, declares."""
-    found = set(_TRITON_KERNEL.findall(source))
+    result = set(_TRITON_KERNEL.findall(source))
     for declaration in source.split("__global__")[1:]:
         match = _FUNCTION.search(_ATTRIBUTE.sub("", declaration[:_DECLARATION_CHARS]))
         if match is not None:
-            found.add(match[1])
-    return found
+            result.add(match[1])
+    return result
 
 
 def read_trace(events: Iterable[ProfilerEvent]) -> Trace:

@@ -45,15 +45,15 @@ class CodeMapping:
 
 def executable_mappings() -> list[CodeMapping]:
     """The executable mappings of this process, by address."""
-    found: list[CodeMapping] = []
+    result: list[CodeMapping] = []
     for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines():
         fields = line.split(maxsplit=5)
         if "x" in fields[1]:
             path = fields[5] if len(fields) > 5 else ""
             # Memory files have names that lead nowhere: they hold generated code.
             named = path.startswith("/") and not path.startswith(("/memfd:", "/dev/zero"))
-            found.append(CodeMapping(int(fields[0].partition("-")[0], 16), path if named else ""))
-    return found
+            result.append(CodeMapping(int(fields[0].partition("-")[0], 16), path if named else ""))
+    return result
 
 
 def own_files(belongings: Belongings) -> list[str]:
@@ -88,8 +88,8 @@ def libraries(paths: Iterable[str], belongings: Belongings) -> list[str]:
 
 def past_dispatcher(paths: Iterable[str]) -> list[str]:
     """Names of the operators that these binaries can call without the profiler seeing it."""
-    found = {name for path in paths for name in _reached_past(path) if _is_operator(name)}
-    return sorted(found)
+    result = {name for path in paths for name in _reached_past(path) if _is_operator(name)}
+    return sorted(result)
 
 
 def _reached_past(path: str) -> Iterator[str]:

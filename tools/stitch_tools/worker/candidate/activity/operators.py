@@ -62,14 +62,14 @@ def operator_time(events: Iterable[ProfilerEvent]) -> OperatorTime:
 
 def _inside(operators: list[tuple[int, int, str]], first: int, last: int) -> Counter[str]:
     """Time of one call by operator. Operators of several threads at once count once, like nested ones."""
-    found: Counter[str] = Counter()
+    result: Counter[str] = Counter()
     covered = first
     for start, end, name in operators:
         begin, stop = max(start, covered), min(end, last)
         if begin < stop:
-            found[name] += stop - begin
+            result[name] += stop - begin
             covered = stop
-    return found
+    return result
 
 
 def _computes(name: str) -> bool:

@@ -15,7 +15,7 @@ from stitch_tools.worker.candidate.activity.objects import Belongings
 from stitch_tools.worker.candidate.activity.operators import operator_time
 from stitch_tools.worker.candidate.activity.profiler_records import MARK, ProfilerEvent
 from stitch_tools.worker.candidate.candidate_state import CandidateState
-from stitch_tools.worker.gpu_wait import wait_for_device
+from stitch_tools.worker.plain_calls import wait_for_device
 from stitch_tools.worker.runtime.native import ProgramError, make_workspace
 from stitch_tools.worker.sleeping_threads import rest_between_loops
 from stitch_tools.worker.trees import call_with, unflatten
@@ -73,13 +73,13 @@ class Tracer:
         return {"past_dispatcher": objects.past_dispatcher(own)[:_MAX_ROWS], **seen}
 
     def _report_operators(self, events: Iterable[ProfilerEvent], own: list[str]) -> dict[str, object]:
-        found = operator_time(events)
-        rows = [_row(("pytorch", name), None, ns) for name, ns in found.nanoseconds.most_common(_MAX_ROWS)]
+        result = operator_time(events)
+        rows = [_row(("pytorch", name), None, ns) for name, ns in result.nanoseconds.most_common(_MAX_ROWS)]
         new = [mapping for mapping in objects.executable_mappings() if mapping not in self._before]
         return {
             "rows": rows,
-            "observations": found.calls,
-            "outside_ns": found.outside_ns,
+            "observations": result.calls,
+            "outside_ns": result.outside_ns,
             # Code that was generated at run time may be the program's; nobody can tell.
             "own_code": bool(own) or any(not mapping.path for mapping in new),
             "libraries": objects.libraries((row.path for row in new if row.path), self.belongings)[
