@@ -10,7 +10,7 @@ from stitch_planner.runs.state import State
 from stitch_tools.errors import StoreError
 from stitch_tools.models import Bench, Build, Check, Fact, ReferenceFacts, Task
 from stitch_tools.storage.events import Event, lock_path, read_events
-from stitch_tools.storage.locks import is_held
+from stitch_tools.storage.locks import holder
 from stitch_tools.storage.store import Store
 
 
@@ -104,7 +104,7 @@ def list_history(root: Path) -> History:
 
 def _is_running(folder: Path, status: str) -> bool:
     # A run that was resumed after an error stays `failed` until its next event.
-    return status in ("open", "failed") and is_held(lock_path(folder / "events.jsonl"))
+    return status in ("open", "failed") and bool(holder(lock_path(folder / "events.jsonl")))
 
 
 def show_run(root: Path, run_id: str) -> RunView:

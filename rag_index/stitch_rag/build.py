@@ -29,7 +29,7 @@ from stitch_rag.vectors.stored import vector_state
 from stitch_tools.errors import EnvironmentMissingError, LockedError, StoreError
 from stitch_tools.models import Fact
 from stitch_tools.models.base import sha256_hex
-from stitch_tools.storage.locks import FileLock, is_held
+from stitch_tools.storage.locks import FileLock, holder
 from stitch_tools.storage.store import storing, sync_folder
 
 Progress = Callable[[str], None]
@@ -250,7 +250,7 @@ def index_status(
         index=str(place.index),
         exists=False,
         half_built=place.building.exists(),
-        building=is_held(place.lock),
+        building=bool(holder(place.lock)),
         pages=tuple(sorted(row.called for row in inputs if row.place.startswith(PAGE))),
         notices=_notices(found_roots, searched=roots is None),
     )

@@ -139,7 +139,7 @@ def babble(request: Frame) -> Frame:
 
 def answer_twice(request: Frame) -> Frame:
     channel: Channel = kept[0]
-    channel.send({"ok": True, "seq": request.message["seq"]})
+    channel.send(Frame({"ok": True, "seq": request.message["seq"]}))
     return Frame()
 
 

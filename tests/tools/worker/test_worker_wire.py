@@ -6,14 +6,14 @@ import socket
 
 import pytest
 
-from stitch_tools.protocol.wire import Channel, ProtocolError
+from stitch_tools.protocol.wire import Channel, Frame, ProtocolError
 
 
 def test_descriptors_that_this_process_may_not_open_are_its_own_trouble_not_the_peer_s() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     with ours, theirs:
-        Channel(theirs).send({"ok": True}, fds=(ours.fileno(), theirs.fileno()))
+        Channel(theirs).send(Frame({"ok": True}, fds=(ours.fileno(), theirs.fileno())))
         free = os.dup(ours.fileno())
         os.close(free)
         resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))

@@ -254,7 +254,7 @@ class Init:
 
     def _tell(self, message: object) -> None:
         try:
-            self._control.send(encode(message).message, timeout_s=5.0)
+            self._control.send(encode(message), timeout_s=5.0)
         except (ChannelClosedError, ChannelTimeoutError):
             os._exit(1)
 

@@ -73,7 +73,7 @@ def _run_init(request: SpawnChild, go: int) -> None:
         scratch = None if own_namespace else request.scratch
         init.Init(watch, pid, (stdout, stderr), request.limits, scratch).run()
     except Exception as error:  # outermost frame: whatever it is, the controller must hear of it
-        watch.send(encode(InitFailed(describe_error(error))).message)
+        watch.send(encode(InitFailed(describe_error(error))))
         os._exit(1)
     os._exit(0)
 
@@ -90,9 +90,9 @@ def _run_role(request: SpawnChild, stdout: int, stderr: int) -> None:
         _prepare_environment(request)
         sandbox.apply(_confinement(request))
         serve = _load_serve(request)
-        channel.send(encode(Done()).message)
+        channel.send(encode(Done()))
     except Exception as error:  # outermost frame of the set-up: the controller waits for an answer
-        channel.send(encode(describe_error(error)).message)
+        channel.send(encode(describe_error(error)))
         os._exit(1)
     code = 0
     try:

@@ -50,7 +50,7 @@ class Zygote:
                     frame = self._control.receive()
                 except ChannelClosedError:
                     break
-                self._control.send(encode(self._answer(frame)).message)
+                self._control.send(encode(self._answer(frame)))
         process_tree.kill_descendants(os.getpid())
 
     def _answer(self, frame: Frame) -> object:
@@ -127,9 +127,9 @@ def main(control_fd: int, *, bound: bool) -> int:
             level_reason=reason,
             landlock_abi=landlock.abi_version(),
         )
-        control.send(encode(ready).message)
+        control.send(encode(ready))
     except Exception as error:  # outermost frame: import torch runs foreign code
-        control.send(encode(describe_error(error)).message)
+        control.send(encode(describe_error(error)))
         return 1
     # What exists now stays: collecting it in a child would only copy shared pages.
     gc.collect()

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from stitch_tools.errors import InterruptedRunError, LockedError
 from stitch_tools.storage.locks import FileLock
-from stitch_tools.storage.store import storing
 
 _MODE = 0o666
 _POLL_S = 0.2
@@ -47,9 +46,8 @@ def device_lock(
         LockedError: it is still held; the message says by which process on which host.
         StoreError: the lock folder cannot be written.
     """
-    path = lock_path(device_key)
-    _prepare(path)
-    lock = FileLock(path, purpose=purpose, mode=_MODE, option="STITCH_LOCK_DIR")
+    # Users share the lock, each with an umask of their own.
+    lock = FileLock(lock_path(device_key), purpose=purpose, mode=_MODE, option="STITCH_LOCK_DIR")
     deadline, told = time.monotonic() + wait_s, False
     while True:
         refuse_after(stop)
@@ -80,15 +78,3 @@ def refuse_after(stop: threading.Event | None) -> None:
     """
     if stop is not None and stop.is_set():
         raise InterruptedRunError("stopped while timing", hint="run the same command again")
-
-
-def _prepare(path: Path) -> None:
-    """Make the file writable for everyone, whatever our umask; a foreign file is left as it is."""
-    with storing(path, "STITCH_LOCK_DIR"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileExistsError):
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE)
-            try:
-                os.fchmod(handle, _MODE)
-            finally:
-                os.close(handle)

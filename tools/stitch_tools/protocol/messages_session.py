@@ -87,12 +87,13 @@ class InitFailed(Notice, op="failed"):
 class CommandEnded(Message):
     """How a command ended, and what it printed."""
 
-    exit_code: int
-    timed_out: bool
-    wall_s: float
-    stdout: str
-    stderr: str
-    reports: dict[str, str]
+    exit_code: int | None
+    """None where the confined process itself did not survive."""
+    timed_out: bool = False
+    wall_s: float = 0.0
+    stdout: str = ""
+    stderr: str = ""
+    reports: dict[str, str] = field(default_factory=dict[str, str])
     """Text of the files whose names begin with the request's `reports`, by name."""
 
 

@@ -5,6 +5,7 @@ import sys
 import traceback
 import typing
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -51,7 +52,7 @@ def serve_ops(channel: Channel, handlers: Handlers) -> None:
         reply = _answer(known, asked, frame)
         message = {"ok": True, **reply.message, "seq": frame.message.get("seq")}
         try:
-            channel.send(message, reply.blob, reply.fds)
+            channel.send(replace(reply, message=message))
         except ChannelClosedError:
             return
         finally:

@@ -12,7 +12,6 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,26 +92,20 @@ class Channel:
         """Close the socket; the peer sees the end of the stream."""
         self.sock.close()
 
-    def send(
-        self,
-        message: Mapping[str, object],
-        blob: bytes = b"",
-        fds: tuple[int, ...] = (),
-        timeout_s: float = 60.0,
-    ) -> None:
-        """Send one frame.
+    def send(self, frame: Frame, timeout_s: float = 60.0) -> None:
+        """Send one frame; its descriptors stay open here.
 
         Raises:
             ChannelClosedError: the peer is gone.
             ChannelTimeoutError: the peer does not read.
         """
-        text = json.dumps(message, allow_nan=False).encode("utf-8")
+        text = json.dumps(frame.message, allow_nan=False).encode("utf-8")
         deadline = time.monotonic() + timeout_s
-        data = memoryview(_HEADER.pack(_MAGIC, len(text), len(blob)) + text + blob)
+        data = memoryview(_HEADER.pack(_MAGIC, len(text), len(frame.blob)) + text + frame.blob)
         try:
-            if fds:
+            if frame.fds:
                 self._wait(select.POLLOUT, deadline)
-                sent = socket.send_fds(self.sock, [data[: _HEADER.size]], list(fds))
+                sent = socket.send_fds(self.sock, [data[: _HEADER.size]], list(frame.fds))
                 data = data[sent:]
             while data:
                 self._wait(select.POLLOUT, deadline)
@@ -144,9 +137,11 @@ class Channel:
                 raise ProtocolError("the peer sent a frame that is not JSON") from error
             if not isinstance(message, dict):
                 raise ProtocolError("the peer sent JSON that is not an object")
-        except BaseException:  # handed on: received descriptors must not leak
+        except BaseException as error:  # handed on: received descriptors must not leak
             for fd in fds:
                 os.close(fd)
+            if isinstance(error, ConnectionResetError):
+                raise ChannelClosedError("the peer closed the connection") from error
             raise
         return Frame(message, bytes(blob), tuple(fds), pid)
 
@@ -162,12 +157,9 @@ class Channel:
         data, pid = b"", None
         while len(data) < _HEADER.size:
             self._wait(select.POLLIN, deadline)
-            try:
-                part, ancillary, flags, _ = self.sock.recvmsg(
-                    _HEADER.size - len(data), space, socket.MSG_CMSG_CLOEXEC
-                )
-            except ConnectionResetError as error:
-                raise ChannelClosedError("the peer closed the connection") from error
+            part, ancillary, flags, _ = self.sock.recvmsg(
+                _HEADER.size - len(data), space, socket.MSG_CMSG_CLOEXEC
+            )
             for level, kind, payload in ancillary:
                 if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                     received = array.array("i")
@@ -189,10 +181,7 @@ class Channel:
         # Memory is taken for what has come, never for what a length field says.
         while len(data) < size:
             self._wait(select.POLLIN, deadline)
-            try:
-                part = self.sock.recv(min(size - len(data), _CHUNK_BYTES))
-            except ConnectionResetError as error:
-                raise ChannelClosedError("the peer closed the connection") from error
+            part = self.sock.recv(min(size - len(data), _CHUNK_BYTES))
             if not part:
                 raise ChannelClosedError("the peer closed the connection in the middle of a frame")
             data += part

@@ -39,6 +39,7 @@ _BUSY_SHARE = 0.25
 _DISTURBED_FOR_S = 600.0
 """So long such figures stand in for better ones."""
 _SCHEMA = 2
+_BANDWIDTHS = ("copy_bytes_per_s", "cache_bytes_per_s", "write_bytes_per_s", "read_bytes_per_s")
 
 
 def measure_ceilings(
@@ -89,16 +90,16 @@ def measure_ceilings(
         if emit is not None:
             emit("measuring what this device can do")
         before = snapshot()
-        found = _measure(place, target, cache_dir, session)
+        measured = _measure(place, target, cache_dir, session)
         waited = waited_share(before, snapshot()) if place.gpu is None else None
     if waited is not None and waited > _BUSY_SHARE:
         if emit is not None:
             emit(f"others used this machine {waited:.0%} of that time: the figures may be too low")
-        widest = _wider(known or found, found)
-        found = widest.model_copy(update={"disturbed": known is None or known.disturbed})
+        widest = _wider(known or measured, measured)
+        measured = widest.model_copy(update={"disturbed": known is None or known.disturbed})
     with contextlib.suppress(StitchError):  # a cache that cannot be written only costs the next run time
-        write_atomically(place.file, _entry(found, products=session is not None))
-    return found
+        write_atomically(place.file, _entry(measured, products=session is not None))
+    return measured
 
 
 def cached_ceilings(
@@ -124,15 +125,14 @@ def remeasured(known: Ceilings, session: TargetSession, *, cache_dir: Path | Non
     return widest
 
 
-def _wider(known: Ceilings, found: Ceilings) -> Ceilings:
-    rates = ("copy_bytes_per_s", "cache_bytes_per_s", "write_bytes_per_s", "read_bytes_per_s")
+def _wider(known: Ceilings, measured: Ceilings) -> Ceilings:
     wider: dict[str, object] = {
-        name: max(getattr(known, name) or 0.0, getattr(found, name) or 0.0) or None for name in rates
+        name: max(getattr(known, name) or 0.0, getattr(measured, name) or 0.0) or None for name in _BANDWIDTHS
     }
-    wider["launch_us"] = min(known.launch_us, found.launch_us)
+    wider["launch_us"] = min(known.launch_us, measured.launch_us)
     wider["flops_per_s"] = {
-        name: max(known.flops_per_s.get(name, 0.0), found.flops_per_s.get(name, 0.0))
-        for name in {**known.flops_per_s, **found.flops_per_s}
+        name: max(known.flops_per_s.get(name, 0.0), measured.flops_per_s.get(name, 0.0))
+        for name in {**known.flops_per_s, **measured.flops_per_s}
     }
     return known.model_copy(update=wider)
 
@@ -158,7 +158,10 @@ class _Place:
 def _place(target: str, threads: int | None, cache_dir: Path | None) -> _Place:
     gpu = _gpu_of(target)
     count = threads or usable_cpus()
-    key = _gpu_key(gpu) if gpu is not None else _cpu_key(count)
+    if gpu is not None:
+        key = f"{gpu.uuid}/driver {find_gpus().driver or 'unknown'}"
+    else:
+        key = f"cpu/{cpu_info().model}/{count} threads/{platform.release()}"
     file = (cache_dir or user_cache_dir()) / "ceilings" / f"{sha256_hex(key.encode())[:32]}.json"
     return _Place(key, gpu, count, file)
 
@@ -179,14 +182,6 @@ def _gpu_of(target: str) -> Gpu | None:
             hint="run this on a machine with such a GPU, or plan without ceilings",
         )
     return resolved.gpu
-
-
-def _cpu_key(threads: int) -> str:
-    return f"cpu/{cpu_info().model}/{threads} threads/{platform.release()}"
-
-
-def _gpu_key(gpu: Gpu) -> str:
-    return f"{gpu.uuid}/driver {find_gpus().driver or 'unknown'}"
 
 
 def _entry(ceilings: Ceilings, *, products: bool) -> bytes:
@@ -235,20 +230,20 @@ def _run_probe(probe: Path, threads: int, cache_bytes: int) -> dict[str, float]:
     best: dict[str, float] = {}
     for _ in range(_PROBE_REPETITIONS):
         try:
-            done = subprocess.run(
+            process = subprocess.run(
                 [str(probe), str(cache_bytes), str(memory_limit)],
                 capture_output=True,
                 check=True,
                 timeout=_PROBE_TIMEOUT_S,
                 env=environment,
             )
-            measured: dict[str, float] = json.loads(done.stdout)
+            figures: dict[str, float] = json.loads(process.stdout)
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             raise WorkerError(
                 f"the ceilings probe failed: {error}",
                 hint="try again; `stitch-mcp doctor` checks the compiler",
             ) from error
-        for name, value in measured.items():
+        for name, value in figures.items():
             choose = min if name == "launch_s" else max
             best[name] = choose(best.get(name, value), value)
     return best

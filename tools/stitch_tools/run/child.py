@@ -5,7 +5,8 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
+from dataclasses import replace
 from typing import TypeVar, cast
 
 from stitch_tools.errors import WorkerError
@@ -88,13 +89,17 @@ class Child:
         return self.reply_to(operation, _remaining(deadline))
 
     def begin(self, operation: Operation[object], timeout_s: float | None = 60.0) -> None:
-        """Send a request without waiting for its reply; `reply_to` must follow. Raises as `ask`."""
-        frame = encode(operation)
-        self.ask(frame.message, frame.blob, frame.fds, timeout_s)
+        """Send a request without waiting for its reply; `reply_to` must follow.
+
+        Raises:
+            ChildTimeout: the child does not read; it was killed.
+            ChildDied: the child has ended.
+        """
+        self._send(encode(operation), timeout_s)
 
     def reply_to(self, operation: Operation[ReplyT], timeout_s: float | None = 60.0) -> ReplyT:
         """The reply to the operation that was begun last. Raises as `call`."""
-        frame = self.answer(timeout_s)
+        frame = self._receive(timeout_s)
         try:
             return decode_reply(cast("type[ReplyT]", operation.reply), frame)
         except (OperationFailedError, ProtocolError) as error:
@@ -105,43 +110,23 @@ class Child:
             raise
 
     def request(
-        self,
-        message: Mapping[str, object],
-        blob: bytes = b"",
-        fds: tuple[int, ...] = (),
-        timeout_s: float | None = 60.0,
+        self, message: dict[str, object], fds: tuple[int, ...] = (), *, timeout_s: float | None = 60.0
     ) -> Frame:
-        """The frame that a request without a type is answered with. Raises as `answer`."""
+        """The frame that a request without a type is answered with. Raises as `call`."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        self.ask(message, blob, fds, timeout_s=_remaining(deadline))
-        return self.answer(_remaining(deadline))
+        self._send(Frame(message, fds=fds), _remaining(deadline))
+        return self._receive(_remaining(deadline))
 
-    def ask(
-        self,
-        message: Mapping[str, object],
-        blob: bytes = b"",
-        fds: tuple[int, ...] = (),
-        timeout_s: float | None = 60.0,
-    ) -> None:
-        """Send a request without waiting for its answer; `answer` must follow.
-
-        Raises:
-            ChildTimeout: the child does not read; it was killed.
-            ChildDied: the child has ended.
-        """
+    def _send(self, frame: Frame, timeout_s: float | None) -> None:
         if self._outcome is not None:
             raise ChildDied(self._outcome)
         self._sequence += 1
         with self._fatal_trouble():
-            self.channel.send({**message, "seq": self._sequence}, blob, fds, timeout_s or 3600.0)
+            numbered = replace(frame, message={**frame.message, "seq": self._sequence})
+            self.channel.send(numbered, timeout_s or 3600.0)
 
-    def answer(self, timeout_s: float | None = 60.0) -> Frame:
-        """The answer to the latest `ask`. The caller owns the descriptors in it.
-
-        Raises:
-            ChildTimeout: no answer before the deadline; the child was killed.
-            ChildDied: the child ended, or sent something else than an answer and was killed for it.
-        """
+    def _receive(self, timeout_s: float | None) -> Frame:
+        """The answer to what was sent last. The caller owns the descriptors in it."""
         if self._outcome is not None:
             raise ChildDied(self._outcome)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -225,7 +210,7 @@ class Child:
         if self._outcome is None and not self._exit_asked:
             try:
                 self._exit_asked = True
-                self.channel.send({**encode(Exit()).message, "seq": 0}, timeout_s=0.1)
+                self.channel.send(Frame({**encode(Exit()).message, "seq": 0}), timeout_s=0.1)
             except (ChannelClosedError, ChannelTimeoutError):
                 pass
         if self._outcome is None:
@@ -236,7 +221,7 @@ class Child:
         if self._outcome is not None:
             raise ChildDied(self._outcome)
         try:
-            self._control.send(encode(operation).message)
+            self._control.send(encode(operation))
             frame = self._control.receive(_STANDSTILL_S)
             if "op" not in frame.message:
                 return decode_reply(cast("type[ReplyT]", operation.reply), frame)
@@ -252,7 +237,7 @@ class Child:
         report = self._receive_report(wait_s) if wait_s else None
         if report is None:
             with contextlib.suppress(ChannelClosedError, ChannelTimeoutError):
-                self._control.send(encode(KillTree()).message, timeout_s=0.5)
+                self._control.send(encode(KillTree()), timeout_s=0.5)
             report = self._receive_report(_GRACE_S)
         return self._record(report, kind, detail)
 

@@ -260,9 +260,8 @@ class TargetSession:
         """Pid of the new child's init."""
         if self._control is None:
             raise WorkerError("the session has not started or is closed", hint="Use it as a context manager.")
-        frame = encode(request)
         try:
-            self._control.send(frame.message, fds=frame.fds)
+            self._control.send(encode(request))
         except (ChannelClosedError, ChannelTimeoutError) as error:
             raise WorkerError(f"the zygote is gone: {self._tail()}", hint="Start a new session.") from error
         try:

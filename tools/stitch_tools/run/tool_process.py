@@ -1,12 +1,11 @@
 """Runs one command of a sanitizer in a fresh, confined process, and says how it ended."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import stitch_tools
 from stitch_tools.protocol.messages import Fd, OperationFailedError
-from stitch_tools.protocol.messages_session import ExecuteCommand
+from stitch_tools.protocol.messages_session import CommandEnded, ExecuteCommand
 from stitch_tools.run.child_limits import Limits
 from stitch_tools.run.child_outcome import ChildDied
 from stitch_tools.run.session import TargetSession
@@ -18,16 +17,9 @@ REPORTS = "report"
 """Beginning of the names of the files that a tool writes what it found to."""
 
 
-@dataclass(frozen=True)
-class Execution:
+class Execution(CommandEnded):
     """How one command ended. All texts come from the program's process: data, and claims."""
 
-    exit_code: int | None
-    timed_out: bool
-    wall_s: float
-    stdout: str = ""
-    stderr: str = ""
-    reports: Mapping[str, str] = field(default_factory=dict[str, str])
     trouble: str = ""
     """How the confined process itself ended, where it did not survive; "" otherwise."""
 
@@ -115,7 +107,7 @@ def execute(
         try:
             ended = child.call(request, limit_s + _ANSWER_S)
         except ChildDied as death:
-            return Execution(None, False, 0.0, trouble=death.outcome.describe())
+            return Execution(None, trouble=death.outcome.describe())
         except OperationFailedError as error:
-            return Execution(None, False, 0.0, trouble=str(error)[:500])
+            return Execution(None, trouble=str(error)[:500])
     return Execution(**vars(ended))

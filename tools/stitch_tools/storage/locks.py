@@ -22,9 +22,12 @@ class FileLock:
     """
 
     def __init__(
-        self, path: Path, *, purpose: str = "", mode: int = 0o644, option: PlaceOption = "--workspace"
+        self, path: Path, *, purpose: str = "", mode: int | None = None, option: PlaceOption = "--workspace"
     ) -> None:
-        """Nothing is touched before `acquire`; `option` is what sets the file's place."""
+        """Nothing is touched before `acquire`.
+
+        `mode`: permissions of a file that is made, whatever the umask; `option` is what sets its place.
+        """
         self.path = path
         self.purpose = purpose
         self.mode = mode
@@ -83,7 +86,10 @@ class FileLock:
         try:
             return os.open(self.path, flags)
         except FileNotFoundError:
-            return os.open(self.path, flags | os.O_CREAT, self.mode)
+            handle = os.open(self.path, flags | os.O_CREAT, 0o644 if self.mode is None else self.mode)
+        if self.mode is not None:
+            os.fchmod(handle, self.mode)
+        return handle
 
     def _is_there(self, handle: int) -> bool:
         """Whether the path still names the file that was opened."""
@@ -131,37 +137,23 @@ class FileLock:
 
 
 def holder(path: Path) -> str:
-    """Who holds the lock on `path`, as process, host and purpose; "" where nobody does."""
-    if not is_held(path):
-        return ""
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
-        return ""
-    try:
-        return _described(handle)
-    finally:
-        os.close(handle)
-
-
-def is_held(path: Path) -> bool:
-    """Whether a process holds the lock on `path`; False where that cannot be looked at."""
+    """Who holds the lock on `path`, as process, host and purpose; "" where nobody does or none can look."""
     import fcntl
 
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
-        return False
+        return ""
     try:
         # Shared: two that look at the same time do not take each other for the holder.
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return True
+        return _described(handle)
     except OSError:
-        return False
+        return ""
     finally:
         os.close(handle)
-    return False
+    return ""
 
 
 def _described(handle: int) -> str:

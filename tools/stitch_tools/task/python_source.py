@@ -14,6 +14,7 @@ from stitch_tools.errors import TaskError
 from stitch_tools.storage.small_file import read_small
 
 _MAX_MODULES = 500
+_IMPORTS = (ast.Import, ast.ImportFrom)
 _CODING = re.compile(rb"#.*coding[:=]")
 
 
@@ -85,7 +86,11 @@ def require_definition(source: PythonSource, name: str, role: str) -> ast.stmt |
         return names[name]
     if source.imports_everything:
         return None
-    own = [_describe(other, statement) for other, statement in names.items() if _is_own(statement)]
+    own = [
+        _describe(other, statement)
+        for other, statement in names.items()
+        if not isinstance(statement, _IMPORTS)
+    ]
     listed = f"it defines {', '.join(own[:12])}" if own else "it defines nothing"
     # The maker of constructor arguments is named much like that of inputs, and is never meant instead.
     possible = [other for other in names if role != "the input maker" or "init" not in other]
@@ -189,7 +194,7 @@ def _top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 def _bound_names(statement: ast.stmt) -> Iterator[str]:
     if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         yield statement.name
-    elif isinstance(statement, (ast.Import, ast.ImportFrom)):
+    elif isinstance(statement, _IMPORTS):
         for alias in statement.names:
             if alias.name != "*":
                 yield (alias.asname or alias.name).split(".")[0]
@@ -199,10 +204,6 @@ def _bound_names(statement: ast.stmt) -> Iterator[str]:
             for node in ast.walk(target):
                 if isinstance(node, ast.Name):
                     yield node.id
-
-
-def _is_own(statement: ast.stmt) -> bool:
-    return not isinstance(statement, (ast.Import, ast.ImportFrom))
 
 
 def _describe(name: str, statement: ast.stmt) -> str:
@@ -232,15 +233,24 @@ def _entry_hint(path: Path, role: str, names: dict[str, ast.stmt]) -> str:
     return "write a function without arguments that returns a list, or name another with {inputs}"
 
 
-def _functions(names: dict[str, ast.stmt]) -> dict[str, bool]:
-    """The public functions, and whether each needs arguments."""
-    found: dict[str, bool] = {}
-    for name, statement in names.items():
-        if isinstance(statement, ast.FunctionDef) and not name.startswith("_"):
-            given = statement.args
-            positional = len(given.posonlyargs) + len(given.args) - len(given.defaults)
-            found[name] = positional > 0 or None in given.kw_defaults
-    return found
+def _functions(names: dict[str, ast.stmt]) -> dict[str, list[str]]:
+    """The public functions with the arguments that each needs."""
+    return {
+        name: required_arguments(statement)
+        for name, statement in names.items()
+        if isinstance(statement, ast.FunctionDef) and not name.startswith("_")
+    }
+
+
+def required_arguments(function: ast.FunctionDef) -> list[str]:
+    """Names of the arguments without a default."""
+    given = function.args
+    positional = given.posonlyargs + given.args
+    keyword = zip(given.kwonlyargs, given.kw_defaults, strict=True)
+    return [
+        *(row.arg for row in positional[: len(positional) - len(given.defaults)]),
+        *(row.arg for row, default in keyword if default is None),
+    ]
 
 
 def _syntax_error(path: Path, error: SyntaxError) -> TaskError:

@@ -23,6 +23,7 @@ from stitch_tools.task.python_source import (
     package_root,
     read_python,
     require_definition,
+    required_arguments,
 )
 from stitch_tools.task.task_file import (
     TaskFile,
@@ -256,17 +257,11 @@ def _check_callable(source: PythonSource, name: str, statement: ast.stmt | None)
             f"{source.path}:{statement.lineno}: `{name}` is not a plain function",
             hint=f"write `def {name}():` that returns a list",
         )
-    if isinstance(statement, ast.FunctionDef):
-        arguments = statement.args
-        positional = arguments.posonlyargs + arguments.args
-        required = [row.arg for row in positional[: len(positional) - len(arguments.defaults)]]
-        keyword = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-        required += [row.arg for row, default in keyword if default is None]
-        if required:
-            raise TaskError(
-                f"{source.path}:{statement.lineno}: `{name}` needs arguments ({', '.join(required)})",
-                hint="it is called without any; give them defaults",
-            )
+    if isinstance(statement, ast.FunctionDef) and (required := required_arguments(statement)):
+        raise TaskError(
+            f"{source.path}:{statement.lineno}: `{name}` needs arguments ({', '.join(required)})",
+            hint="it is called without any; give them defaults",
+        )
 
 
 def _extra_files(said: TaskFile, root: Path) -> dict[str, bytes]:
