@@ -89,5 +89,5 @@ def test_importing_the_facts_reads_no_source_and_builds_no_validator(tmp_path: P
     )
     command = [sys.executable, "-c", asked]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    # Both stand as defaults, so they are made at once.
-    assert done.stdout.splitlines() == ["True Contract Tolerance", "False"]
+    # They stand as defaults, so they are made at once.
+    assert done.stdout.splitlines() == ["True AcceptPolicy Contract Tolerance", "False"]
