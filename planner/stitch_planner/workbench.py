@@ -19,7 +19,6 @@ from stitch_tools.models import (
     Bench,
     Build,
     Check,
-    Graph,
     Program,
     ReferenceFacts,
     SandboxLevel,
@@ -158,16 +157,13 @@ class Workbench:
             yield server, known or server.observe()
 
     @contextlib.contextmanager
-    def trial(
-        self, task: Task, program: Program, known: ReferenceFacts | None = None, graph: Graph | None = None
-    ) -> "Generator[Trial]":
+    def trial(self, task: Task, program: Program, known: ReferenceFacts | None = None) -> "Generator[Trial]":
         """The program, built where it is native (a Python file builds itself), beside its observed reference.
 
         Args:
             task: reference and contract.
             program: the candidate.
             known: as in `observed`.
-            graph: the reference's, where it is known.
         """
         from stitch_tools.judge.trial import Trial
 
@@ -181,7 +177,6 @@ class Workbench:
                 session=session,
                 store=self.workspace.store,
                 facts=facts,
-                graph=graph,
                 # One that looks at the reference on the CPU cannot judge a program of another device.
                 reference=server if server.task == task else None,
                 emit=self.emit,

@@ -5,7 +5,7 @@ from typing import ClassVar
 from stitch_mcp.server.job_context import JobContext
 from stitch_mcp.server.requests import Detailed, JudgesProgram
 from stitch_mcp.server.tool import Tool, ToolAnswer
-from stitch_tools.models import Bench, Graph, Remedy, Timing, Verdict
+from stitch_tools.models import Bench, Remedy, Timing, Verdict
 
 
 class BenchmarkProgram(JudgesProgram, Detailed):
@@ -45,15 +45,13 @@ def benchmark(request: BenchmarkProgram, work: JobContext) -> BenchAnswer:
     from stitch_planner.runs.recorder import record_bench
 
     workbench, program = work.workbench, work.program
-    run_id, graph = work.subject.run_id, None
+    run_id = work.subject.run_id
     if run_id:
         with joined(workbench.workspace, run_id) as run:
             # Refused before the device is locked: a wrong program's time is of no use.
             require_correct(run, program)
-            if (captured := run.state.graph) is not None:
-                graph = run.store.get_fact(captured.graph, Graph)
     # Outside of the run's lock: timing takes minutes, in which others may record into the run.
-    with workbench.trial(work.task, program, known=known_facts(work), graph=graph) as trial:
+    with workbench.trial(work.task, program, known=known_facts(work)) as trial:
         bench = workbench.benchmark(trial, quick=request.quick)
     verdict = None
     if run_id:

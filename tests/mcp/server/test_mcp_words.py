@@ -34,7 +34,6 @@ from stitch_tools.models import (
     Bench,
     Check,
     CheckFlag,
-    Graph,
     Program,
     ReferenceFacts,
     Remedy,
@@ -222,11 +221,9 @@ class TimedBench(Workbench):
     result: Bench
 
     @contextlib.contextmanager
-    def trial(
-        self, task: Task, program: Program, known: ReferenceFacts | None = None, graph: Graph | None = None
-    ) -> Generator[Trial]:
+    def trial(self, task: Task, program: Program, known: ReferenceFacts | None = None) -> Generator[Trial]:
         session: Any = None
-        yield Trial(task, program, None, session, self.workspace.store, known or NO_FACTS, graph)
+        yield Trial(task, program, None, session, self.workspace.store, known or NO_FACTS)
 
     def benchmark(self, trial: Trial, *, quick: bool) -> Bench:
         update = {"program_id": trial.program.program_id, "task_id": trial.task.task_id}

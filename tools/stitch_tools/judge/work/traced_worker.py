@@ -126,7 +126,7 @@ class WatchedWorker:
             # Recording slows small operators down, and a block is many calls.
             timeout_s = max(self._options.call_timeout_s, _TIMES_REFERENCE * expectation.reference_s)
             answer = self._step(request, timeout_s + _EXTRA_S)
-            comparison = self._reference.compare(outputs_fd, expectation, answer.blob)
+            comparison = self._reference.compare(outputs_fd, expectation, answer.generator)
         return not any(row.problem for row in comparison.outputs)
 
     def _step(self, operation: Operation[StepReply], timeout_s: float) -> Answer:
