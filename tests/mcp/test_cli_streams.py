@@ -46,7 +46,8 @@ def test_closed_streams_end_no_command() -> None:
 
 def test_progress_that_cannot_be_written_ends_no_work() -> None:
     code = (
-        "from stitch_mcp.cli.output import Output; Output('x', as_json=True).progress('half'); print('done')"
+        "from stitch_mcp.cli.output import CommandOutput\n"
+        "CommandOutput('x', as_json=True).progress('half')\nprint('done')"
     )
     done = shell("2>/dev/full", code=code)
     assert (done.returncode, done.stdout) == (0, "done\n")

@@ -59,6 +59,9 @@ def run_python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def imported_roots(path: Path) -> set[str]:
     tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            node.body = []  # what only a type checker imports
     roots: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -70,6 +70,7 @@ _OTHERS: dict[str, FindingKind] = {
     "result_cached_by_value": "earlier_result_kept",
     "result_memoised": "earlier_result_kept",
     "raw_memory": "caller_inspected",
+    "reference_in_forward": "reference_copied",
 }
 
 FINDING_KINDS: Mapping[str, FindingKind] = MappingProxyType(_STATIC | _OTHERS)

@@ -4,8 +4,8 @@ import re
 from itertools import pairwise
 
 _FRAME = re.compile(r'\s*File "(?P<path>[^"]*)", line \d+')
-_OURS = "/stitch_tools/worker/"
-_NATIVE_CALL = re.compile(r'/candidate/native\.py", line \d+ in (init|plan|call)\n')
+_OURS = ("/stitch_tools/worker/", "/stitch_tools/confine/", "/stitch_tools/protocol/")
+_NATIVE_CALL = re.compile(r'/runtime/native\.py", line \d+ in (init|plan|call)\n')
 _FUNCTIONS = {"init": "stitch_init", "plan": "stitch_plan", "call": "stitch_forward"}
 _HEADER = "(most recent call first):"
 # What Python adds to the stack of a crash: one line that can be longer than all the rest.
@@ -24,13 +24,13 @@ def native_call(text: str) -> str | None:
 
 
 def own_words(text: str) -> str:
-    """The text without the list of modules and the frames of our own worker in its stacks; may be empty."""
+    """The text without the list of modules and the frames of our own in its stacks; may be empty."""
     kept: list[str] = []
     in_ours = False
     for line in without_modules(text).splitlines():
         frame = _FRAME.match(line)
         if frame:
-            in_ours = _OURS in frame["path"]
+            in_ours = any(folder in frame["path"] for folder in _OURS)
         elif not line.startswith("    "):  # else a frame's source line, which goes with it
             in_ours = False
         if not in_ours:
