@@ -37,7 +37,7 @@ def test_of_a_crash_in_native_code_only_the_cause_is_left() -> None:
 
 
 def test_the_call_in_which_a_native_program_crashed_is_read_from_the_stack() -> None:
-    native = OURS.with_name("native.py")
+    native = Path(worker.__file__).parent / "runtime" / "native.py"
     assert (
         native_call(f'  File "{native}", line 121 in plan\n  File "{OURS}", line 52 in answer\n')
         == "stitch_plan"
