@@ -1,5 +1,5 @@
-/* Stands for the CUDA driver on a machine without a GPU: the functions that worker/cuda_driver.py calls, on the
- * host's memory. FAILING_STEP and FAILING_CODE in the environment make one function fail; "nothing" in
+/* Stands for the CUDA driver on a machine without a GPU: the functions that worker/cuda_driver.py calls, on
+ * the host's memory. FAILING_STEP and FAILING_CODE in the environment make one function fail; "nothing" in
  * FAILING_STEP makes copies do nothing. */
 #include <stdint.h>
 #include <stdlib.h>

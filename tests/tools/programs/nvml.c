@@ -1,5 +1,5 @@
-/* Stands for the driver's NVML on a machine without a GPU: the functions that worker/gpu_state calls, built as a
- * library.
+/* Stands for the driver's NVML on a machine without a GPU: the functions that worker/gpu_state calls, built
+ * as a library.
  *
  * Clocks fall and reasons come with each reading, so that a test sees medians, extremes and unions. It knows
  * one device.

@@ -70,8 +70,9 @@ static int write_word(int fd, uint64_t word) {
   return 1;
 }
 
-/* Serves batches of calls until the controller sends STOP or closes its end. Returns STITCH_OK, or why it could not start.
- * A failing call ends its batch at once; the status that the controller reads is the call's own. */
+/* Serves batches of calls until the controller sends STOP or closes its end. Returns STITCH_OK, or why it
+ * could not start. A failing call ends its batch at once; the status that the controller reads is the call's
+ * own. */
 STITCH_EXPORT int32_t stitch_runner_loop(StitchLoop* loop) {
   if (loop->struct_size != sizeof *loop || loop->slots == 0) return STITCH_ERROR;
   if (loop->device_type == 2 && !device_synchronize) return STITCH_MISSING_LIBRARY;
