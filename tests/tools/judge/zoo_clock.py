@@ -43,7 +43,7 @@ WANTED = {
     # Its thread may meet the end of the worker before its outputs are looked at.
     "asynchronous_when_hurried": Wanted(("unmeasured",)),
     "work_in_plan": Wanted(("unmeasured",), _LATE),
-    # Its thread holds the lock nearly always: where that starves the calls, they are named as far too slow instead.
+    # Its thread holds the lock nearly always. Where that starves the calls, they are named as far too slow.
     "computes_ahead": Wanted(("unmeasured",)),
     "answers_before_the_work": Wanted(("unmeasured",), "answered before it was asked"),
     "death_hidden_by_a_child": Wanted(("unmeasured",), "before it had answered"),
