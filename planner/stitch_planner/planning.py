@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from stitch_planner.plan import Bound, Layout, Plan, PlanStep, PlanValue, StepKind
-from stitch_planner.stitcher.graph.graph_index import GraphIndex, ValueKey, references
 from stitch_planner.stitcher.graph.partition import Step, partition
+from stitch_planner.stitcher.lower.graph_index import GraphIndex, ValueKey, references
 from stitch_planner.stitcher.lower.reductions import REDUCTIONS
 from stitch_planner.stitcher.stitch import StitchFailedError, stitch
 from stitch_planner.stitcher.targets import simple_graph, templates_for

@@ -16,13 +16,13 @@ from stitch_planner.stitcher.lower.kernel_ir import (
     Kernel,
     KernelProgram,
     LibraryCall,
-    Pointer,
     PointwiseKernel,
     RowKernel,
     Scalar,
     View,
     row_major,
 )
+from stitch_planner.stitcher.lower.operations import MatmulOp, MatrixLayout
 from stitch_planner.stitcher.lower.scalar_bodies import BodyBuilder
 
 
@@ -188,18 +188,19 @@ def gemm_program(transposed: bool) -> KernelProgram:
     residual = buffer("residual", (5, 8), "input", position=1)
     weight = buffer("weight", (8, 12) if transposed else (12, 8), "param", source="w")
     bias = buffer("bias", (8,), "param", source="b")
-    flag = "true" if transposed else "false"
-    options = f"{{5, 8, 12, 1, {{}}, {{{flag}, 0, 0}}, {{}}, true, true, false}}"
-    call = LibraryCall(
-        "product",
-        "product",
-        (),
-        "stitch/cuda/gemm.cuh",
-        "stitch::cuda::Gemm",
-        ("lib", options, Pointer(bias)),
-        ("call", Pointer(x), Pointer(weight), Pointer(y, write=True), Pointer(residual)),
+    b = View(weight.buffer, (12, 8), (1, 12), 0) if transposed else weight
+    layouts = (
+        MatrixLayout(False, 12),
+        MatrixLayout(transposed, 12 if transposed else 8),
+        MatrixLayout(False, 8),
     )
-    return program(call, inputs=[x, residual], outputs=[y], params=[weight, bias])
+    operation = MatmulOp(bias, x, b, y, residual, layouts, allow_tf32=False)
+    return program(
+        LibraryCall("product", "product", (), operation),
+        inputs=[x, residual],
+        outputs=[y],
+        params=[weight, bias],
+    )
 
 
 @pytest.mark.parametrize("transposed", [True, False])

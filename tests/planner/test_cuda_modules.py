@@ -8,10 +8,12 @@ from torch import nn
 from torch.nn import functional
 
 from stitch_planner.stitcher.emit.cuda.emit_cuda import emit_cuda
-from stitch_planner.stitcher.emit.cuda.templates import cuda_templates
+from stitch_planner.stitcher.emit.cuda.library_calls import call_text
 from stitch_planner.stitcher.emit.cuda.testing import OnHost, build_for_gpus, lowered
+from stitch_planner.stitcher.lower.cuda.templates import cuda_templates
 from stitch_planner.stitcher.lower.kernel_ir import KernelProgram, LibraryCall
 from stitch_planner.stitcher.lower.lowering import UnloweredError
+from stitch_planner.stitcher.lower.operations import MatmulOp
 from stitch_tools.models import Contract
 
 
@@ -118,7 +120,8 @@ def test_a_gated_block_with_rms_norm_adds_its_residual_in_the_product(tmp_path: 
     last = program.kernels[-1]
     assert isinstance(last, LibraryCall)
     assert "aten" not in last.comment
-    assert len(last.run) == 5
+    assert isinstance(last.operation, MatmulOp)
+    assert last.operation.addend is not None
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
@@ -176,7 +179,8 @@ def test_reduced_precision_is_used_only_where_the_contract_allows_it() -> None:
         assert cuda_templates(contract)
         (call,) = lowered(nn.Linear(8, 8).eval(), [torch.randn(4, 8)], contract).kernels
         assert isinstance(call, LibraryCall)
-        assert expected in call.chosen
+        assert isinstance(call.operation, MatmulOp)
+        assert expected in call_text(call.operation).chosen
 
 
 @pytest.mark.nvcc

@@ -5,7 +5,6 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stitch_planner.stitcher.graph.workspace_memory import ALIGNMENT, assign_offsets
 from stitch_planner.stitcher.lower.kernel_ir import (
     Access,
     Body,
@@ -16,6 +15,7 @@ from stitch_planner.stitcher.lower.kernel_ir import (
     kernel_reads,
     kernel_writes,
 )
+from stitch_planner.stitcher.lower.workspace_memory import ALIGNMENT, assign_offsets
 
 BODY = Body((Instr("load", (), "float32", 0),), (0,))
 

@@ -7,9 +7,9 @@ from torch import nn
 from torch.nn import functional
 
 from stitch_planner.stitcher.emit.cuda.emit_cuda import emit_cuda
-from stitch_planner.stitcher.emit.cuda.products import ALIGNED_ELEMENTS
 from stitch_planner.stitcher.emit.cuda.testing import OnHost, lowered
-from stitch_planner.stitcher.lower.kernel_ir import LibraryCall, Pointer
+from stitch_planner.stitcher.lower.cuda.products import ALIGNED_ELEMENTS
+from stitch_planner.stitcher.lower.kernel_ir import LibraryCall
 from tests.planner.stitch_support import Built, leaves, made
 
 
@@ -158,9 +158,9 @@ def test_products_on_a_gpu_add_what_their_library_can_read(tmp_path: Path) -> No
     module, inputs = Addends(), [drawn(5, 48), drawn(161)]
     made_of = lowered(module, inputs)
     calls = [kernel for kernel in made_of.kernels if isinstance(kernel, LibraryCall)]
-    given = [item for call in calls for item in (*call.init, *call.run) if isinstance(item, Pointer)]
+    given = [view for call in calls for view in (*call.operation.reads(), *call.operation.writes())]
     assert len(calls) == 6
-    assert not [item for item in given if item.view.offset % ALIGNED_ELEMENTS], "not aligned"
+    assert not [view for view in given if view.offset % ALIGNED_ELEMENTS], "not aligned"
     program = OnHost(emit_cuda(made_of), tmp_path)
     named = {name: value.detach() for name, value in module.named_parameters()}
     agree(program.run(inputs, named), module, inputs)

@@ -3,7 +3,7 @@
 import pytest
 
 from stitch_planner.stitcher.emit.cuda.emit_cuda import emit_cuda
-from stitch_planner.stitcher.graph.graph_index import GraphIndex
+from stitch_planner.stitcher.lower.graph_index import GraphIndex
 from stitch_planner.stitcher.lower.kernel_ir import (
     Access,
     Body,

@@ -4,8 +4,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stitch_planner.stitcher.graph.views import collapse, expand, permute, reshape, slice_dim
 from stitch_planner.stitcher.lower.kernel_ir import Buffer, View, channels_last, row_major
+from stitch_planner.stitcher.lower.views import collapse, expand, permute, reshape, slice_dim
 
 
 def window(tensor: torch.Tensor) -> View:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from stitch_planner.plan import Plan
 from stitch_planner.stitcher.emit.cpu.emit_partial import MAIN as PARTIAL_MAIN
 from stitch_planner.stitcher.emit.cpu.emit_partial import emit_partial
-from stitch_planner.stitcher.graph.graph_index import GraphIndex
 from stitch_planner.stitcher.graph.partition import partition
+from stitch_planner.stitcher.kernel_program import lower_steps
+from stitch_planner.stitcher.lower.graph_index import GraphIndex
 from stitch_planner.stitcher.lower.kernel_ir import SCALAR_BYTES
-from stitch_planner.stitcher.lower.kernel_program import lower_steps
 from stitch_planner.stitcher.lower.lowering import UnloweredError
 from stitch_planner.stitcher.targets import simple_graph, templates_for, updates_buffers, write_files
 from stitch_tools.errors import StitchError

@@ -2,9 +2,9 @@
 
 from stitch_planner.stitcher.emit.cpu import emit_cpp
 from stitch_planner.stitcher.emit.cuda import emit_cuda as emit_cu
-from stitch_planner.stitcher.emit.cuda.templates import cuda_templates
-from stitch_planner.stitcher.graph.graph_index import GraphIndex
 from stitch_planner.stitcher.graph.simplify import simplify, writes_unseen
+from stitch_planner.stitcher.lower.cuda.templates import cuda_templates
+from stitch_planner.stitcher.lower.graph_index import GraphIndex
 from stitch_planner.stitcher.lower.kernel_ir import KernelProgram
 from stitch_planner.stitcher.lower.templates import TEMPLATES, Template
 from stitch_planner.stitcher.lower.templates.batch_norm import BatchNorm

@@ -6,10 +6,10 @@ from importlib.resources import files
 from pathlib import Path
 
 from stitch_planner.stitcher.emit.cpu.emit_cpp import MAIN, emit_cpu
-from stitch_planner.stitcher.graph.graph_index import GraphIndex
 from stitch_planner.stitcher.graph.partition import Step, partition
 from stitch_planner.stitcher.graph.simplify import simplify
-from stitch_planner.stitcher.lower.kernel_program import lower_steps
+from stitch_planner.stitcher.kernel_program import lower_steps
+from stitch_planner.stitcher.lower.graph_index import GraphIndex
 from stitch_tools.compile.cpp import cpp_command
 from stitch_tools.compile.headers import find_onednn, native_include
 from stitch_tools.compile.toolchain import find_cpp_compiler

@@ -1,11 +1,34 @@
-"""Pieces of a library call's text that templates of both targets write alike."""
+"""A library call as text: what the emitters of both targets share."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
-from stitch_planner.stitcher.graph.graph_index import value_key
-from stitch_planner.stitcher.lower.kernel_ir import Pointer
-from stitch_planner.stitcher.lower.lowering import Lowering
-from stitch_tools.models.graph import Argument, GraphNode
+from stitch_planner.stitcher.lower.kernel_ir import Kernel, LibraryCall, LibraryOp, View
+
+CallArgument = View | tuple[View, ...] | str | None
+"""An address, an array of addresses (empty: none), C++ text, or a null pointer."""
+
+
+@dataclass(frozen=True)
+class CallText:
+    """One object of a header class: `init(...)` once, `run(...)` on every forward, as StitchStatus."""
+
+    header: str
+    """"stitch/cpu/gemm.h"."""
+    type: str
+    """Class: "stitch::cpu::Gemm"."""
+    init: tuple[CallArgument, ...]
+    """Arguments of init; addresses may only be parameters here."""
+    run: tuple[CallArgument, ...]
+    chosen: str = ""
+    """What a person should know of the choice ("oneDNN matmul, weights packed")."""
+    uses_dnnl: bool = False
+    """Whether the class needs libdnnl; its error text is then taken from `lib`."""
+
+
+def call_texts(kernels: Iterable[Kernel], text: Callable[[LibraryOp], CallText]) -> dict[str, CallText]:
+    """The text of each library call, by its name."""
+    return {kernel.name: text(kernel.operation) for kernel in kernels if isinstance(kernel, LibraryCall)}
 
 
 def flag(value: bool) -> str:
@@ -18,19 +41,9 @@ def braced(values: Sequence[int]) -> str:
     return "{" + ", ".join(map(str, values)) + "}"
 
 
-def site(node: GraphNode) -> str:
-    """Where the node stands in the reference, for comments: its module's path, else its own name."""
-    return node.module_path or node.name
-
-
-def optional(value: Argument, lowering: Lowering) -> Pointer | str:
-    """The address of a dense tensor that the call may leave out."""
-    return "nullptr" if value is None else Pointer(lowering.dense(value_key(value)))
-
-
-def followers(nodes: Sequence[GraphNode]) -> str:
-    """The operations behind a step's first node, for its comment."""
-    return "".join(f", {node.op.split('.')[1]}" for node in nodes[1:])
+def enumerator(name: str) -> str:
+    """A kind as our headers spell it: `gelu_erf` is `kGeluErf`."""
+    return "k" + "".join(part.capitalize() for part in name.split("_"))
 
 
 COLUMNS = 110

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from stitch_planner.stitcher.graph.graph_index import GraphIndex, references
 from stitch_planner.stitcher.lower.fusion_rules import classify
+from stitch_planner.stitcher.lower.graph_index import GraphIndex, references
 from stitch_planner.stitcher.lower.kernel_ir import SCALAR_BYTES
 from stitch_planner.stitcher.lower.templates import NOT_MINE, TEMPLATES, Template
 from stitch_tools.models.graph import GraphNode

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stitch_planner.stitcher.graph.graph_index import GraphIndex, ValueKey, references
 from stitch_planner.stitcher.graph.partition import Step
+from stitch_planner.stitcher.lower.graph_index import GraphIndex, ValueKey, references
 from stitch_tools.models.graph import Argument, Graph, GraphInput, GraphNode, GraphOutput, ValueRef
 
 

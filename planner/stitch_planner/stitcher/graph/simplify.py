@@ -1,6 +1,6 @@
 """The graph without operations that change nothing, so that they do not stand between fusable ones."""
 
-from stitch_planner.stitcher.graph.graph_index import GraphIndex, ValueKey, argument, value_key
+from stitch_planner.stitcher.lower.graph_index import GraphIndex, ValueKey, argument, value_key
 from stitch_planner.stitcher.lower.scalars import COPIES, DROPOUTS, EXPRESSIONS
 from stitch_tools.models.graph import Argument, Graph, GraphNode, GraphOutput, ValueRef
 from stitch_tools.protocol.layout import BUFFER

@@ -1,8 +1,8 @@
 """Copies between orders of memory on the CPU: a kernel, or layout.h where tiles in registers are faster."""
 
-from stitch_planner.stitcher.emit.call_text import braced
-from stitch_planner.stitcher.lower.kernel_ir import Kernel, LibraryCall, Pointer, View
+from stitch_planner.stitcher.lower.kernel_ir import Kernel, LibraryCall, View
 from stitch_planner.stitcher.lower.lowering import copy_kernel
+from stitch_planner.stitcher.lower.operations import StridedCopyOp
 
 WORTH_TILES = 4096
 """Elements from which a transpose goes through layout.h: six to nine times as fast as a loop with one strided
@@ -24,10 +24,7 @@ def layout_call(name: str, source: View, target: View, what: str, nodes: tuple[s
         name,
         f"copies {what} {list(source.shape)} into another order of memory",
         nodes,
-        "stitch/cpu/layout.h",
-        "stitch::cpu::StridedCopy",
-        (braced(source.shape), braced(source.strides), braced(target.strides)),
-        (Pointer(source), Pointer(target, write=True), "threads"),
+        StridedCopyOp(source, target),
     )
 
 

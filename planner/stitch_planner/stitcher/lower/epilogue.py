@@ -3,15 +3,13 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from stitch_planner.stitcher.emit.call_text import followers
-from stitch_planner.stitcher.emit.scalar_text import CPP, literal
-from stitch_planner.stitcher.graph.graph_index import GraphIndex, ValueKey, argument, value_key
+from stitch_planner.stitcher.lower.comments import followers
+from stitch_planner.stitcher.lower.graph_index import GraphIndex, ValueKey, argument, value_key
 from stitch_planner.stitcher.lower.lowering import Lowering
+from stitch_planner.stitcher.lower.operations import PostOp
 from stitch_planner.stitcher.lower.scalars import number
 from stitch_tools.models.graph import GraphNode, ValueRef
 
-_ACT = "stitch::cpu::Act"
-_OP = "stitch::cpu::PostOp"
 MAX_OPERANDS = 1
 """Second operands of one call. More make oneDNN slower than a fused kernel behind it."""
 
@@ -20,29 +18,23 @@ MAX_OPERANDS = 1
 class Epilogue:
     """What follows a product inside the library call."""
 
-    text: str
-    """A braced list of PostOp."""
+    post: tuple[PostOp, ...] = ()
     operands: tuple[ValueKey, ...] = ()
     """Values that post-ops read, in order: of the result's shape, but for a bias that comes first."""
     comment: str = ""
 
 
-def _activation(name: str, *numbers: float) -> str:
-    extra = "".join(f", {literal(value, 'float32', CPP)}" for value in numbers)
-    return f"{_OP}::activation({_ACT}::{name}{extra})"
+def _gelu(node: GraphNode) -> PostOp:
+    return PostOp("gelu_tanh" if argument(node, 1, "approximate") == "tanh" else "gelu_erf")
 
 
-def _gelu(node: GraphNode) -> str:
-    return _activation("kGeluTanh" if argument(node, 1, "approximate") == "tanh" else "kGeluErf")
-
-
-def _hardtanh(node: GraphNode) -> str:
+def _hardtanh(node: GraphNode) -> PostOp:
     low, high = argument(node, 1, "min_val", -1.0), argument(node, 2, "max_val", 1.0)
-    return _activation("kClip", float(number(low)), float(number(high)))
+    return PostOp("clip", (float(number(low)), float(number(high))))
 
 
-def _leaky(node: GraphNode) -> str:
-    return _activation("kRelu", float(number(argument(node, 1, "negative_slope", 0.01))))
+def _leaky(node: GraphNode) -> PostOp:
+    return PostOp("relu", (float(number(argument(node, 1, "negative_slope", 0.01))),))
 
 
 def _is_flat_leaky(node: GraphNode) -> bool:
@@ -50,14 +42,14 @@ def _is_flat_leaky(node: GraphNode) -> bool:
     return node.op == "aten.leaky_relu.default" and number(argument(node, 1, "negative_slope", 0.01)) == 0
 
 
-_ACTIVATIONS: dict[str, Callable[[GraphNode], str]] = {
-    "aten.relu.default": lambda node: _activation("kRelu"),
+_ACTIVATIONS: dict[str, Callable[[GraphNode], PostOp]] = {
+    "aten.relu.default": lambda node: PostOp("relu"),
     "aten.gelu.default": _gelu,
-    "aten.silu.default": lambda node: _activation("kSilu"),
-    "aten.sigmoid.default": lambda node: _activation("kSigmoid"),
-    "aten.tanh.default": lambda node: _activation("kTanh"),
+    "aten.silu.default": lambda node: PostOp("silu"),
+    "aten.sigmoid.default": lambda node: PostOp("sigmoid"),
+    "aten.tanh.default": lambda node: PostOp("tanh"),
     "aten.hardtanh.default": _hardtanh,
-    "aten.relu6.default": lambda node: _activation("kClip", 0.0, 6.0),
+    "aten.relu6.default": lambda node: PostOp("clip", (0.0, 6.0)),
     "aten.leaky_relu.default": _leaky,
 }
 
@@ -86,24 +78,24 @@ def epilogue_of(
     """
     inside = {node.name for node in nodes}
     # oneDNN applies post-ops in order: scaling before the bias, as alpha * (a @ b) + bias is defined.
-    texts = [] if alpha == 1 else [_activation("kLinear", alpha, 0.0)]
+    post = [] if alpha == 1 else [PostOp("linear", (alpha, 0.0))]
     operands: list[ValueKey] = []
     if bias is not None:
         full = lowering.index.shape(bias) == nodes[0].outputs[0].shape
-        texts.append(f"{_OP}::add({'' if full else 'stitch::cpu::Spread::kChannel'})")
+        post.append(PostOp("add" if full else "add_channel"))
         operands.append(bias)
     for node in nodes[1:]:
         scaling = _scaling(node)
         if node.op in _ACTIVATIONS:
-            texts.append(_ACTIVATIONS[node.op](node))
+            post.append(_ACTIVATIONS[node.op](node))
         elif scaling is not None:
-            texts.append(_activation("kLinear", *scaling))
+            post.append(PostOp("linear", scaling))
         else:
             operand = _operand(node, inside, lowering.index)
             assert operand is not None, node
             operands.append(operand)
-            texts.append(f"{_OP}::{'mul' if '.mul.' in node.op else 'add'}()")
-    return Epilogue("{" + ", ".join(texts) + "}", tuple(operands), followers(nodes))
+            post.append(PostOp("mul" if ".mul." in node.op else "add"))
+    return Epilogue(tuple(post), tuple(operands), followers(nodes))
 
 
 def _scaling(node: GraphNode) -> tuple[float, float] | None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from stitch_planner.stitcher.graph.graph_index import GraphIndex, ValueKey, references, value_key
+from stitch_planner.stitcher.lower.graph_index import GraphIndex, ValueKey, references, value_key
 from stitch_planner.stitcher.lower.reductions import (
     REDUCTIONS,
     ReductionFrame,

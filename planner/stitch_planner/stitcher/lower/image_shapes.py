@@ -1,9 +1,10 @@
 """What templates over images share: channels-last windows, pairs of sizes, our own headers' activations."""
 
-from stitch_planner.stitcher.graph.graph_index import GraphIndex, ValueKey, argument
 from stitch_planner.stitcher.lower.copies import layout_call
+from stitch_planner.stitcher.lower.graph_index import GraphIndex, ValueKey, argument
 from stitch_planner.stitcher.lower.kernel_ir import View, channels_last
 from stitch_planner.stitcher.lower.lowering import Lowering
+from stitch_planner.stitcher.lower.operations import Activation
 from stitch_planner.stitcher.lower.scalars import number
 from stitch_tools.models.graph import Argument, GraphNode
 
@@ -83,28 +84,28 @@ def is_fp32(node: GraphNode, index: GraphIndex) -> bool:
     )
 
 
-def own_activation(node: GraphNode) -> tuple[str, float] | None:
-    """Name in activation.h's Epilogue and slope of an activation; None where it has none."""
+def own_activation(node: GraphNode) -> tuple[Activation, float] | None:
+    """An activation that our own kernels have behind a norm, and its slope; None for other nodes."""
     name = node.op.split(".")[1]
     if name in _SIMPLE:
         return _SIMPLE[name], 0.0
     if name == "gelu":
-        return ("kGeluTanh" if argument(node, 1, "approximate") == "tanh" else "kGeluErf"), 0.0
+        return ("gelu_tanh" if argument(node, 1, "approximate") == "tanh" else "gelu_erf"), 0.0
     if name == "leaky_relu":
-        return "kLeakyRelu", float(number(argument(node, 1, "negative_slope", 0.01)))
+        return "leaky_relu", float(number(argument(node, 1, "negative_slope", 0.01)))
     if name == "hardtanh" and (argument(node, 1, "min_val", -1.0), argument(node, 2, "max_val", 1.0)) == (
         0,
         6,
     ):
-        return "kRelu6", 0.0
+        return "relu6", 0.0
     return None
 
 
-_SIMPLE = {
-    "relu": "kRelu",
-    "relu6": "kRelu6",
-    "silu": "kSilu",
-    "sigmoid": "kSigmoid",
-    "tanh": "kTanh",
-    "hardswish": "kHardswish",
+_SIMPLE: dict[str, Activation] = {
+    "relu": "relu",
+    "relu6": "relu6",
+    "silu": "silu",
+    "sigmoid": "sigmoid",
+    "tanh": "tanh",
+    "hardswish": "hardswish",
 }

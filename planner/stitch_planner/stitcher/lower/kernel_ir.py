@@ -8,13 +8,17 @@ consumer reads it with other strides. Three kernel families compute scalar expre
     RowKernel         reductions over the trailing dims of the space, then an element-wise epilogue
     ColumnKernel      the same, where a kept dim, not a reduced one, is innermost in memory
 
-What they compute is a `Body`: scalar instructions in SSA form. `LibraryCall` is everything else: an object
-of a C++ header class that is initialised once and run on every forward.
+What they compute is a `Body`: scalar instructions in SSA form. `LibraryCall` is everything else: one of
+operations.py, which each target writes as an object of a header class.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass, replace
 from math import prod
-from typing import Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, Self, TypeVar, cast
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 Role = Literal["input", "param", "workspace", "output", "state"]
 Scalar = Literal["float32", "float64", "int32", "int64", "bool", "uint8"]
@@ -198,48 +202,63 @@ class ColumnKernel:
 
 
 @dataclass(frozen=True)
-class Pointer:
-    """A pointer argument: the address of a view's first element."""
+class LibraryOp:
+    """What one library call computes: tensors, and numbers. operations.py has them all.
 
-    view: View
-    write: bool = False
-    """Whether the callee writes through it."""
+    A tensor is a field that holds a `View`, a tuple of them, None, or a dataclass of such fields.
+    """
+
+    written: ClassVar[tuple[str, ...]] = ("out",)
+    """Names of the fields that the call writes to."""
+
+    def reads(self) -> tuple[View, ...]:
+        """What the call reads, parameters of its initialisation included."""
+        return tuple(view for name, view in _tensors(self) if name not in self.written)
+
+    def writes(self) -> tuple[View, ...]:
+        """What it writes."""
+        return tuple(view for name, view in _tensors(self) if name in self.written)
+
+    def over(self, moved: Callable[[Buffer], Buffer]) -> Self:
+        """The operation over the buffers that `moved` gives for its own."""
+        return _over(self, moved)
 
 
-@dataclass(frozen=True)
-class PointerList:
-    """A braced array of pointers (`const float* const[]`)."""
+def _tensors(op: "DataclassInstance") -> list[tuple[str, View]]:
+    found: list[tuple[str, View]] = []
+    for item in fields(op):
+        value: object = getattr(op, item.name)
+        values = cast("tuple[object, ...]", value) if isinstance(value, tuple) else (value,)
+        for one in values:
+            if isinstance(one, View):
+                found.append((item.name, one))
+            elif is_dataclass(one) and not isinstance(one, type):
+                found += _tensors(one)
+    return found
 
-    pointers: tuple[Pointer, ...]
+
+DataclassT = TypeVar("DataclassT", bound="DataclassInstance")
 
 
-Argument = Pointer | PointerList | str
-"""Of a library call: an address, or C++ text (a literal, `nullptr`, a braced options struct)."""
+def _over(op: DataclassT, moved: Callable[[Buffer], Buffer]) -> DataclassT:
+    def turn(value: object) -> object:
+        if isinstance(value, View):
+            return replace(value, buffer=moved(value.buffer))
+        if isinstance(value, tuple):
+            return tuple(map(turn, cast("tuple[object, ...]", value)))
+        return _over(value, moved) if is_dataclass(value) and not isinstance(value, type) else value
+
+    return replace(op, **{item.name: turn(getattr(op, item.name)) for item in fields(op)})
 
 
 @dataclass(frozen=True)
 class LibraryCall:
-    """One object of a header class: a member of the handle, `init(...)` once, `run(...)` on every forward.
-
-    Both methods return a StitchStatus as int32_t. Text may name `lib` (the handle's `stitch::cpu::Dnnl`),
-    `threads` (int), and `scratch` (void*, `scratch_bytes` long, 64-byte aligned, shared by all calls).
-    """
+    """One object of a header class: a member of the handle, initialised once and run on every forward."""
 
     name: str
     comment: str
     nodes: tuple[str, ...]
-    header: str
-    """"stitch/cpu/gemm.h"."""
-    type: str
-    """Class: "stitch::cpu::Gemm"."""
-    init: tuple[Argument, ...]
-    """Arguments of init; pointers may only be parameters here."""
-    run: tuple[Argument, ...]
-    scratch_bytes: int = 0
-    uses_dnnl: bool = False
-    """Whether the class needs libdnnl; its error text is then taken from `lib`."""
-    chosen: str = ""
-    """What a person should know of the choice ("oneDNN matmul, weights packed")."""
+    operation: LibraryOp
 
 
 Kernel = PointwiseKernel | RowKernel | ColumnKernel | LibraryCall
@@ -271,14 +290,14 @@ class KernelProgram:
 def kernel_reads(kernel: Kernel) -> tuple[Buffer, ...]:
     """Buffers that `kernel` reads, parameters of its initialisation included."""
     if isinstance(kernel, LibraryCall):
-        return tuple(p.view.buffer for p in _pointers(kernel) if not p.write)
+        return tuple(view.buffer for view in kernel.operation.reads())
     return tuple(access.buffer for access in kernel.loads)
 
 
 def kernel_writes(kernel: Kernel) -> tuple[Buffer, ...]:
     """Buffers that `kernel` writes."""
     if isinstance(kernel, LibraryCall):
-        return tuple(p.view.buffer for p in _pointers(kernel) if p.write)
+        return tuple(view.buffer for view in kernel.operation.writes())
     return tuple(access.buffer for access in kernel.stores)
 
 
@@ -286,13 +305,3 @@ def inputs_written(program: KernelProgram) -> tuple[int, ...]:
     """Positions of the inputs that the program writes to."""
     written = {buffer for kernel in program.kernels for buffer in kernel_writes(kernel)}
     return tuple(sorted(buffer.position for buffer in written if buffer.role == "input"))
-
-
-def _pointers(call: LibraryCall) -> list[Pointer]:
-    pointers: list[Pointer] = []
-    for argument in (*call.init, *call.run):
-        if isinstance(argument, Pointer):
-            pointers.append(argument)
-        elif isinstance(argument, PointerList):
-            pointers.extend(argument.pointers)
-    return pointers

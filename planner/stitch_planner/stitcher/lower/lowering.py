@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from stitch_planner.stitcher.graph.graph_index import GraphIndex, ValueKey
-from stitch_planner.stitcher.graph.views import memory_order, permute
+from stitch_planner.stitcher.lower.graph_index import GraphIndex, ValueKey, value_key
 from stitch_planner.stitcher.lower.kernel_ir import (
     SCALAR_BYTES,
     Body,
@@ -17,6 +16,8 @@ from stitch_planner.stitcher.lower.kernel_ir import (
     View,
     row_major,
 )
+from stitch_planner.stitcher.lower.views import memory_order, permute
+from stitch_tools.models.graph import Argument
 
 
 class UnloweredError(Exception):
@@ -68,6 +69,10 @@ class Lowering:
         """The value as a dense row-major window; copies it with a kernel of its own if it lies otherwise."""
         view = self.view(key)
         return view if view.is_dense else self.copy(view, row_major(view.shape), key[0])
+
+    def dense_or_none(self, value: Argument) -> View | None:
+        """The dense tensor behind an argument that a node may leave out."""
+        return None if value is None else self.dense(value_key(value))
 
     def new(
         self, key: ValueKey, *, strides: tuple[int, ...] | None = None, buffer_name: str | None = None

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
-from stitch_planner.stitcher.graph.graph_index import GraphIndex, argument, value_key
+from stitch_planner.stitcher.lower.graph_index import GraphIndex, argument, value_key
 from stitch_planner.stitcher.lower.kernel_ir import SCALAR_BYTES, Scalar
 from stitch_planner.stitcher.lower.scalar_bodies import FLOATS, BodyBuilder
 from stitch_planner.stitcher.lower.scalars import number

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from stitch_planner.stitcher.graph.graph_index import argument
+from stitch_planner.stitcher.lower.graph_index import argument
 from stitch_planner.stitcher.lower.kernel_ir import Scalar
 from stitch_planner.stitcher.lower.scalar_bodies import FLOATS, BodyBuilder
 from stitch_tools.models.graph import Argument, GraphNode, ValueRef

@@ -1,24 +1,23 @@
 """IR -> C++ for the CPU: one readable program.cpp, and the package's headers that it includes."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 
-from stitch_planner.stitcher.emit.call_text import braced, wrapped
+from stitch_planner.stitcher.emit.call_text import CallArgument, CallText, braced, call_texts, wrapped
 from stitch_planner.stitcher.emit.cpu.kernel_text import KernelText, describe
+from stitch_planner.stitcher.emit.cpu.library_calls import call_text
 from stitch_planner.stitcher.emit.scalar_text import MEMORY_TYPES
 from stitch_planner.stitcher.lower.kernel_ir import (
     SCALAR_BYTES,
-    Argument,
     Buffer,
     ColumnKernel,
     Kernel,
     KernelProgram,
     LibraryCall,
-    Pointer,
-    PointerList,
     PointwiseKernel,
     RowKernel,
     View,
@@ -58,10 +57,10 @@ class MemberText:
 
 def emit_cpu(program: KernelProgram, title: str, summary: list[str]) -> dict[str, bytes]:
     """Files of the program: `program.cpp` and every header that it includes, under `stitch/`."""
-    calls = [kernel for kernel in program.kernels if isinstance(kernel, LibraryCall)]
+    calls = call_texts(program.kernels, call_text)
     kernels, struct_of = distinct_kernels(program.kernels)
     # Each program brings its headers along: a certificate's program must build without this package.
-    headers = _headers(program.kernels)
+    headers = _headers(program.kernels, calls)
     written = inputs_written(program)
     template = templates().get_template("cpu_program.j2")
     text = template.render(
@@ -72,15 +71,14 @@ def emit_cpu(program: KernelProgram, title: str, summary: list[str]) -> dict[str
         inputs=[_tensor_type(view) for view in program.inputs],
         outputs=[_tensor_type(view) for view in program.outputs],
         workspace_bytes=program.workspace_bytes,
-        call_scratch_bytes=max((call.scratch_bytes for call in calls), default=0),
         thread_scratch=_thread_scratch(program.kernels, struct_of),
         params=[_param(view) for view in program.params],
         kept=[_kept(buffer) for buffer in program.kept],
-        uses_dnnl=any(call.uses_dnnl for call in calls),
-        calls=[_member(call) for call in calls],
+        uses_dnnl=any(call.uses_dnnl for call in calls.values()),
+        calls=[_member(name, call) for name, call in calls.items()],
         written=written,
         buffers=[_declaration(buffer, written) for buffer in program.buffers if buffer.role != "param"],
-        steps=[_step(kernel, struct_of) for kernel in program.kernels],
+        steps=[_step(kernel, struct_of, calls) for kernel in program.kernels],
     )
     return {MAIN: text.encode("utf-8"), **header_closure(headers)}
 
@@ -138,11 +136,11 @@ def _header(name: str) -> Traversable:
     return resources.files(package).joinpath("native", "include", *name.split("/"))
 
 
-def _headers(kernels: tuple[Kernel, ...]) -> list[str]:
+def _headers(kernels: tuple[Kernel, ...], calls: Mapping[str, CallText]) -> list[str]:
     used = {"stitch/cpu/program.h", "stitch/common/math.h"}
     for kernel in kernels:
         if isinstance(kernel, LibraryCall):
-            used.add(kernel.header)
+            used.add(calls[kernel.name].header)
         elif isinstance(kernel, PointwiseKernel):
             used.add("stitch/cpu/pointwise.h")
         else:
@@ -155,10 +153,10 @@ def _unqualified(text: str) -> str:
     return text.replace("stitch::cpu::", "cpu::")
 
 
-def _member(call: LibraryCall) -> MemberText:
+def _member(name: str, call: CallText) -> MemberText:
     init = ", ".join(_argument(item) for item in call.init)
-    lines = wrapped(f"STITCH_TRY({call.name}.init({init}));", BODY_INDENT)
-    return MemberText(_unqualified(call.type), call.name, lines)
+    lines = wrapped(f"STITCH_TRY({name}.init({init}));", BODY_INDENT)
+    return MemberText(_unqualified(call.type), name, lines)
 
 
 def _tensor_type(view: View) -> str:
@@ -207,24 +205,25 @@ def _address(buffer: Buffer, offset: int) -> str:
     return f"{buffer.name} + {offset}" if offset else buffer.name
 
 
-def _argument(item: Argument) -> str:
-    if isinstance(item, Pointer):
-        return _address(item.view.buffer, item.view.offset)
-    if isinstance(item, PointerList):
-        return "{" + ", ".join(_argument(p) for p in item.pointers) + "}"
-    return _unqualified(item)
+def _argument(item: CallArgument) -> str:
+    if isinstance(item, View):
+        return _address(item.buffer, item.offset)
+    if isinstance(item, tuple) and item:
+        return "{" + ", ".join(map(_argument, item)) + "}"
+    return _unqualified(item) if isinstance(item, str) else "nullptr"
 
 
-def _step(kernel: Kernel, struct_of: dict[str, str]) -> StepText:
+def _step(kernel: Kernel, struct_of: dict[str, str], calls: Mapping[str, CallText]) -> StepText:
     if isinstance(kernel, LibraryCall):
-        chosen = f" [{kernel.chosen}]" if kernel.chosen else ""
-        return StepText(kernel.comment + chosen, _call_lines(kernel))
+        call = calls[kernel.name]
+        chosen = f" [{call.chosen}]" if call.chosen else ""
+        return StepText(kernel.comment + chosen, _call_lines(kernel.name, call))
     kind = _executor(kernel)
     scratch = "" if isinstance(kernel, PointwiseKernel) else ", memory.thread_scratch"
     loads = ", ".join(f"cpu::read({_address(a.buffer, a.offset)})" for a in kernel.loads)
     stores = ", ".join(f"cpu::write({_address(a.buffer, a.offset)})" for a in kernel.stores)
-    call = f"cpu::{kind}<{struct_of[kernel.name]}>::run(threads, {{{{{loads}}}, {{{stores}}}}}{scratch});"
-    return StepText(kernel.comment, wrapped(call, BODY_INDENT))
+    run = f"cpu::{kind}<{struct_of[kernel.name]}>::run(threads, {{{{{loads}}}, {{{stores}}}}}{scratch});"
+    return StepText(kernel.comment, wrapped(run, BODY_INDENT))
 
 
 def _executor(kernel: PointwiseKernel | RowKernel | ColumnKernel) -> str:
@@ -233,17 +232,17 @@ def _executor(kernel: PointwiseKernel | RowKernel | ColumnKernel) -> str:
     return "Rows" if isinstance(kernel, RowKernel) else "Columns"
 
 
-def _call_lines(call: LibraryCall) -> list[str]:
+def _call_lines(name: str, call: CallText) -> list[str]:
     lines: list[str] = []
     arguments: list[str] = []
     for place, item in enumerate(call.run):
-        if isinstance(item, PointerList):
+        if isinstance(item, tuple) and item:
             # A braced list cannot be passed for a pointer, so the array gets a name.
-            lines.append(f"const float* const {call.name}_operands_{place}[] = {_argument(item)};")
-            arguments.append(f"{call.name}_operands_{place}")
+            lines.append(f"const float* const {name}_operands_{place}[] = {_argument(item)};")
+            arguments.append(f"{name}_operands_{place}")
         else:
             arguments.append(_argument(item))
-    return [*lines, *wrapped(f"STITCH_TRY({call.name}.run({', '.join(arguments)}));", BODY_INDENT)]
+    return [*lines, *wrapped(f"STITCH_TRY({name}.run({', '.join(arguments)}));", BODY_INDENT)]
 
 
 def _thread_scratch(kernels: tuple[Kernel, ...], struct_of: dict[str, str]) -> str:

@@ -6,11 +6,11 @@ from importlib import resources
 from typing import cast
 
 from stitch_planner.stitcher.emit.cpu.emit_cpp import emit_cpu, templates
-from stitch_planner.stitcher.graph.graph_index import GraphIndex, ValueKey, value_key
 from stitch_planner.stitcher.graph.partition import NONE, Step, partition
 from stitch_planner.stitcher.graph.segments import Part, cut, subgraph
 from stitch_planner.stitcher.graph.simplify import buffer_updates, live_outputs
-from stitch_planner.stitcher.lower.kernel_program import constant_data, lower_steps
+from stitch_planner.stitcher.kernel_program import constant_data, lower_steps
+from stitch_planner.stitcher.lower.graph_index import GraphIndex, ValueKey, value_key
 from stitch_planner.stitcher.lower.lowering import UnloweredError
 from stitch_planner.stitcher.lower.templates import TEMPLATES
 from stitch_tools.compile.segments import BUILT, FLAGS

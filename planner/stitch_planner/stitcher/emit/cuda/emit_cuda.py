@@ -3,10 +3,11 @@
 import json
 import re
 import struct
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
-from stitch_planner.stitcher.emit.call_text import wrapped
+from stitch_planner.stitcher.emit.call_text import CallArgument, CallText, call_texts, wrapped
 from stitch_planner.stitcher.emit.cpu.emit_cpp import header_closure
+from stitch_planner.stitcher.emit.cuda.library_calls import call_text
 from stitch_planner.stitcher.emit.cuda.lines import comment_line
 from stitch_planner.stitcher.emit.cuda.operands import pointer_name
 from stitch_planner.stitcher.emit.cuda.pointwise import pointwise_class
@@ -14,14 +15,11 @@ from stitch_planner.stitcher.emit.cuda.rows import RowClass
 from stitch_planner.stitcher.emit.cuda.schedule import column_schedule, row_schedule
 from stitch_planner.stitcher.emit.scalar_text import MEMORY_TYPES
 from stitch_planner.stitcher.lower.kernel_ir import (
-    Argument,
     Buffer,
     ColumnKernel,
     Kernel,
     KernelProgram,
     LibraryCall,
-    Pointer,
-    PointerList,
     PointwiseKernel,
     RowKernel,
     Scalar,
@@ -55,9 +53,9 @@ def cuda_files(program: KernelProgram, title: str, summary: list[str]) -> dict[s
 def emit_cuda(program: KernelProgram, title: str = "", summary: Sequence[str] = ()) -> str:
     """The text of the program: kernel classes, facts about tensors, the handle that runs them in order."""
     kernels = [kernel for kernel in program.kernels if not _is_empty(kernel)]
-    calls = [kernel for kernel in kernels if isinstance(kernel, LibraryCall)]
+    calls = call_texts(kernels, call_text)
     headers = [f'#include "stitch/cuda/{name}.cuh"' for name in HEADERS]
-    extra = sorted({f'#include "{call.header}"' for call in calls} - set(headers))
+    extra = sorted({f'#include "{call.header}"' for call in calls.values()} - set(headers))
     sections = [
         _opening(program, title, summary),
         "\n".join([*headers, *extra]),
@@ -144,7 +142,7 @@ def _tensor_facts(view: View, *, written: bool) -> str:
     return f"{{{quoted}, {code}, {bits}, {len(view.shape)}, {{{shape}}}{ending}}}"
 
 
-def _handle(program: KernelProgram, kernels: list[Kernel], calls: list[LibraryCall]) -> str:
+def _handle(program: KernelProgram, kernels: list[Kernel], calls: Mapping[str, CallText]) -> str:
     lines = [
         "struct StitchHandle final : stitch::cuda::Program {",
         "  StitchHandle() : Program(kFacts) {}",
@@ -153,25 +151,25 @@ def _handle(program: KernelProgram, kernels: list[Kernel], calls: list[LibraryCa
     if calls:
         lines += _setup(program, calls)
     lines.append("  int32_t body(const stitch::cuda::Call& call) override {")
-    lines += [f"    {line}" for line in _declarations(program, (b for b in _used(kernels)))]
+    lines += [f"    {line}" for line in _declarations(program, _used(kernels, calls))]
     for kernel in kernels:
-        lines += ["", *(f"    {line}" for line in _launch(kernel))]
+        lines += ["", *(f"    {line}" for line in _launch(kernel, calls))]
     lines += ["    return STITCH_OK;", "  }"]
     if calls:
         lines += ["", "  stitch::cuda::CublasLt lib;"]
-        lines += [f"  {call.type} {call.name};" for call in calls]
+        lines += [f"  {call.type} {name};" for name, call in calls.items()]
     return "\n".join([*lines, "};"])
 
 
-def _setup(program: KernelProgram, calls: list[LibraryCall]) -> list[str]:
-    buffers = {p.view.buffer for call in calls for p in _pointers(call.init)}
+def _setup(program: KernelProgram, calls: Mapping[str, CallText]) -> list[str]:
+    buffers = {view.buffer for call in calls.values() for view in _views(call.init)}
     lines = ["  int32_t setup() override {", "    STITCH_TRY(lib.open(errors));"]
     lines += [f"    {line}" for line in _declarations(program, buffers)]
-    for call in calls:
+    for name, call in calls.items():
         arguments = ", ".join(_argument(argument) for argument in call.init)
-        made = wrapped(f"STITCH_TRY({call.name}.init({arguments}));", BODY_INDENT)
+        made = wrapped(f"STITCH_TRY({name}.init({arguments}));", BODY_INDENT)
         lines += [f"    {line}" for line in made]
-        lines.append(f"    need_scratch({call.name}.workspace_bytes());")
+        lines.append(f"    need_scratch({name}.workspace_bytes());")
     return [*lines, "    return STITCH_OK;", "  }", ""]
 
 
@@ -198,24 +196,25 @@ def _declaration(buffer: Buffer, places: dict[Buffer, tuple[str, int]], written:
     return f"{kind}* {name} = {buffer.role}<{kind}>({buffer.position});"
 
 
-def _used(kernels: list[Kernel]) -> set[Buffer]:
+def _used(kernels: list[Kernel], calls: Mapping[str, CallText]) -> set[Buffer]:
     buffers: set[Buffer] = set()
     for kernel in kernels:
         if isinstance(kernel, LibraryCall):
-            buffers |= {pointer.view.buffer for pointer in _pointers(kernel.run)}
+            buffers |= {view.buffer for view in _views(calls[kernel.name].run)}
         else:
             buffers |= {access.buffer for access in (*kernel.loads, *kernel.stores)}
     return buffers
 
 
-def _launch(kernel: Kernel) -> list[str]:
-    chosen = f" ({kernel.chosen})" if isinstance(kernel, LibraryCall) and kernel.chosen else ""
-    comment = comment_line(kernel.comment + chosen)
+def _launch(kernel: Kernel, calls: Mapping[str, CallText]) -> list[str]:
     if isinstance(kernel, LibraryCall):
-        arguments = ", ".join(_argument(argument) for argument in kernel.run)
+        call = calls[kernel.name]
+        comment = comment_line(kernel.comment + (f" ({call.chosen})" if call.chosen else ""))
+        arguments = ", ".join(_argument(argument) for argument in call.run)
         return [comment, *wrapped(f"STITCH_TRY({kernel.name}.run({arguments}));", BODY_INDENT)]
     buffers = dict.fromkeys(pointer_name(access.buffer) for access in (*kernel.loads, *kernel.stores))
     made = f"{kernel.name}{{{', '.join(buffers)}}}"
+    comment = comment_line(kernel.comment)
     return [comment, *wrapped(f'STITCH_TRY({_entry(kernel)}("{kernel.name}", {made}, call));', BODY_INDENT)]
 
 
@@ -231,21 +230,21 @@ def _entry(kernel: PointwiseKernel | RowKernel | ColumnKernel) -> str:
     return f"stitch::cuda::rows<stitch::cuda::RowSchedule<{numbers}>>"
 
 
-def _argument(argument: Argument) -> str:
-    if isinstance(argument, Pointer):
-        view = argument.view
-        name = pointer_name(view.buffer)
-        return f"{name} + {view.offset}" if view.offset else name
-    if isinstance(argument, PointerList):
-        return "{" + ", ".join(_argument(pointer) for pointer in argument.pointers) + "}"
-    return argument
+def _argument(argument: CallArgument) -> str:
+    if isinstance(argument, View):
+        name = pointer_name(argument.buffer)
+        return f"{name} + {argument.offset}" if argument.offset else name
+    if isinstance(argument, tuple) and argument:
+        return "{" + ", ".join(map(_argument, argument)) + "}"
+    return argument if isinstance(argument, str) else "nullptr"
 
 
-def _pointers(arguments: tuple[Argument, ...]) -> list[Pointer]:
-    pointers: list[Pointer] = []
+def _views(arguments: tuple[CallArgument, ...]) -> list[View]:
+    """The windows whose addresses are passed."""
+    views: list[View] = []
     for argument in arguments:
-        if isinstance(argument, Pointer):
-            pointers.append(argument)
-        elif isinstance(argument, PointerList):
-            pointers.extend(argument.pointers)
-    return pointers
+        if isinstance(argument, View):
+            views.append(argument)
+        elif isinstance(argument, tuple):
+            views.extend(argument)
+    return views

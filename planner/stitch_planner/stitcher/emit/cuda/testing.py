@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from stitch_planner.stitcher.emit.cpu.emit_cpp import header_closure
 from stitch_planner.stitcher.emit.cuda.emit_cuda import MAIN
-from stitch_planner.stitcher.emit.cuda.templates import cuda_templates
-from stitch_planner.stitcher.graph.graph_index import GraphIndex
 from stitch_planner.stitcher.graph.partition import partition
 from stitch_planner.stitcher.graph.simplify import simplify
+from stitch_planner.stitcher.kernel_program import lower_steps
+from stitch_planner.stitcher.lower.cuda.templates import cuda_templates
+from stitch_planner.stitcher.lower.graph_index import GraphIndex
 from stitch_planner.stitcher.lower.kernel_ir import KernelProgram
-from stitch_planner.stitcher.lower.kernel_program import lower_steps
 from stitch_tools.compile.build import compile_program
 from stitch_tools.compile.cpp import cpp_command
 from stitch_tools.compile.headers import native_include

@@ -3,18 +3,21 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
-from stitch_planner.stitcher.emit.call_text import braced, flag, site
-from stitch_planner.stitcher.graph.graph_index import GraphIndex, ValueKey, argument, value_key
-from stitch_planner.stitcher.graph.views import expand, permute
-from stitch_planner.stitcher.lower.kernel_ir import LibraryCall, Pointer, View, row_major
+from stitch_planner.stitcher.lower.comments import site
+from stitch_planner.stitcher.lower.graph_index import GraphIndex, ValueKey, argument, value_key
+from stitch_planner.stitcher.lower.kernel_ir import LibraryCall, View, row_major
 from stitch_planner.stitcher.lower.lowering import Lowering
+from stitch_planner.stitcher.lower.operations import AttentionOp
 from stitch_planner.stitcher.lower.scalars import number
 from stitch_planner.stitcher.lower.templates.base import NOT_MINE, LibraryTemplate
+from stitch_planner.stitcher.lower.views import expand, permute
 from stitch_tools.models.graph import Argument, GraphNode, ValueRef
 
 _SDPA = "aten.scaled_dot_product_attention.default"
 _PRODUCTS = frozenset(["aten.matmul.default", "aten.bmm.default", "aten.__matmul__.default"])
+MaskKind = Literal["none", "keep", "hide", "add"]
 _SOFTMAX = frozenset(["aten.softmax.int", "aten._softmax.default"])
 
 
@@ -29,7 +32,7 @@ class _Pattern:
     k_transposed: bool = False
     """Whether k's value is [..., width, keys]."""
     mask: ValueKey | None = None
-    mask_kind: str = "kNone"
+    mask_kind: MaskKind = "none"
     scale: float = 1.0
     causal: bool = False
     empty_is_zero: bool = False
@@ -44,7 +47,7 @@ def _sdpa(node: GraphNode, index: GraphIndex) -> _Pattern | str:
     q, k, v = (value_key(item) for item in node.args[:3])
     scale, given = argument(node, 6, "scale"), argument(node, 3, "attn_mask")
     mask = None if given is None else value_key(given)
-    kind = "kNone" if mask is None else "kKeep" if index.spec(mask).dtype == "bool" else "kAdd"
+    kind: MaskKind = "none" if mask is None else "keep" if index.spec(mask).dtype == "bool" else "add"
     # torch's default scale, 1 / sqrt(width), is only applied where the call gives none.
     width = index.shape(q)[-1]
     return _Pattern(
@@ -113,17 +116,17 @@ def _masked(pattern: _Pattern, node: GraphNode, own: ValueKey, index: GraphIndex
         return None
     name, args = node.op.split(".")[1], node.args
     if name == "masked_fill" and _minus_infinity(args[2]) and value_key(args[0]) == own:
-        return _with_mask(pattern, node, args[1], "kHide")
+        return _with_mask(pattern, node, args[1], "hide")
     if name == "where" and _minus_infinity(args[2]) and value_key(args[1]) == own:
-        return _with_mask(pattern, node, args[0], "kKeep")
+        return _with_mask(pattern, node, args[0], "keep")
     if name == "add" and len(args) == 2 and not node.kwargs and all(isinstance(a, ValueRef) for a in args):
         others = [a for a in args if value_key(a) != own]
         if len(others) == 1 and index.spec(value_key(others[0])).dtype == "float32":
-            return _with_mask(pattern, node, others[0], "kAdd")
+            return _with_mask(pattern, node, others[0], "add")
     return None
 
 
-def _with_mask(pattern: _Pattern, node: GraphNode, mask: Argument, kind: str) -> _Pattern:
+def _with_mask(pattern: _Pattern, node: GraphNode, mask: Argument, kind: MaskKind) -> _Pattern:
     return replace(pattern, nodes=(*pattern.nodes, node), mask=value_key(mask), mask_kind=kind)
 
 
@@ -174,36 +177,27 @@ class Attention(LibraryTemplate):
         assert pattern.v is not None
         q, v = _heads(lowering, pattern.q), _heads(lowering, pattern.v)
         k = _heads(lowering, pattern.k, transposed=pattern.k_transposed)
-        batch, heads, queries, width = q.shape
-        keys, value_width = v.shape[2:]
+        batch, heads, queries, _ = q.shape
+        keys = v.shape[2]
         result = pattern.nodes[-1]
         target = lowering.new((result.name, 0), strides=_interleaved(result.outputs[0].shape))
         mask = None if pattern.mask is None else _mask(lowering, pattern.mask, (batch, heads, queries, keys))
-        options = (
-            f"{{.batch = {batch}, .heads = {heads}, .queries = {queries}, .keys = {keys}, .width = {width}, "
-            f".value_width = {value_width}, .scale = {pattern.scale!r}f, .causal = {flag(pattern.causal)}, "
-            f".empty_is_zero = {flag(pattern.empty_is_zero)}, .q = {braced(q.strides[:3])}, "
-            f".k = {braced(k.strides[:3])}, .v = {braced(v.strides[:3])}, "
-            f".out = {braced(_four(target).strides[:3])}, "
-            f".mask = {braced(mask.strides if mask else (0, 0, 0, 0))}}}"
-        )
         lowering.add(
             LibraryCall(
                 lowering.unique(f"attention_{result.name}"),
                 f"{site(result)}: {batch} x {heads} heads, {queries} x {keys} scores",
                 tuple(item.name for item in pattern.nodes),
-                "stitch/cpu/attention.h",
-                f"stitch::cpu::Attention<stitch::cpu::MaskKind::{pattern.mask_kind}>",
-                (options,),
-                (
-                    Pointer(q),
-                    Pointer(k),
-                    Pointer(v),
-                    Pointer(mask) if mask else "nullptr",
-                    Pointer(target, write=True),
-                    "threads",
+                AttentionOp(
+                    q=q,
+                    k=k,
+                    v=v,
+                    mask=mask,
+                    out=_four(target),
+                    mask_kind=pattern.mask_kind,
+                    scale=pattern.scale,
+                    causal=pattern.causal,
+                    empty_is_zero=pattern.empty_is_zero,
                 ),
-                chosen="scores of six queries at a time stay in cache",
             )
         )
 

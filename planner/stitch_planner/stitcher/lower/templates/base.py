@@ -11,7 +11,7 @@ first that does not refuse a node lowers it. Three kinds, which the planner trea
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
-from stitch_planner.stitcher.graph.graph_index import GraphIndex
+from stitch_planner.stitcher.lower.graph_index import GraphIndex
 from stitch_planner.stitcher.lower.lowering import Lowering
 from stitch_tools.models.graph import GraphNode
 

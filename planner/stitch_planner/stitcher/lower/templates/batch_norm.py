@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 
-from stitch_planner.stitcher.emit.call_text import flag, optional, site
-from stitch_planner.stitcher.graph.graph_index import GraphIndex, ValueKey, argument, value_key
+from stitch_planner.stitcher.lower.comments import site
 from stitch_planner.stitcher.lower.epilogue import residual_of
+from stitch_planner.stitcher.lower.graph_index import GraphIndex, ValueKey, argument, value_key
 from stitch_planner.stitcher.lower.image_shapes import is_fp32, last, own_activation, place, settle
-from stitch_planner.stitcher.lower.kernel_ir import LibraryCall, Pointer, View
+from stitch_planner.stitcher.lower.kernel_ir import LibraryCall, View
 from stitch_planner.stitcher.lower.lowering import Lowering
+from stitch_planner.stitcher.lower.operations import Activation, BatchNormOp
 from stitch_planner.stitcher.lower.scalars import number
 from stitch_planner.stitcher.lower.templates.base import NOT_MINE, LibraryTemplate
 from stitch_tools.models.graph import GraphNode
@@ -22,9 +23,11 @@ def absorbs_tail(nodes: Sequence[GraphNode], candidate: GraphNode, index: GraphI
     return len(nodes) == 1 and residual_of(candidate, {nodes[0].name}, index) is not None
 
 
-def tail_of(nodes: Sequence[GraphNode], index: GraphIndex) -> tuple[ValueKey | None, str, float]:
+def tail_of(nodes: Sequence[GraphNode], index: GraphIndex) -> tuple[ValueKey | None, Activation, float]:
     """Residual, activation's name and slope of what follows a norm in its step."""
-    residual, name, slope = None, "kNone", 0.0
+    residual: ValueKey | None = None
+    name: Activation = "none"
+    slope = 0.0
     for node in nodes[1:]:
         activation = own_activation(node)
         if activation is not None:
@@ -34,9 +37,9 @@ def tail_of(nodes: Sequence[GraphNode], index: GraphIndex) -> tuple[ValueKey | N
     return residual, name, slope
 
 
-def activation_text(activation: str) -> str:
+def activation_text(activation: Activation) -> str:
     """The activation's name for a comment."""
-    return "" if activation == "kNone" else f", {activation[1:].lower()}"
+    return "" if activation == "none" else f", {activation.replace('_', '')}"
 
 
 class BatchNorm(LibraryTemplate):
@@ -70,31 +73,24 @@ class BatchNorm(LibraryTemplate):
         result = (nodes[-1].name, 0)
         target = place(lowering, result, first=channels_first)
         more = None if residual is None else _like(lowering, residual, channels_first)
-        options = (
-            f"{{.images = {shape[0]}, .area = {_area(shape)}, .channels = {shape[1]}, "
-            f".eps = {float(number(argument(node, 7, 'eps', 1e-5)))!r}f, .slope = {slope!r}f}}"
-        )
         lowering.add(
             LibraryCall(
                 lowering.unique(f"norm_{node.name}"),
                 f"{site(node)}: batch statistics of {shape[1]} channels"
                 f"{', residual' if more else ''}{activation_text(activation)}",
                 tuple(item.name for item in nodes),
-                "stitch/cpu/batchnorm.h",
-                f"stitch::cpu::BatchNorm<{flag(not channels_first)}, stitch::cpu::Epilogue::{activation}, "
-                f"{flag(more is not None)}>",
-                (options,),
-                (
-                    Pointer(source),
-                    optional(node.args[1], lowering),
-                    optional(node.args[2], lowering),
-                    Pointer(more) if more else "nullptr",
-                    # The running statistics are no result of a program: see simplify.live_outputs.
-                    *["nullptr"] * 4,
-                    Pointer(target, write=True),
-                    "threads",
+                BatchNormOp(
+                    source=source,
+                    weight=lowering.dense_or_none(node.args[1]),
+                    bias=lowering.dense_or_none(node.args[2]),
+                    residual=more,
+                    out=target,
+                    channels_last=not channels_first,
+                    area=_area(shape),
+                    eps=float(number(argument(node, 7, "eps", 1e-5))),
+                    activation=activation,
+                    slope=slope,
                 ),
-                chosen="statistics in one pass, scale, residual and activation in a second",
             )
         )
         settle(lowering, result, target)

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from stitch_planner.stitcher.graph.graph_index import GraphIndex, ValueKey, argument, value_key
-from stitch_planner.stitcher.graph.views import slice_dim
+from stitch_planner.stitcher.lower.graph_index import GraphIndex, ValueKey, argument, value_key
 from stitch_planner.stitcher.lower.image_shapes import strided_copy
 from stitch_planner.stitcher.lower.kernel_ir import channels_last
 from stitch_planner.stitcher.lower.lowering import Lowering
 from stitch_planner.stitcher.lower.scalars import number
 from stitch_planner.stitcher.lower.templates.base import NOT_MINE, LibraryTemplate
+from stitch_planner.stitcher.lower.views import slice_dim
 from stitch_tools.models.graph import Argument, GraphNode
 
 _OPS = frozenset(["aten.cat.default", "aten.concat.default", "aten.concatenate.default"])

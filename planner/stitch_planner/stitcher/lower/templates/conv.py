@@ -3,12 +3,13 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from stitch_planner.stitcher.emit.call_text import braced, flag, optional, site
-from stitch_planner.stitcher.graph.graph_index import GraphIndex, argument, value_key
+from stitch_planner.stitcher.lower.comments import site
 from stitch_planner.stitcher.lower.epilogue import can_follow, epilogue_of
+from stitch_planner.stitcher.lower.graph_index import GraphIndex, argument, value_key
 from stitch_planner.stitcher.lower.image_shapes import as_2d, is_fp32, last, line, pair, place, settle
-from stitch_planner.stitcher.lower.kernel_ir import LibraryCall, Pointer, PointerList
+from stitch_planner.stitcher.lower.kernel_ir import LibraryCall
 from stitch_planner.stitcher.lower.lowering import Lowering
+from stitch_planner.stitcher.lower.operations import ConvOp, Normalisation
 from stitch_planner.stitcher.lower.scalars import number
 from stitch_planner.stitcher.lower.templates.base import NOT_MINE, LibraryTemplate
 from stitch_tools.models.graph import Argument, GraphNode
@@ -131,52 +132,40 @@ class Conv(LibraryTemplate):
         source = as_2d(last(lowering, value_key(node.args[0])))
         # The epilogue reads nodes behind its first; whatever comes before counts as that first one.
         epilogue = epilogue_of((nodes[1] if norm else node, *tail), lowering)
-        operands = [as_2d(last(lowering, key)) for key in epilogue.operands]
+        operands = tuple(as_2d(last(lowering, key)) for key in epilogue.operands)
         result = nodes[-1]
         target = place(lowering, (result.name, 0))
         bias = argument(node, 2, "bias")
-        size = source.shape[0], source.shape[2], source.shape[3]
         channels = source.shape[1], target.shape[1]
-        options = (
-            f"{{.in_channels = {channels[0]}, .out_channels = {channels[1]}, .groups = {shape.groups}, "
-            f".kernel = {braced(shape.kernel)}, .stride = {braced(shape.stride)}, "
-            f".padding = {braced(shape.padding)}, .dilation = {braced(shape.dilation)}, "
-            f".transposed = {flag(shape.transposed)}, .output_padding = {braced(shape.output_padding)}, "
-            f".has_bias = {flag(bias is not None)}, .post = {epilogue.text}, .hint = {braced(size)}}}"
-        )
         lowering.add(
             LibraryCall(
                 lowering.unique(f"conv_{site(node)}"),
                 f"{site(node)}: {channels[0]} to {channels[1]} channels, "
                 f"{shape.kernel[0]} x {shape.kernel[1]}{', norm' if norm else ''}{epilogue.comment}",
                 tuple(item.name for item in nodes),
-                "stitch/cpu/conv.h",
-                "stitch::cpu::Conv",
-                (
-                    "lib",
-                    options,
-                    Pointer(lowering.dense(value_key(node.args[1]))),
-                    optional(bias, lowering),
-                    *_fold(norm, lowering),
+                ConvOp(
+                    weight=lowering.dense(value_key(node.args[1])),
+                    bias=lowering.dense_or_none(bias),
+                    norm=None if norm is None else _normalisation(norm, lowering),
+                    source=source,
+                    out=target,
+                    operands=operands,
+                    post=epilogue.post,
+                    channels=channels,
+                    groups=shape.groups,
+                    kernel=shape.kernel,
+                    stride=shape.stride,
+                    padding=shape.padding,
+                    dilation=shape.dilation,
+                    transposed=shape.transposed,
+                    output_padding=shape.output_padding,
                 ),
-                (
-                    *map(str, size),
-                    Pointer(source),
-                    Pointer(target, write=True),
-                    PointerList(tuple(map(Pointer, operands))) if operands else "nullptr",
-                ),
-                uses_dnnl=True,
-                chosen="oneDNN convolution, channels last, weights packed once",
             )
         )
         settle(lowering, (result.name, 0), target)
 
 
-def _fold(norm: GraphNode | None, lowering: Lowering) -> tuple[Pointer | str, ...]:
-    """gamma, beta, mean, variance, eps of a normalisation to multiply into the weights."""
-    if norm is None:
-        return ()
-    return (
-        *(optional(key, lowering) for key in norm.args[1:5]),
-        repr(float(number(argument(norm, 7, "eps")))),
-    )
+def _normalisation(norm: GraphNode, lowering: Lowering) -> Normalisation:
+    """What of a normalisation is multiplied into the weights."""
+    gamma, beta, mean, variance = (lowering.dense_or_none(key) for key in norm.args[1:5])
+    return Normalisation(gamma, beta, mean, variance, float(number(argument(norm, 7, "eps"))))

@@ -5,11 +5,9 @@ from dataclasses import replace
 from math import prod
 from typing import Literal
 
-from stitch_planner.stitcher.graph.graph_index import GraphIndex, ValueKey, value_key
-from stitch_planner.stitcher.graph.split_reductions import split_reduction
-from stitch_planner.stitcher.graph.views import collapse, expand, reshape
 from stitch_planner.stitcher.lower import reductions, scalars
 from stitch_planner.stitcher.lower.fusion_rules import RESHAPES, classify, group_frame
+from stitch_planner.stitcher.lower.graph_index import GraphIndex, ValueKey, value_key
 from stitch_planner.stitcher.lower.kernel_ir import (
     Access,
     Body,
@@ -23,8 +21,10 @@ from stitch_planner.stitcher.lower.lowering import Lowering, UnloweredError
 from stitch_planner.stitcher.lower.reductions import REDUCTIONS, ReductionFrame, RowSite
 from stitch_planner.stitcher.lower.scalar_bodies import BodyBuilder
 from stitch_planner.stitcher.lower.scalars import EXPRESSIONS, Site
+from stitch_planner.stitcher.lower.split_reductions import split_reduction
 from stitch_planner.stitcher.lower.templates.base import NOT_MINE
 from stitch_planner.stitcher.lower.templates.windows import MOVES
+from stitch_planner.stitcher.lower.views import collapse, expand, reshape
 from stitch_tools.models.graph import GraphNode, ValueRef
 
 SHORT_ROW = 16

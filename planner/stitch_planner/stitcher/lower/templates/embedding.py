@@ -2,15 +2,16 @@
 
 from collections.abc import Sequence
 
-from stitch_planner.stitcher.emit.call_text import flag, site
-from stitch_planner.stitcher.graph.graph_index import GraphIndex, argument, value_key
-from stitch_planner.stitcher.lower.kernel_ir import LibraryCall, Pointer
+from stitch_planner.stitcher.lower.comments import site
+from stitch_planner.stitcher.lower.graph_index import GraphIndex, argument, value_key
+from stitch_planner.stitcher.lower.kernel_ir import LibraryCall
 from stitch_planner.stitcher.lower.lowering import Lowering
+from stitch_planner.stitcher.lower.operations import EmbeddingBagOp, EmbeddingOp
 from stitch_planner.stitcher.lower.scalars import number
 from stitch_planner.stitcher.lower.templates.base import NOT_MINE, LibraryTemplate
 from stitch_tools.models.graph import GraphNode
 
-_INDEX = {"int64": "int64_t", "int32": "int32_t"}
+_INDEX_TYPES = ("int64", "int32")
 _BAG = "aten.embedding_bag.padding_idx"
 _MODES = ("sum", "mean")
 """Of embedding_bag, by number; the third is max."""
@@ -37,10 +38,7 @@ class Embedding(LibraryTemplate):
                 lowering.unique(f"embed_{node.name}"),
                 f"{site(node)}: {index.numel} rows of {table.shape[1]}",
                 (node.name,),
-                "stitch/cpu/embedding.h",
-                f"stitch::cpu::Embedding<{_INDEX[index.dtype]}>",
-                (str(table.shape[0]), str(table.shape[1])),
-                (str(index.numel), Pointer(index), Pointer(table), Pointer(target, write=True), "threads"),
+                EmbeddingOp(index, table, target),
             )
         )
 
@@ -77,7 +75,7 @@ class EmbeddingBag(LibraryTemplate):
         """One call."""
         node = nodes[-1]
         table, index = lowering.dense(value_key(node.args[0])), lowering.dense(value_key(node.args[1]))
-        offsets = "nullptr" if len(nodes) > 1 else Pointer(lowering.dense(value_key(node.args[2])))
+        offsets = None if len(nodes) > 1 else lowering.dense(value_key(node.args[2]))
         target = lowering.new((node.name, 0))
         mean = int(number(argument(node, 4, "mode", 0))) == _MODES.index("mean")
         padding = argument(node, 8, "padding_idx")
@@ -86,21 +84,13 @@ class EmbeddingBag(LibraryTemplate):
                 lowering.unique(f"bag_{node.name}"),
                 f"{site(node)}: {target.shape[0]} bags of {index.numel} rows",
                 tuple(item.name for item in nodes),
-                "stitch/cpu/embedding.h",
-                f"stitch::cpu::EmbeddingBag<{_INDEX[index.dtype]}, {flag(mean)}>",
-                (
-                    str(table.shape[0]),
-                    str(table.shape[1]),
-                    "-1" if padding is None else str(int(number(padding)) % table.shape[0]),
-                ),
-                (
-                    str(target.shape[0]),
-                    str(index.numel),
-                    Pointer(index),
-                    offsets,
-                    Pointer(table),
-                    Pointer(target, write=True),
-                    "threads",
+                EmbeddingBagOp(
+                    index=index,
+                    offsets=offsets,
+                    table=table,
+                    out=target,
+                    mean=mean,
+                    padding=None if padding is None else int(number(padding)) % table.shape[0],
                 ),
             )
         )
@@ -108,7 +98,7 @@ class EmbeddingBag(LibraryTemplate):
 
 def _refused_types(node: GraphNode, index: GraphIndex) -> str | None:
     table, which = (index.spec(value_key(item)).dtype for item in node.args[:2])
-    return None if table == "float32" and which in _INDEX else f"no embedding of {table} by {which}"
+    return None if table == "float32" and which in _INDEX_TYPES else f"no embedding of {table} by {which}"
 
 
 def _equal_bags(offsets: GraphNode, node: GraphNode, index: GraphIndex) -> bool:

@@ -3,14 +3,15 @@
 from collections.abc import Sequence
 from math import prod
 
-from stitch_planner.stitcher.emit.call_text import braced, flag, site
-from stitch_planner.stitcher.graph.graph_index import GraphIndex, ValueKey
-from stitch_planner.stitcher.graph.views import collapse, expand, permute, reshape
+from stitch_planner.stitcher.lower.comments import site
 from stitch_planner.stitcher.lower.epilogue import Epilogue, can_follow, epilogue_of
-from stitch_planner.stitcher.lower.kernel_ir import LibraryCall, Pointer, PointerList, View, row_major
+from stitch_planner.stitcher.lower.graph_index import GraphIndex, ValueKey
+from stitch_planner.stitcher.lower.kernel_ir import LibraryCall, View, row_major
 from stitch_planner.stitcher.lower.lowering import Lowering
+from stitch_planner.stitcher.lower.operations import BatchMatmulOp, PackedMatmulOp
 from stitch_planner.stitcher.lower.templates.base import LibraryTemplate
 from stitch_planner.stitcher.lower.templates.product import Product, matrices, product_of, refusal
+from stitch_planner.stitcher.lower.views import collapse, expand, permute, reshape
 from stitch_tools.models.graph import GraphNode
 
 
@@ -71,32 +72,22 @@ def _lower_packed(nodes: Sequence[GraphNode], product: Product, weight: View, lo
     packed = product.bias if product.alpha == 1 and _is_packable(product.bias, lowering) else None
     epilogue = epilogue_of(nodes, lowering, alpha=product.alpha, bias=None if packed else product.bias)
     target = lowering.new((nodes[-1].name, 0))
-    operands, operand_ld = _operands(epilogue, lowering, (rows, width))
-    options = (
-        f"{{.n = {width}, .k = {depth}, .weight_kn = {flag(not transposed)}, "
-        f".weight_ld = {distance}, "
-        f".has_bias = {flag(packed is not None)}, .post = {epilogue.text}, .m_hint = {rows}}}"
-    )
-    bias = "nullptr" if packed is None else Pointer(lowering.view(packed))
+    operands = _operands(epilogue, lowering, (rows, width))
     lowering.add(
         LibraryCall(
             lowering.unique(f"gemm_{site(nodes[0])}"),
             f"{site(nodes[0])}: [{rows}, {depth}] x [{depth}, {width}]{epilogue.comment}",
             tuple(node.name for node in nodes),
-            "stitch/cpu/gemm.h",
-            "stitch::cpu::Gemm",
-            ("lib", options, Pointer(weight), bias),
-            (
-                str(rows),
-                Pointer(a),
-                str(a.strides[0]),
-                Pointer(target, write=True),
-                str(width),
-                operands,
-                str(operand_ld),
+            PackedMatmulOp(
+                weight=weight,
+                bias=None if packed is None else lowering.view(packed),
+                a=a,
+                out=target,
+                operands=operands,
+                post=epilogue.post,
+                weight_transposed=transposed,
+                weight_ld=distance,
             ),
-            uses_dnnl=True,
-            chosen="oneDNN matmul, weights packed once",
         )
     )
 
@@ -128,14 +119,9 @@ def _is_packable(key: ValueKey | None, lowering: Lowering) -> bool:
     return view.buffer.role == "param" and view.is_dense and len(view.shape) == 1
 
 
-def _operands(
-    epilogue: Epilogue, lowering: Lowering, shape: tuple[int, ...]
-) -> tuple[PointerList | str, int]:
-    """Pointers in the order of the post-ops, and the distance between rows of those that have rows."""
-    if not epilogue.operands:
-        return "nullptr", 0
-    views = [_dense_matrix(lowering, key, shape) for key in epilogue.operands]
-    return PointerList(tuple(Pointer(view) for view in views)), shape[-1]
+def _operands(epilogue: Epilogue, lowering: Lowering, shape: tuple[int, ...]) -> tuple[View, ...]:
+    """What post-ops read, in their order, as matrices of the result's shape."""
+    return tuple(_dense_matrix(lowering, key, shape) for key in epilogue.operands)
 
 
 def _dense_matrix(lowering: Lowering, key: ValueKey, shape: tuple[int, ...]) -> View:
@@ -161,34 +147,32 @@ def _lower_batched(nodes: Sequence[GraphNode], product: Product, lowering: Lower
         batch = _batch(a, b, target)
     sizes, (a_batch, b_batch, c_batch) = batch
     epilogue = epilogue_of(nodes, lowering, alpha=product.alpha, bias=product.bias)
-    operands, _ = _operands(epilogue, lowering, (prod(sizes), rows, width))
-    sizes, a_batch, b_batch, c_batch = (
-        # Padded at the front to two batch dims: a size of 1, over which any stride does.
-        (*([1] * (2 - len(x))), *x) if place == 0 else (*([0] * (2 - len(x))), *x)
-        for place, x in enumerate((sizes, a_batch, b_batch, c_batch))
-    )
+    operands = _operands(epilogue, lowering, (prod(sizes), rows, width))
     lowering.add(
         LibraryCall(
             lowering.unique(f"matmul_{site(nodes[0])}"),
             f"{site(nodes[0])}: {prod(sizes)} x [{rows}, {depth}] x [{depth}, {width}]{epilogue.comment}",
             tuple(node.name for node in nodes),
-            "stitch/cpu/gemm.h",
-            "stitch::cpu::BatchMatmul",
-            ("lib", epilogue.text),
-            (
-                f"{{{sizes[0]}, {sizes[1]}, {rows}, {width}, {depth}}}",
-                Pointer(a),
-                f"{{{braced((*a_batch, *a.strides[-2:]))}}}",
-                Pointer(b),
-                f"{{{braced((*b_batch, *b.strides[-2:]))}}}",
-                Pointer(target, write=True),
-                f"{{{braced((*c_batch, width, 1))}}}",
-                operands,
+            BatchMatmulOp(
+                a=a,
+                b=b,
+                out=target,
+                operands=operands,
+                post=epilogue.post,
+                # In front comes a size of 1, over which any stride does.
+                batch=_two(sizes, 1),
+                a_strides=_two(a_batch, 0),
+                b_strides=_two(b_batch, 0),
+                out_strides=_two(c_batch, 0),
             ),
-            uses_dnnl=True,
-            chosen="oneDNN matmul of two activations",
         )
     )
+
+
+def _two(values: Sequence[int], front: int) -> tuple[int, int]:
+    """One or two numbers of batch dims as two."""
+    first, second = ([front] * (2 - len(values))) + list(values)
+    return first, second
 
 
 def _readable(view: View, lowering: Lowering, key: ValueKey) -> View:

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
-from stitch_planner.stitcher.emit.call_text import flag, optional, site
-from stitch_planner.stitcher.graph.graph_index import GraphIndex, argument, value_key
+from stitch_planner.stitcher.lower.comments import site
+from stitch_planner.stitcher.lower.graph_index import GraphIndex, argument, value_key
 from stitch_planner.stitcher.lower.image_shapes import is_fp32, last, place, settle
-from stitch_planner.stitcher.lower.kernel_ir import LibraryCall, Pointer
+from stitch_planner.stitcher.lower.kernel_ir import LibraryCall
 from stitch_planner.stitcher.lower.lowering import Lowering
+from stitch_planner.stitcher.lower.operations import GroupNormOp
 from stitch_planner.stitcher.lower.scalars import number
 from stitch_planner.stitcher.lower.templates.base import NOT_MINE, LibraryTemplate
 from stitch_planner.stitcher.lower.templates.batch_norm import absorbs_tail, activation_text, tail_of
@@ -44,29 +45,25 @@ class GroupNorm(LibraryTemplate):
             more = lowering.dense(residual) if first else last(lowering, residual)
         area = node.outputs[0].numel // max(shape[0] * shape[1], 1)
         groups, eps = int(number(node.args[1])), float(number(argument(node, 4, "eps", 1e-5)))
-        options = (
-            f"{{.images = {shape[0]}, .area = {area}, .channels = {shape[1]}, .groups = {groups}, "
-            f".eps = {eps!r}f, .slope = {slope!r}f}}"
-        )
         lowering.add(
             LibraryCall(
                 lowering.unique(f"norm_{node.name}"),
                 f"{site(node)}: {groups} groups of {shape[1]} channels"
                 f"{', residual' if more else ''}{activation_text(activation)}",
                 tuple(item.name for item in nodes),
-                "stitch/cpu/groupnorm.h",
-                f"stitch::cpu::GroupNorm<{flag(not first)}, stitch::cpu::Epilogue::{activation}, "
-                f"{flag(more is not None)}>",
-                (options,),
-                (
-                    Pointer(source),
-                    optional(argument(node, 2, "weight"), lowering),
-                    optional(argument(node, 3, "bias"), lowering),
-                    Pointer(more) if more else "nullptr",
-                    Pointer(target, write=True),
-                    "threads",
+                GroupNormOp(
+                    source=source,
+                    weight=lowering.dense_or_none(argument(node, 2, "weight")),
+                    bias=lowering.dense_or_none(argument(node, 3, "bias")),
+                    residual=more,
+                    out=target,
+                    channels_last=not first,
+                    area=area,
+                    groups=groups,
+                    eps=eps,
+                    activation=activation,
+                    slope=slope,
                 ),
-                chosen="statistics in one pass, scale, residual and activation in a second",
             )
         )
         settle(lowering, result, target)

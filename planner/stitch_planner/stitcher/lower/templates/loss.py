@@ -1,12 +1,14 @@
 """Cross entropy and negative log-likelihood of class scores."""
 
 from collections.abc import Sequence
+from typing import Literal
 
-from stitch_planner.stitcher.emit.call_text import flag, optional, site
-from stitch_planner.stitcher.graph.graph_index import GraphIndex, argument, value_key
+from stitch_planner.stitcher.lower.comments import site
+from stitch_planner.stitcher.lower.graph_index import GraphIndex, argument, value_key
 from stitch_planner.stitcher.lower.image_shapes import last
-from stitch_planner.stitcher.lower.kernel_ir import LibraryCall, Pointer
+from stitch_planner.stitcher.lower.kernel_ir import LibraryCall
 from stitch_planner.stitcher.lower.lowering import Lowering
+from stitch_planner.stitcher.lower.operations import ClassLossOp
 from stitch_planner.stitcher.lower.scalars import number
 from stitch_planner.stitcher.lower.templates.base import NOT_MINE, LibraryTemplate
 from stitch_tools.models.graph import GraphNode
@@ -17,7 +19,7 @@ _OPS = {
     "aten.nll_loss_nd.default": False,
 }
 """Whether the operation starts from logits."""
-_REDUCTIONS = ("kNone", "kMean", "kSum")
+_REDUCTIONS: tuple[Literal["none", "mean", "sum"], ...] = ("none", "mean", "sum")
 
 
 class ClassLoss(LibraryTemplate):
@@ -40,26 +42,20 @@ class ClassLoss(LibraryTemplate):
         scores = last(lowering, value_key(node.args[0]))  # the classes of a row side by side
         target = lowering.dense(value_key(node.args[1]))
         kind = _REDUCTIONS[int(number(argument(node, 3, "reduction", 1)))]
-        options = (
-            f"{{.rows = {target.numel}, .classes = {scores.shape[1]}, "
-            f".ignore_index = {int(number(argument(node, 4, 'ignore_index', -100)))}, "
-            f".smoothing = {float(number(argument(node, 5, 'label_smoothing', 0.0)))!r}f}}"
-        )
         lowering.add(
             LibraryCall(
                 lowering.unique(f"loss_{node.name}"),
                 f"{site(node)}: {target.numel} rows of {scores.shape[1]} classes",
                 (node.name,),
-                "stitch/cpu/loss.h",
-                f"stitch::cpu::ClassLoss<{flag(_OPS[node.op])}, stitch::cpu::Reduction::{kind}>",
-                (options,),
-                (
-                    Pointer(scores),
-                    Pointer(target),
-                    optional(argument(node, 2, "weight"), lowering),
-                    Pointer(lowering.new((node.name, 0)), write=True),
-                    "threads",
+                ClassLossOp(
+                    scores=scores,
+                    target=target,
+                    weight=lowering.dense_or_none(argument(node, 2, "weight")),
+                    out=lowering.new((node.name, 0)),
+                    from_logits=_OPS[node.op],
+                    reduction=kind,
+                    ignore_index=int(number(argument(node, 4, "ignore_index", -100))),
+                    smoothing=float(number(argument(node, 5, "label_smoothing", 0.0))),
                 ),
-                chosen="log-sum-exp and target's score of a row in one go",
             )
         )

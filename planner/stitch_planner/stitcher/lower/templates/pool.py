@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from stitch_planner.stitcher.emit.call_text import braced, flag, site
-from stitch_planner.stitcher.graph.graph_index import GraphIndex, argument, value_key
+from stitch_planner.stitcher.lower.comments import site
+from stitch_planner.stitcher.lower.graph_index import GraphIndex, argument, value_key
 from stitch_planner.stitcher.lower.image_shapes import (
     as_2d,
     is_fp32,
@@ -15,8 +16,9 @@ from stitch_planner.stitcher.lower.image_shapes import (
     settle,
     stays_first,
 )
-from stitch_planner.stitcher.lower.kernel_ir import LibraryCall, Pointer, View
+from stitch_planner.stitcher.lower.kernel_ir import LibraryCall, View
 from stitch_planner.stitcher.lower.lowering import Lowering
+from stitch_planner.stitcher.lower.operations import PoolOp, PoolWindow, ResizeOp
 from stitch_planner.stitcher.lower.scalars import number
 from stitch_planner.stitcher.lower.templates.base import NOT_MINE, LibraryTemplate
 from stitch_tools.models.graph import GraphNode
@@ -29,18 +31,6 @@ class _Images:
     source: View
     written: View
     first: bool
-
-    @property
-    def sizes(self) -> str:
-        """The fields of an options struct that all families share."""
-        n, c, h, w = self.source.shape
-        output = braced(as_2d(self.written).shape[2:])
-        return f".images = {n}, .channels = {c}, .input = {braced((h, w))}, .output = {output}"
-
-    @property
-    def arguments(self) -> tuple[Pointer | str, ...]:
-        """Arguments of run."""
-        return Pointer(self.source), Pointer(self.written, write=True), "threads"
 
 
 def _images(node: GraphNode, lowering: Lowering) -> _Images:
@@ -86,46 +76,46 @@ class Pool(LibraryTemplate):
         node = nodes[0]
         kind = _POOLS[node.op]
         images = _images(node, lowering)
-        largest = kind.endswith("max")
         lowering.add(
             LibraryCall(
                 lowering.unique(f"pool_{node.name}"),
                 f"{site(node)}: {kind.replace('_', ' ')} pooling",
                 (node.name,),
-                "stitch/cpu/pool.h",
-                f"stitch::cpu::Pool<stitch::cpu::Pooling::{'kMax' if largest else 'kAverage'}, "
-                f"{flag(not images.first)}>",
-                (f"{{{images.sizes}{_window(node, kind)}}}",),
-                images.arguments,
-                chosen="channels are vectorised" if not images.first else "columns are vectorised",
+                PoolOp(
+                    source=images.source,
+                    out=as_2d(images.written),
+                    kind="max" if kind.endswith("max") else "average",
+                    channels_last=not images.first,
+                    window=None if kind.startswith("adaptive") else _window(node, largest=kind == "max"),
+                ),
             )
         )
         settle(lowering, (node.name, 0), images.written)
 
 
-def _window(node: GraphNode, kind: str) -> str:
-    """The fields of PoolOptions that say how windows lie."""
-    if kind.startswith("adaptive"):
-        return ", .adaptive = true"
+def _window(node: GraphNode, *, largest: bool) -> PoolWindow:
     both = line if "1d" in node.op else pair
     kernel = both(argument(node, 1, "kernel_size"), 1)
     given = argument(node, 2, "stride")
     stride = kernel if given in (None, ()) else both(given, 1)
     padding = both(argument(node, 3, "padding", 0), 0)
-    text = f", .kernel = {braced(kernel)}, .stride = {braced(stride)}, .padding = {braced(padding)}"
-    if kind == "max":
-        return f"{text}, .dilation = {braced(both(argument(node, 4, 'dilation', 1), 1))}"
-    counts = argument(node, 5, "count_include_pad", True) is not False
+    if largest:
+        return PoolWindow(kernel, stride, padding, dilation=both(argument(node, 4, "dilation", 1), 1))
     divisor = argument(node, 6, "divisor_override")
-    text += f", .count_padding = {flag(counts)}"
-    return text if divisor is None else f"{text}, .divisor = {int(number(divisor))}"
+    return PoolWindow(
+        kernel,
+        stride,
+        padding,
+        count_padding=argument(node, 5, "count_include_pad", True) is not False,
+        divisor=None if divisor is None else int(number(divisor)),
+    )
 
 
-_RESIZES = {
-    "aten.upsample_nearest2d.vec": "kNearest",
-    "aten.upsample_nearest2d.default": "kNearest",
-    "aten.upsample_bilinear2d.vec": "kBilinear",
-    "aten.upsample_bilinear2d.default": "kBilinear",
+_RESIZES: dict[str, Literal["nearest", "bilinear"]] = {
+    "aten.upsample_nearest2d.vec": "nearest",
+    "aten.upsample_nearest2d.default": "nearest",
+    "aten.upsample_bilinear2d.vec": "bilinear",
+    "aten.upsample_bilinear2d.default": "bilinear",
 }
 
 
@@ -145,28 +135,31 @@ class Upsample(LibraryTemplate):
         node = nodes[0]
         kind = _RESIZES[node.op]
         images = _images(node, lowering)
-        corners = kind == "kBilinear" and argument(node, 2, "align_corners") is True
+        corners = kind == "bilinear" and argument(node, 2, "align_corners") is True
         lowering.add(
             LibraryCall(
                 lowering.unique(f"resize_{node.name}"),
-                f"{site(node)}: {kind[1:].lower()} resizing",
+                f"{site(node)}: {kind} resizing",
                 (node.name,),
-                "stitch/cpu/upsample.h",
-                f"stitch::cpu::Upsample<stitch::cpu::Resize::{kind}, {flag(not images.first)}>",
-                (f"{{{images.sizes}, .scale = {_scales(node, kind)}, .align_corners = {flag(corners)}}}",),
-                images.arguments,
-                chosen="source places computed once",
+                ResizeOp(
+                    source=images.source,
+                    out=as_2d(images.written),
+                    kind=kind,
+                    channels_last=not images.first,
+                    scale=_scales(node, kind),
+                    align_corners=corners,
+                ),
             )
         )
         settle(lowering, (node.name, 0), images.written)
 
 
-def _scales(node: GraphNode, kind: str) -> str:
+def _scales(node: GraphNode, kind: str) -> tuple[float, ...]:
     """The caller's scale factors; 0 where the ratio of sizes counts."""
-    at = 2 if kind == "kNearest" else 3
+    at = 2 if kind == "nearest" else 3
     if node.op.endswith(".vec"):
         factors = argument(node, at, "scale_factors")
         values = factors if isinstance(factors, tuple) else (0.0, 0.0)
     else:
         values = (argument(node, at, "scales_h"), argument(node, at + 1, "scales_w"))
-    return "{" + ", ".join(repr(float(number(value)) if value is not None else 0.0) for value in values) + "}"
+    return tuple(float(number(value)) if value is not None else 0.0 for value in values)

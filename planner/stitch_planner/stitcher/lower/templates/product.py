@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from stitch_planner.stitcher.graph.graph_index import GraphIndex, ValueKey, argument, value_key
-from stitch_planner.stitcher.graph.views import permute
+from stitch_planner.stitcher.lower.graph_index import GraphIndex, ValueKey, argument, value_key
 from stitch_planner.stitcher.lower.kernel_ir import View
 from stitch_planner.stitcher.lower.lowering import Lowering
 from stitch_planner.stitcher.lower.scalars import number
 from stitch_planner.stitcher.lower.templates.base import NOT_MINE
+from stitch_planner.stitcher.lower.views import permute
 from stitch_tools.models.graph import GraphNode
 
 _LINEAR = "aten.linear.default"

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from stitch_planner.stitcher.emit.call_text import site
-from stitch_planner.stitcher.graph.graph_index import GraphIndex, argument, value_key
-from stitch_planner.stitcher.graph.views import permute, reshape, slice_dim
+from stitch_planner.stitcher.lower.comments import site
+from stitch_planner.stitcher.lower.graph_index import GraphIndex, argument, value_key
 from stitch_planner.stitcher.lower.kernel_ir import Access, Body, Instr, PointwiseKernel, View, channels_last
 from stitch_planner.stitcher.lower.lowering import Lowering
 from stitch_planner.stitcher.lower.scalars import number
 from stitch_planner.stitcher.lower.templates.base import NOT_MINE, LibraryTemplate
+from stitch_planner.stitcher.lower.views import permute, reshape, slice_dim
 from stitch_tools.models.graph import GraphNode
 
 _SHUFFLES = {"aten.pixel_shuffle.default": False, "aten.pixel_unshuffle.default": True}

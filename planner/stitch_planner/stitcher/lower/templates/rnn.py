@@ -1,20 +1,22 @@
 """LSTM, GRU and plain recurrent layers: the input's share by oneDNN, the recurrence by a fused tile."""
 
 from collections.abc import Sequence
+from typing import Literal
 
-from stitch_planner.stitcher.emit.call_text import flag, site
-from stitch_planner.stitcher.graph.graph_index import GraphIndex, ValueKey, argument, value_key
-from stitch_planner.stitcher.lower.kernel_ir import LibraryCall, Pointer, PointerList
+from stitch_planner.stitcher.lower.comments import site
+from stitch_planner.stitcher.lower.graph_index import GraphIndex, ValueKey, argument, value_key
+from stitch_planner.stitcher.lower.kernel_ir import LibraryCall, View
 from stitch_planner.stitcher.lower.lowering import Lowering
+from stitch_planner.stitcher.lower.operations import RnnOp
 from stitch_planner.stitcher.lower.scalars import number
 from stitch_planner.stitcher.lower.templates.base import NOT_MINE, LibraryTemplate
 from stitch_tools.models.graph import Argument, GraphNode
 
-_CELLS = {
-    "aten.lstm.input": "kLstm",
-    "aten.gru.input": "kGru",
-    "aten.rnn_tanh.input": "kTanh",
-    "aten.rnn_relu.input": "kRelu",
+_CELLS: dict[str, Literal["lstm", "gru", "tanh", "relu"]] = {
+    "aten.lstm.input": "lstm",
+    "aten.gru.input": "gru",
+    "aten.rnn_tanh.input": "tanh",
+    "aten.rnn_relu.input": "relu",
 }
 # Arguments: x, first state(s), weights, has_biases, layers, dropout, train, bidirectional, batch_first
 _ZEROS = frozenset(["aten.zeros.default", "aten.zeros_like.default", "aten.new_zeros.default"])
@@ -54,39 +56,37 @@ class Rnn(LibraryTemplate):
         x = lowering.dense(value_key(node.args[0]))
         batch_first = argument(node, 8, "batch_first") is True
         batch, time = x.shape[:2] if batch_first else (x.shape[1], x.shape[0])
-        weights = [Pointer(lowering.dense(key)) for key in _keys(node.args[2])]
+        weights = tuple(lowering.dense(key) for key in _keys(node.args[2]))
         hidden = lowering.index.shape(_keys(node.args[2])[1])[1]
         gathered = {item.name for item in nodes[:-1]}
         starts = [_start(key, gathered, lowering) for key in _states(node)]
-        results = [Pointer(lowering.new((node.name, 0)), write=True)]
+        result = lowering.new((node.name, 0))
         lasts = [_last((node.name, k), len(node.outputs), lowering) for k in (1, 2)]
-        options = (
-            f"{{.features = {x.shape[2]}, .hidden = {hidden}, .layers = {_layers(node)}, "
-            f".directions = {_directions(node)}, .batch_first = {flag(batch_first)}, "
-            f".has_bias = {flag(_weights_each(node) == 4)}, .hint_rows = {time * batch}}}"
-        )
         cell = _CELLS[node.op]
         lowering.add(
             LibraryCall(
                 lowering.unique(f"rnn_{site(node)}"),
-                f"{site(node)}: {cell[1:].lower()}, {time} steps of {batch} sequences, "
+                f"{site(node)}: {cell}, {time} steps of {batch} sequences, "
                 f"{_layers(node)} x {_directions(node)} x {hidden} units",
                 tuple(item.name for item in nodes),
-                "stitch/cpu/rnn.h",
-                f"stitch::cpu::Rnn<stitch::cpu::Cell::{cell}>",
-                ("lib", options, PointerList(tuple(weights))),
-                (
-                    str(time),
-                    str(batch),
-                    Pointer(x),
-                    starts[0],
-                    starts[1] if len(starts) > 1 else "nullptr",
-                    *results,
-                    *lasts,
-                    "threads",
+                RnnOp(
+                    weights=weights,
+                    source=x,
+                    hidden=starts[0],
+                    cell=starts[1] if len(starts) > 1 else None,
+                    out=result,
+                    last_hidden=lasts[0],
+                    last_cell=lasts[1],
+                    kind=cell,
+                    steps=time,
+                    batch=batch,
+                    features=x.shape[2],
+                    units=hidden,
+                    layers=_layers(node),
+                    directions=_directions(node),
+                    batch_first=batch_first,
+                    has_bias=_weights_each(node) == 4,
                 ),
-                uses_dnnl=True,
-                chosen="input products at once, recurrence and cell in one register tile",
             )
         )
 
@@ -100,15 +100,15 @@ def _states(node: GraphNode) -> list[ValueKey]:
     return _keys(node.args[1]) if isinstance(node.args[1], tuple) else [value_key(node.args[1])]
 
 
-def _start(key: ValueKey, gathered: set[str], lowering: Lowering) -> Pointer | str:
-    return "nullptr" if key[0] in gathered else Pointer(lowering.dense(key))
+def _start(key: ValueKey, gathered: set[str], lowering: Lowering) -> View | None:
+    return None if key[0] in gathered else lowering.dense(key)
 
 
-def _last(key: ValueKey, outputs: int, lowering: Lowering) -> Pointer | str:
+def _last(key: ValueKey, outputs: int, lowering: Lowering) -> View | None:
     """Where the state after the last step goes, if anyone wants it."""
     index = lowering.index
     wanted = key[1] < outputs and (index.users(key) or index.leaves(key))
-    return Pointer(lowering.new(key), write=True) if wanted else "nullptr"
+    return lowering.new(key) if wanted else None
 
 
 def _layers(node: GraphNode) -> int:

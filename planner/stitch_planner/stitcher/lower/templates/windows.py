@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Literal
 
-from stitch_planner.stitcher.graph.graph_index import GraphIndex, argument, value_key
-from stitch_planner.stitcher.graph.views import drop_dim, expand, permute, reshape, slice_dim
+from stitch_planner.stitcher.lower.graph_index import GraphIndex, argument, value_key
 from stitch_planner.stitcher.lower.kernel_ir import View, row_major
 from stitch_planner.stitcher.lower.lowering import Lowering
 from stitch_planner.stitcher.lower.scalars import number
 from stitch_planner.stitcher.lower.templates.base import NOT_MINE
+from stitch_planner.stitcher.lower.views import drop_dim, expand, permute, reshape, slice_dim
 from stitch_tools.models.graph import Argument, GraphNode
 
 Move = Callable[[GraphNode, View], list[View] | None]

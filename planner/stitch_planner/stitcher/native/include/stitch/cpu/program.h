@@ -7,7 +7,6 @@
 //     static constexpr TensorType kOutputs[] = {...};
 //     static constexpr int64_t kWorkspaceBytes = ...;  // temporaries, reused between kernels
 //     static constexpr int64_t kThreadScratchBytes = ...;  // values that one thread keeps within a row
-//     static constexpr int64_t kCallScratchBytes = ...;    // of library calls
 //     int32_t init();                                  // finds parameters, prepares library objects
 //     int32_t forward(const Memory& memory);
 //   };
@@ -96,7 +95,6 @@ struct Memory {
   char* const* inputs;  // dense
   char* const* outputs;
   char* workspace;
-  char* call_scratch;
   float* thread_scratch;
 };
 
@@ -228,8 +226,8 @@ struct Exports {
   }
 
   static int64_t workspace_bytes(const P& program, const DLTensor* inputs) {
-    return round_up(P::kWorkspaceBytes) + round_up(P::kCallScratchBytes) +
-           round_up(P::kThreadScratchBytes * program.threads) + staging_bytes(inputs);
+    return round_up(P::kWorkspaceBytes) + round_up(P::kThreadScratchBytes * program.threads) +
+           staging_bytes(inputs);
   }
 
   static int32_t plan(P& program, const DLTensor* inputs, int32_t count, StitchPlan* plan) {
@@ -256,8 +254,7 @@ struct Exports {
       return program.fail(STITCH_ERROR, "the workspace is smaller than stitch_plan asked for");
     }
     char* room = static_cast<char*>(args->workspace);
-    char* const call_scratch = room + round_up(P::kWorkspaceBytes);
-    char* const thread_scratch = call_scratch + round_up(P::kCallScratchBytes);
+    char* const thread_scratch = room + round_up(P::kWorkspaceBytes);
     char* staging = thread_scratch + round_up(P::kThreadScratchBytes * program.threads);
     char* inputs[kInputCount + 1];
     char* outputs[kOutputCount + 1];
@@ -269,8 +266,7 @@ struct Exports {
       staging += round_up(P::kInputs[i].bytes());
     }
     for (int i = 0; i < kOutputCount; ++i) outputs[i] = address(args->outputs[i]);
-    STITCH_TRY(
-        program.forward({inputs, outputs, room, call_scratch, reinterpret_cast<float*>(thread_scratch)}));
+    STITCH_TRY(program.forward({inputs, outputs, room, reinterpret_cast<float*>(thread_scratch)}));
     for (const int i : P::kWritten) {
       if (i < 0 || is_dense(args->inputs[i])) continue;
       copy_back(args->inputs[i], P::kInputs[i].bits / 8, inputs[i]);

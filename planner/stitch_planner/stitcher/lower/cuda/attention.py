@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from stitch_planner.stitcher.emit.cuda.products import as_batch, product_call
-from stitch_planner.stitcher.graph.graph_index import GraphIndex, argument, value_key
-from stitch_planner.stitcher.graph.views import expand, permute
+from stitch_planner.stitcher.lower.cuda.products import as_batch, product_call
+from stitch_planner.stitcher.lower.graph_index import GraphIndex, argument, value_key
 from stitch_planner.stitcher.lower.kernel_ir import Access, Body, RowKernel, View, row_major
 from stitch_planner.stitcher.lower.lowering import Lowering
 from stitch_planner.stitcher.lower.scalar_bodies import BodyBuilder
 from stitch_planner.stitcher.lower.scalars import number
 from stitch_planner.stitcher.lower.templates.base import NOT_MINE, LibraryTemplate
+from stitch_planner.stitcher.lower.views import expand, permute
 from stitch_tools.models.graph import GraphNode
 
 LARGEST_SCORES_BYTES = 4 << 30

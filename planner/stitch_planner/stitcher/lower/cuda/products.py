@@ -1,39 +1,21 @@
 """Matrix products on GPUs: one cuBLASLt call each, with bias and residual in its epilogue."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
-from stitch_planner.stitcher.emit.call_text import flag, followers, site
-from stitch_planner.stitcher.graph.graph_index import GraphIndex, ValueKey
-from stitch_planner.stitcher.graph.views import collapse, expand, reshape
+from stitch_planner.stitcher.lower.comments import followers, site
 from stitch_planner.stitcher.lower.epilogue import residual_of
-from stitch_planner.stitcher.lower.kernel_ir import Argument, LibraryCall, Pointer, View, row_major
+from stitch_planner.stitcher.lower.graph_index import GraphIndex, ValueKey
+from stitch_planner.stitcher.lower.kernel_ir import LibraryCall, View, row_major
 from stitch_planner.stitcher.lower.lowering import Lowering
+from stitch_planner.stitcher.lower.operations import MatmulOp, MatrixLayout
 from stitch_planner.stitcher.lower.templates.base import LibraryTemplate
 from stitch_planner.stitcher.lower.templates.product import Product, matrices, product_of, refusal
+from stitch_planner.stitcher.lower.views import collapse, expand, reshape
 from stitch_tools.models.graph import GraphNode
 
 ALIGNED_ELEMENTS = 4
 """float32 elements in the 16 bytes that cuBLASLt is promised for every operand."""
-
-
-_OPTIONS = ("m", "n", "k", "batch", "a", "b", "d", "has_bias", "has_addend", "allow_tf32")
-"""Fields of stitch::cuda::GemmOptions in order; C++17 has no initialisers by name."""
-
-
-@dataclass(frozen=True)
-class MatrixLayout:
-    """How a batch of matrices lies in memory: stitch::cuda::MatrixLayout, in elements."""
-
-    transposed: bool
-    ld: int
-    batch_stride: int = 0
-
-    @property
-    def text(self) -> str:
-        """Braced C++ text."""
-        return f"{{{flag(self.transposed)}, {self.ld}, {self.batch_stride}}}"
 
 
 class CudaProduct(LibraryTemplate):
@@ -136,27 +118,23 @@ def product_call(
     """
     m, k, n = *a.shape[-2:], b.shape[-1]
     batch = a.shape[0] if len(a.shape) > 2 else 1
-    sides = (_layout(a), _layout(b), MatrixLayout(False, n, m * n if batch > 1 else 0))
-    layouts = [side.text for side in sides if side is not None]
-    assert len(layouts) == 3, "operands are readable"
-    flags = (flag(bias is not None), flag(addend is not None), flag(allow_tf32))
-    named = zip(_OPTIONS, (*map(str, (m, n, k, batch)), *layouts, *flags), strict=True)
-    init: list[Argument] = ["lib", "{" + ", ".join(f"/*{name}=*/{text}" for name, text in named) + "}"]
-    run: list[Argument] = ["call", Pointer(a), Pointer(b), Pointer(target, write=True)]
-    if bias is not None:
-        init.append(Pointer(bias))
-    if addend is not None:
-        run.append(Pointer(addend))
+    first, second = _layout(a), _layout(b)
+    assert first is not None
+    assert second is not None
     times = f"{batch} x " if batch > 1 else ""
     return LibraryCall(
         name,
         f"{what}: {times}[{m}, {k}] x [{k}, {n}]{followers(nodes)}",
         tuple(node.name for node in nodes),
-        "stitch/cuda/gemm.cuh",
-        "stitch::cuda::Gemm",
-        tuple(init),
-        tuple(run),
-        chosen=f"cuBLASLt, {'TF32 allowed' if allow_tf32 else 'float32'}",
+        MatmulOp(
+            bias=bias,
+            a=a,
+            b=b,
+            out=target,
+            addend=addend,
+            layouts=(first, second, MatrixLayout(False, n, m * n if batch > 1 else 0)),
+            allow_tf32=allow_tf32,
+        ),
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Literal
 
-from stitch_planner.stitcher.graph.graph_index import GraphIndex, argument, value_key
+from stitch_planner.stitcher.lower.graph_index import GraphIndex, argument, value_key
 from stitch_planner.stitcher.lower.kernel_ir import Access, Body, RowKernel, View
 from stitch_planner.stitcher.lower.lowering import Lowering
 from stitch_planner.stitcher.lower.scalar_bodies import BodyBuilder

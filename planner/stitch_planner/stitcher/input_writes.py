@@ -1,8 +1,7 @@
 """What a forward leaves in its inputs: written at the end, or where it is made if nothing is in the way."""
 
-from stitch_planner.stitcher.graph.graph_index import value_key
 from stitch_planner.stitcher.graph.simplify import writes_unseen, written_inputs
-from stitch_planner.stitcher.graph.workspace_memory import moved_kernel
+from stitch_planner.stitcher.lower.graph_index import value_key
 from stitch_planner.stitcher.lower.kernel_ir import (
     Buffer,
     PointwiseKernel,
@@ -12,6 +11,7 @@ from stitch_planner.stitcher.lower.kernel_ir import (
     row_major,
 )
 from stitch_planner.stitcher.lower.lowering import Lowering, UnloweredError
+from stitch_planner.stitcher.lower.workspace_memory import moved_kernel
 from stitch_tools.models.graph import Graph
 
 

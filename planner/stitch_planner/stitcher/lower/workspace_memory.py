@@ -5,14 +5,10 @@ from dataclasses import replace
 
 from stitch_planner.stitcher.lower.kernel_ir import (
     Access,
-    Argument,
     Buffer,
     Kernel,
     KernelProgram,
     LibraryCall,
-    Pointer,
-    PointerList,
-    View,
     kernel_reads,
     kernel_writes,
 )
@@ -81,17 +77,6 @@ def moved_kernel(kernel: Kernel, moved: Callable[[Buffer], Buffer]) -> Kernel:
     def access(item: Access) -> Access:
         return replace(item, buffer=moved(item.buffer))
 
-    def pointer(item: Pointer) -> Pointer:
-        view = item.view
-        return replace(item, view=View(moved(view.buffer), view.shape, view.strides, view.offset))
-
-    def argument(item: Argument) -> Argument:
-        if isinstance(item, Pointer):
-            return pointer(item)
-        if isinstance(item, PointerList):
-            return PointerList(tuple(pointer(p) for p in item.pointers))
-        return item
-
     if isinstance(kernel, LibraryCall):
-        return replace(kernel, init=tuple(map(argument, kernel.init)), run=tuple(map(argument, kernel.run)))
+        return replace(kernel, operation=kernel.operation.over(moved))
     return replace(kernel, loads=tuple(map(access, kernel.loads)), stores=tuple(map(access, kernel.stores)))

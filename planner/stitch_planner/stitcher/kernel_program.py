@@ -4,12 +4,11 @@ import base64
 from dataclasses import replace
 from math import prod
 
-from stitch_planner.stitcher.graph.graph_index import GraphIndex, ValueKey, value_key
-from stitch_planner.stitcher.graph.input_writes import write_inputs
 from stitch_planner.stitcher.graph.partition import Step
 from stitch_planner.stitcher.graph.simplify import live_outputs
-from stitch_planner.stitcher.graph.workspace_memory import assign_offsets
+from stitch_planner.stitcher.input_writes import write_inputs
 from stitch_planner.stitcher.lower.copies import cpu_copy
+from stitch_planner.stitcher.lower.graph_index import GraphIndex, ValueKey, value_key
 from stitch_planner.stitcher.lower.kernel_ir import (
     Buffer,
     Kernel,
@@ -21,6 +20,7 @@ from stitch_planner.stitcher.lower.kernel_ir import (
 )
 from stitch_planner.stitcher.lower.lowering import Lowering, UnloweredError, copy_kernel, scalar
 from stitch_planner.stitcher.lower.templates.windows import MOVES
+from stitch_planner.stitcher.lower.workspace_memory import assign_offsets
 from stitch_tools.models.graph import Graph, GraphInput
 
 

@@ -1,8 +1,8 @@
 """The lowering templates of CUDA programs, in the order in which they are asked."""
 
-from stitch_planner.stitcher.emit.cuda.attention import CudaAttention
-from stitch_planner.stitcher.emit.cuda.losses import CudaCrossEntropy
-from stitch_planner.stitcher.emit.cuda.products import CudaProduct
+from stitch_planner.stitcher.lower.cuda.attention import CudaAttention
+from stitch_planner.stitcher.lower.cuda.losses import CudaCrossEntropy
+from stitch_planner.stitcher.lower.cuda.products import CudaProduct
 from stitch_planner.stitcher.lower.templates.base import Template
 from stitch_planner.stitcher.lower.templates.elements import Elements
 from stitch_planner.stitcher.lower.templates.windows import Windows

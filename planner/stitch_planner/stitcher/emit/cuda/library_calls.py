@@ -1,0 +1,42 @@
+"""Library operations as calls of the package's CUDA headers. Text may name `lib` and `call`."""
+
+from functools import singledispatch
+
+from stitch_planner.stitcher.emit.call_text import CallText, flag
+from stitch_planner.stitcher.lower.kernel_ir import LibraryOp
+from stitch_planner.stitcher.lower.operations import MatmulOp, MatrixLayout
+
+_OPTIONS = ("m", "n", "k", "batch", "a", "b", "d", "has_bias", "has_addend", "allow_tf32")
+"""Fields of stitch::cuda::GemmOptions in order; C++17 has no initialisers by name."""
+
+
+@singledispatch
+def call_text(op: LibraryOp) -> CallText:
+    """The call that computes the operation on a GPU.
+
+    Raises:
+        TypeError: there is none.
+    """
+    raise TypeError(f"no CUDA header computes {type(op).__name__}")
+
+
+@call_text.register
+def matmul(op: MatmulOp) -> CallText:
+    """gemm.cuh: cuBLASLt."""
+    m, k, n = *op.a.shape[-2:], op.b.shape[-1]
+    batch = op.a.shape[0] if len(op.a.shape) > 2 else 1
+    flags = map(flag, (op.bias is not None, op.addend is not None, op.allow_tf32))
+    named = zip(_OPTIONS, (*map(str, (m, n, k, batch)), *map(_layout, op.layouts), *flags), strict=True)
+    options = "{" + ", ".join(f"/*{name}=*/{text}" for name, text in named) + "}"
+    return CallText(
+        "stitch/cuda/gemm.cuh",
+        "stitch::cuda::Gemm",
+        ("lib", options, *((op.bias,) if op.bias is not None else ())),
+        ("call", op.a, op.b, op.out, *((op.addend,) if op.addend is not None else ())),
+        chosen=f"cuBLASLt, {'TF32 allowed' if op.allow_tf32 else 'float32'}",
+    )
+
+
+def _layout(layout: MatrixLayout) -> str:
+    """A stitch::cuda::MatrixLayout."""
+    return f"{{{flag(layout.transposed)}, {layout.ld}, {layout.batch_stride}}}"

@@ -1,0 +1,1 @@
+"""Lowering templates of CUDA programs."""
