@@ -62,7 +62,7 @@ def is_running(pid: int) -> bool:
 def test_a_segmentation_fault_is_a_crash(spawn: Spawn) -> None:
     outcome = outcome_of(spawn(), {"op": "segfault"})
     assert (outcome.kind, outcome.signal_name) == ("crashed", "SIGSEGV")
-    assert "Segmentation fault" in outcome.stderr_tail  # faulthandler names the line
+    assert "Segmentation fault" in outcome.output_tail  # faulthandler names the line
 
 
 def test_an_abort_is_a_crash(spawn: Spawn) -> None:
@@ -114,15 +114,13 @@ def test_native_code_without_memory_is_out_of_memory(spawn: Spawn) -> None:
 def test_shared_memory_is_watched_too(spawn: Spawn) -> None:
     outcome = outcome_of(spawn(memory_bytes=256 * MIB), {"op": "grow_shared"})
     assert outcome.kind == "out_of_memory"
-    assert outcome.peak_rss_bytes is not None
-    assert outcome.peak_rss_bytes > 256 * MIB
 
 
 def test_a_flood_of_output_is_cut_off_and_its_end_kept(spawn: Spawn) -> None:
     outcome = outcome_of(spawn(output_bytes=4 * MIB), {"op": "flood"})
     assert outcome.kind == "output_flood"
-    assert "\nnothing to see here\n" in outcome.stdout_tail
-    assert len(outcome.stdout_tail) < MIB
+    assert "\nnothing to see here\n" in outcome.output_tail
+    assert len(outcome.output_tail) < MIB
 
 
 def test_an_answer_from_a_fork_is_noticed(spawn: Spawn) -> None:
@@ -167,8 +165,9 @@ def test_an_exception_is_an_answer_with_its_place(spawn: Spawn) -> None:
 def test_what_a_child_prints_is_kept_and_never_ours(spawn: Spawn, capfd: pytest.CaptureFixture[str]) -> None:
     with spawn() as child:
         child.request({"op": "speak"})
-    assert child.outcome().stdout_tail == "a word to stdout\n"
-    assert child.outcome().stderr_tail == "a word to stderr\nstraight to the descriptor\n"
+    assert (
+        child.outcome().output_tail == "a word to stdout\na word to stderr\nstraight to the descriptor\n"
+    )
     assert capfd.readouterr() == ("", "")
 
 

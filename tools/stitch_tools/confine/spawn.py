@@ -61,28 +61,27 @@ def _run_init(request: SpawnChild, go: int) -> None:
                 sandbox.prepare_for_tool(_confinement(request))
         else:
             linux.become_subreaper()
-        stdout, stdout_end = os.pipe()
-        stderr, stderr_end = os.pipe()
+        printed, output = os.pipe()
         pid = os.fork()
         if not pid:
             watch.close()
-            _run_role(request, stdout_end, stderr_end)
-        for fd in (request.channel, stdout_end, stderr_end):
-            os.close(fd)
+            _run_role(request, output)
+        os.close(request.channel)
+        os.close(output)
         # At level full the kernel bounds the scratch folder, which is a file system of its own.
         scratch = None if own_namespace else request.scratch
-        init.Init(watch, pid, (stdout, stderr), request.limits, scratch).run()
+        init.Init(watch, pid, printed, request.limits, scratch).run()
     except Exception as error:  # outermost frame: whatever it is, the controller must hear of it
         watch.send(encode(InitFailed(describe_error(error))))
         os._exit(1)
     os._exit(0)
 
 
-def _run_role(request: SpawnChild, stdout: int, stderr: int) -> None:
+def _run_role(request: SpawnChild, output: int) -> None:
     linux.die_with_parent(signal.SIGKILL)
     os.setsid()
     null = os.open("/dev/null", os.O_RDONLY)
-    for fd, target in ((null, 0), (stdout, 1), (stderr, 2)):
+    for fd, target in ((null, 0), (output, 1), (output, 2)):
         os.dup2(fd, target)
     linux.close_descriptors_except({0, 1, 2, request.channel})
     channel = Channel(socket.socket(fileno=request.channel))

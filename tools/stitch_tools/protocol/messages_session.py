@@ -72,10 +72,7 @@ class ChildEnded(Notice, op="ended"):
     signal: int | None
     reason: WatchdogReason | None
     """Why the init ended it; None where it ended by itself."""
-    stdout_tail: str
-    stderr_tail: str
-    peak_rss_bytes: int
-    left_behind: int
+    output_tail: str
 
 
 class InitFailed(Notice, op="failed"):

@@ -258,16 +258,13 @@ class Child:
                 kind=self._judge(report, kind),
                 exit_code=report.exit_code,
                 signal_name=signal_name(report.signal),
-                stdout_tail=report.stdout_tail,
-                stderr_tail=report.stderr_tail,
-                peak_rss_bytes=report.peak_rss_bytes,
-                left_behind=report.left_behind,
+                output_tail=report.output_tail,
                 detail=detail,
             )
         elif report is not None:
             fault = report.fault
             self._outcome = Outcome(
-                "early_exit", stderr_tail=f"{fault.kind}: {fault.message}\n{fault.traceback}"
+                "early_exit", output_tail=f"{fault.kind}: {fault.message}\n{fault.traceback}"
             )
         else:
             self._outcome = Outcome(kind, detail=detail)
@@ -281,7 +278,7 @@ class Child:
         name = signal_name(report.signal)
         if name is None:
             return "exited" if self._exit_asked and report.exit_code == 0 else "early_exit"
-        if name == "SIGABRT" and "bad_alloc" in report.stderr_tail:
+        if name == "SIGABRT" and "bad_alloc" in report.output_tail:
             return "out_of_memory"
         return "crashed" if name in CRASH_SIGNALS else "signaled"
 

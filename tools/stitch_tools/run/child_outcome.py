@@ -38,11 +38,8 @@ class Outcome:
     exit_code: int | None = None
     signal_name: str | None = None
     """SIGSEGV, ... when a signal ended it."""
-    stdout_tail: str = ""
-    stderr_tail: str = ""
-    peak_rss_bytes: int | None = None
-    left_behind: int = 0
-    """Processes that it had started and that had to be ended after it."""
+    output_tail: str = ""
+    """The end of what it printed, to standard output and error alike."""
     detail: str = ""
     """What was wrong with an answer; "" where nothing more is known."""
 

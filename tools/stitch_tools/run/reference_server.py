@@ -400,6 +400,6 @@ def _fault(task: Task, fault: Fault, last_hint: str) -> Exception:
 def _death_of_reference(death: ChildDied, last_hint: str) -> TaskError:
     outcome = death.outcome
     hint = {"out_of_memory": _HINTS["out_of_memory"], "early_exit": _EXIT_HINT}.get(outcome.kind, last_hint)
-    printed = own_words(outcome.stderr_tail)
+    printed = own_words(outcome.output_tail)
     tail = f"\n{printed[-1000:]}" if printed else ""
     return TaskError(f"the reference did not survive: {outcome.describe()}{tail}", hint=hint)

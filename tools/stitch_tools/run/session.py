@@ -279,7 +279,7 @@ class TargetSession:
         except (ChannelClosedError, ChannelTimeoutError, ProtocolError):
             outcome = child.kill("closed_descriptors", grace_s=0.5)
             raise WorkerError(
-                f"a child ended while it was set up: {outcome.describe()}", hint=outcome.stderr_tail
+                f"a child ended while it was set up: {outcome.describe()}", hint=outcome.output_tail
             ) from None
         except OperationFailedError as error:
             child.kill()
