@@ -15,7 +15,7 @@ from stitch_tools.compile.headers import Library, find_cublas, find_onednn, nati
 from stitch_tools.compile.nvcc import archs_for, nvcc_command
 from stitch_tools.compile.refused import name_refusals
 from stitch_tools.compile.resources import parse_resources
-from stitch_tools.compile.runner import Completed, compiler_environment, refuse_full_disk, run_compiler
+from stitch_tools.compile.runner import Completed, run_compiler
 from stitch_tools.compile.toolchain import (
     INSTALL_NVCC,
     Compiler,
@@ -231,7 +231,7 @@ def _build(
         completed = run_compiler(
             recipe.command,
             folder=folder,
-            env=compiler_environment(scratch),
+            scratch=scratch,
             time_limit_s=time_limit_s,
             readable=readable,
         )
@@ -245,7 +245,6 @@ def _result(
     recipe: Recipe, completed: Completed, folder: Path, readable: Sequence[str], time_limit_s: float
 ) -> Build:
     """What the compiler run gave, with the artifact still where the compiler wrote it."""
-    refuse_full_disk(completed, folder)
     artifact = folder / OUTPUT_NAME
     diagnostics = parse_diagnostics(completed.output, _texts(recipe.program, folder), folder=str(folder))
     if completed.level in ("full", "fs+net"):

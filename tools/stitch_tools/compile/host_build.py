@@ -11,7 +11,7 @@ from pathlib import Path
 
 from stitch_tools.compile.confinement import readable_paths
 from stitch_tools.compile.headers import native_include
-from stitch_tools.compile.runner import compiler_environment, refuse_full_disk, run_compiler
+from stitch_tools.compile.runner import run_compiler
 from stitch_tools.compile.toolchain import INSTALL_CPP, Compiler, find_cpp_compiler, native_architecture
 from stitch_tools.errors import EnvironmentMissingError
 from stitch_tools.models import sha256_hex
@@ -104,11 +104,10 @@ def _compile(command: Sequence[str], scratch: Path, readable: Sequence[str]) -> 
     done = run_compiler(
         command,
         folder=scratch,
-        env=compiler_environment(scratch),
+        scratch=scratch,
         time_limit_s=_BUILD_TIMEOUT_S,
         readable=readable,
     )
-    refuse_full_disk(done, scratch)
     if done.timed_out:
         raise EnvironmentMissingError(
             f"the host compiler did not finish a source of ours within {_BUILD_TIMEOUT_S:g} s",
