@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from stitch_tools.protocol.messages_session import ChildLimits
 from stitch_tools.run.child import Child
-from stitch_tools.run.child_limits import Limits
 from stitch_tools.run.child_outcome import ChildDied, ChildTimeout, Outcome
 from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.session import TargetSession
@@ -40,7 +40,7 @@ def spawn(session: TargetSession) -> Iterator[Spawn]:
     """Spawn a child of the handlers file; afterwards show that a fresh one works and that nothing is left."""
 
     def start(**limits: int) -> Child:
-        return session.spawn("worker", serve_file=HANDLERS, limits=Limits(**limits))  # pyright: ignore[reportArgumentType]
+        return session.spawn("worker", serve_file=HANDLERS, limits=ChildLimits(**limits))  # pyright: ignore[reportArgumentType]
 
     yield start
     assert session.scratch_folders() == []
@@ -165,9 +165,7 @@ def test_an_exception_is_an_answer_with_its_place(spawn: Spawn) -> None:
 def test_what_a_child_prints_is_kept_and_never_ours(spawn: Spawn, capfd: pytest.CaptureFixture[str]) -> None:
     with spawn() as child:
         child.request({"op": "speak"})
-    assert (
-        child.outcome().output_tail == "a word to stdout\na word to stderr\nstraight to the descriptor\n"
-    )
+    assert child.outcome().output_tail == "a word to stdout\na word to stderr\nstraight to the descriptor\n"
     assert capfd.readouterr() == ("", "")
 
 

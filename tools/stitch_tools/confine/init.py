@@ -70,8 +70,11 @@ class Init:
         limits: ChildLimits,
         scratch: str | None,
     ) -> None:
-        """`printed`: the pipe of what the child prints. `scratch`: the folder whose size is watched;
-        None at level full, where the kernel bounds it."""
+        """Watch a child that was just forked.
+
+        `printed`: the pipe of what it prints. `scratch`: the folder whose size is watched; None at level
+        full, where the kernel bounds it.
+        """
         self._control = control
         self._child = child
         self._printed = PrintedText(printed)

@@ -17,7 +17,7 @@ from stitch_tools.protocol.messages_candidate import (
     RunProgram,
     StepReply,
 )
-from stitch_tools.run.child_limits import Limits
+from stitch_tools.protocol.messages_session import ChildLimits
 from stitch_tools.run.reference_server import Expectation, Inputs, WeightSet
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.scratch import Scratch, make_scratch
@@ -79,7 +79,7 @@ class Worker:
                 # It builds itself in the child, which could not find or read a library of another prefix.
                 env, libraries = _onednn(session.interpreter.prefix)
                 visible += [self._scratch.path, *libraries]
-            limits = Limits(memory_bytes=memory_bytes)
+            limits = None if memory_bytes is None else ChildLimits(memory_bytes=memory_bytes)
             self.child = session.spawn("worker", readable=visible, env=env, limits=limits)
         except BaseException:
             self._remove_folder()

@@ -32,8 +32,8 @@ from stitch_tools.protocol.messages_reference import (
     Scale,
     SetWeights,
 )
+from stitch_tools.protocol.messages_session import ChildLimits
 from stitch_tools.run.child import Child
-from stitch_tools.run.child_limits import Limits
 from stitch_tools.run.child_outcome import ChildDied
 from stitch_tools.run.last_words import own_words
 from stitch_tools.run.session import TargetSession
@@ -155,7 +155,7 @@ class ReferenceServer:
         timeout_s: float = 600.0,
         writable: Sequence[Path] = (),
         env: Mapping[str, str] | None = None,
-        limits: Limits | None = None,
+        limits: ChildLimits | None = None,
     ) -> None:
         """Start the server and load the reference.
 
