@@ -19,8 +19,9 @@ from stitch_tools.machine.device_lock import device_lock
 from stitch_tools.machine.devices import cpu_info
 from stitch_tools.models import Build, Program, Task
 from stitch_tools.protocol.free_memory import available_bytes
+from stitch_tools.protocol.messages_reference import WeightsMade
 from stitch_tools.run.interpreter import find_interpreter
-from stitch_tools.run.reference_server import Inputs, ReferenceServer, WeightSet
+from stitch_tools.run.reference_server import Inputs, ReferenceServer
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import Store
 
@@ -53,7 +54,7 @@ class SelfTiming:
     setup: Setup
     program: Program
     build: Build
-    weights: WeightSet
+    weights: WeightsMade
     draws: tuple[Inputs, ...]
 
     def run(self, rules: TimingRules, budget_s: float) -> Rounds:

@@ -17,8 +17,9 @@ from stitch_tools.protocol.messages_candidate import (
     RunProgram,
     StepReply,
 )
+from stitch_tools.protocol.messages_reference import WeightsMade
 from stitch_tools.protocol.messages_session import ChildLimits
-from stitch_tools.run.reference_server import Expectation, Inputs, WeightSet
+from stitch_tools.run.reference_server import Expectation, Inputs
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.scratch import Scratch, make_scratch
 from stitch_tools.storage.store import Store
@@ -129,24 +130,13 @@ class Worker:
             conv_precision=contract.conv_precision,
         )
 
-    def init(self, weights: WeightSet, timeout_s: float) -> Answer:
+    def init(self, weights: WeightsMade, timeout_s: float) -> Answer:
         """Give the program its weights."""
-        weights_fd, init_fd = map(Fd, weights.fds)
-        request = InitProgram(
-            parameters=weights.parameters,
-            init=weights.init,
-            init_structure=weights.init_structure,
-            scale=weights.scale,
-            training=weights.training,
-            kept=self._kept,
-            generator=weights.generator,
-            fds=(weights_fd, init_fd),
-        )
-        return self._call(request, timeout_s)
+        return self._call(InitProgram(weights, self._kept), timeout_s)
 
-    def reload(self, weights: WeightSet, timeout_s: float) -> Answer:
+    def reload(self, weights: WeightsMade, timeout_s: float) -> Answer:
         """Other weights into the same `ModelNew`; status `not_reloadable` when names do not agree."""
-        return self._call(ReloadWeights(weights.parameters, self._kept, Fd(weights.fds[0])), timeout_s)
+        return self._call(ReloadWeights(weights.parameters, self._kept, weights.fds[0]), timeout_s)
 
     def run(
         self,

@@ -31,6 +31,7 @@ from stitch_tools.protocol.messages_reference import (
     ReferenceSource,
     Scale,
     SetWeights,
+    WeightsMade,
 )
 from stitch_tools.protocol.messages_session import ChildLimits
 from stitch_tools.run.child import Child
@@ -81,36 +82,10 @@ class DrawUndecided(DrawUnavailable):
 
 
 @dataclass
-class Pack:
-    """Descriptors of shared memory that this process holds; `close` after they were passed on."""
+class Inputs:
+    """Inputs of one draw in shared memory, whose descriptors this process holds; `close` after their use."""
 
     fds: tuple[int, ...]
-
-    def close(self) -> None:
-        """Close the descriptors."""
-        for fd in self.fds:
-            os.close(fd)
-        self.fds = ()
-
-
-@dataclass
-class WeightSet(Pack):
-    """A set of weights: named tensors, constructor arguments, and the generator state before construction."""
-
-    parameters: list[PackEntry]
-    init: list[PackEntry]
-    init_structure: object
-    generator: bytes
-    scale: Scale | None = None
-    """How weights of order 1 were made; None: by the task's own initialisers."""
-    training: bool = True
-    """Whether the reference with these weights is in training mode."""
-
-
-@dataclass
-class Inputs(Pack):
-    """Inputs of one draw."""
-
     kind: str
     manifest: list[PackEntry]
     structure: object
@@ -118,6 +93,12 @@ class Inputs(Pack):
     seed: int
     places: tuple[tuple[int, int], ...]
     """Which of them lie in each other's memory."""
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        for fd in self.fds:
+            os.close(fd)
+        self.fds = ()
 
 
 @dataclass(frozen=True)
@@ -216,7 +197,7 @@ class ReferenceServer:
 
     def set_weights(
         self, *, gain: float | None = None, positive: bool = False, on_host: bool = False
-    ) -> WeightSet:
+    ) -> WeightsMade:
         """A fresh secret set of weights, which the reference now has, too.
 
         With `gain` the weights are of order 1, whatever the initialisers give (`order_one_weights.py`).
@@ -228,9 +209,7 @@ class ReferenceServer:
         scale = None if gain is None else Scale(gain, positive)
         made = self.call(SetWeights(_seed(), scale, self._on_device(on_host)))
         self._note_plane(made.parameters, made.fds, on_host=on_host)
-        return WeightSet(
-            made.fds, made.parameters, made.init, made.init_structure, made.generator, scale, made.training
-        )
+        return made
 
     def sensitivity(self) -> tuple[Sensitivity, ...]:
         """How the reference reacts to other inputs and weights; measured once, since no program matters."""
