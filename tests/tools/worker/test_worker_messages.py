@@ -74,7 +74,7 @@ def test_descriptors_travel_beside_the_message() -> None:
 
 
 WRONG: dict[str, tuple[object, str]] = {
-    "level": ("half", r"everything\.level: expected one of \('process', 'fs\+net', 'full'\), got str"),
+    "level": ("half", r"everything\.level: expected one of \('full', 'fs\+net', 'process'\), got str"),
     "sizes": ([1, "2"], r"everything\.sizes: expected int, got str"),
     "pair": (["a"], r"everything\.pair: expected list of 2, got list"),
     "entries": ([{"name": "x"}], r"everything\.entries: field dtype is missing"),

@@ -12,12 +12,13 @@ import sys
 import sysconfig
 from collections.abc import Iterable
 from pathlib import Path
+from typing import get_args
 
 from stitch_tools.confine import file_view, landlock, linux, seccomp
 from stitch_tools.protocol.messages import Level
 from stitch_tools.protocol.messages_session import SpawnChild
 
-LEVELS: tuple[Level, ...] = ("full", "fs+net", "process")
+LEVELS: tuple[Level, ...] = get_args(Level)
 """Strongest first."""
 NAMESPACES = (
     linux.CLONE_NEWUSER | linux.CLONE_NEWPID | linux.CLONE_NEWNET | linux.CLONE_NEWNS | linux.CLONE_NEWIPC

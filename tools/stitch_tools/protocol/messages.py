@@ -26,8 +26,8 @@ else:  # Python 3.10 has none, and it speaks to type checkers only
 # Keys beside a message's fields: the operation, whether it is a fault, and which request is answered.
 _ENVELOPE = frozenset({"op", "ok", "seq"})
 
-Level = Literal["process", "fs+net", "full"]
-"""Isolation of a child, weakest first."""
+Level = Literal["full", "fs+net", "process"]
+"""Isolation of a child, strongest first; in the order of the facts' `SandboxLevel`, which is the same type."""
 
 ReplyT_co = TypeVar("ReplyT_co", covariant=True)
 MessageT = TypeVar("MessageT")
