@@ -97,7 +97,7 @@ def test_an_early_exit_with_code_0_is_no_success(spawn: Spawn) -> None:
 def test_an_exit_that_was_asked_for_is_one(spawn: Spawn) -> None:
     child = spawn()
     child.close()
-    assert (child.outcome().kind, child.outcome().exit_code) == ("exited", 0)
+    assert (child.kill().kind, child.kill().exit_code) == ("exited", 0)
 
 
 @pytest.mark.parametrize("op", ["grow_private", "grow_tensor"])
@@ -165,7 +165,7 @@ def test_an_exception_is_an_answer_with_its_place(spawn: Spawn) -> None:
 def test_what_a_child_prints_is_kept_and_never_ours(spawn: Spawn, capfd: pytest.CaptureFixture[str]) -> None:
     with spawn() as child:
         child.request({"op": "speak"})
-    assert child.outcome().output_tail == "a word to stdout\na word to stderr\nstraight to the descriptor\n"
+    assert child.kill().output_tail == "a word to stdout\na word to stderr\nstraight to the descriptor\n"
     assert capfd.readouterr() == ("", "")
 
 

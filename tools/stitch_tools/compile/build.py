@@ -235,18 +235,24 @@ def _build(
             time_limit_s=time_limit_s,
             readable=readable,
         )
-        build = _result(recipe, completed, folder, readable, time_limit_s)
+        sources = sources_of(recipe.program, store)
+        build = _result(recipe, completed, folder, sources, readable, time_limit_s)
         if build.artifact is None:
             return build
         return cache.publish(key, build, Path(build.artifact), workspace)
 
 
 def _result(
-    recipe: Recipe, completed: Completed, folder: Path, readable: Sequence[str], time_limit_s: float
+    recipe: Recipe,
+    completed: Completed,
+    folder: Path,
+    sources: Mapping[str, str],
+    readable: Sequence[str],
+    time_limit_s: float,
 ) -> Build:
     """What the compiler run gave, with the artifact still where the compiler wrote it."""
     artifact = folder / OUTPUT_NAME
-    diagnostics = parse_diagnostics(completed.output, _texts(recipe.program, folder), folder=str(folder))
+    diagnostics = parse_diagnostics(completed.output, sources, folder=str(folder))
     if completed.level in ("full", "fs+net"):
         diagnostics = name_refusals(diagnostics, folder, readable)
     problem = _failure(completed, artifact, diagnostics, time_limit_s)
@@ -315,13 +321,6 @@ def sources_of(program: Program, store: Store) -> dict[str, str]:
         StoreError: a file is missing.
     """
     return {file.path: store.get(file.sha256).decode("utf-8", "replace") for file in program.files}
-
-
-def _texts(program: Program, folder: Path) -> dict[str, str]:
-    return {
-        file.path: (folder / file.path).read_text(encoding="utf-8", errors="replace")
-        for file in program.files
-    }
 
 
 def _headers_hash(folder: Path) -> str:

@@ -27,7 +27,7 @@ else:  # Python 3.10 has none, and it speaks to type checkers only
 _ENVELOPE = frozenset({"op", "ok", "seq"})
 
 Level = Literal["full", "fs+net", "process"]
-"""Isolation of a child, strongest first; in the order of the facts' `SandboxLevel`, which is the same type."""
+"""Isolation of a child, strongest first; the same type as `SandboxLevel` of the facts, in the same order."""
 
 ReplyT_co = TypeVar("ReplyT_co", covariant=True)
 MessageT = TypeVar("MessageT")

@@ -43,6 +43,7 @@ from stitch_tools.storage.store import Store
 
 ReplyT = TypeVar("ReplyT")
 _SEED_BITS = 62
+_TIMEOUT_S = 600.0
 _HINTS = {
     "syntax": "Correct the line, then run again.",
     "missing_import": "Install it into the target interpreter, or add its folder to search_path.",
@@ -133,7 +134,6 @@ class ReferenceServer:
         task: Task,
         store: Store,
         *,
-        timeout_s: float = 600.0,
         writable: Sequence[Path] = (),
         env: Mapping[str, str] | None = None,
         limits: ChildLimits | None = None,
@@ -144,7 +144,6 @@ class ReferenceServer:
             session: the target interpreter.
             task: what to load.
             store: where the task's files lie.
-            timeout_s: longest request.
             writable: folders that it may write beside its scratch folder (a compile cache).
             env: more environment variables.
             limits: upper bounds; an oracle that does not fit below them gives way to a weaker one.
@@ -155,7 +154,6 @@ class ReferenceServer:
         """
         self.task = task
         self._session = session
-        self._timeout_s = timeout_s
         self._sensitivity: tuple[Sensitivity, ...] | None = None
         self._writable, self._env, self._limits = tuple(writable), dict(env or {}), limits
         self._scratch = make_scratch("task")
@@ -335,7 +333,7 @@ class ReferenceServer:
 
     def _exchange(self, child: Child, operation: Operation[ReplyT]) -> ReplyT:
         try:
-            return child.call(operation, self._timeout_s)
+            return child.call(operation, _TIMEOUT_S)
         except ChildDied as death:
             raise _death_of_reference(death, self._run_it()) from death
         except OperationFailedError as error:
