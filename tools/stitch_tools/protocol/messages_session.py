@@ -17,7 +17,6 @@ WatchdogReason = Literal["killed", "out_of_memory", "output_flood", "too_many_pr
 class ZygoteReady(Message):
     """The zygote's first words: it has imported torch and found out how well it can isolate."""
 
-    python_version: str
     torch_version: str
     cuda_version: str | None
     level: Level

@@ -62,7 +62,7 @@ class Worker:
             cache_dir: root of our caches; None is the user's cache folder.
         """
         self._kept = tuple(kept)
-        self._task, self._program, self._build, self._store = task, program, build, store
+        self._task, self._program, self._build = task, program, build
         self._threads = session.threads
         self._scratch: Scratch | None = None
         self._loading: Operation[StepReply] | None = None
@@ -74,12 +74,22 @@ class Worker:
             visible += [Path(build.artifact), *map(Path, build.libraries)]
         try:
             if program.format != "native":
-                self._scratch = make_scratch("program")
-                store.materialize(program.files, self._scratch.path, "TMPDIR")
-                self._place_segments(session, cache_dir)
+                self._scratch, prefix = make_scratch("program"), session.interpreter.prefix
+                folder = self._scratch.path
+                store.materialize(program.files, folder, "TMPDIR")
+                # Else each worker would compile a stitched program's native parts anew.
+                built = built_segments(
+                    program,
+                    store,
+                    prefixes=(prefix,),
+                    require_sandbox=session.sandbox_level,
+                    cache_dir=cache_dir,
+                    unbuilt=session.unbuilt,
+                )
+                place_segments(built, folder)
                 # It builds itself in the child, which could not find or read a library of another prefix.
-                env, libraries = _onednn(session.interpreter.prefix)
-                visible += [self._scratch.path, *libraries]
+                env, libraries = _onednn(prefix)
+                visible += [folder, *libraries]
             limits = None if memory_bytes is None else ChildLimits(memory_bytes=memory_bytes)
             self.child = session.spawn("worker", readable=visible, env=env, limits=limits)
         except BaseException:
@@ -182,24 +192,6 @@ class Worker:
             return read_answer(self.child.reply_to(request, timeout_s))
         except OperationFailedError as error:
             return fault_answer(error.fault)
-
-    def _place_segments(self, session: TargetSession, cache_dir: Path | None) -> None:
-        """Put a stitched program's native parts beside it: else each worker would compile them anew.
-
-        Raises:
-            StoreError: there is no room for them.
-        """
-        if self._scratch is None:
-            return
-        places = built_segments(
-            self._program,
-            self._store,
-            prefixes=(session.interpreter.prefix,),
-            require_sandbox=session.sandbox_level,
-            cache_dir=cache_dir,
-            unbuilt=session.unbuilt,
-        )
-        place_segments(places, self._scratch.path)
 
     def _remove_folder(self) -> None:
         if self._scratch is not None:

@@ -161,7 +161,7 @@ class ReferenceServer:
         try:
             store.materialize(task.files, self._folder, "TMPDIR")
             self.child = self._start()
-            self.plane = self._find_plane()
+            self.plane = session.plane().kind if task.target.startswith("cuda") else None
         except BaseException:
             self._scratch.remove()
             raise
@@ -286,9 +286,6 @@ class ReferenceServer:
 
     def _compare_bits(self, first_fd: int, second_fd: int, expectation: Expectation) -> BitsCompared:
         return self.call(CompareBits(expectation.layout, (Fd(first_fd), Fd(second_fd))))
-
-    def _find_plane(self) -> DataPlane | None:
-        return self._session.plane().kind if self.task.target.startswith("cuda") else None
 
     def _on_device(self, on_host: bool) -> bool:
         return not on_host and self.plane == "device"
