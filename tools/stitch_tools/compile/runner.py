@@ -126,16 +126,7 @@ def run_compiler(
     told, report = os.pipe()
     with os.fdopen(told, encoding="utf-8") as answer:
         try:
-            process = subprocess.Popen(
-                _launcher(command, (folder, scratch), time_limit_s, readable, level, report),
-                cwd=folder,
-                env=_environment(scratch),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                pass_fds=(report,),
-            )
+            process = _start(command, folder, scratch, time_limit_s, readable, level, report)
         finally:
             os.close(report)
         assert process.stdout is not None
@@ -160,31 +151,38 @@ def run_compiler(
     return completed
 
 
-def _launcher(
+def _start(
     command: Sequence[str],
-    writable: tuple[Path, Path],
+    folder: Path,
+    scratch: Path,
     time_limit_s: float,
     readable: Sequence[str],
     level: SandboxLevel | None,
     report: int,
-) -> list[str]:
-    """The command that confines itself as asked and becomes `command` in the first of the folders.
-
-    See confine/compiler_run.py.
-    """
+) -> subprocess.Popen[bytes]:
+    """The process that confines itself as asked and becomes `command` (confine/compiler_run.py)."""
     # Its own /proc shows the compiler's processes alone.
     own_proc = ("/proc",) if level == "full" else ()
     request = CompilerRun(
         command=tuple(command),
-        folder=str(writable[0].absolute()),
+        folder=str(folder.absolute()),
         level=level,
         readable=(*readable, *own_proc),
-        writable=tuple(dict.fromkeys(str(path.absolute()) for path in writable)),
+        writable=tuple(dict.fromkeys(str(path.absolute()) for path in (folder, scratch))),
         limits=_limits(time_limit_s),
         report=report,
         parent=os.getpid(),
     )
-    return [sys.executable, "-I", "-S", str(BOOTSTRAP), "compile", json.dumps(encode(request).message)]
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", str(BOOTSTRAP), "compile", json.dumps(encode(request).message)],
+        cwd=folder,
+        env=_environment(scratch),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        pass_fds=(report,),
+    )
 
 
 def _limits(time_limit_s: float) -> dict[str, int]:

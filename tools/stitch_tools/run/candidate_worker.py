@@ -74,22 +74,11 @@ class Worker:
             visible += [Path(build.artifact), *map(Path, build.libraries)]
         try:
             if program.format != "native":
-                self._scratch, prefix = make_scratch("program"), session.interpreter.prefix
-                folder = self._scratch.path
-                store.materialize(program.files, folder, "TMPDIR")
-                # Else each worker would compile a stitched program's native parts anew.
-                built = built_segments(
-                    program,
-                    store,
-                    prefixes=(prefix,),
-                    require_sandbox=session.sandbox_level,
-                    cache_dir=cache_dir,
-                    unbuilt=session.unbuilt,
-                )
-                place_segments(built, folder)
+                self._scratch = make_scratch("program")
+                _place_files(program, store, session, self._scratch.path, cache_dir)
                 # It builds itself in the child, which could not find or read a library of another prefix.
-                env, libraries = _onednn(prefix)
-                visible += [folder, *libraries]
+                env, libraries = _onednn(session.interpreter.prefix)
+                visible += [self._scratch.path, *libraries]
             limits = None if memory_bytes is None else ChildLimits(memory_bytes=memory_bytes)
             self.child = session.spawn("worker", readable=visible, env=env, limits=limits)
         except BaseException:
@@ -217,6 +206,25 @@ def kept_buffers(contract: Contract, facts: ReferenceFacts) -> tuple[str, ...]:
     if contract.buffers == "ignored":
         return ()
     return tuple(name for name in facts.buffers if name not in facts.mutated_buffers)
+
+
+def _place_files(
+    program: Program, store: Store, session: TargetSession, folder: Path, cache_dir: Path | None
+) -> None:
+    """Put the files of a program in Python into a folder, and its native segments where it is a stitched one.
+
+    Without these each worker would compile them anew.
+    """
+    store.materialize(program.files, folder, "TMPDIR")
+    built = built_segments(
+        program,
+        store,
+        prefixes=(session.interpreter.prefix,),
+        require_sandbox=session.sandbox_level,
+        cache_dir=cache_dir,
+        unbuilt=session.unbuilt,
+    )
+    place_segments(built, folder)
 
 
 def _onednn(prefix: Path) -> tuple[dict[str, str], list[Path]]:
