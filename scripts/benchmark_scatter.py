@@ -9,7 +9,6 @@ from pathlib import Path
 from benchmark_table import Table
 
 from stitch_tools.compile import compile_program
-from stitch_tools.confine.free_memory import available_bytes
 from stitch_tools.judge.timing.program_runners import RingPlan, load_program, start_ring
 from stitch_tools.judge.timing.ring import ring_shape
 from stitch_tools.judge.timing.rounds import Rounds, run_rounds
@@ -19,8 +18,10 @@ from stitch_tools.judge.timing.visits import TimingRules
 from stitch_tools.machine.device_lock import device_lock
 from stitch_tools.machine.devices import cpu_info
 from stitch_tools.models import Build, Program, Task
+from stitch_tools.protocol.free_memory import available_bytes
+from stitch_tools.protocol.messages_reference import WeightsMade
 from stitch_tools.run.interpreter import find_interpreter
-from stitch_tools.run.reference_server import Inputs, ReferenceServer, WeightSet
+from stitch_tools.run.reference_server import Inputs, ReferenceServer
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import Store
 
@@ -53,7 +54,7 @@ class SelfTiming:
     setup: Setup
     program: Program
     build: Build
-    weights: WeightSet
+    weights: WeightsMade
     draws: tuple[Inputs, ...]
 
     def run(self, rules: TimingRules, budget_s: float) -> Rounds:

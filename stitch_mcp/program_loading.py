@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from stitch_tools.errors import EnvironmentMissingError, UsageError
 from stitch_tools.models import Build, Program, ReferenceFacts, Task
 from stitch_tools.storage.certificate import Archive, read_certificate, read_contents
-from stitch_tools.storage.scratch import make_scratch, scratch_folder
+from stitch_tools.storage.scratch import make_scratch
 from stitch_tools.storage.store import Store
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def load_program(
     contents = read_contents(archive, file)
     task, program, facts = contents.task, contents.program, contents.facts
     # Everything is taken from the archive: nothing on this machine can stand in for what was certified.
-    with scratch_folder("load") as folder:
+    with make_scratch("load") as folder:
         if program.format == "kernelbench":
             return _python_module(archive, task, facts, program, weights, cache_dir)
         store = Store(folder / "store")
@@ -135,7 +135,7 @@ def _python_module(
     # The file stays until the process ends: it may build or read beside itself when it is first called.
     folder = _folder_until_exit()
     _write(archive.folder("program"), folder)
-    with scratch_folder("load") as place, _undisturbed():
+    with make_scratch("load") as place, _undisturbed():
         store = Store(place / "store")
         store.put_files(archive.folder("program"))
         prefixes = (Path(sys.prefix),)

@@ -11,7 +11,7 @@ from stitch_tools.errors import EnvironmentMissingError
 from stitch_tools.judge.verdict import verdict_of
 from stitch_tools.models import AcceptPolicy, Bench, Check, Fact, Program, Task, Verdict
 from stitch_tools.storage.certificate import Archive, Contents, read_certificate, read_contents
-from stitch_tools.storage.scratch import scratch_folder
+from stitch_tools.storage.scratch import make_scratch
 
 _REACH = 1.1
 """The speed-up itself may lie so much above the new interval's upper end."""
@@ -59,7 +59,7 @@ def rerun_certificate(
     then = archive.certificate.bench
     # The certificate claims what it claims under its policy; whoever runs it again may accept more.
     policy = AcceptPolicy.of((*archive.certificate.policy.names, *config.accept))
-    with scratch_folder("rerun") as folder:
+    with make_scratch("rerun") as folder:
         # A store of its own: nothing that was computed here before may answer for the program.
         workspace = Workspace(folder)
         workspace.prepare()

@@ -7,7 +7,7 @@ from stitch_tools.judge.check import check_program
 from stitch_tools.judge.check_options import CheckOptions
 from stitch_tools.judge.trial import Trial
 from stitch_tools.models import Build, Check, Contract, Program, ProgramFormat, Task
-from stitch_tools.run.child_limits import Limits
+from stitch_tools.protocol.messages_session import ChildLimits
 from stitch_tools.run.reference_server import ReferenceServer
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import Store
@@ -95,7 +95,7 @@ def checked(
     program: Program,
     options: CheckOptions | None = None,
     *,
-    limits: Limits | None = None,
+    limits: ChildLimits | None = None,
 ) -> Check:
     """The check of a program beside a reference server of its own, which has these limits."""
     with ReferenceServer(session, task, store, limits=limits) as reference:

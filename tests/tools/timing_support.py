@@ -12,7 +12,8 @@ from stitch_tools.judge.timing.visits import Visit
 from stitch_tools.machine.devices import resolve_target
 from stitch_tools.machine.interference import snapshot
 from stitch_tools.models import Build, Program
-from stitch_tools.run.reference_server import Inputs, WeightSet
+from stitch_tools.protocol.messages_reference import WeightsMade
+from stitch_tools.run.reference_server import Inputs
 
 
 def rounds_of(per_call_s: Mapping[str, float]) -> Rounds:
@@ -53,7 +54,7 @@ def start_program(
     program: Program,
     build: Build | None,
     *,
-    weights: WeightSet,
+    weights: WeightsMade,
     draws: Sequence[Inputs],
     samples: int,
     graphed: bool = False,

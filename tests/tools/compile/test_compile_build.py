@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from stitch_tools.compile.build import compile_program, plan_build
+from stitch_tools.compile.confinement import readable_paths
 from stitch_tools.compile.elf import ABI_SYMBOLS, exported_symbols
 from stitch_tools.compile.headers import find_onednn
-from stitch_tools.compile.runner import Completed, compiler_environment, refuse_full_disk, run_compiler
+from stitch_tools.compile.runner import Completed, refuse_full_disk, run_compiler
 from stitch_tools.errors import EnvironmentMissingError, StoreError, UsageError
 from stitch_tools.judge.correctness.check_wording import describe_build
 from stitch_tools.models import Build, Program, SourceFile
@@ -151,13 +152,17 @@ long boom() { return Tower<40, 0>::v; }
     assert not list((store.root.parent / "cache" / "programs" / "work").iterdir())
 
 
+def run_in(folder: Path, command: list[str], *, time_limit_s: float = 20.0) -> Completed:
+    return run_compiler(
+        command, folder=folder, scratch=folder, time_limit_s=time_limit_s, readable=readable_paths(())
+    )
+
+
 def test_a_compiler_that_waits_for_ever_is_stopped_and_leaves_no_process(tmp_path: Path) -> None:
     fifo = tmp_path / "endless.h"
     os.mkfifo(fifo)
     (tmp_path / "main.cpp").write_text('#include "endless.h"\n', encoding="utf-8")
-    ended = run_compiler(
-        ["g++", "-c", "main.cpp"], folder=tmp_path, env=compiler_environment(tmp_path), time_limit_s=0.5
-    )
+    ended = run_in(tmp_path, ["g++", "-c", "main.cpp"], time_limit_s=0.5)
     assert ended.timed_out
     # A reader that is still there would let this open succeed.
     with pytest.raises(OSError, match="No such device"):
@@ -186,12 +191,7 @@ def test_a_limit_of_file_sizes_that_a_compiler_meets_is_no_fault_of_the_program(
 
 
 def test_a_flood_of_messages_is_cut_and_survived(tmp_path: Path) -> None:
-    completed = run_compiler(
-        ["sh", "-c", "yes error | head -c 20000000; exit 1"],
-        folder=tmp_path,
-        env=compiler_environment(tmp_path),
-        time_limit_s=20,
-    )
+    completed = run_in(tmp_path, ["sh", "-c", "yes error | head -c 20000000; exit 1"])
     assert len(completed.output) <= 4 << 20
     assert completed.exit_code == 1
 
@@ -200,7 +200,7 @@ def test_the_compiler_sees_no_secret_of_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
-    completed = run_compiler(["env"], folder=tmp_path, env=compiler_environment(tmp_path), time_limit_s=10)
+    completed = run_in(tmp_path, ["env"])
     assert "secret" not in completed.output
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from stitch_tools.compile.build import compile_program, plan_build
 from stitch_tools.compile.confinement import compiler_level, readable_paths, refuse_weaker, toolchain_paths
-from stitch_tools.compile.runner import Completed, compiler_environment, run_compiler
+from stitch_tools.compile.runner import Completed, run_compiler
 from stitch_tools.compile.toolchain import find_cpp_compiler, find_nvcc
 from stitch_tools.confine.sandbox import LEVELS
 from stitch_tools.errors import SandboxError
@@ -39,8 +39,14 @@ def run(tmp_path: Path, level: SandboxLevel) -> Run:
     scratch.mkdir()
 
     def run(script: str) -> Completed:
-        command, env = ["bash", "-c", script], compiler_environment(scratch)
-        return run_compiler(command, folder=folder, env=env, time_limit_s=20, level=level)
+        return run_compiler(
+            ["bash", "-c", script],
+            folder=folder,
+            scratch=scratch,
+            time_limit_s=20,
+            readable=readable_paths(()),
+            level=level,
+        )
 
     return run
 
@@ -100,9 +106,15 @@ def test_a_compiler_that_was_killed_is_told_from_one_that_failed(run: Run) -> No
 
 
 def test_a_compiler_that_is_not_there_is_an_os_error(tmp_path: Path, level: SandboxLevel) -> None:
-    env = compiler_environment(tmp_path)
     with pytest.raises(FileNotFoundError, match="no-such-compiler"):
-        run_compiler(["no-such-compiler"], folder=tmp_path, env=env, time_limit_s=10, level=level)
+        run_compiler(
+            ["no-such-compiler"],
+            folder=tmp_path,
+            scratch=tmp_path,
+            time_limit_s=10,
+            readable=readable_paths(()),
+            level=level,
+        )
 
 
 def test_the_build_says_how_its_compiler_was_isolated(tmp_path: Path) -> None:

@@ -177,7 +177,7 @@ class ServerContext:
             if self.level == "full":
                 self.look_into(worker, inputs)
             inputs.close()
-        return worker.child.outcome().stderr_tail
+        return worker.child.kill().output_tail
 
     def call(self, worker: Worker, inputs: Inputs) -> None:
         expectation = self.reference.expect()

@@ -22,7 +22,6 @@ from stitch_tools.models import Check
 from stitch_tools.protocol.messages import OperationFailedError, decode_reply, encode
 from stitch_tools.protocol.messages_candidate import StepReply
 from stitch_tools.protocol.wire import (
-    MAX_BLOB_BYTES,
     MAX_JSON_BYTES,
     Channel,
     ChannelClosedError,
@@ -39,7 +38,7 @@ from stitch_tools.storage.store import Store
 from tests.tools.check_support import make_task, model_new
 
 HANDLERS = Path(__file__).with_name("attackers") / "liar.py"
-HEADER = struct.Struct(">4sII")
+HEADER = struct.Struct(">4sI")
 NAMED = (ChannelClosedError, ChannelTimeoutError, ProtocolError)
 
 
@@ -59,8 +58,8 @@ def receive(data: bytes, fds: tuple[int, ...] = (), *, close: bool = True) -> Fr
         return Channel(ours).receive(timeout_s=10.0 if close else 0.05)
 
 
-def frame(text: bytes, blob: bytes = b"") -> bytes:
-    return HEADER.pack(b"STW1", len(text), len(blob)) + text + blob
+def frame(text: bytes) -> bytes:
+    return HEADER.pack(b"STW1", len(text)) + text
 
 
 def open_descriptors() -> int:
@@ -80,16 +79,15 @@ JSON = st.recursive(
 )
 
 
-@given(message=st.dictionaries(st.text(), JSON, max_size=5), blob=st.binary(max_size=300))
-def test_a_frame_comes_back_as_it_was_sent(message: dict[str, object], blob: bytes) -> None:
+@given(message=st.dictionaries(st.text(), JSON, max_size=5))
+def test_a_frame_comes_back_as_it_was_sent(message: dict[str, object]) -> None:
     text = json.dumps(message).encode()
-    got = receive(frame(text, blob))
-    assert (got.message, got.blob) == (json.loads(text), blob)
+    assert receive(frame(text)).message == json.loads(text)
 
 
 @given(text=st.binary(max_size=100), cut=st.integers(0, 100), size=st.integers(0, 2**32 - 1))
 def test_changed_lengths_and_cut_frames_are_named_or_frames(text: bytes, cut: int, size: int) -> None:
-    for data in (frame(b'{"a": "' + text + b'"}')[:cut], HEADER.pack(b"STW1", size, 0) + text):
+    for data in (frame(b'{"a": "' + text + b'"}')[:cut], HEADER.pack(b"STW1", size) + text):
         try:
             got = receive(data)
         except NAMED:
@@ -135,19 +133,16 @@ def test_half_a_character_is_replaced_since_no_report_could_hold_it() -> None:
     assert got.message == {"a?": ["?", "\U0001f600", "\\ud800"]}
 
 
-SIZES = [(MAX_JSON_BYTES, MAX_BLOB_BYTES), (MAX_JSON_BYTES + 1, 0), (2, MAX_BLOB_BYTES + 1)]
-
-
-@pytest.mark.parametrize("sizes", SIZES)
-def test_memory_is_taken_for_what_was_sent_and_not_for_what_was_announced(sizes: tuple[int, int]) -> None:
+@pytest.mark.parametrize("size", [MAX_JSON_BYTES, MAX_JSON_BYTES + 1])
+def test_memory_is_taken_for_what_was_sent_and_not_for_what_was_announced(size: int) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for _ in range(3):
         with pytest.raises(NAMED):
-            receive(HEADER.pack(b"STW1", *sizes) + b"{}", close=False)
+            receive(HEADER.pack(b"STW1", size) + b"{}", close=False)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 16 << 10
 
 
-@pytest.mark.parametrize("data", [b"S", HEADER.pack(b"STW1", 2, 0), b"XXXXXXXXXXXXXX", frame(b"[]")])
+@pytest.mark.parametrize("data", [b"S", HEADER.pack(b"STW1", 2), b"XXXXXXXXXXXXXX", frame(b"[]")])
 @pytest.mark.parametrize("count", [1, 16, 60])
 def test_descriptors_that_come_with_no_frame_are_closed(data: bytes, count: int) -> None:
     null = os.open("/dev/null", os.O_RDONLY)
@@ -222,13 +217,13 @@ def test_bytes_of_any_kind_on_the_clock_s_pipe_are_a_time_or_the_contestant_s_fa
 @given(pieces=st.lists(st.integers(1, 7), min_size=1, max_size=20))
 @settings(max_examples=30)
 def test_a_frame_in_pieces_is_a_frame(pieces: list[int]) -> None:
-    data = frame(b'{"ok": true, "seq": 1}', b"blob")
+    data = frame(b'{"ok": true, "seq": 1}')
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with ours, theirs:
         for size in (*pieces, len(data)):
             theirs.sendall(data[:size])
             data = data[size:]
-        assert Channel(ours).receive(timeout_s=10.0).blob == b"blob"
+        assert Channel(ours).receive(timeout_s=10.0).message == {"ok": True, "seq": 1}
 
 
 @pytest.fixture(scope="module")
@@ -319,7 +314,7 @@ class ModelNew(torch.nn.Module):
         text = json.dumps({{"ok": True, "seq": max(asked), "value": FIELDS, **BESIDE}}).encode()
         channel = line()
         channel.setblocking(True)
-        channel.sendall(struct.pack(">4sII", b"STW1", len(text), 0) + text)
+        channel.sendall(struct.pack(">4sI", b"STW1", len(text)) + text)
         time.sleep(1)
 """
 CLAIMS: dict[str, tuple[dict[str, object], str]] = {

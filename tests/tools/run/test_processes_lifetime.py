@@ -91,7 +91,7 @@ def test_a_closed_session_leaves_nothing(tmp_path: Path) -> None:
         child.request({"op": "leave_grandchild"})
         family = set(process_tree.descendants(os.getpid())) - before
         assert len(family) >= 4
-    assert child.outcome().kind == "killed"
+    assert child.kill().kind == "killed"
     assert not family & set(process_tree.descendants(os.getpid()))
     assert list((tmp_path / "scratch").iterdir()) == []
 

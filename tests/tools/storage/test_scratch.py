@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stitch_tools.storage import scratch
-from stitch_tools.storage.scratch import make_scratch, scratch_folder
+from stitch_tools.storage.scratch import make_scratch
 
 MAKER = """
 import sys, time
@@ -60,7 +60,7 @@ def test_what_a_killed_process_left_goes_when_the_next_one_starts_and_what_is_in
 
 def test_a_folder_of_a_block_goes_with_it_and_leaves_no_descriptor() -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
-    with scratch_folder("load") as folder:
+    with make_scratch("load") as folder:
         assert folder.is_dir()
         assert folder.name.startswith("stitch-load-")
     assert not folder.exists()

@@ -1,6 +1,6 @@
 """How much memory is free is known."""
 
-from stitch_tools.confine.free_memory import available_bytes
+from stitch_tools.protocol.free_memory import available_bytes
 
 
 def test_available_memory_is_known() -> None:

@@ -15,7 +15,7 @@ from stitch_tools.compile.headers import Library, find_cublas, find_onednn, nati
 from stitch_tools.compile.nvcc import archs_for, nvcc_command
 from stitch_tools.compile.refused import name_refusals
 from stitch_tools.compile.resources import parse_resources
-from stitch_tools.compile.runner import Completed, compiler_environment, refuse_full_disk, run_compiler
+from stitch_tools.compile.runner import Completed, run_compiler
 from stitch_tools.compile.toolchain import (
     INSTALL_NVCC,
     Compiler,
@@ -231,23 +231,28 @@ def _build(
         completed = run_compiler(
             recipe.command,
             folder=folder,
-            env=compiler_environment(scratch),
+            scratch=scratch,
             time_limit_s=time_limit_s,
             readable=readable,
         )
-        build = _result(recipe, completed, folder, readable, time_limit_s)
+        sources = sources_of(recipe.program, store)
+        build = _result(recipe, completed, folder, sources, readable, time_limit_s)
         if build.artifact is None:
             return build
         return cache.publish(key, build, Path(build.artifact), workspace)
 
 
 def _result(
-    recipe: Recipe, completed: Completed, folder: Path, readable: Sequence[str], time_limit_s: float
+    recipe: Recipe,
+    completed: Completed,
+    folder: Path,
+    sources: Mapping[str, str],
+    readable: Sequence[str],
+    time_limit_s: float,
 ) -> Build:
     """What the compiler run gave, with the artifact still where the compiler wrote it."""
-    refuse_full_disk(completed, folder)
     artifact = folder / OUTPUT_NAME
-    diagnostics = parse_diagnostics(completed.output, _texts(recipe.program, folder), folder=str(folder))
+    diagnostics = parse_diagnostics(completed.output, sources, folder=str(folder))
     if completed.level in ("full", "fs+net"):
         diagnostics = name_refusals(diagnostics, folder, readable)
     problem = _failure(completed, artifact, diagnostics, time_limit_s)
@@ -316,13 +321,6 @@ def sources_of(program: Program, store: Store) -> dict[str, str]:
         StoreError: a file is missing.
     """
     return {file.path: store.get(file.sha256).decode("utf-8", "replace") for file in program.files}
-
-
-def _texts(program: Program, folder: Path) -> dict[str, str]:
-    return {
-        file.path: (folder / file.path).read_text(encoding="utf-8", errors="replace")
-        for file in program.files
-    }
 
 
 def _headers_hash(folder: Path) -> str:

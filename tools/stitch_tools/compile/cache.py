@@ -20,8 +20,8 @@ from pathlib import Path
 from stitch_tools.errors import StoreError
 from stitch_tools.models import Build, sha256_hex
 from stitch_tools.storage.locks import FileLock
-from stitch_tools.storage.scratch import make_scratch
-from stitch_tools.storage.store import storing, sync_folder
+from stitch_tools.storage.scratch import Scratch, make_scratch
+from stitch_tools.storage.store import storing, sync_folder, write_atomically
 from stitch_tools.storage.user_cache import SIZE_CAP_BYTES, evict_unused, folder_size
 
 ARTIFACT_NAME = "program.so"
@@ -65,22 +65,28 @@ class BuildCache:
 
     @contextlib.contextmanager
     def building(self, key: str, *, wait_s: float) -> Generator[None]:
-        """Hold the right to build `key`; others with an equal key wait up to `wait_s`, then build as well."""
-        with self._locked(key[:2], wait_s=wait_s):
-            yield
+        """Hold the right to build `key`; others with an equal key wait up to `wait_s`, then build as well.
 
-    @contextlib.contextmanager
-    def workspace(self) -> Generator[Path]:
-        """A fresh folder for one build, removed afterwards; leftovers of killed builds are removed first.
+        A file system without locks goes without.
+        """
+        lock = FileLock(self.folder / "locks" / key[:2], purpose="build cache", option="STITCH_CACHE_DIR")
+        with storing(lock.path, "STITCH_CACHE_DIR"):
+            lock.path.parent.mkdir(parents=True, exist_ok=True)
+            lock.path.touch()
+        with contextlib.suppress(StoreError):
+            lock.acquire(wait_s=wait_s)
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def workspace(self) -> Scratch:
+        """A fresh folder for one build; leftovers of killed builds are removed first.
 
         Raises:
             StoreError: the cache folder cannot be written.
         """
-        scratch = make_scratch("build", self.folder / "work", option="STITCH_CACHE_DIR")
-        try:
-            yield scratch.path
-        finally:
-            scratch.remove()
+        return make_scratch("build", self.folder / "work", option="STITCH_CACHE_DIR")
 
     def publish(self, key: str, build: Build, artifact: Path, workspace: Path) -> Build:
         """Put a finished build in place and return it with its final path.
@@ -102,15 +108,14 @@ class BuildCache:
             staged.mkdir()
             artifact.replace(staged / ARTIFACT_NAME)
             (staged / ARTIFACT_NAME).chmod(0o555)
-            _sync_file(staged / ARTIFACT_NAME)
-            with (staged / _ENTRY_NAME).open("wb") as file:
-                file.write(json.dumps(record, sort_keys=True).encode("utf-8"))
-                file.flush()
+            with (staged / ARTIFACT_NAME).open("rb") as file:
                 os.fsync(file.fileno())
+            entry_text = json.dumps(record, sort_keys=True).encode("utf-8")
+            write_atomically(staged / _ENTRY_NAME, entry_text, "STITCH_CACHE_DIR")
             entry.parent.mkdir(parents=True, exist_ok=True)
             self._swap_in(key, staged, workspace / "damaged")
             sync_folder(entry.parent)
-        self._evict(keep=entry)
+        evict_unused(self._entries(), self.size_cap_bytes, keep=entry, spared_s=_SPARED_S)
         return relative.model_copy(update={"artifact": str(entry / ARTIFACT_NAME)})
 
     def summary(self) -> CacheSummary:
@@ -125,20 +130,6 @@ class BuildCache:
             for folder in self._entries():
                 shutil.rmtree(folder)
         return before
-
-    @contextlib.contextmanager
-    def _locked(self, name: str, *, wait_s: float) -> Generator[bool]:
-        """Hold the lock `name`, if it could be had in time; a file system without locks goes without."""
-        lock = FileLock(self.folder / "locks" / name, purpose="build cache", option="STITCH_CACHE_DIR")
-        with storing(lock.path, "STITCH_CACHE_DIR"):
-            lock.path.parent.mkdir(parents=True, exist_ok=True)
-            lock.path.touch()
-        with contextlib.suppress(StoreError):
-            lock.acquire(wait_s=wait_s)
-        try:
-            yield lock.held
-        finally:
-            lock.release()
 
     def _entry(self, key: str) -> Path:
         return self.folder / "builds" / key[:2] / key
@@ -160,12 +151,3 @@ class BuildCache:
                     entry.rename(damaged)
         if not entry.exists():
             staged.rename(entry)
-
-    def _evict(self, *, keep: Path) -> None:
-        """Remove the longest unused entries until the cache fits its cap."""
-        evict_unused(self._entries(), self.size_cap_bytes, keep=keep, spared_s=_SPARED_S)
-
-
-def _sync_file(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())

@@ -6,7 +6,7 @@ Programs load these libraries by soname and never link them, so a header folder 
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files as package_files
 from pathlib import Path
@@ -58,54 +58,46 @@ def native_include() -> Path:
     return Path(str(package_files("stitch_tools") / "native" / "include"))
 
 
-def find_onednn(prefixes: Sequence[Path] = (), env: Mapping[str, str] | None = None) -> Library:
+def find_onednn(prefixes: Sequence[Path] = ()) -> Library:
     """oneDNN: STITCH_ONEDNN, else the given prefixes (target interpreters), else our own interpreter's.
 
-    Args:
-        prefixes: `sys.prefix` of interpreters whose wheel may be used, best first.
-        env: environment to read; None is this process's own.
+    `prefixes`: `sys.prefix` of interpreters whose wheel may be used, best first.
     """
-    env = os.environ if env is None else env
-    for root in _roots(env.get("STITCH_ONEDNN"), prefixes):
+    for root in _roots(prefixes):
         include = root / "include"
         if not (include / "dnnl.h").is_file():
             continue
-        shared = _first_file(root / "lib" / ONEDNN_SONAME, root / "lib64" / ONEDNN_SONAME)
-        if shared is not None:
-            return Library("oneDNN", include, shared, INSTALL_ONEDNN)
+        for shared in (root / "lib" / ONEDNN_SONAME, root / "lib64" / ONEDNN_SONAME):
+            if shared.is_file():
+                return Library("oneDNN", include, shared, INSTALL_ONEDNN)
     return Library("oneDNN", None, None, INSTALL_ONEDNN)
 
 
-def find_cublas(prefixes: Sequence[Path] = (), env: Mapping[str, str] | None = None) -> Library:
+def find_cublas(prefixes: Sequence[Path] = ()) -> Library:
     """The headers of cuBLASLt: STITCH_CUBLAS, else the toolkit's, else those of an nvidia-cublas wheel.
 
     The library itself comes with torch and is loaded by soname, so only the headers are looked for.
     """
-    env = os.environ if env is None else env
-    for include in _cublas_includes(env, prefixes):
+    for include in _cublas_includes(prefixes):
         if (include / "cublasLt.h").is_file():
             return Library("cuBLASLt", include, None, INSTALL_CUBLAS)
     return Library("cuBLASLt", None, None, INSTALL_CUBLAS)
 
 
-def _roots(chosen: str | None, prefixes: Sequence[Path]) -> Iterator[Path]:
-    if chosen:
+def _roots(prefixes: Sequence[Path]) -> Iterator[Path]:
+    if chosen := os.environ.get("STITCH_ONEDNN"):
         yield Path(chosen)
     yield from prefixes
     yield Path(sys.prefix)
     yield Path.home() / ".local"
 
 
-def _cublas_includes(env: Mapping[str, str], prefixes: Sequence[Path]) -> Iterator[Path]:
-    if env.get("STITCH_CUBLAS"):
-        yield Path(env["STITCH_CUBLAS"]) / "include"
+def _cublas_includes(prefixes: Sequence[Path]) -> Iterator[Path]:
+    if chosen := os.environ.get("STITCH_CUBLAS"):
+        yield Path(chosen) / "include"
     with contextlib.suppress(EnvironmentMissingError):
-        yield cuda_root(find_nvcc(env)) / "include"
+        yield cuda_root(find_nvcc()) / "include"
     site_folders = [path for prefix in prefixes for path in prefix.glob("lib/python3.*/site-packages")]
     for folder in (*site_folders, *map(Path, sys.path)):
         yield from sorted(folder.glob("nvidia/cu[0-9]*/include"), reverse=True)
         yield folder / "nvidia" / "cublas" / "include"
-
-
-def _first_file(*paths: Path) -> Path | None:
-    return next((path for path in paths if path.is_file()), None)

@@ -5,17 +5,16 @@ limits and environment are those that programs are built with; a refusal is our 
 """
 
 import json
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from stitch_tools.compile.cache import BuildCache
 from stitch_tools.compile.confinement import readable_paths
 from stitch_tools.compile.headers import native_include
-from stitch_tools.compile.runner import compiler_environment, refuse_full_disk, run_compiler
+from stitch_tools.compile.runner import run_compiler
 from stitch_tools.compile.toolchain import INSTALL_CPP, Compiler, find_cpp_compiler, native_architecture
 from stitch_tools.errors import EnvironmentMissingError
 from stitch_tools.models import sha256_hex
-from stitch_tools.storage.locks import FileLock
 from stitch_tools.storage.store import storing
 from stitch_tools.storage.user_cache import user_cache_dir
 
@@ -67,25 +66,18 @@ def _build(source: str, output: str, flags: Sequence[str], cache_dir: Path | Non
     compiler = find_cpp_compiler()
     path = _SOURCES / source
     command = (*compiler.command, *flags, f"-I{native_include()}", str(path), "-o", output, "-ldl")
-    folder = (cache_dir or user_cache_dir()) / "native" / _key(path, compiler, command)
-    built = folder / output
+    root, key = cache_dir or user_cache_dir(), _key(path, compiler, command)
+    built = root / "native" / key / output
     if built.exists():
         return built
-    with storing(folder, "STITCH_CACHE_DIR"):
-        folder.mkdir(parents=True, exist_ok=True)
+    cache = BuildCache(root)
     # A sandbox lets a worker read this very file: put in its place by another process, it could not.
-    lock = FileLock(folder / "lock", purpose=f"compiling {source}", option="STITCH_CACHE_DIR")
-    lock.acquire(wait_s=_BUILD_TIMEOUT_S)
-    try:
+    with storing(built, "STITCH_CACHE_DIR"), cache.building(key, wait_s=_BUILD_TIMEOUT_S):
         if not built.exists():
-            with (
-                storing(folder, "STITCH_CACHE_DIR"),
-                tempfile.TemporaryDirectory(dir=folder, prefix=".tmp-") as scratch,
-            ):
-                _compile(command, Path(scratch), readable_paths([compiler], [_SOURCES, native_include()]))
-                (Path(scratch) / output).replace(built)
-    finally:
-        lock.release()
+            with cache.workspace() as scratch:
+                _compile(command, scratch, readable_paths([compiler], [_SOURCES, native_include()]))
+                built.parent.mkdir(parents=True, exist_ok=True)
+                (scratch / output).replace(built)
     return built
 
 
@@ -104,11 +96,10 @@ def _compile(command: Sequence[str], scratch: Path, readable: Sequence[str]) -> 
     done = run_compiler(
         command,
         folder=scratch,
-        env=compiler_environment(scratch),
+        scratch=scratch,
         time_limit_s=_BUILD_TIMEOUT_S,
         readable=readable,
     )
-    refuse_full_disk(done, scratch)
     if done.timed_out:
         raise EnvironmentMissingError(
             f"the host compiler did not finish a source of ours within {_BUILD_TIMEOUT_S:g} s",

@@ -13,12 +13,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from stitch_tools.compile.confinement import compiler_level, readable_paths
+from stitch_tools.compile.confinement import compiler_level
 from stitch_tools.errors import EnvironmentMissingError, SandboxError
 from stitch_tools.machine.isolation import BOOTSTRAP
 from stitch_tools.models.verdict import SandboxLevel
@@ -50,13 +50,11 @@ class Completed:
     """Isolation that it ran in, None where this system has none."""
 
 
-def compiler_environment(scratch: Path, env: Mapping[str, str] | None = None) -> dict[str, str]:
+def _environment(scratch: Path) -> dict[str, str]:
     """The environment that a compiler gets: names from an allow-list, and its scratch folder as TMPDIR."""
-    env = os.environ if env is None else env
-    passed = {name: env[name] for name in _PASSED_ON if name in env}
     return {
         "PATH": os.defpath,
-        **passed,
+        **{name: os.environ[name] for name in _PASSED_ON if name in os.environ},
         "LC_ALL": "C",
         "TMPDIR": str(scratch),
         "HOME": str(scratch),
@@ -103,32 +101,32 @@ def run_compiler(
     command: Sequence[str],
     *,
     folder: Path,
-    env: Mapping[str, str],
+    scratch: Path,
     time_limit_s: float,
-    readable: Sequence[str] | None = None,
+    readable: Sequence[str],
     level: SandboxLevel | None = None,
 ) -> Completed:
     """The result of running `command` in `folder`; every process that it started is gone afterwards.
 
     Args:
         command: the compiler and its arguments.
-        folder: where it runs; this and the TMPDIR of `env` are all that it may write.
-        env: its environment.
+        folder: where it runs; this and `scratch`, its TMPDIR, are all that it may write.
+        scratch: may be the same folder.
         time_limit_s: it is killed after this many seconds.
-        readable: files and folders that it may read; None is what every compiler of the system may.
+        readable: files and folders that it may read.
         level: its isolation; None is the strongest of this machine.
 
     Raises:
         OSError: the command cannot be started.
         SandboxError: its isolation could not be set up; it did not run.
+        StoreError, EnvironmentMissingError: as in `refuse_full_disk`.
     """
     started = time.monotonic()
     level = compiler_level() if level is None else level
     told, report = os.pipe()
     with os.fdopen(told, encoding="utf-8") as answer:
         try:
-            launcher = _launcher(command, folder, env, time_limit_s, readable, level, report)
-            process = _start(launcher, folder, env, report)
+            process = _start(command, folder, scratch, time_limit_s, readable, level, report)
         finally:
             os.close(report)
         assert process.stdout is not None
@@ -148,48 +146,43 @@ def run_compiler(
         wall_s = time.monotonic() - started
         output = collector.finish()
         ended = _exit_code(answer.readline(), status, command)
-    return Completed(ended, output, timed_out, wall_s, cpu_s, level)
+    completed = Completed(ended, output, timed_out, wall_s, cpu_s, level)
+    refuse_full_disk(completed, folder)
+    return completed
 
 
 def _start(
-    command: Sequence[str], folder: Path, env: Mapping[str, str], kept: int
-) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        command,
-        cwd=folder,
-        env=dict(env),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-        pass_fds=(kept,),
-    )
-
-
-def _launcher(
     command: Sequence[str],
     folder: Path,
-    env: Mapping[str, str],
+    scratch: Path,
     time_limit_s: float,
-    readable: Sequence[str] | None,
+    readable: Sequence[str],
     level: SandboxLevel | None,
     report: int,
-) -> list[str]:
-    """The command that confines itself as asked and becomes `command` (confine/compiler_run.py)."""
-    paths = [*(readable_paths(()) if readable is None else readable)]
-    if level == "full":
-        paths.append("/proc")  # its own, which shows the compiler's processes alone
+) -> subprocess.Popen[bytes]:
+    """The process that confines itself as asked and becomes `command` (confine/compiler_run.py)."""
+    # Its own /proc shows the compiler's processes alone.
+    own_proc = ("/proc",) if level == "full" else ()
     request = CompilerRun(
         command=tuple(command),
         folder=str(folder.absolute()),
         level=level,
-        readable=tuple(paths),
-        writable=tuple(dict.fromkeys(str(Path(path).absolute()) for path in (folder, env["TMPDIR"]))),
+        readable=(*readable, *own_proc),
+        writable=tuple(dict.fromkeys(str(path.absolute()) for path in (folder, scratch))),
         limits=_limits(time_limit_s),
         report=report,
         parent=os.getpid(),
     )
-    return [sys.executable, "-I", "-S", str(BOOTSTRAP), "compile", json.dumps(encode(request).message)]
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", str(BOOTSTRAP), "compile", json.dumps(encode(request).message)],
+        cwd=folder,
+        env=_environment(scratch),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        pass_fds=(report,),
+    )
 
 
 def _limits(time_limit_s: float) -> dict[str, int]:

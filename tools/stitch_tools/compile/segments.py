@@ -20,6 +20,7 @@ FLAGS = (*(flag for flag in BASE if flag != "-Wall"), "-fPIC", "-shared")
 BUILT = "stitch_built"
 """Folder beside the program in which that file looks before it compiles."""
 RUNTIME = "stitch_runtime/segments.py"
+_TIME_LIMIT_S = 300.0  # of all segments together
 _SEGMENT = re.compile(r"segment_\d+\.cpp")
 
 
@@ -29,7 +30,6 @@ def built_segments(
     *,
     prefixes: Sequence[Path] = (),
     require_sandbox: SandboxLevel | None = None,
-    time_limit_s: float = 300.0,
     cache_dir: Path | None = None,
     unbuilt: set[str] | None = None,
 ) -> dict[str, Path]:
@@ -43,7 +43,6 @@ def built_segments(
         store: where the files lie.
         prefixes: `sys.prefix` of interpreters whose library headers may be used.
         require_sandbox: isolation of the compiler below which nothing is built.
-        time_limit_s: of all builds together.
         cache_dir: root of our caches; None is the user's cache folder.
         unbuilt: ids of programs that are not tried again; one whose build fails is added.
 
@@ -59,7 +58,7 @@ def built_segments(
     # Another version's runtime may have other flags, and so other results.
     if f"FLAGS = {FLAGS!r}\n" not in sources.get(RUNTIME, "") or BUILT not in sources[RUNTIME]:
         return {}
-    deadline_s = time.monotonic() + time_limit_s
+    deadline_s = time.monotonic() + _TIME_LIMIT_S
     found: dict[str, Path] = {}
     try:
         for name in names:

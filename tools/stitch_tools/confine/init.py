@@ -10,7 +10,7 @@ import select
 import signal
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from stitch_tools.confine import process_tree
 from stitch_tools.protocol.messages import Done, decode_one_of, encode
@@ -24,9 +24,6 @@ from stitch_tools.protocol.messages_session import (
 )
 from stitch_tools.protocol.wire import Channel, ChannelClosedError, ChannelTimeoutError, ProtocolError
 
-if TYPE_CHECKING:
-    import resource
-
 THREADS_PER_PROCESS = 64
 _TAIL_BYTES = 32 << 10
 _WATCH_INTERVAL_S = 0.05
@@ -39,7 +36,7 @@ _MAX_SCRATCH_ENTRIES = 65536
 
 
 class PrintedText:
-    """The end of what was printed to one stream, and how much it was in all."""
+    """The end of what was printed, and how much it was in all."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -69,14 +66,18 @@ class Init:
         self,
         control: Channel,
         child: int,
-        outputs: tuple[int, int],
+        printed: int,
         limits: ChildLimits,
         scratch: str | None,
     ) -> None:
-        """`scratch`: the folder whose size is watched; None at level full, where the kernel bounds it."""
+        """Watch a child that was just forked.
+
+        `printed`: the pipe of what it prints. `scratch`: the folder whose size is watched; None at level
+        full, where the kernel bounds it.
+        """
         self._control = control
         self._child = child
-        self._stdout, self._stderr = PrintedText(outputs[0]), PrintedText(outputs[1])
+        self._printed = PrintedText(printed)
         self._limits, self._scratch = limits, scratch
         self._own_namespace = scratch is None
         self._reason: WatchdogReason | None = None
@@ -85,7 +86,6 @@ class Init:
         """CPU time by process, when all stood still."""
         self._ran_ns = 0
         """CPU time that was used while all should have stood still."""
-        self._peak_bytes = 0
         self._baseline_bytes = process_tree.usage(child).resident_bytes
         self._oom_kills = _oom_kills()
         self._scratch_due = 0.0
@@ -102,7 +102,7 @@ class Init:
             signal.signal(signal.SIGTERM, lambda number, frame: self._abandon())
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         poller = select.poll()
-        for fd in (reader, self._control.fileno(), self._stdout.fd, self._stderr.fd):
+        for fd in (reader, self._control.fileno(), self._printed.fd):
             poller.register(fd, select.POLLIN)
         due = time.monotonic()
         self._reap()
@@ -111,7 +111,8 @@ class Init:
             if reader in ready:
                 os.read(reader, 4096)
                 self._reap()
-            self._take_output(poller, ready)
+            if self._printed.fd in ready:
+                self._take_output(poller)
             if self._control.fileno() in ready:
                 self._obey()
             if time.monotonic() >= due and not self._paused and self._status is None:
@@ -119,11 +120,10 @@ class Init:
                 due = time.monotonic() + _WATCH_INTERVAL_S
         self._finish()
 
-    def _take_output(self, poller: select.poll, ready: dict[int, int]) -> None:
-        for output in (self._stdout, self._stderr):
-            if output.fd in ready and not output.drain():
-                poller.unregister(output.fd)
-        if self._stdout.total + self._stderr.total > self._limits.output_bytes:
+    def _take_output(self, poller: select.poll) -> None:
+        if not self._printed.drain():
+            poller.unregister(self._printed.fd)
+        if self._printed.total > self._limits.output_bytes:
             self._end("output_flood")
 
     def _obey(self) -> None:
@@ -179,7 +179,6 @@ class Init:
         members = self._members()
         usages = [process_tree.usage(pid) for pid in members]
         held = sum(usage.resident_bytes for usage in usages)
-        self._peak_bytes = max(self._peak_bytes, held)
         if held - self._baseline_bytes > self._limits.memory_bytes:
             self._end("out_of_memory")
         elif (
@@ -211,28 +210,21 @@ class Init:
             return  # it was faster: how it ended by itself is what counts
         self._reason = reason
         self._signal_all(signal.SIGKILL)
-        self._collect(os.wait4(self._child, 0))
+        _, self._status = os.waitpid(self._child, 0)
 
     def _reap(self) -> None:
         while self._status is None:
             try:
-                result = os.wait4(-1, os.WNOHANG)
+                pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
                 return
-            if not result[0]:
+            if not pid:
                 return
-            self._collect(result)
-
-    def _collect(self, result: tuple[int, int, "resource.struct_rusage"]) -> None:
-        pid, status, usage = result
-        if pid == self._child:
-            self._status = status
-            self._peak_bytes = max(self._peak_bytes, usage.ru_maxrss * 1024)
+            if pid == self._child:
+                self._status = status
 
     def _finish(self) -> None:
-        for output in (self._stdout, self._stderr):
-            output.drain()
-        left = len([pid for pid in self._members() if process_tree.usage(pid).threads])
+        self._printed.drain()
         self._signal_all(signal.SIGKILL)
         if not self._own_namespace:
             process_tree.kill_descendants(os.getpid())
@@ -245,10 +237,7 @@ class Init:
                 exit_code=os.WEXITSTATUS(status) if killed is None else None,
                 signal=killed,
                 reason=self._reason,
-                stdout_tail=self._stdout.tail.decode("utf-8", "replace"),
-                stderr_tail=self._stderr.tail.decode("utf-8", "replace"),
-                peak_rss_bytes=self._peak_bytes,
-                left_behind=left,
+                output_tail=self._printed.tail.decode("utf-8", "replace"),
             )
         )
 

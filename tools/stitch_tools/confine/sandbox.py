@@ -11,13 +11,15 @@ import struct
 import sys
 import sysconfig
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 from stitch_tools.confine import file_view, landlock, linux, seccomp
 from stitch_tools.protocol.messages import Level
+from stitch_tools.protocol.messages_session import SpawnChild
 
-LEVELS = ("full", "fs+net", "process")
+LEVELS: tuple[Level, ...] = get_args(Level)
+"""Strongest first."""
 NAMESPACES = (
     linux.CLONE_NEWUSER | linux.CLONE_NEWPID | linux.CLONE_NEWNET | linux.CLONE_NEWNS | linux.CLONE_NEWIPC
 )
@@ -73,26 +75,6 @@ _PREFIX_PARTS = (
 )
 
 
-@dataclass(frozen=True)
-class Confinement:
-    """What one child gets."""
-
-    level: Level
-    scratch: str
-    """Folder that it may write; at level full a file system of its own, gone with it."""
-    readable: tuple[str, ...]
-    writable: tuple[str, ...]
-    scratch_bytes: int
-    dumpable: bool
-    limits: dict[str, int]
-    """Soft and hard rlimit by name (RLIMIT_DATA without what is mapped at the start)."""
-    import_paths: bool
-    """Whether everything on sys.path may be read, not only the interpreter's own folders."""
-    loopback: bool = False
-    """Level full: whether it may use the network of its own namespace, where itself alone is reached, and
-    what it starts may write to its own /proc folder; pid 1 must have called `prepare_for_tool`."""
-
-
 def enter_namespaces() -> None:
     """Move this process (pid: its next child) into new namespaces, where its user is one without rights.
 
@@ -132,7 +114,7 @@ def mount_private(scratch: str | None, scratch_bytes: int, writable: Iterable[st
         linux.allow_writes(folder)
 
 
-def prepare_for_tool(confinement: Confinement) -> None:
+def prepare_for_tool(request: SpawnChild) -> None:
     """Make safe what a child with `loopback` may do besides; for pid 1 of the namespaces, before it forks.
 
     Raises:
@@ -140,10 +122,10 @@ def prepare_for_tool(confinement: Confinement) -> None:
     """
     _raise_loopback()
     _protect_proc()
-    root = Path(confinement.scratch, ".root")
+    root = Path(request.scratch, ".root")
     root.mkdir()
-    own = (confinement.scratch, _MEMORY_FOLDER, *confinement.writable)
-    file_view.show_only(root.resolve(), (*readable_paths(confinement), *device_paths(), *own))
+    own = (request.scratch, _MEMORY_FOLDER, *request.writable)
+    file_view.show_only(root.resolve(), (*readable_paths(request), *device_paths(), *own))
 
 
 def _raise_loopback() -> None:
@@ -206,37 +188,36 @@ def strongest_level() -> tuple[Level, str]:
     return ("fs+net", reason) if reason else ("full", "")
 
 
-def apply(confinement: Confinement) -> None:
+def apply(request: SpawnChild) -> None:
     """Confine this process and all that it will start, for ever.
 
     Raises:
         OSError: some part was refused; nothing must run then.
     """
-    set_limits(confinement.limits)
     linux.drop_capabilities()
     linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
-    if confinement.level != "process":
-        own_memory = (_MEMORY_FOLDER,) if confinement.level == "full" else ()
+    if request.level != "process":
+        own_memory = (_MEMORY_FOLDER,) if request.level == "full" else ()
         # cuInit names its threads through /proc/self/task/*/comm and fails (error 304) where it cannot. A
         # rule holds for the folder that /proc/self is now: what this process starts has another one.
-        own_folders = "/proc" if confinement.level == "full" and confinement.loopback else "/proc/self"
+        own_folders = "/proc" if request.level == "full" and request.loopback else "/proc/self"
         landlock.restrict(
-            readable_paths(confinement),
-            (confinement.scratch, *own_memory, *confinement.writable),
+            readable_paths(request),
+            (request.scratch, *own_memory, *request.writable),
             (own_folders, *device_paths()),
-            tcp=confinement.loopback,
+            tcp=request.loopback,
         )
-    linux.set_dumpable(confinement.dumpable)
-    seccomp.install(loopback=confinement.loopback)
+    linux.set_dumpable(request.role == "worker")
+    seccomp.install(loopback=request.loopback)
 
 
-def readable_paths(confinement: Confinement) -> tuple[str, ...]:
+def readable_paths(request: SpawnChild) -> tuple[str, ...]:
     """What it may read beside what it may write."""
     return (
         *_SYSTEM_READABLE,
         "/proc",
-        *interpreter_folders(confinement.import_paths),
-        *confinement.readable,
+        *interpreter_folders(import_paths=request.role == "reference"),
+        *request.readable,
     )
 
 
@@ -245,8 +226,8 @@ def device_paths() -> tuple[str, ...]:
     return tuple(str(path) for pattern in _DEVICES for path in Path("/dev").glob(pattern))
 
 
-def interpreter_folders(import_paths: bool) -> list[str]:
-    """Folders that this interpreter needs to run and import: its own, and torch's."""
+def interpreter_folders(*, import_paths: bool) -> list[str]:
+    """Folders that this interpreter needs to run and import: its own, and torch's; or all of sys.path."""
     prefixes = dict.fromkeys((sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix))
     found = [str(Path(prefix, name)) for prefix in prefixes for name in _PREFIX_PARTS]
     found += [

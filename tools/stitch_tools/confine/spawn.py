@@ -58,37 +58,37 @@ def _run_init(request: SpawnChild, go: int) -> None:
         if own_namespace:
             sandbox.mount_private(request.scratch, request.limits.scratch_bytes, request.writable)
             if request.loopback:
-                sandbox.prepare_for_tool(_confinement(request))
+                sandbox.prepare_for_tool(request)
         else:
             linux.become_subreaper()
-        stdout, stdout_end = os.pipe()
-        stderr, stderr_end = os.pipe()
+        printed, output = os.pipe()
         pid = os.fork()
         if not pid:
             watch.close()
-            _run_role(request, stdout_end, stderr_end)
-        for fd in (request.channel, stdout_end, stderr_end):
-            os.close(fd)
+            _run_role(request, output)
+        os.close(request.channel)
+        os.close(output)
         # At level full the kernel bounds the scratch folder, which is a file system of its own.
         scratch = None if own_namespace else request.scratch
-        init.Init(watch, pid, (stdout, stderr), request.limits, scratch).run()
+        init.Init(watch, pid, printed, request.limits, scratch).run()
     except Exception as error:  # outermost frame: whatever it is, the controller must hear of it
         watch.send(encode(InitFailed(describe_error(error))))
         os._exit(1)
     os._exit(0)
 
 
-def _run_role(request: SpawnChild, stdout: int, stderr: int) -> None:
+def _run_role(request: SpawnChild, output: int) -> None:
     linux.die_with_parent(signal.SIGKILL)
     os.setsid()
     null = os.open("/dev/null", os.O_RDONLY)
-    for fd, target in ((null, 0), (stdout, 1), (stderr, 2)):
+    for fd, target in ((null, 0), (output, 1), (output, 2)):
         os.dup2(fd, target)
     linux.close_descriptors_except({0, 1, 2, request.channel})
     channel = Channel(socket.socket(fileno=request.channel))
     try:
         _prepare_environment(request)
-        sandbox.apply(_confinement(request))
+        sandbox.set_limits(_resource_limits(request))
+        sandbox.apply(request)
         serve = _load_serve(request)
         channel.send(encode(Done()))
     except Exception as error:  # outermost frame of the set-up: the controller waits for an answer
@@ -124,9 +124,9 @@ def _prepare_environment(request: SpawnChild) -> None:
     Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
 
 
-def _confinement(request: SpawnChild) -> sandbox.Confinement:
-    limits, is_worker = request.limits, request.role == "worker"
-    resource_limits = {
+def _resource_limits(request: SpawnChild) -> dict[str, int]:
+    limits = request.limits
+    bounds = {
         "RLIMIT_CORE": 0,
         "RLIMIT_DATA": limits.memory_bytes,
         # Files in memory are files too, so this bounds tensor packs as well.
@@ -134,21 +134,11 @@ def _confinement(request: SpawnChild) -> sandbox.Confinement:
         "RLIMIT_NOFILE": _OPEN_FILES,
     }
     if limits.shadow_memory:
-        del resource_limits["RLIMIT_DATA"]
+        del bounds["RLIMIT_DATA"]
     if request.level == "full":  # without an own user namespace it would count the user's other processes
         # Above the watchdog's bound, which gives the end its name.
-        resource_limits["RLIMIT_NPROC"] = 2 * limits.processes * init.THREADS_PER_PROCESS
-    return sandbox.Confinement(
-        level=request.level,
-        scratch=request.scratch,
-        readable=request.readable,
-        writable=request.writable,
-        scratch_bytes=limits.scratch_bytes,
-        dumpable=is_worker,
-        limits=resource_limits,
-        import_paths=not is_worker,
-        loopback=request.loopback,
-    )
+        bounds["RLIMIT_NPROC"] = 2 * limits.processes * init.THREADS_PER_PROCESS
+    return bounds
 
 
 def _load_serve(request: SpawnChild) -> Callable[[Channel, str], None]:

@@ -8,7 +8,6 @@ import gc
 import importlib
 import json
 import os
-import platform
 import select
 import signal
 import socket
@@ -120,7 +119,6 @@ def main(control_fd: int, *, bound: bool) -> int:
         linux.set_dumpable(False)
         level, reason = sandbox.strongest_level()
         ready = ZygoteReady(
-            python_version=platform.python_version(),
             torch_version=str(torch.__version__),
             cuda_version=torch.version.cuda,
             level=level,

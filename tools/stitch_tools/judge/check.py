@@ -45,6 +45,7 @@ from stitch_tools.models import (
     CheckFlag,
     DrawResult,
 )
+from stitch_tools.protocol.messages_reference import WeightsMade
 from stitch_tools.run.candidate_worker import kept_buffers
 from stitch_tools.run.child_outcome import ChildDied
 from stitch_tools.run.reference_server import (
@@ -52,7 +53,6 @@ from stitch_tools.run.reference_server import (
     DrawUndecided,
     NoDeviceError,
     ReferenceServer,
-    WeightSet,
 )
 
 _COUNT_EVERY_S = 5.0
@@ -228,7 +228,7 @@ class _Judge:
         finally:
             weights.close()
 
-    def _reloaded(self, runner: DrawRunner, round_: Round, weights: WeightSet) -> End | None:
+    def _reloaded(self, runner: DrawRunner, round_: Round, weights: WeightsMade) -> End | None:
         """Draws after loading weights in place. What goes wrong under that alone is a note."""
         answer = runner.worker.reload(weights, self.options.init_timeout_s)
         if not answer.ok:
@@ -243,7 +243,7 @@ class _Judge:
             self.record.take_back(mark)
         return end
 
-    def _order_one(self, runner: DrawRunner, round_: Round, weights: WeightSet) -> End | None:
+    def _order_one(self, runner: DrawRunner, round_: Round, weights: WeightsMade) -> End | None:
         """Draws under weights of order 1, made by the constructor or else loaded by name."""
         timeout_s = self.options.init_timeout_s
         made = runner.worker.init(weights, timeout_s)

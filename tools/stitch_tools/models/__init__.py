@@ -26,7 +26,6 @@ from stitch_tools.models.program import (
 from stitch_tools.models.remedy import Remedy
 from stitch_tools.models.sanitizer import SanitizerFinding, SanitizerRun, SanitizerStatus, SanitizerTool
 from stitch_tools.models.task import (
-    DTYPE_BYTES,
     Contract,
     FieldSource,
     ReferenceFacts,
@@ -55,7 +54,6 @@ from stitch_tools.models.verdict import (
 )
 
 __all__ = [
-    "DTYPE_BYTES",
     "REFERENCE_VARIES",
     "STITCHER",
     "AcceptPolicy",

@@ -5,7 +5,7 @@ import json
 import threading
 from typing import Any, Self, cast
 
-from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
@@ -51,12 +51,16 @@ class Fact(BaseModel):
         return cls.model_validate_json(data)
 
 
-def without_field(data: object, name: str) -> object:
-    """What a record is read from, less a field of older versions: what they stored stays readable."""
-    if not isinstance(data, dict):
-        return data
-    fields = cast(dict[str, object], data)
-    return {key: value for key, value in fields.items() if key != name}
+def retired(*names: str) -> object:
+    """A validator for a class' body that drops fields of older versions: what they stored stays readable."""
+
+    def drop(cls: type, data: object) -> object:
+        if not isinstance(data, dict):
+            return data
+        fields = cast(dict[str, object], data)
+        return {key: value for key, value in fields.items() if key not in names}
+
+    return model_validator(mode="before")(drop)
 
 
 def canonical_json(data: object) -> bytes:

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from stitch_tools.models.base import Fact
+from stitch_tools.models.base import Fact, retired
 from stitch_tools.models.sanitizer import Severity
 
 DoubtRule = Literal[
@@ -61,26 +61,19 @@ class TimeBound(Fact):
 
 
 class GpuConditions(Fact):
-    """The GPU while it was timed, as its driver says; None where the driver does not say.
-
-    Highest clock, memory clock, power limit, temperature and `busy_before` are of versions before 0.2.0.
-    """
+    """The GPU while it was timed, as its driver says; None where the driver does not say."""
 
     sm_clock_mhz: int | None = None
     """Median of what was read after the program's visits."""
     sm_clock_min_mhz: int | None = None
-    sm_clock_max_mhz: int | None = None
-    """Highest clock that the device can be set to."""
-    memory_clock_mhz: int | None = None
     power_w: float | None = None
-    """The most that was read."""
-    power_limit_w: float | None = None
-    temperature_c: int | None = None
     """The most that was read."""
     throttled: tuple[str, ...] | None = None
     """Why clocks were held down in any reading: power_cap, thermal, hardware_slowdown, ...; () never."""
     readings: int = 0
     other_processes: int | None = None
     """Processes of others that computed on the device before ours were timed."""
-    busy_before: float | None = None
-    """Share of time in which the device was busy just before we used it."""
+    # Versions before 0.2.0 told more.
+    _retired = retired(
+        "sm_clock_max_mhz", "memory_clock_mhz", "power_limit_w", "temperature_c", "busy_before"
+    )

@@ -2,9 +2,7 @@
 
 from typing import Literal
 
-from pydantic import model_validator
-
-from stitch_tools.models.base import Fact, without_field
+from stitch_tools.models.base import Fact, retired
 
 WorkOwner = Literal["own", "library", "pytorch", "copy", "other"]
 
@@ -50,12 +48,8 @@ class WorkEvidence(Fact):
     counts_match: bool | None = None
     """Whether launches of own kernels per forward were the same on two draws, for another number of calls;
     None on a cpu, and where records are missing."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_retired(cls, data: object) -> object:
-        """Checks before 0.2 say what the outputs did without the program's own launches."""
-        return without_field(data, "ablation")
+    # Checks before 0.2 say what the outputs did without the program's own launches.
+    _retired = retired("ablation")
 
     @property
     def work(self) -> float:

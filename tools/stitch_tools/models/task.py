@@ -1,10 +1,12 @@
 """What is to be made faster: the reference, its inputs, and the contract that says what counts as equal."""
 
+import math
 from typing import Literal
 
 from pydantic import Field
 
 from stitch_tools.models.base import Fact, sha256_hex
+from stitch_tools.protocol.memory import ITEM_BYTES
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 FieldSource = Literal["default", "reference", "task.toml", "caller"]
@@ -35,31 +37,12 @@ class TensorSpec(Fact):
     @property
     def numel(self) -> int:
         """Number of elements."""
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count
+        return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
         """Bytes of a dense tensor of this shape."""
-        return self.numel * DTYPE_BYTES[self.dtype]
-
-
-DTYPE_BYTES = {
-    "float64": 8,
-    "float32": 4,
-    "float16": 2,
-    "bfloat16": 2,
-    "int64": 8,
-    "int32": 4,
-    "int16": 2,
-    "int8": 1,
-    "uint8": 1,
-    "bool": 1,
-    "complex64": 8,
-    "complex128": 16,
-}
+        return self.numel * ITEM_BYTES[self.dtype]
 
 
 class Contract(Fact):

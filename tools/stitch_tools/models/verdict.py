@@ -2,9 +2,7 @@
 
 from typing import Literal
 
-from pydantic import model_validator
-
-from stitch_tools.models.base import Fact, without_field
+from stitch_tools.models.base import Fact, retired
 from stitch_tools.models.conditions import GpuConditions, TimeBound, TimingDoubt
 from stitch_tools.models.evidence import WorkEvidence
 from stitch_tools.models.sanitizer import SanitizerRun, Severity
@@ -81,12 +79,8 @@ class OutputError(Fact):
     only on a draw that the judge made up. None: all were compared."""
     problem: str | None = None
     """None when equal, else one sentence."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_retired(cls, data: object) -> object:
-        """Checks before 0.2 counted elements by their distance in representable numbers."""
-        return without_field(data, "ulp_histogram")
+    # Checks before 0.2 counted elements by their distance in representable numbers.
+    _retired = retired("ulp_histogram")
 
 
 class DrawResult(Fact):

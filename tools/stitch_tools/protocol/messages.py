@@ -1,11 +1,12 @@
 """Typed messages between the controller and its children: one class an operation, which names its reply.
 
 A message is a frozen dataclass, whose fields travel as the JSON object of a frame. A reply is a message or a
-plain value and travels under `value`. The `bytes` in either travel as the frame's blob and the `Fd`s as its
+plain value and travels under `value`. The `bytes` in either travel as base64 and the `Fd`s as the frame's
 descriptors, wherever they stand. Both ends come from one installation, so every field is always sent: a
 missing or an unknown one is a protocol error.
 """
 
+import base64
 import dataclasses
 import functools
 import types
@@ -25,8 +26,8 @@ else:  # Python 3.10 has none, and it speaks to type checkers only
 # Keys beside a message's fields: the operation, whether it is a fault, and which request is answered.
 _ENVELOPE = frozenset({"op", "ok", "seq"})
 
-Level = Literal["process", "fs+net", "full"]
-"""Isolation of a child, weakest first."""
+Level = Literal["full", "fs+net", "process"]
+"""Isolation of a child, strongest first; the same type as `SandboxLevel` of the facts, in the same order."""
 
 ReplyT_co = TypeVar("ReplyT_co", covariant=True)
 MessageT = TypeVar("MessageT")
@@ -104,24 +105,16 @@ class OperationFailedError(Exception):
         self.fault = fault
 
 
-@dataclass
-class _Beside:
-    """What travels beside the JSON."""
-
-    blob: bytearray = field(default_factory=bytearray)
-    fds: list[int] = field(default_factory=list[int])
-
-
 def encode(message: object) -> Frame:
     """The frame of a request, a reply or a fault, without its sequence number."""
-    beside = _Beside()
-    packed = _pack(message, beside)
+    fds: list[int] = []
+    packed = _pack(message, fds)
     fields: dict[str, object] = {"ok": True, "value": packed}
     if isinstance(message, Notice):
         fields = {"op": message.op, **cast("dict[str, object]", packed)}
     elif isinstance(message, Fault):
         fields = {"ok": False, "error": packed}
-    return Frame(fields, bytes(beside.blob), tuple(beside.fds))
+    return Frame(fields, tuple(fds))
 
 
 def decode(kind: type[NoticeT], frame: Frame) -> NoticeT:
@@ -160,20 +153,18 @@ def decode_reply(kind: type[MessageT], frame: Frame) -> MessageT:
     raise OperationFailedError(cast("Fault", _unpack(Fault, frame.message.get("error"), "error", frame)))
 
 
-def _pack(value: object, beside: _Beside) -> object:
+def _pack(value: object, fds: list[int]) -> object:
     if isinstance(value, Fd):
-        beside.fds.append(int(value))
-        return len(beside.fds) - 1
+        fds.append(int(value))
+        return len(fds) - 1
     if isinstance(value, bytes):
-        start = len(beside.blob)
-        beside.blob += value
-        return [start, len(beside.blob)]
+        return base64.b64encode(value).decode("ascii")
     if dataclasses.is_dataclass(value):
-        return {row.name: _pack(getattr(value, row.name), beside) for row in dataclasses.fields(value)}
+        return {row.name: _pack(getattr(value, row.name), fds) for row in dataclasses.fields(value)}
     if isinstance(value, (tuple, list)):
-        return [_pack(item, beside) for item in cast("list[object]", value)]
+        return [_pack(item, fds) for item in cast("list[object]", value)]
     if isinstance(value, dict):
-        return {key: _pack(item, beside) for key, item in cast("dict[str, object]", value).items()}
+        return {key: _pack(item, fds) for key, item in cast("dict[str, object]", value).items()}
     return value
 
 
@@ -185,8 +176,13 @@ def _unpack(kind: object, value: object, where: str, frame: Frame) -> object:
     arguments = typing.get_args(kind)
     if arguments:
         return _UNPACK_GENERIC[typing.get_origin(kind)](arguments, value, where, frame)
-    if kind is bytes or kind is Fd:
-        return _unpack_beside(kind, value, where, frame)
+    if kind is bytes:
+        return _unpack_bytes(value, where)
+    if kind is Fd:
+        # A negative index would count from the end.
+        if type(value) is int and 0 <= value < len(frame.fds):
+            return Fd(frame.fds[value])
+        raise _wrong(where, "descriptor", value)
     # A bool is an int to Python, but not to us; a whole number is a float.
     if type(value) is kind or (kind is float and type(value) is int):
         return value
@@ -213,16 +209,11 @@ def _fields_of(kind: type) -> dict[str, object]:
     return hints
 
 
-def _unpack_beside(kind: object, value: object, where: str, frame: Frame) -> object:
-    if kind is Fd:
-        # A negative index would count from the end.
-        if type(value) is int and 0 <= value < len(frame.fds):
-            return Fd(frame.fds[value])
-        raise _wrong(where, "descriptor", value)
-    bounds = [bound for bound in _checked(list, value, where) if type(bound) is int]
-    if len(bounds) != 2 or not 0 <= bounds[0] <= bounds[1] <= len(frame.blob):
-        raise _wrong(where, "part of the blob", value)
-    return frame.blob[bounds[0] : bounds[1]]
+def _unpack_bytes(value: object, where: str) -> bytes:
+    try:
+        return base64.b64decode(_checked(str, value, where), validate=True)
+    except ValueError as error:
+        raise _wrong(where, "base64", value) from error
 
 
 def _unpack_tuple(arguments: tuple[object, ...], value: object, where: str, frame: Frame) -> object:

@@ -2,7 +2,7 @@
 
 from stitch_tools.protocol.memory import PackEntry
 from stitch_tools.protocol.messages import Fd, Message, Operation
-from stitch_tools.protocol.messages_reference import Scale
+from stitch_tools.protocol.messages_reference import WeightsMade
 
 
 class StepReply(Message):
@@ -48,15 +48,9 @@ class LoadPython(Operation[StepReply], op="load_python"):
 class InitProgram(Operation[StepReply], op="init"):
     """Give the program its weights."""
 
-    parameters: list[PackEntry]
-    init: list[PackEntry]
-    init_structure: object
-    scale: Scale | None
-    training: bool
+    weights: WeightsMade
     kept: tuple[str, ...]
     """Buffers that no call may change."""
-    generator: bytes
-    fds: tuple[Fd, Fd]
 
 
 class ReloadWeights(Operation[StepReply], op="reload"):

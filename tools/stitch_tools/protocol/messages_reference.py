@@ -1,5 +1,6 @@
 """Messages of the reference server: load, observe, draws, comparison, sensitivity, capture, rings."""
 
+import os
 from pathlib import Path
 
 from stitch_tools.protocol.memory import PackEntry
@@ -61,7 +62,7 @@ class ObserveReference(Operation[dict[str, object]], op="observe"):
 
 
 class WeightsMade(Message):
-    """A set of weights as it travels to a program."""
+    """A set of weights as it travels to a program. Who receives it closes it, once."""
 
     parameters: list[PackEntry]
     init: list[PackEntry]
@@ -69,10 +70,17 @@ class WeightsMade(Message):
     init_structure: object
     generator: bytes
     """The generator state before construction."""
+    scale: Scale | None
+    """How weights of order 1 were made; None: by the task's own initialisers."""
     training: bool
     """Whether the reference with these weights is in training mode."""
     fds: tuple[Fd, Fd]
     """Packs of `parameters` and `init`."""
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        for fd in self.fds:
+            os.close(fd)
 
 
 class SetWeights(Operation[WeightsMade], op="set_weights"):

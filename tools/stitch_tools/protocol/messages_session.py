@@ -3,18 +3,20 @@
 from dataclasses import field
 from typing import Literal
 
+from stitch_tools.protocol.free_memory import available_bytes
 from stitch_tools.protocol.memory import PackEntry
 from stitch_tools.protocol.messages import Done, Fault, Fd, Level, Message, Notice, Operation
 
 Role = Literal["reference", "worker"]
 _NOT_YET = Fd(-1)
+_GIB = 1 << 30
+_SHARE_OF_FREE = 0.9
 WatchdogReason = Literal["killed", "out_of_memory", "output_flood", "too_many_processes", "scratch_full"]
 
 
 class ZygoteReady(Message):
     """The zygote's first words: it has imported torch and found out how well it can isolate."""
 
-    python_version: str
     torch_version: str
     cuda_version: str | None
     level: Level
@@ -23,14 +25,23 @@ class ZygoteReady(Message):
     landlock_abi: int
 
 
-class ChildLimits(Message):
-    """Upper bounds of one child and everything that it starts; `run.child_limits` says what each means."""
+def _most_of_the_free_memory() -> int:
+    return int(available_bytes() * _SHARE_OF_FREE)
 
-    memory_bytes: int
-    scratch_bytes: int
-    output_bytes: int
-    processes: int
-    shadow_memory: bool
+
+class ChildLimits(Message):
+    """Upper bounds of one child and everything that it starts."""
+
+    memory_bytes: int = field(default_factory=_most_of_the_free_memory)
+    """Memory beyond what the zygote gave it; by default nine tenths of what is free now."""
+    scratch_bytes: int = 2 * _GIB
+    """Size of its scratch folder (and of its /dev/shm), which count as memory at level full."""
+    output_bytes: int = 16 << 20
+    """Printed bytes, both streams together; more is a flood."""
+    processes: int = 64
+    shadow_memory: bool = False
+    """Whether a sanitizer's shadow memory is reserved: terabytes of addresses that RLIMIT_DATA would count.
+    The watchdog over resident memory then bounds it alone."""
 
 
 class SpawnChild(Operation[int], op="spawn"):
@@ -42,11 +53,14 @@ class SpawnChild(Operation[int], op="spawn"):
     """A Python file whose `serve` runs instead of the module's."""
     level: Level
     scratch: str
+    """At level full a file system of its own, gone with it."""
     readable: tuple[str, ...]
     writable: tuple[str, ...]
     env: dict[str, str]
     limits: ChildLimits
     loopback: bool
+    """Level full: whether it may use the network of its own namespace, where itself alone is reached, and
+    what it starts may write to its own /proc folder; pid 1 must have called `prepare_for_tool`."""
     channel: Fd = _NOT_YET
     """Requests of the controller. Known when the request is sent."""
     control: Fd = _NOT_YET
@@ -72,10 +86,7 @@ class ChildEnded(Notice, op="ended"):
     signal: int | None
     reason: WatchdogReason | None
     """Why the init ended it; None where it ended by itself."""
-    stdout_tail: str
-    stderr_tail: str
-    peak_rss_bytes: int
-    left_behind: int
+    output_tail: str
 
 
 class InitFailed(Notice, op="failed"):

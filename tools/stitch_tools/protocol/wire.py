@@ -1,7 +1,7 @@
-"""Framed messages over a Unix socket: JSON, raw bytes and file descriptors. Used at both ends.
+"""Framed messages over a Unix socket: JSON and file descriptors. Used at both ends.
 
-A frame is a 12-byte header (magic, JSON length, blob length; network order), the JSON object, the blob.
-Descriptors travel with the header. Lengths are bounded, so a hostile peer cannot make us allocate.
+A frame is an 8-byte header (magic, length; network order) and a JSON object. Descriptors travel with the
+header. The length is bounded, so a hostile peer cannot make us allocate.
 """
 
 import array
@@ -15,10 +15,9 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-_HEADER = struct.Struct(">4sII")
+_HEADER = struct.Struct(">4sI")
 _MAGIC = b"STW1"
 MAX_JSON_BYTES = 32 << 20
-MAX_BLOB_BYTES = 64 << 20
 MAX_FDS = 64
 _CHUNK_BYTES = 1 << 20
 _MOST_NESTED = 100
@@ -41,7 +40,6 @@ class Frame:
     """One message. The receiver owns `fds` and closes them."""
 
     message: dict[str, Any] = field(default_factory=dict)
-    blob: bytes = b""
     fds: tuple[int, ...] = ()
     pid: int | None = field(default=None, compare=False)
     """Sender's pid in the receiver's namespace, where the kernel passed credentials."""
@@ -101,7 +99,7 @@ class Channel:
         """
         text = json.dumps(frame.message, allow_nan=False).encode("utf-8")
         deadline = time.monotonic() + timeout_s
-        data = memoryview(_HEADER.pack(_MAGIC, len(text), len(frame.blob)) + text + frame.blob)
+        data = memoryview(_HEADER.pack(_MAGIC, len(text)) + text)
         try:
             if frame.fds:
                 self._wait(select.POLLOUT, deadline)
@@ -126,11 +124,10 @@ class Channel:
         fds: list[int] = []
         try:
             header, pid = self._read_header(deadline, fds)
-            magic, json_size, blob_size = _HEADER.unpack(header)
-            if magic != _MAGIC or json_size > MAX_JSON_BYTES or blob_size > MAX_BLOB_BYTES:
+            magic, size = _HEADER.unpack(header)
+            if magic != _MAGIC or size > MAX_JSON_BYTES:
                 raise ProtocolError("the peer sent something that is not a frame of ours")
-            text = self._read_exactly(json_size, deadline)
-            blob = self._read_exactly(blob_size, deadline)
+            text = self._read_exactly(size, deadline)
             try:
                 message = _parsed(text)
             except (ValueError, RecursionError) as error:  # too deeply nested is the latter
@@ -143,7 +140,7 @@ class Channel:
             if isinstance(error, ConnectionResetError):
                 raise ChannelClosedError("the peer closed the connection") from error
             raise
-        return Frame(message, bytes(blob), tuple(fds), pid)
+        return Frame(message, tuple(fds), pid)
 
     def _wait(self, event: int, deadline: float | None) -> None:
         poller = select.poll()

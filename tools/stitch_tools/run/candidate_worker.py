@@ -17,8 +17,9 @@ from stitch_tools.protocol.messages_candidate import (
     RunProgram,
     StepReply,
 )
-from stitch_tools.run.child_limits import Limits
-from stitch_tools.run.reference_server import Expectation, Inputs, WeightSet
+from stitch_tools.protocol.messages_reference import WeightsMade
+from stitch_tools.protocol.messages_session import ChildLimits
+from stitch_tools.run.reference_server import Expectation, Inputs
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.scratch import Scratch, make_scratch
 from stitch_tools.storage.store import Store
@@ -61,7 +62,7 @@ class Worker:
             cache_dir: root of our caches; None is the user's cache folder.
         """
         self._kept = tuple(kept)
-        self._task, self._program, self._build, self._store = task, program, build, store
+        self._task, self._program, self._build = task, program, build
         self._threads = session.threads
         self._scratch: Scratch | None = None
         self._loading: Operation[StepReply] | None = None
@@ -74,12 +75,11 @@ class Worker:
         try:
             if program.format != "native":
                 self._scratch = make_scratch("program")
-                store.materialize(program.files, self._scratch.path, "TMPDIR")
-                self._place_segments(session, cache_dir)
+                _place_files(program, store, session, self._scratch.path, cache_dir)
                 # It builds itself in the child, which could not find or read a library of another prefix.
                 env, libraries = _onednn(session.interpreter.prefix)
                 visible += [self._scratch.path, *libraries]
-            limits = Limits(memory_bytes=memory_bytes)
+            limits = None if memory_bytes is None else ChildLimits(memory_bytes=memory_bytes)
             self.child = session.spawn("worker", readable=visible, env=env, limits=limits)
         except BaseException:
             self._remove_folder()
@@ -129,24 +129,13 @@ class Worker:
             conv_precision=contract.conv_precision,
         )
 
-    def init(self, weights: WeightSet, timeout_s: float) -> Answer:
+    def init(self, weights: WeightsMade, timeout_s: float) -> Answer:
         """Give the program its weights."""
-        weights_fd, init_fd = map(Fd, weights.fds)
-        request = InitProgram(
-            parameters=weights.parameters,
-            init=weights.init,
-            init_structure=weights.init_structure,
-            scale=weights.scale,
-            training=weights.training,
-            kept=self._kept,
-            generator=weights.generator,
-            fds=(weights_fd, init_fd),
-        )
-        return self._call(request, timeout_s)
+        return self._call(InitProgram(weights, self._kept), timeout_s)
 
-    def reload(self, weights: WeightSet, timeout_s: float) -> Answer:
+    def reload(self, weights: WeightsMade, timeout_s: float) -> Answer:
         """Other weights into the same `ModelNew`; status `not_reloadable` when names do not agree."""
-        return self._call(ReloadWeights(weights.parameters, self._kept, Fd(weights.fds[0])), timeout_s)
+        return self._call(ReloadWeights(weights.parameters, self._kept, weights.fds[0]), timeout_s)
 
     def run(
         self,
@@ -193,24 +182,6 @@ class Worker:
         except OperationFailedError as error:
             return fault_answer(error.fault)
 
-    def _place_segments(self, session: TargetSession, cache_dir: Path | None) -> None:
-        """Put a stitched program's native parts beside it: else each worker would compile them anew.
-
-        Raises:
-            StoreError: there is no room for them.
-        """
-        if self._scratch is None:
-            return
-        places = built_segments(
-            self._program,
-            self._store,
-            prefixes=(session.interpreter.prefix,),
-            require_sandbox=session.sandbox_level,
-            cache_dir=cache_dir,
-            unbuilt=session.unbuilt,
-        )
-        place_segments(places, self._scratch.path)
-
     def _remove_folder(self) -> None:
         if self._scratch is not None:
             self._scratch.remove()
@@ -235,6 +206,25 @@ def kept_buffers(contract: Contract, facts: ReferenceFacts) -> tuple[str, ...]:
     if contract.buffers == "ignored":
         return ()
     return tuple(name for name in facts.buffers if name not in facts.mutated_buffers)
+
+
+def _place_files(
+    program: Program, store: Store, session: TargetSession, folder: Path, cache_dir: Path | None
+) -> None:
+    """Put the files of a program in Python into a folder, and its native segments where it is a stitched one.
+
+    Without these each worker would compile them anew.
+    """
+    store.materialize(program.files, folder, "TMPDIR")
+    built = built_segments(
+        program,
+        store,
+        prefixes=(session.interpreter.prefix,),
+        require_sandbox=session.sandbox_level,
+        cache_dir=cache_dir,
+        unbuilt=session.unbuilt,
+    )
+    place_segments(built, folder)
 
 
 def _onednn(prefix: Path) -> tuple[dict[str, str], list[Path]]:

@@ -44,7 +44,7 @@ ReplyT = TypeVar("ReplyT")
 
 
 class Child:
-    """A running child. Not thread-safe; every method but `outcome` may find that it has died."""
+    """A running child. Not thread-safe; every method but `kill` may find that it has died."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Child:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def call(self, operation: Operation[ReplyT], timeout_s: float | None = 60.0) -> ReplyT:
+    def call(self, operation: Operation[ReplyT], timeout_s: float = 60.0) -> ReplyT:
         """The child's reply. The caller owns the descriptors in it.
 
         Raises:
@@ -84,11 +84,11 @@ class Child:
             ChildTimeout: no answer before the deadline; the child was killed.
             ChildDied: the child ended, or sent something else than such a reply and was killed for it.
         """
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        self.begin(operation, _remaining(deadline))
+        deadline = time.monotonic() + timeout_s
+        self.begin(operation, timeout_s)
         return self.reply_to(operation, _remaining(deadline))
 
-    def begin(self, operation: Operation[object], timeout_s: float | None = 60.0) -> None:
+    def begin(self, operation: Operation[object], timeout_s: float = 60.0) -> None:
         """Send a request without waiting for its reply; `reply_to` must follow.
 
         Raises:
@@ -97,7 +97,7 @@ class Child:
         """
         self._send(encode(operation), timeout_s)
 
-    def reply_to(self, operation: Operation[ReplyT], timeout_s: float | None = 60.0) -> ReplyT:
+    def reply_to(self, operation: Operation[ReplyT], timeout_s: float = 60.0) -> ReplyT:
         """The reply to the operation that was begun last. Raises as `call`."""
         frame = self._receive(timeout_s)
         try:
@@ -110,26 +110,26 @@ class Child:
             raise
 
     def request(
-        self, message: dict[str, object], fds: tuple[int, ...] = (), *, timeout_s: float | None = 60.0
+        self, message: dict[str, object], fds: tuple[int, ...] = (), *, timeout_s: float = 60.0
     ) -> Frame:
         """The frame that a request without a type is answered with. Raises as `call`."""
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        self._send(Frame(message, fds=fds), _remaining(deadline))
+        deadline = time.monotonic() + timeout_s
+        self._send(Frame(message, fds=fds), timeout_s)
         return self._receive(_remaining(deadline))
 
-    def _send(self, frame: Frame, timeout_s: float | None) -> None:
+    def _send(self, frame: Frame, timeout_s: float) -> None:
         if self._outcome is not None:
             raise ChildDied(self._outcome)
         self._sequence += 1
         with self._fatal_trouble():
             numbered = replace(frame, message={**frame.message, "seq": self._sequence})
-            self.channel.send(numbered, timeout_s or 3600.0)
+            self.channel.send(numbered, timeout_s)
 
-    def _receive(self, timeout_s: float | None) -> Frame:
+    def _receive(self, timeout_s: float) -> Frame:
         """The answer to what was sent last. The caller owns the descriptors in it."""
         if self._outcome is not None:
             raise ChildDied(self._outcome)
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        deadline = time.monotonic() + timeout_s
         with self._fatal_trouble():
             self._await_answer(deadline)
             frame = self.channel.receive(_remaining(deadline))
@@ -148,13 +148,12 @@ class Child:
         except ProtocolError:
             raise ChildDied(self._finish("protocol")) from None
 
-    def _await_answer(self, deadline: float | None) -> None:
+    def _await_answer(self, deadline: float) -> None:
         """Wait until the channel has something; a report of the end while nothing is there ends the wait."""
         poller = select.poll()
         poller.register(self.channel, select.POLLIN)
         poller.register(self._control, select.POLLIN)
-        remaining = _remaining(deadline)
-        ready = dict(poller.poll(None if remaining is None else remaining * 1000))
+        ready = dict(poller.poll(_remaining(deadline) * 1000))
         if not ready:
             raise ChannelTimeoutError("the child did not answer in time")
         # An answer that was sent before the end still counts.
@@ -180,10 +179,6 @@ class Child:
             self._finish("closed_descriptors", _CLOSE_RACE_S)
         return self._outcome is None
 
-    def outcome(self) -> Outcome:
-        """How it ended; a child that still runs is ended for that."""
-        return self.kill()
-
     def pause(self) -> None:
         """Stop the child and everything it started; returns when it stands still.
 
@@ -202,7 +197,10 @@ class Child:
             raise ChildDied(self._finish("went_on"))
 
     def kill(self, kind: OutcomeKind = "killed", *, grace_s: float = 0.0) -> Outcome:
-        """End the whole tree, after `grace_s` to end by itself; `kind` is the reason if it did not."""
+        """How it ended; one that still runs is ended with its tree, after `grace_s` to end by itself.
+
+        `kind` is the reason if it did not.
+        """
         return self._outcome or self._finish(kind, grace_s)
 
     def close(self) -> None:
@@ -258,16 +256,13 @@ class Child:
                 kind=self._judge(report, kind),
                 exit_code=report.exit_code,
                 signal_name=signal_name(report.signal),
-                stdout_tail=report.stdout_tail,
-                stderr_tail=report.stderr_tail,
-                peak_rss_bytes=report.peak_rss_bytes,
-                left_behind=report.left_behind,
+                output_tail=report.output_tail,
                 detail=detail,
             )
         elif report is not None:
             fault = report.fault
             self._outcome = Outcome(
-                "early_exit", stderr_tail=f"{fault.kind}: {fault.message}\n{fault.traceback}"
+                "early_exit", output_tail=f"{fault.kind}: {fault.message}\n{fault.traceback}"
             )
         else:
             self._outcome = Outcome(kind, detail=detail)
@@ -281,7 +276,7 @@ class Child:
         name = signal_name(report.signal)
         if name is None:
             return "exited" if self._exit_asked and report.exit_code == 0 else "early_exit"
-        if name == "SIGABRT" and "bad_alloc" in report.stderr_tail:
+        if name == "SIGABRT" and "bad_alloc" in report.output_tail:
             return "out_of_memory"
         return "crashed" if name in CRASH_SIGNALS else "signaled"
 
@@ -305,8 +300,8 @@ class Child:
             self._on_end()
 
 
-def _remaining(deadline: float | None) -> float | None:
-    return None if deadline is None else max(0.001, deadline - time.monotonic())
+def _remaining(deadline: float) -> float:
+    return max(0.001, deadline - time.monotonic())
 
 
 def _readable(thing: Channel | int, timeout_s: float) -> bool:

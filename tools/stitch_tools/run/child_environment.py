@@ -2,9 +2,6 @@
 
 import os
 import re
-from collections.abc import Mapping
-
-from stitch_tools.errors import UsageError
 
 _ALLOWED = frozenset(
     {
@@ -31,7 +28,6 @@ _ALLOWED = frozenset(
         "VIRTUAL_ENV",
     }
 )
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|(^|_)AUTH", re.IGNORECASE)
 
 
 def target_environment(threads: int) -> dict[str, str]:
@@ -52,18 +48,3 @@ def target_environment(threads: int) -> dict[str, str]:
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONIOENCODING": "utf-8",
     }
-
-
-def checked_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """`env` as it may be given to a child.
-
-    Raises:
-        UsageError: a name looks like that of a secret.
-    """
-    for name in env:
-        if _SECRET.search(name):
-            raise UsageError(
-                f"{name} looks like a secret and is never given to a child process",
-                hint="rename the variable if it is none",
-            )
-    return dict(env)

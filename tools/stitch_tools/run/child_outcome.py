@@ -4,22 +4,13 @@ import signal
 from dataclasses import dataclass
 from typing import Literal
 
-OutcomeKind = Literal[
-    "exited",
-    "early_exit",
-    "crashed",
-    "signaled",
-    "timed_out",
-    "out_of_memory",
-    "output_flood",
-    "too_many_processes",
-    "scratch_full",
-    "forked",
-    "closed_descriptors",
-    "protocol",
-    "went_on",
-    "killed",
-]
+from stitch_tools.protocol.messages_session import WatchdogReason
+
+OutcomeKind = (
+    WatchdogReason
+    | Literal["exited", "early_exit", "crashed", "signaled", "timed_out"]
+    | Literal["forked", "closed_descriptors", "protocol", "went_on"]
+)
 
 # By name: some do not exist on every system where this module is imported.
 CRASH_SIGNALS = frozenset({"SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSYS", "SIGTRAP"})
@@ -38,11 +29,8 @@ class Outcome:
     exit_code: int | None = None
     signal_name: str | None = None
     """SIGSEGV, ... when a signal ended it."""
-    stdout_tail: str = ""
-    stderr_tail: str = ""
-    peak_rss_bytes: int | None = None
-    left_behind: int = 0
-    """Processes that it had started and that had to be ended after it."""
+    output_tail: str = ""
+    """The end of what it printed, to standard output and error alike."""
     detail: str = ""
     """What was wrong with an answer; "" where nothing more is known."""
 

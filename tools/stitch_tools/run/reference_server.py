@@ -31,9 +31,10 @@ from stitch_tools.protocol.messages_reference import (
     ReferenceSource,
     Scale,
     SetWeights,
+    WeightsMade,
 )
+from stitch_tools.protocol.messages_session import ChildLimits
 from stitch_tools.run.child import Child
-from stitch_tools.run.child_limits import Limits
 from stitch_tools.run.child_outcome import ChildDied
 from stitch_tools.run.last_words import own_words
 from stitch_tools.run.session import TargetSession
@@ -42,6 +43,7 @@ from stitch_tools.storage.store import Store
 
 ReplyT = TypeVar("ReplyT")
 _SEED_BITS = 62
+_TIMEOUT_S = 600.0
 _HINTS = {
     "syntax": "Correct the line, then run again.",
     "missing_import": "Install it into the target interpreter, or add its folder to search_path.",
@@ -81,36 +83,10 @@ class DrawUndecided(DrawUnavailable):
 
 
 @dataclass
-class Pack:
-    """Descriptors of shared memory that this process holds; `close` after they were passed on."""
+class Inputs:
+    """Inputs of one draw in shared memory, whose descriptors this process holds; `close` after their use."""
 
     fds: tuple[int, ...]
-
-    def close(self) -> None:
-        """Close the descriptors."""
-        for fd in self.fds:
-            os.close(fd)
-        self.fds = ()
-
-
-@dataclass
-class WeightSet(Pack):
-    """A set of weights: named tensors, constructor arguments, and the generator state before construction."""
-
-    parameters: list[PackEntry]
-    init: list[PackEntry]
-    init_structure: object
-    generator: bytes
-    scale: Scale | None = None
-    """How weights of order 1 were made; None: by the task's own initialisers."""
-    training: bool = True
-    """Whether the reference with these weights is in training mode."""
-
-
-@dataclass
-class Inputs(Pack):
-    """Inputs of one draw."""
-
     kind: str
     manifest: list[PackEntry]
     structure: object
@@ -118,6 +94,12 @@ class Inputs(Pack):
     seed: int
     places: tuple[tuple[int, int], ...]
     """Which of them lie in each other's memory."""
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        for fd in self.fds:
+            os.close(fd)
+        self.fds = ()
 
 
 @dataclass(frozen=True)
@@ -152,10 +134,9 @@ class ReferenceServer:
         task: Task,
         store: Store,
         *,
-        timeout_s: float = 600.0,
         writable: Sequence[Path] = (),
         env: Mapping[str, str] | None = None,
-        limits: Limits | None = None,
+        limits: ChildLimits | None = None,
     ) -> None:
         """Start the server and load the reference.
 
@@ -163,7 +144,6 @@ class ReferenceServer:
             session: the target interpreter.
             task: what to load.
             store: where the task's files lie.
-            timeout_s: longest request.
             writable: folders that it may write beside its scratch folder (a compile cache).
             env: more environment variables.
             limits: upper bounds; an oracle that does not fit below them gives way to a weaker one.
@@ -174,7 +154,6 @@ class ReferenceServer:
         """
         self.task = task
         self._session = session
-        self._timeout_s = timeout_s
         self._sensitivity: tuple[Sensitivity, ...] | None = None
         self._writable, self._env, self._limits = tuple(writable), dict(env or {}), limits
         self._scratch = make_scratch("task")
@@ -182,7 +161,7 @@ class ReferenceServer:
         try:
             store.materialize(task.files, self._folder, "TMPDIR")
             self.child = self._start()
-            self.plane = self._find_plane()
+            self.plane = session.plane().kind if task.target.startswith("cuda") else None
         except BaseException:
             self._scratch.remove()
             raise
@@ -216,7 +195,7 @@ class ReferenceServer:
 
     def set_weights(
         self, *, gain: float | None = None, positive: bool = False, on_host: bool = False
-    ) -> WeightSet:
+    ) -> WeightsMade:
         """A fresh secret set of weights, which the reference now has, too.
 
         With `gain` the weights are of order 1, whatever the initialisers give (`order_one_weights.py`).
@@ -228,9 +207,7 @@ class ReferenceServer:
         scale = None if gain is None else Scale(gain, positive)
         made = self.call(SetWeights(_seed(), scale, self._on_device(on_host)))
         self._note_plane(made.parameters, made.fds, on_host=on_host)
-        return WeightSet(
-            made.fds, made.parameters, made.init, made.init_structure, made.generator, scale, made.training
-        )
+        return made
 
     def sensitivity(self) -> tuple[Sensitivity, ...]:
         """How the reference reacts to other inputs and weights; measured once, since no program matters."""
@@ -310,9 +287,6 @@ class ReferenceServer:
     def _compare_bits(self, first_fd: int, second_fd: int, expectation: Expectation) -> BitsCompared:
         return self.call(CompareBits(expectation.layout, (Fd(first_fd), Fd(second_fd))))
 
-    def _find_plane(self) -> DataPlane | None:
-        return self._session.plane().kind if self.task.target.startswith("cuda") else None
-
     def _on_device(self, on_host: bool) -> bool:
         return not on_host and self.plane == "device"
 
@@ -356,7 +330,7 @@ class ReferenceServer:
 
     def _exchange(self, child: Child, operation: Operation[ReplyT]) -> ReplyT:
         try:
-            return child.call(operation, self._timeout_s)
+            return child.call(operation, _TIMEOUT_S)
         except ChildDied as death:
             raise _death_of_reference(death, self._run_it()) from death
         except OperationFailedError as error:
@@ -400,6 +374,6 @@ def _fault(task: Task, fault: Fault, last_hint: str) -> Exception:
 def _death_of_reference(death: ChildDied, last_hint: str) -> TaskError:
     outcome = death.outcome
     hint = {"out_of_memory": _HINTS["out_of_memory"], "early_exit": _EXIT_HINT}.get(outcome.kind, last_hint)
-    printed = own_words(outcome.stderr_tail)
+    printed = own_words(outcome.output_tail)
     tail = f"\n{printed[-1000:]}" if printed else ""
     return TaskError(f"the reference did not survive: {outcome.describe()}{tail}", hint=hint)

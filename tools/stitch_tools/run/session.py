@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import IO, Self, TypeVar
 
 from stitch_tools.confine import linux
+from stitch_tools.confine.sandbox import LEVELS
 from stitch_tools.errors import EnvironmentMissingError, SandboxError, StoreError, WorkerError
 from stitch_tools.machine.devices import usable_cpus
 from stitch_tools.machine.isolation import BOOTSTRAP, fix_for
 from stitch_tools.models.verdict import SandboxLevel
 from stitch_tools.protocol.messages import Done, Fd, OperationFailedError, decode_reply, encode
-from stitch_tools.protocol.messages_session import Role, SpawnChild, ZygoteReady
+from stitch_tools.protocol.messages_session import ChildLimits, Role, SpawnChild, ZygoteReady
 from stitch_tools.protocol.wire import Channel, ChannelClosedError, ChannelTimeoutError, ProtocolError
 from stitch_tools.run.child import Child
-from stitch_tools.run.child_environment import checked_environment, target_environment
-from stitch_tools.run.child_limits import Limits
+from stitch_tools.run.child_environment import target_environment
 from stitch_tools.run.data_plane import Plane, find_plane
 from stitch_tools.run.gpu_canary import GpuCanary
 from stitch_tools.run.interpreter import Interpreter
@@ -33,7 +33,6 @@ _SERVE_MODULES: dict[Role, str] = {
     "reference": "stitch_tools.worker.reference.reference_operations",
     "worker": "stitch_tools.worker.candidate.candidate_server",
 }
-_LEVELS: tuple[SandboxLevel, ...] = ("process", "fs+net", "full")
 _START_TIMEOUT_S = 120.0
 _SPAWN_TIMEOUT_S = 30.0
 
@@ -166,11 +165,11 @@ class TargetSession:
 
     def _adopt(self, hello: ZygoteReady) -> None:
         found = hello.level
-        self.sandbox_level = found if _LEVELS.index(found) <= _LEVELS.index(self._at_most) else self._at_most
+        self.sandbox_level = max((found, self._at_most), key=LEVELS.index)
         self.sandbox_reason = hello.level_reason
         self.torch_version = hello.torch_version
         self.cuda_version = hello.cuda_version
-        if self._require and _LEVELS.index(self.sandbox_level) < _LEVELS.index(self._require):
+        if self._require and LEVELS.index(self.sandbox_level) > LEVELS.index(self._require):
             raise SandboxError(
                 f"isolation level {self._require} is required, but only {self.sandbox_level} works here:"
                 f" {self.sandbox_reason or 'it was limited by the caller'}",
@@ -184,7 +183,7 @@ class TargetSession:
         readable: Sequence[Path] = (),
         writable: Sequence[Path] = (),
         env: Mapping[str, str] | None = None,
-        limits: Limits | None = None,
+        limits: ChildLimits | None = None,
         serve_file: Path | None = None,
         loopback: bool = False,
     ) -> Child:
@@ -194,7 +193,7 @@ class TargetSession:
             role: whose serve loop runs; a reference may also read all of its import path.
             readable: files and folders that it may read beside its interpreter.
             writable: folders that it may write beside its scratch folder (a reference's compile cache).
-            env: more environment variables; names of secrets are refused.
+            env: more environment variables.
             limits: upper bounds.
             serve_file: a Python file with `serve(channel, scratch)` to run instead of the role's own.
             loopback: whether it may talk to itself over sockets, and what it starts may write to its own
@@ -221,8 +220,8 @@ class TargetSession:
                 scratch=str(scratch),
                 readable=tuple(str(path.resolve()) for path in (*readable, *own)),
                 writable=tuple(str(path.resolve()) for path in writable),
-                env=checked_environment(env or {}),
-                limits=(limits or Limits()).as_message(),
+                env=dict(env or {}),
+                limits=limits or ChildLimits(),
                 loopback=loopback,
             )
             scratch.mkdir(mode=0o700)
@@ -279,7 +278,7 @@ class TargetSession:
         except (ChannelClosedError, ChannelTimeoutError, ProtocolError):
             outcome = child.kill("closed_descriptors", grace_s=0.5)
             raise WorkerError(
-                f"a child ended while it was set up: {outcome.describe()}", hint=outcome.stderr_tail
+                f"a child ended while it was set up: {outcome.describe()}", hint=outcome.output_tail
             ) from None
         except OperationFailedError as error:
             child.kill()

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import stitch_tools
 from stitch_tools.protocol.messages import Fd, OperationFailedError
-from stitch_tools.protocol.messages_session import CommandEnded, ExecuteCommand
-from stitch_tools.run.child_limits import Limits
+from stitch_tools.protocol.messages_session import ChildLimits, CommandEnded, ExecuteCommand
 from stitch_tools.run.child_outcome import ChildDied
 from stitch_tools.run.session import TargetSession
 
@@ -99,7 +98,7 @@ def execute(
         "worker",
         readable=readable,
         writable=writable,
-        limits=Limits(shadow_memory=True),
+        limits=ChildLimits(shadow_memory=True),
         serve_file=_SERVE_FILE,
         loopback=loopback,
     )

@@ -44,40 +44,34 @@ class FileLock:
         import fcntl
 
         deadline = time.monotonic() + wait_s
-        with storing(self.path, self.option):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            handle = self._open()
-        try:
-            while True:
-                try:
-                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    if self._is_there(handle):
-                        break
-                    # Its holder removed the file: whoever comes now locks another one of that name.
-                    with storing(self.path, self.option):
-                        self.path.parent.mkdir(parents=True, exist_ok=True)
-                        newer = self._open()
+        while True:
+            with storing(self.path, self.option):
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                handle = self._open()
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # Where its holder removed the file, whoever comes now locks another one of that name.
+                if self._is_there(handle):
+                    self._describe(handle)
+                    self._handle = handle
+                    return
+            except BlockingIOError as error:
+                if time.monotonic() >= deadline:
+                    raise LockedError(
+                        f"{self.path.name} is held by {_described(handle)}",
+                        hint="wait for it, or stop that process",
+                    ) from error
+                time.sleep(0.05)
+            except OSError as error:
+                if error.errno in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
+                    raise StoreError(
+                        f"the file system of {self.path.parent} has no file locks",
+                        hint=f"choose a folder on a local disk with {self.option}",
+                    ) from error
+                raise
+            finally:
+                if self._handle is None:
                     os.close(handle)
-                    handle = newer
-                except BlockingIOError as error:
-                    if time.monotonic() >= deadline:
-                        raise LockedError(
-                            f"{self.path.name} is held by {_described(handle)}",
-                            hint="wait for it, or stop that process",
-                        ) from error
-                    time.sleep(0.05)
-                except OSError as error:
-                    if error.errno in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
-                        raise StoreError(
-                            f"the file system of {self.path.parent} has no file locks",
-                            hint=f"choose a folder on a local disk with {self.option}",
-                        ) from error
-                    raise
-            self._describe(handle)
-        except BaseException:  # handed on: an interrupted wait must not leak the descriptor
-            os.close(handle)
-            raise
-        self._handle = handle
 
     def _open(self) -> int:
         # Without O_CREAT first: Linux refuses it for another user's file in a folder like /tmp.

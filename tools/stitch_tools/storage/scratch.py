@@ -8,7 +8,6 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,10 +21,16 @@ _swept: set[Path] = set()
 
 @dataclass
 class Scratch:
-    """One such folder."""
+    """One such folder. As a context manager it gives the path, and removes the folder at the end."""
 
     path: Path
     _handle: int | None
+
+    def __enter__(self) -> Path:
+        return self.path
+
+    def __exit__(self, *exc: object) -> None:
+        self.remove()
 
     def remove(self) -> None:
         """Remove the folder with all that is in it; a second call does nothing."""
@@ -35,16 +40,13 @@ class Scratch:
             remove_tree(self.path)
             raise
         finally:
-            self._unlock()
-
-    def _unlock(self) -> None:
-        if self._handle is not None:
-            os.close(self._handle)
-            self._handle = None
+            if self._handle is not None:
+                os.close(self._handle)
+                self._handle = None
 
 
 def make_scratch(kind: str, root: Path | None = None, *, option: PlaceOption = "TMPDIR") -> Scratch:
-    """A new folder in `root` (None: the system's temporary folder), which the caller removes.
+    """A new folder in `root` (None: the system's temporary folder), removed by its `remove` or `with` block.
 
     The first call of a process also removes what processes that were killed left there.
 
@@ -69,16 +71,6 @@ def make_scratch(kind: str, root: Path | None = None, *, option: PlaceOption = "
         return Scratch(path, handle)
 
 
-@contextlib.contextmanager
-def scratch_folder(kind: str) -> Generator[Path]:
-    """A folder as of `make_scratch` for the length of the block."""
-    made = make_scratch(kind)
-    try:
-        yield made.path
-    finally:
-        made.remove()
-
-
 def _sweep(root: Path) -> None:
     with os.scandir(root) as rows:
         names = [row.name for row in rows if row.name.startswith(_PREFIX) and row.name.endswith(_LOCKED)]
@@ -95,10 +87,8 @@ def remove_tree(folder: Path) -> None:
         for name in names:
             path = Path(parent, name)
             if not path.is_symlink():
-                with contextlib.suppress(
-                    OSError
-                ):  # foreign code may have shut a folder of its own against us
-                    path.chmod(0o700)
+                with contextlib.suppress(OSError):
+                    path.chmod(0o700)  # foreign code may have shut a folder of its own against us
     shutil.rmtree(folder, ignore_errors=True)
 
 

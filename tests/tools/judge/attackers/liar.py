@@ -9,11 +9,11 @@ from typing import Any
 
 from stitch_tools.protocol.wire import Channel
 
-_HEADER = struct.Struct(">4sII")
+_HEADER = struct.Struct(">4sI")
 
 
 def _frame(text: bytes) -> bytes:
-    return _HEADER.pack(b"STW1", len(text), 0) + text
+    return _HEADER.pack(b"STW1", len(text)) + text
 
 
 def _descriptors(line: socket.socket, count: int, data: bytes) -> None:
@@ -40,8 +40,8 @@ def _answer(sequence: int) -> bytes:
 LIES: dict[str, Callable[[socket.socket, int], object]] = {
     "garbage": lambda line, _: line.sendall(os.urandom(512)),
     "truncated": lambda line, seq: line.sendall(_answer(seq)[:-3]),
-    "huge_lengths": lambda line, _: line.sendall(_HEADER.pack(b"STW1", 32 << 20, 64 << 20) + b"{}"),
-    "too_huge_lengths": lambda line, _: line.sendall(_HEADER.pack(b"STW1", 2**32 - 1, 2**32 - 1)),
+    "huge_lengths": lambda line, _: line.sendall(_HEADER.pack(b"STW1", 32 << 20) + b"{}"),
+    "too_huge_lengths": lambda line, _: line.sendall(_HEADER.pack(b"STW1", 2**32 - 1)),
     "wrong_json": lambda line, _: line.sendall(_frame(b'{"ok": True}')),
     "deep_json": lambda line, _: line.sendall(_frame(b'{"a":' * 300_000 + b"1" + b"}" * 300_000)),
     "a_list": lambda line, _: line.sendall(_frame(b"[1, 2]")),

@@ -207,4 +207,4 @@ def test_the_runner_is_built_once_and_then_found(tmp_path: Path) -> None:
     stamp = first.stat().st_mtime_ns
     assert build_runner(tmp_path) == first
     assert first.stat().st_mtime_ns == stamp
-    assert sorted(path.name for path in first.parent.iterdir()) == ["librunner.so", "lock"]
+    assert sorted(path.name for path in first.parent.iterdir()) == ["librunner.so"]

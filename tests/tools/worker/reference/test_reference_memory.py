@@ -10,7 +10,7 @@ import pytest
 
 from stitch_tools.judge.check_options import CheckOptions
 from stitch_tools.models import Check, Task
-from stitch_tools.run.child_limits import Limits
+from stitch_tools.protocol.messages_session import ChildLimits
 from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.reference_server import Expectation, ReferenceServer
 from stitch_tools.run.session import TargetSession
@@ -41,7 +41,7 @@ class ServerContext:
     def expectations(self, task: Task, memory_bytes: int, draws: int = 1) -> list[Expectation]:
         """What is expected of own draws, by a server with so much memory; it has looked at the task first."""
         with ReferenceServer(
-            self.session, task, self.store, limits=Limits(memory_bytes=memory_bytes)
+            self.session, task, self.store, limits=ChildLimits(memory_bytes=memory_bytes)
         ) as server:
             server.observe()
             server.set_weights().close()
@@ -55,7 +55,7 @@ class ServerContext:
         """Of a program with this forward, judged by a server with so much memory."""
         program = model_new(self.store, HEAD + module("ModelNew", forward))
         options = CheckOptions(trace=False, structured=False, batch_probe=False, sensitivity=False)
-        limits = Limits(memory_bytes=memory_bytes)
+        limits = ChildLimits(memory_bytes=memory_bytes)
         return checked(self.session, self.store, task, program, options, limits=limits)
 
 

@@ -205,9 +205,9 @@ def end_of_worker(death: ChildDied, at: str = "") -> End:
         status = "timed_out"
     elif outcome.kind == "out_of_memory":
         status = "out_of_memory"
-    call = native_call(outcome.stderr_tail) if outcome.kind == "crashed" else None
+    call = native_call(outcome.output_tail) if outcome.kind == "crashed" else None
     message = ", ".join(filter(None, (outcome.describe(), at, call and f"inside {call}")))
-    return End(status, message, stderr_tail=without_modules(outcome.stderr_tail)[-4000:])
+    return End(status, message, stderr_tail=without_modules(outcome.output_tail)[-4000:])
 
 
 def end_of_load(answer: Answer) -> End:

@@ -22,7 +22,7 @@ from stitch_tools.judge.trial import Trial
 from stitch_tools.machine.isolation import BOOTSTRAP
 from stitch_tools.models.sanitizer import SanitizerRun, SanitizerTool
 from stitch_tools.run.tool_process import REPORTS, Execution, execute
-from stitch_tools.storage.scratch import scratch_folder
+from stitch_tools.storage.scratch import make_scratch
 
 CUDA_TOOLS: tuple[SanitizerTool, ...] = ("memcheck", "racecheck", "initcheck", "synccheck")
 _REPORT = f"{REPORTS}.xml"
@@ -153,7 +153,7 @@ def _library_path(prefix: Path) -> str:
 @contextmanager
 def _python(trial: Trial, material: Material) -> Generator[_Command]:
     contract = trial.task.contract
-    with scratch_folder("sanitize") as root:
+    with make_scratch("sanitize") as root:
         program, extensions = root / "program", root / "extensions"
         trial.store.materialize(trial.program.files, program)
         extensions.mkdir()

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stitch_tools.errors import WorkerError
-from stitch_tools.models import DTYPE_BYTES
+from stitch_tools.protocol.memory import ITEM_BYTES
 
 # DLPack's codes of the kinds of numbers; the rest of a type's name is its size.
 _CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "complex": 5, "bool": 6}
@@ -59,7 +59,7 @@ def host_job(
 
 def _tensor(kind: str, entry: Mapping[str, Any]) -> str:
     dtype = entry["dtype"]
-    code, bits = _CODES[dtype.rstrip("0123456789")], 8 * DTYPE_BYTES[dtype]
+    code, bits = _CODES[dtype.rstrip("0123456789")], 8 * ITEM_BYTES[dtype]
     shape, stride = entry["shape"], entry["stride"]
     numbers = [entry["offset"], entry["nbytes"], code, bits, len(shape), *shape, *stride]
     return f"{kind} {' '.join(map(str, numbers))} {entry['name']}"

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from stitch_tools.errors import TaskError
 from stitch_tools.judge.trial import Trial
 from stitch_tools.models import Task
-from stitch_tools.run.reference_server import DrawUnavailable, Inputs, ReferenceServer, WeightSet
+from stitch_tools.protocol.messages_reference import WeightsMade
+from stitch_tools.run.reference_server import DrawUnavailable, Inputs, ReferenceServer
 
 OWN = "own-1"
 SMALLER = "batch-probe"
@@ -15,9 +16,9 @@ SMALLER = "batch-probe"
 
 @dataclass(frozen=True)
 class Material:
-    """WeightSet and inputs; the descriptors belong to `drawn`."""
+    """Weights and inputs; the descriptors belong to `drawn`."""
 
-    weights: WeightSet
+    weights: WeightsMade
     inputs: Inputs
     updated: tuple[str, ...]
     """Buffers that cross the ABI as state."""

@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 
-from stitch_tools.confine.free_memory import available_bytes
 from stitch_tools.judge.gpu_health import canary_for, sound_gpu
 from stitch_tools.judge.timing.baseline_runners import start_baseline
 from stitch_tools.judge.timing.call_overhead import charge_overhead, overhead_limit
@@ -37,6 +36,7 @@ from stitch_tools.judge.trial import Trial
 from stitch_tools.machine.device_lock import device_lock, refuse_after
 from stitch_tools.machine.devices import Target, cpu_info, resolve_target
 from stitch_tools.models import Bench
+from stitch_tools.protocol.free_memory import available_bytes
 from stitch_tools.run.reference_server import Inputs, ReferenceServer
 
 _SEED_BITS = 62

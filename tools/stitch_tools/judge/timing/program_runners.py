@@ -13,11 +13,12 @@ from stitch_tools.judge.timing.setup import Setup
 from stitch_tools.judge.timing.timed_process import RunnerFailedError
 from stitch_tools.models import Build, Program
 from stitch_tools.protocol.messages import Fd
+from stitch_tools.protocol.messages_reference import WeightsMade
 from stitch_tools.protocol.timing_messages import LoadLoop, TimeProgram
 from stitch_tools.run.candidate_worker import Answer, Worker
 from stitch_tools.run.child import Child
 from stitch_tools.run.child_outcome import ChildDied
-from stitch_tools.run.reference_server import Inputs, WeightSet
+from stitch_tools.run.reference_server import Inputs
 
 PROGRAM = "program"
 PROGRAM_GRAPHED = "program:cudagraph"
@@ -60,7 +61,7 @@ def load_program(
     setup: Setup,
     program: Program,
     build: Build | None,
-    weights: WeightSet,
+    weights: WeightsMade,
     *,
     graphed: bool = False,
 ) -> LoadedProgram:

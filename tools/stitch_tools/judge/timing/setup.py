@@ -7,7 +7,8 @@ from pathlib import Path
 
 from stitch_tools.judge.timing.ring import RingShape
 from stitch_tools.models import ReferenceFacts, Task
-from stitch_tools.run.reference_server import Inputs, ReferenceServer, WeightSet
+from stitch_tools.protocol.messages_reference import WeightsMade
+from stitch_tools.run.reference_server import Inputs, ReferenceServer
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import Store
 
@@ -49,7 +50,7 @@ class Setup:
 
 def make_draws(
     stack: ExitStack, judge: ReferenceServer, seeds: Sequence[int]
-) -> tuple[WeightSet, tuple[Inputs, ...]]:
+) -> tuple[WeightsMade, tuple[Inputs, ...]]:
     """Fresh weights, which `judge` then has too, and one draw of the task's own inputs per seed."""
     weights = judge.set_weights()
     stack.callback(weights.close)

@@ -60,7 +60,7 @@ def trace_work(
             with watched_worker(trial, options, reference) as started:
                 _watch(trial, started, record)
     except ChildDied as death:
-        last = own_words(death.outcome.stderr_tail)[-_MOST_CHARS:]
+        last = own_words(death.outcome.output_tail)[-_MOST_CHARS:]
         message = f"right before, and under the profiler {death.outcome.describe()}"
         # A crash is the program's: nothing of ours but a profiler runs beside it.
         if death.outcome.kind in _OURS:

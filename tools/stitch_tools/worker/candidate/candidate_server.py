@@ -83,15 +83,16 @@ def _load_python(state: CandidateState, message: LoadPython) -> StepReply:
 
 
 def _init(state: CandidateState, message: InitProgram) -> StepReply:
-    parameters_fd, init_fd = message.fds
+    weights = message.weights
+    parameters_fd, init_fd = weights.fds
     state.init(
-        _named(parameters_fd, message.parameters),
-        message.generator,
-        message.init_structure,
-        map_pack(init_fd, message.init, writable=True),
-        message.scale,
+        _named(parameters_fd, weights.parameters),
+        weights.generator,
+        weights.init_structure,
+        map_pack(init_fd, weights.init, writable=True),
+        weights.scale,
         message.kept,
-        training=message.training,
+        training=weights.training,
     )
     return StepReply()
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from stitch_tools.confine.free_memory import available_bytes
 from stitch_tools.confine.sandbox import mapped_data_bytes
+from stitch_tools.protocol.free_memory import available_bytes
 
 _SHARE_OF_FREE = 0.7
 # How many times what an oracle surely needs has to be free before freed memory is kept.

