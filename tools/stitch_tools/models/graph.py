@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from typing_extensions import TypeAliasType
 
-from stitch_tools.models.base import Fact
+from stitch_tools.models.base import Fact, without_field
 from stitch_tools.models.task import TensorSpec
 
 
@@ -52,14 +52,18 @@ class GraphNode(Fact):
     module_path: str = ""
     """Qualified name of the innermost module that called it ("" is the root)."""
     flops: int = 0
-    """Floating-point operations; a multiply-add counts two."""
+    """Floating-point operations: two for a multiply-add, one for an element where no matrices are multiplied."""
     bytes_read: int = 0
     """Bytes of the tensor inputs, each once."""
     bytes_written: int = 0
-    reduction_length: int = 1
-    """Longest chain of additions behind one output element (K of a GEMM)."""
     min_time_us: float | None = None
     """Lower bound from the ceilings: max(bytes / bandwidth, flops / rate) + launch; None without ceilings."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_retired(cls, data: object) -> object:
+        """Graphs before 0.2 say how long the longest sum of a node is."""
+        return without_field(data, "reduction_length")
 
 
 class GraphOutput(Fact):
