@@ -268,7 +268,7 @@ def bench_sections(bench: Bench) -> list[ReportSection]:
 
 
 def _gpu_note(gpu: GpuConditions) -> str:
-    """Clocks and company in one line; what the driver does not say is left out."""
+    """Clocks and power in one line; what the driver does not say is left out."""
     parts = [f"{gpu.readings} readings of the GPU"]
     if gpu.sm_clock_mhz is not None:
         parts.append(f"SM clock {gpu.sm_clock_mhz} MHz ({gpu.sm_clock_min_mhz} at least)")
@@ -276,8 +276,6 @@ def _gpu_note(gpu: GpuConditions) -> str:
         parts.append(f"power up to {gpu.power_w:.0f} W")
     if gpu.throttled is not None:
         parts.append(f"held down by {', '.join(gpu.throttled)}" if gpu.throttled else "never held down")
-    if gpu.other_processes:
-        parts.append(f"{gpu.other_processes} other processes on it before")
     return ", ".join(parts)
 
 

@@ -64,10 +64,7 @@ class Gpu:
     arch: str
     """sm_90, ..."""
     memory_bytes: int
-    multiprocessors: int | None = None
     l2_bytes: int | None = None
-    shared_opt_in_bytes: int | None = None
-    """Most shared memory that one block may ask for."""
 
 
 @dataclass(frozen=True)

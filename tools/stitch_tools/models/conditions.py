@@ -63,7 +63,8 @@ class TimeBound(Fact):
 class GpuConditions(Fact):
     """The GPU while it was timed, as its driver says; None where the driver does not say.
 
-    Highest clock, memory clock, power limit, temperature and `busy_before` are of versions before 0.2.0.
+    Highest clock, memory clock, power limit, temperature and what follows `readings` are of versions before
+    0.2.0.
     """
 
     sm_clock_mhz: int | None = None

@@ -52,7 +52,7 @@ class GraphNode(Fact):
     module_path: str = ""
     """Qualified name of the innermost module that called it ("" is the root)."""
     flops: int = 0
-    """Floating-point operations: two for a multiply-add, one for an element where no matrices are multiplied."""
+    """Floating-point operations: two for a multiply-add, one for each element of other arithmetic."""
     bytes_read: int = 0
     """Bytes of the tensor inputs, each once."""
     bytes_written: int = 0

@@ -1,4 +1,4 @@
-"""The GPU's clocks, limits and company while it is timed, read between visits by a process of its own."""
+"""The GPU's clocks and limits while it is timed, read between visits by a process of its own."""
 
 import json
 import os
@@ -28,10 +28,9 @@ class GpuWatch:
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0
         )
-        self._first = self._ask()
-        """Before anybody of ours used the device."""
         self._readings: list[dict[str, object]] = []
-        self._gave_up = False
+        # Its start takes longer than a reading, and is over when the rounds begin.
+        self._gave_up = self._ask() is None
 
     def __enter__(self) -> Self:
         return self
@@ -45,15 +44,15 @@ class GpuWatch:
 
     def read(self) -> None:
         """Take one reading."""
-        reading = self._ask() if self._first is not None and not self._gave_up else None
+        reading = None if self._gave_up else self._ask()
         if reading is None:
             self._gave_up = True
-            return
-        self._readings.append(reading)
+        else:
+            self._readings.append(reading)
 
     def conditions(self) -> GpuConditions | None:
         """What all readings say together; None where there is none."""
-        if self._first is None or not self._readings:
+        if not self._readings:
             return None
         clocks, power = self._numbers("sm_clock_mhz"), self._numbers("power_mw")
         reasons = [row for reading in self._readings if (row := _words(reading.get("throttled"))) is not None]
@@ -63,7 +62,6 @@ class GpuWatch:
             power_w=max(power) / 1000.0 if power else None,
             throttled=tuple(sorted({word for row in reasons for word in row})) if reasons else None,
             readings=len(self._readings),
-            other_processes=_strangers(self._first.get("processes")),
         )
 
     def _numbers(self, name: str) -> list[int]:
@@ -81,36 +79,6 @@ class GpuWatch:
             return None
         row = cast(dict[str, object], answer) if isinstance(answer, dict) else {}
         return None if not row or "problem" in row else row
-
-
-def _strangers(pids: object, proc: Path = Path("/proc")) -> int | None:
-    """How many of the processes are neither ours nor our children's; None where one of them is not seen here.
-
-    In a container the driver may name processes by numbers of the host's.
-    """
-    if not isinstance(pids, list):
-        return None
-    count = 0
-    for pid in cast(list[object], pids):
-        line = _ancestors(pid, proc) if isinstance(pid, int) else []
-        if not line:
-            return None
-        count += os.getpid() not in line
-    return count
-
-
-def _ancestors(pid: int, proc: Path) -> list[int]:
-    """The process and those that it comes from, as far as they are seen; [] where it is not."""
-    found: list[int] = []
-    while pid > 0 and pid not in found:
-        try:
-            text = (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            break
-        found.append(pid)
-        # The name in parentheses may hold anything; the parent is the second field after it.
-        pid = int(text.rpartition(")")[2].split()[1])
-    return found
 
 
 def _line(fd: int, until_s: float) -> bytes:
