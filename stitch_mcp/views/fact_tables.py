@@ -303,15 +303,12 @@ def ceilings_sections(ceilings: Ceilings) -> list[ReportSection]:
     ]
     if ceilings.cache_bytes_per_s is not None:
         rows.insert(1, ("copy, cache", f"{ceilings.cache_bytes_per_s / 1e9:.1f}", "GB/s"))
-    if ceilings.write_bytes_per_s is not None and ceilings.read_bytes_per_s is not None:
+    if ceilings.write_bytes_per_s is not None:
         rows.insert(1, ("write, memory", f"{ceilings.write_bytes_per_s / 1e9:.1f}", "GB/s"))
-        rows.insert(2, ("read, memory", f"{ceilings.read_bytes_per_s / 1e9:.1f}", "GB/s"))
     rows += [
         (f"matrix product, {name}", f"{rate / 1e9:.1f}", "GFLOP/s")
         for name, rate in ceilings.flops_per_s.items()
     ]
-    if ceilings.pointwise_flops_per_s is not None:
-        rows.append(("vector arithmetic", f"{ceilings.pointwise_flops_per_s / 1e9:.1f}", "GFLOP/s"))
     threads = f", {ceilings.threads} threads" if ceilings.threads else ""
     columns = ("ceiling", "measured", "unit")
     return [ReportSection(f"{ceilings.device}{threads}", columns, tuple(rows), disturbance(ceilings))]

@@ -18,13 +18,11 @@ from tests.planner.stitch_support import NO_FACTS
 
 CEILINGS = Ceilings(
     device="test",
-    device_key="test",
     target="cpu",
     copy_bytes_per_s=20e9,
     cache_bytes_per_s=60e9,
     last_level_cache_bytes=32 << 20,
     flops_per_s={"fp32": 120e9},
-    pointwise_flops_per_s=100e9,
     launch_us=3.0,
 )
 

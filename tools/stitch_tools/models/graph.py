@@ -99,24 +99,24 @@ class Ceilings(Fact):
 
     device: str
     """Model name."""
-    device_key: str
-    """Cache key: UUID (GPU) or model and core count (CPU), with driver or kernel version."""
     target: str
     copy_bytes_per_s: float
     """Bytes read plus bytes written per second of a large copy."""
     cache_bytes_per_s: float | None = None
     """The same for a copy that stays in the last-level cache."""
     write_bytes_per_s: float | None = None
-    """Bytes written per second where nothing is read; the best of ordinary and streaming stores."""
-    read_bytes_per_s: float | None = None
-    """Bytes read per second where nothing is written."""
+    """Bytes written per second where nothing is read."""
     last_level_cache_bytes: int
     flops_per_s: dict[str, float]
     """Matrix-product rate by format: fp32, tf32, bf16, fp16."""
-    pointwise_flops_per_s: float | None = None
-    """Rate of a fused multiply-add chain over vectors in registers."""
     launch_us: float
     """Time of one empty kernel or parallel region."""
     threads: int | None = None
     disturbed: bool = False
     """Whether others kept the device busy meanwhile: rates may be too low, times made from them no bounds."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_retired(cls, data: object) -> object:
+        """Ceilings before 0.2 hold their key, and rates that bounded nothing."""
+        return without_field(data, "device_key", "read_bytes_per_s", "pointwise_flops_per_s")

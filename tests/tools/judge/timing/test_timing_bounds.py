@@ -19,14 +19,11 @@ from stitch_tools.models import Ceilings, TimeBound
 MEGABYTE = 10**6
 CEILINGS = Ceilings(
     device="a CPU",
-    device_key="key",
     target="cpu",
     copy_bytes_per_s=10e9,
     write_bytes_per_s=8e9,
-    read_bytes_per_s=12e9,
     last_level_cache_bytes=20 * MEGABYTE,
     flops_per_s={"fp32": 1e12},
-    pointwise_flops_per_s=2e12,
     launch_us=1.0,
 )
 SLOTS, CACHES = 100, 30 * MEGABYTE
@@ -105,7 +102,7 @@ def test_memory_nodes_are_counted_and_none_told_is_one(tmp_path: Path) -> None:
 
 
 def test_ceilings_without_a_rate_of_writing_say_nothing() -> None:
-    older = CEILINGS.model_copy(update={"write_bytes_per_s": None, "read_bytes_per_s": None})
+    older = CEILINGS.model_copy(update={"write_bytes_per_s": None})
     assert bound(history(1e-6), older) is None
 
 

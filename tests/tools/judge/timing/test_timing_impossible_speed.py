@@ -17,7 +17,7 @@ from stitch_tools.run.ceilings import cached_ceilings
 from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.reference_server import ReferenceServer
 from stitch_tools.run.session import TargetSession
-from stitch_tools.storage.store import Store, write_atomically
+from stitch_tools.storage.store import Store
 from tests.tools.check_support import AFFINE, affine_program, build, make_task, model_new
 
 VIEW = AFFINE.replace("x * 2.0 + 1.0", "x.t()")
@@ -36,19 +36,15 @@ class ServerContext:
         cache_dir = self.root / name
         measured = Ceilings(
             device=cpu_info().model,
-            device_key="key",
             target="cpu",
             copy_bytes_per_s=bytes_per_s,
             cache_bytes_per_s=10 * bytes_per_s,
             write_bytes_per_s=bytes_per_s,
-            read_bytes_per_s=bytes_per_s,
             last_level_cache_bytes=cpu_info().last_level_cache_bytes,
             flops_per_s={"fp32": 1e12},
-            pointwise_flops_per_s=1e12,
             launch_us=0.5,
         )
-        setup = ceilings._place("cpu", self.session.threads, cache_dir)
-        write_atomically(setup.file, ceilings._entry(measured, products=True))
+        ceilings._keep(ceilings._place("cpu", self.session.threads, cache_dir).file, measured)
         assert cached_ceilings("cpu", threads=self.session.threads, cache_dir=cache_dir) == measured
         return cache_dir
 

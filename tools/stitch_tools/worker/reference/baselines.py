@@ -3,19 +3,13 @@
 import torch
 
 from stitch_tools.protocol.messages import Done
-from stitch_tools.protocol.timing_messages import CeilingsMeasured, DeviceRates, MeasureCeilings, TimeBaseline
+from stitch_tools.protocol.timing_messages import CeilingsMeasured, MeasureCeilings, TimeBaseline
 from stitch_tools.worker.plain_calls import copy_plainly
 from stitch_tools.worker.precision import precision
 from stitch_tools.worker.reference.draws import make_draw
 from stitch_tools.worker.reference.reference_state import ServerState
-from stitch_tools.worker.timed.region import (
-    PythonRing,
-    build_baseline,
-    cuda_ceilings,
-    keep_freed_memory,
-    keeps_outputs,
-    matmul_rates,
-)
+from stitch_tools.worker.timed.rates import cpu_rates, cuda_rates, matmul_rates
+from stitch_tools.worker.timed.region import PythonRing, build_baseline, keep_freed_memory, keeps_outputs
 from stitch_tools.worker.trees import flatten_outputs
 
 
@@ -57,6 +51,6 @@ class _Collector:
 def ceilings(state: ServerState, message: MeasureCeilings) -> CeilingsMeasured:
     """Rates of this device by torch; needs no reference."""
     del state
-    device = message.device
-    rates = DeviceRates(**cuda_ceilings(device)) if device.startswith("cuda") else None
+    device, cache_bytes = message.device, message.cache_bytes
+    rates = cpu_rates(cache_bytes) if device == "cpu" else cuda_rates(device, cache_bytes)
     return CeilingsMeasured(matmul_rates(device), rates)

@@ -21,8 +21,7 @@ class ImpossibleSpeed:
         from stitch_tools.run.ceilings import cached_ceilings, remeasured
 
         setup = context.setup
-        threads = setup.session.threads if context.target.gpu is None else None
-        known = cached_ceilings(setup.task.target, threads=threads, cache_dir=setup.cache_dir)
+        known = cached_ceilings(setup.task.target, threads=setup.session.threads, cache_dir=setup.cache_dir)
         if known is None:
             return ProbeReport(not_checked=(NO_CEILINGS,))
         bound = _bound(known, context)
