@@ -146,12 +146,7 @@ def test_a_baseline_that_fails_meanwhile_is_no_fault_of_the_program(
 ) -> None:
     def losing(runner: Runner) -> Runner:
         return LosesOutputs(
-            runner.name,
-            runner.process,
-            runner.pipes,
-            runner.slots,
-            child=runner.child,
-            request=runner.request,
+            runner.name, runner.pipes, runner.slots, child=runner.child, request=runner.request
         )
 
     program = model_new(store, COMPUTES_LATER)
