@@ -96,33 +96,10 @@ def _bytes_read(family: Family, node: GraphNode, operands: Sequence[TensorSpec])
 
 
 def _copies(call: _Call) -> bool:
-    """Whether a reshape of a strided tensor has to move its elements (torch then returns a dense one)."""
+    """Whether a reshape has to move its elements: torch makes strided ones dense then, and only then."""
     if base_name(call.node.op) not in ("reshape", "flatten", "reshape_as", "ravel", "unflatten"):
         return False
-    source = call.tensors[0]
-    if source.stride is None or call.out.stride is not None or call.out.numel == 0:
-        return False
-    return not _mergeable(source, call.out.shape)
-
-
-def _mergeable(source: TensorSpec, shape: tuple[int, ...]) -> bool:
-    """Whether `source` can be seen with `shape` as it lies: torch's rule for a view."""
-    assert source.stride is not None
-    dims = [(size, step) for size, step in zip(source.shape, source.stride, strict=True) if size != 1]
-    blocks: list[list[int]] = []  # [elements, step of the innermost]: dimensions that lie one after another
-    for size, step in dims:
-        if blocks and blocks[-1][1] == size * step:
-            blocks[-1] = [blocks[-1][0] * size, step]
-        else:
-            blocks.append([size, step])
-    wanted = [size for size in shape if size != 1]
-    for elements, _ in blocks:
-        while elements > 1 and wanted:
-            size = wanted.pop(0)
-            if elements % size:
-                return False
-            elements //= size
-    return not wanted
+    return call.tensors[0].stride is not None and call.out.stride is None and call.out.numel > 0
 
 
 def _gemm(call: _Call) -> int:
