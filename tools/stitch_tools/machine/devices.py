@@ -92,11 +92,6 @@ class Target:
     """Model name, or why it is not available."""
     gpu: Gpu | None = None
 
-    @property
-    def arch(self) -> str | None:
-        """GPU architecture, None for cpu."""
-        return self.name.partition(":")[2] or None
-
 
 def resolve_target(text: str, search: GpuSearch | None = None) -> Target:
     """The device behind `cpu`, `cuda` (the GPU here, else sm_90), `cuda:1` (by number) or `cuda:sm_90`.
