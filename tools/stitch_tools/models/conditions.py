@@ -1,4 +1,4 @@
-"""What surrounds a timing: doubts about it, the shortest possible times, and the state of the GPU."""
+"""What surrounds a timing: doubts about it, and the state of the GPU."""
 
 from typing import Literal
 
@@ -36,28 +36,6 @@ class TimingDoubt(Fact):
     """Calls that the figures are of."""
     baseline: str = ""
     """Which baseline stands beside the program; "" where none does."""
-
-
-class TimeBound(Fact):
-    """The shortest time of a batch of calls that measured ceilings allow, beside its measured time."""
-
-    kind: Literal["outputs", "inputs and outputs", "operations"]
-    """What takes at least so long: writing the outputs. Others are of versions before 0.2.0."""
-    contestant: str = "program"
-    calls: int
-    """Calls of the batch."""
-    amount: float
-    """Bytes that no cache can hold back, or floating-point operations, in one batch."""
-    per_s: float
-    """The measured ceiling that `amount` was divided by, with its margin."""
-    bound_us: float
-    measured_us: float
-    """Median of such batches, without the cost of an empty one."""
-
-    @property
-    def beaten(self) -> bool:
-        """Whether the program was faster than is possible."""
-        return self.measured_us < self.bound_us
 
 
 class GpuConditions(Fact):

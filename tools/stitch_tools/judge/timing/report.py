@@ -71,8 +71,6 @@ def make_bench(
         steal_share=rounds.steal_share,
         disturbed=rounds.disturbance().is_large,
         gpu=evidence.gpu,
-        bounds=tuple(row for report in evidence.reports for row in report.bounds),
-        findings=tuple(row for report in evidence.reports for row in report.findings),
         not_checked=tuple(filter(None, [*not_checked, setup.not_renewed])),
         sandbox=setup.session.sandbox_level,
         plane=evidence.plane,
