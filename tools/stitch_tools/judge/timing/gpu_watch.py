@@ -1,6 +1,5 @@
 """The GPU's clocks and limits while it is timed, read between visits by a process of its own."""
 
-import json
 import os
 import select
 import subprocess
@@ -9,13 +8,27 @@ import time
 from pathlib import Path
 from statistics import median
 from types import TracebackType
-from typing import Self, cast
+from typing import Self
+
+from pydantic import TypeAdapter
+from typing_extensions import TypedDict
 
 from stitch_tools.machine.isolation import BOOTSTRAP
 from stitch_tools.models import GpuConditions
 
 # A driver that takes longer is not asked again.
 _ANSWER_S = 5.0
+
+
+class _Reading(TypedDict):
+    """What the process that reads answers (`worker/gpu_state.py`); None where the driver does not say."""
+
+    sm_clock_mhz: int | None
+    power_mw: int | None
+    throttled: list[str] | None
+
+
+_READING = TypeAdapter(_Reading)
 
 
 class GpuWatch:
@@ -28,7 +41,7 @@ class GpuWatch:
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0
         )
-        self._readings: list[dict[str, object]] = []
+        self._readings: list[_Reading] = []
         # Its start takes longer than a reading, and is over when the rounds begin.
         self._gave_up = self._ask() is None
 
@@ -54,8 +67,9 @@ class GpuWatch:
         """What all readings say together; None where there is none."""
         if not self._readings:
             return None
-        clocks, power = self._numbers("sm_clock_mhz"), self._numbers("power_mw")
-        reasons = [row for reading in self._readings if (row := _words(reading.get("throttled"))) is not None]
+        clocks = [value for row in self._readings if (value := row["sm_clock_mhz"]) is not None]
+        power = [value for row in self._readings if (value := row["power_mw"]) is not None]
+        reasons = [words for row in self._readings if (words := row["throttled"]) is not None]
         return GpuConditions(
             sm_clock_mhz=round(median(clocks)) if clocks else None,
             sm_clock_min_mhz=min(clocks, default=None),
@@ -64,21 +78,16 @@ class GpuWatch:
             readings=len(self._readings),
         )
 
-    def _numbers(self, name: str) -> list[int]:
-        return [value for row in self._readings if (value := _number(row.get(name))) is not None]
-
-    def _ask(self) -> dict[str, object] | None:
+    def _ask(self) -> _Reading | None:
         """One answer; None where there is none in time, or it is none."""
         stdin, stdout = self._process.stdin, self._process.stdout
         if stdin is None or stdout is None:
             return None
         try:
             stdin.write(b"\n")
-            answer = cast(object, json.loads(_line(stdout.fileno(), time.monotonic() + _ANSWER_S)))
+            return _READING.validate_json(_line(stdout.fileno(), time.monotonic() + _ANSWER_S))
         except (OSError, ValueError):
             return None
-        row = cast(dict[str, object], answer) if isinstance(answer, dict) else {}
-        return None if not row or "problem" in row else row
 
 
 def _line(fd: int, until_s: float) -> bytes:
@@ -91,11 +100,3 @@ def _line(fd: int, until_s: float) -> bytes:
             break
         data += part
     return data
-
-
-def _number(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _words(value: object) -> list[str] | None:
-    return [str(word) for word in cast(list[object], value)] if isinstance(value, list) else None
