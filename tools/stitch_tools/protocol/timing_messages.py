@@ -61,22 +61,17 @@ def with_pipes(request: RingRequest, pipes: tuple[int, int]) -> RingRequest:
 
 
 class DeviceRates(Message):
-    """What a device reaches beside products of matrices."""
+    """What a device reaches by torch."""
 
+    flops_per_s: dict[str, float]
+    """Of matrix products by format."""
     copy_bytes_per_s: float
     cache_bytes_per_s: float
     write_bytes_per_s: float
     launch_s: float
 
 
-class CeilingsMeasured(Message):
-    """Rates of one device by torch."""
-
-    flops_per_s: dict[str, float]
-    device: DeviceRates
-
-
-class MeasureCeilings(Operation[CeilingsMeasured], op="ceilings"):
+class MeasureCeilings(Operation[DeviceRates], op="ceilings"):
     """Measure what a device reaches; needs no reference."""
 
     device: str

@@ -181,13 +181,12 @@ def _measure(place: _Place, target: str, session: TargetSession) -> Ceilings:
     with session.spawn("reference") as child:
         try:
             request = MeasureCeilings(f"cuda:{gpu.index}" if gpu else "cpu", cache)
-            answer = child.call(request, _CHILD_TIMEOUT_S)
+            rates = child.call(request, _CHILD_TIMEOUT_S)
         except OperationFailedError as error:
             raise WorkerError(
                 f"measuring the device failed: {error.fault.message}",
                 hint="does `torch.mm` work in the target interpreter?",
             ) from error
-    rates = answer.device
     return Ceilings(
         device=gpu.name if gpu else cpu_info().model,
         target=target,
@@ -195,7 +194,7 @@ def _measure(place: _Place, target: str, session: TargetSession) -> Ceilings:
         cache_bytes_per_s=rates.cache_bytes_per_s,
         write_bytes_per_s=rates.write_bytes_per_s,
         last_level_cache_bytes=cache,
-        flops_per_s=answer.flops_per_s,
+        flops_per_s=rates.flops_per_s,
         launch_us=rates.launch_s * 1e6,
         threads=None if gpu else session.threads,
     )

@@ -14,28 +14,26 @@ import torch
 from stitch_tools.protocol.timing_messages import DeviceRates
 from stitch_tools.worker.precision import precision
 
-_COPY_BUDGET_S, _BUDGET_S = 1.0, 0.5
+_PRODUCT_BUDGET_S, _BUDGET_S = 1.0, 0.5
 # torch adds a thread for each so many elements (at::internal::GRAIN_SIZE).
 _ELEMENTS_OF_A_THREAD = 32768
 
 
-def matmul_rates(device: str, budget_s: float = 1.0) -> dict[str, float]:
+def _matmul_rates(device: str) -> dict[str, float]:
     """Floating-point operations per second of a large matrix product by format, the best that was seen."""
     cuda = device.startswith("cuda")
     formats = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
     if not cuda:
         # Half formats on a CPU without native support run through fp32 and would take minutes here.
         formats = {"fp32": torch.float32}
-    rates = {
-        name: _matmul_rate(dtype, device, 8192 if cuda else 1024, budget_s) for name, dtype in formats.items()
-    }
+    rates = {name: _matmul_rate(dtype, device, 8192 if cuda else 1024) for name, dtype in formats.items()}
     if cuda:
         with precision("tf32", "tf32"):
-            rates["tf32"] = _matmul_rate(torch.float32, device, 8192, budget_s)
+            rates["tf32"] = _matmul_rate(torch.float32, device, 8192)
     return rates
 
 
-def _matmul_rate(dtype: torch.dtype, device: str, size: int, budget_s: float) -> float:
+def _matmul_rate(dtype: torch.dtype, device: str, size: int) -> float:
     # Random data: zeros draw less power and would promise clocks that real data never sees.
     left = torch.randn(size, size, device=device).to(dtype)
     right = torch.randn(size, size, device=device).to(dtype)
@@ -47,7 +45,7 @@ def _matmul_rate(dtype: torch.dtype, device: str, size: int, budget_s: float) ->
             torch.cuda.synchronize()
 
     with torch.inference_mode():
-        return 2.0 * size**3 / _best_seconds(product, budget_s)
+        return 2.0 * size**3 / _best_seconds(product, _PRODUCT_BUDGET_S)
 
 
 def _best_seconds(work: Callable[[], object], budget_s: float) -> float:
@@ -66,6 +64,7 @@ def cpu_rates(cache_bytes: int) -> DeviceRates:
     # Both arrays together take a quarter of the cache: other tenants use some of it, too.
     small = max(cache_bytes // 8, 64 << 10)
     return DeviceRates(
+        flops_per_s=_matmul_rates("cpu"),
         copy_bytes_per_s=2.0 * large / _copy_seconds(large, 1),
         cache_bytes_per_s=2.0 * small / _copy_seconds(small, 64),
         write_bytes_per_s=2.0 * large / _fill_seconds(2 * large),
@@ -97,7 +96,7 @@ def _pass_seconds(work: Callable[[int, int], object], nbytes: int, inner: int) -
             work(thread * share, share)
 
     with ThreadPoolExecutor(threads) as pool:
-        return _best_seconds(lambda: list(pool.map(passes, range(threads))), _COPY_BUDGET_S) / inner
+        return _best_seconds(lambda: list(pool.map(passes, range(threads))), _BUDGET_S) / inner
 
 
 def _region_seconds() -> float:
@@ -111,6 +110,7 @@ def _region_seconds() -> float:
 def cuda_rates(device: str, cache_bytes: int) -> DeviceRates:
     """Of a CUDA device, by its events; `cache_bytes` is its L2 cache."""
     return DeviceRates(
+        flops_per_s=_matmul_rates(device),
         copy_bytes_per_s=_copy_rate(device, 1 << 30, 1),
         cache_bytes_per_s=_copy_rate(device, max(1 << 20, cache_bytes // 8), 50),
         write_bytes_per_s=_fill_rate(device),

@@ -15,6 +15,7 @@ from statistics import median
 from stitch_tools.judge.timing.probes.probe import ProbeContext, ProbeReport, Stage
 from stitch_tools.machine.devices import Target, cpu_info
 from stitch_tools.models import Ceilings, TimingDoubt
+from stitch_tools.run.ceilings import cached_ceilings, remeasured
 
 NO_CEILINGS = "whether the times are possible: no ceilings of this device are kept (`stitch-mcp ceilings`)"
 MARGIN = 1.1
@@ -35,9 +36,6 @@ class ImpossibleSpeed:
 
     def look(self, context: ProbeContext) -> ProbeReport:
         """A doubt where outputs cannot all have been written."""
-        # Ceilings are measured under this package's lock: their module imports it.
-        from stitch_tools.run.ceilings import cached_ceilings, remeasured
-
         if not context.loaded.native:
             return ProbeReport()
         session, cache_dir = context.setup.session, context.setup.cache_dir
