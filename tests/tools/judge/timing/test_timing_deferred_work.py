@@ -83,7 +83,7 @@ def looked_at(
         built = build(program, store) if program.format == "native" else None
         loaded = load_program(stack, setup, program, built, weights)
         runner = start_ring(stack, setup, loaded, RingPlan(SLOTS, draws, samples=3))
-        eager = make_baseline(start_baseline(stack, setup, "eager", compile_limit_s=60.0))
+        eager = make_baseline(start_baseline(stack, setup, "eager"))
         for each in (runner, eager):
             each.pause()
         rounds = rounds_of({"program": program_s, "eager": EAGER_S})

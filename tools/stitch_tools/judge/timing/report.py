@@ -18,7 +18,6 @@ from stitch_tools.judge.timing.wording import (
     timing_of,
 )
 from stitch_tools.models import Bench, GpuConditions, Ratio
-from stitch_tools.models.verdict import DataPlane
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,6 @@ class TimingEvidence:
     outputs: OutputCheck
     """Of the timed calls."""
     gpu: GpuConditions | None
-    plane: DataPlane | None
 
 
 def make_bench(
@@ -73,7 +71,7 @@ def make_bench(
         gpu=evidence.gpu,
         not_checked=tuple(filter(None, [*not_checked, setup.not_renewed])),
         sandbox=setup.session.sandbox_level,
-        plane=evidence.plane,
+        plane=setup.judge.plane,
         message="; ".join(note for note in notes if note),
         doubts=doubts,
         doubt=words,
