@@ -153,11 +153,11 @@ def _predict(
 
 
 def _rate(step: Step, contract: Contract, ceilings: Ceilings) -> float | None:
-    """Operations per second of the unit that the step's largest operation runs on."""
+    """Operations per second of matrix products; None where the step's largest operation is none."""
     largest = max(step.nodes, key=lambda node: node.flops)
     name = _short(largest)
     if not name.startswith(_MATRIX_OPS):
-        return ceilings.pointwise_flops_per_s
+        return None
     allowed = contract.conv_precision if name.startswith("conv") else contract.matmul_precision
     return ceilings.flops_per_s.get(allowed, ceilings.flops_per_s.get("fp32"))
 

@@ -67,7 +67,7 @@ class ServerContext:
 
         try:
             # Probed once a server: it starts a process, and the kernel's abilities do not change meanwhile.
-            return probe_isolation().level == "process"
+            return probe_isolation() == "process"
         except EnvironmentMissingError:
             return False  # Nothing of it can run here.
 

@@ -268,7 +268,7 @@ def bench_sections(bench: Bench) -> list[ReportSection]:
 
 
 def _gpu_note(gpu: GpuConditions) -> str:
-    """Clocks and company in one line; what the driver does not say is left out."""
+    """Clocks and power in one line; what the driver does not say is left out."""
     parts = [f"{gpu.readings} readings of the GPU"]
     if gpu.sm_clock_mhz is not None:
         parts.append(f"SM clock {gpu.sm_clock_mhz} MHz ({gpu.sm_clock_min_mhz} at least)")
@@ -276,8 +276,6 @@ def _gpu_note(gpu: GpuConditions) -> str:
         parts.append(f"power up to {gpu.power_w:.0f} W")
     if gpu.throttled is not None:
         parts.append(f"held down by {', '.join(gpu.throttled)}" if gpu.throttled else "never held down")
-    if gpu.other_processes:
-        parts.append(f"{gpu.other_processes} other processes on it before")
     return ", ".join(parts)
 
 
@@ -305,15 +303,12 @@ def ceilings_sections(ceilings: Ceilings) -> list[ReportSection]:
     ]
     if ceilings.cache_bytes_per_s is not None:
         rows.insert(1, ("copy, cache", f"{ceilings.cache_bytes_per_s / 1e9:.1f}", "GB/s"))
-    if ceilings.write_bytes_per_s is not None and ceilings.read_bytes_per_s is not None:
+    if ceilings.write_bytes_per_s is not None:
         rows.insert(1, ("write, memory", f"{ceilings.write_bytes_per_s / 1e9:.1f}", "GB/s"))
-        rows.insert(2, ("read, memory", f"{ceilings.read_bytes_per_s / 1e9:.1f}", "GB/s"))
     rows += [
         (f"matrix product, {name}", f"{rate / 1e9:.1f}", "GFLOP/s")
         for name, rate in ceilings.flops_per_s.items()
     ]
-    if ceilings.pointwise_flops_per_s is not None:
-        rows.append(("vector arithmetic", f"{ceilings.pointwise_flops_per_s / 1e9:.1f}", "GFLOP/s"))
     threads = f", {ceilings.threads} threads" if ceilings.threads else ""
     columns = ("ceiling", "measured", "unit")
     return [ReportSection(f"{ceilings.device}{threads}", columns, tuple(rows), disturbance(ceilings))]

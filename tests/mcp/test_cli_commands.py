@@ -188,7 +188,7 @@ def test_a_gpu_architecture_for_cpp_is_a_usage_error(
 def test_compile_says_how_its_compiler_was_isolated(
     workspace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    level = probe_isolation().level
+    level = probe_isolation()
     good_program(workspace / "program")
     code, found = run_json(capsys, "compile", "program", "--require-sandbox", level)
     assert (code, found["sandbox"]) == (0, level)

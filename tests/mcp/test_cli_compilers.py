@@ -49,9 +49,7 @@ def test_doctor_names_the_compiler_with_the_fix(tmp_path: Path, machine: dict[st
     assert "apt install g++" in item["fix"]
 
 
-@pytest.mark.parametrize(
-    "arguments", [("solve", "model.py", "--quick"), ("compile", "linear_relu.cpp"), ("ceilings",)]
-)
+@pytest.mark.parametrize("arguments", [("solve", "model.py", "--quick"), ("compile", "linear_relu.cpp")])
 def test_a_command_that_compiles_ends_with_the_fix(
     arguments: tuple[str, ...], tmp_path: Path, machine: dict[str, str]
 ) -> None:

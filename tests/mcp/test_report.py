@@ -151,7 +151,6 @@ def test_times_from_a_busy_device_are_called_estimates(
 ) -> None:
     ceilings = Ceilings(
         device="a CPU",
-        device_key="key",
         target="cpu",
         copy_bytes_per_s=1e10,
         last_level_cache_bytes=1 << 20,

@@ -25,9 +25,8 @@ Run = Callable[[str], Completed]
 
 @pytest.fixture(params=LEVELS)
 def level(request: pytest.FixtureRequest) -> SandboxLevel:
-    best = probe_isolation()
-    if LEVELS.index(request.param) < LEVELS.index(best.level):
-        pytest.skip(f"level {request.param} does not work here: {best.reason}")
+    if LEVELS.index(request.param) < LEVELS.index(probe_isolation()):
+        pytest.skip(f"level {request.param} does not work here")
     return request.param
 
 
@@ -121,7 +120,7 @@ def test_the_build_says_how_its_compiler_was_isolated(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     program = store_program(store, {"main.cpp": EMPTY_PROGRAM})
     made = compile_program(program, store, cache_dir=tmp_path / "cache")
-    assert made.sandbox == compiler_level() == probe_isolation().level
+    assert made.sandbox == compiler_level() == probe_isolation()
     again = compile_program(program, store, cache_dir=tmp_path / "cache")
     assert (again.cache_hit, again.sandbox) == (True, made.sandbox)
 
@@ -132,7 +131,7 @@ def test_a_level_that_is_required_is_part_of_the_key(tmp_path: Path) -> None:
     anyhow = compile_program(program, store, cache_dir=tmp_path / "cache")
     # What lies there may have been built under less.
     required = compile_program(
-        program, store, cache_dir=tmp_path / "cache", require_sandbox=probe_isolation().level
+        program, store, cache_dir=tmp_path / "cache", require_sandbox=probe_isolation()
     )
     assert (anyhow.cache_hit, required.cache_hit) == (False, False)
 

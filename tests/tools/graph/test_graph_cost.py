@@ -12,13 +12,15 @@ from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 from stitch_tools.errors import WorkerError
-from stitch_tools.graph import build_graph, distinct_bytes, family_of, node_work
+from stitch_tools.graph import build_graph
 from stitch_tools.graph.bounds import min_time_us
-from stitch_tools.graph.cost import OperationWork
+from stitch_tools.graph.cost import OperationWork, distinct_bytes, node_work
+from stitch_tools.graph.families import family_of
 from stitch_tools.models import (
     Argument,
     Ceilings,
     Contract,
+    Graph,
     GraphNode,
     TensorSpec,
     ValueRef,
@@ -27,13 +29,11 @@ from stitch_tools.worker.capture.graph_capture import capture
 
 CEILINGS = Ceilings(
     device="a device",
-    device_key="key",
     target="cpu",
     copy_bytes_per_s=10e9,
     cache_bytes_per_s=100e9,
     last_level_cache_bytes=1_000_000,
     flops_per_s={"fp32": 1e12, "tf32": 4e12, "bf16": 8e12},
-    pointwise_flops_per_s=0.5e12,
     launch_us=2.0,
 )
 
@@ -52,7 +52,7 @@ def work_of(
 
 
 @pytest.mark.parametrize(
-    ("op", "inputs", "out", "rest", "flops", "reduction"),
+    ("op", "inputs", "out", "rest", "flops"),
     [
         (
             "aten.linear.default",
@@ -60,29 +60,27 @@ def work_of(
             spec(8, 32),
             (),
             2 * 8 * 16 * 32 + 256,
-            16,
         ),
-        ("aten.matmul.default", [spec(2, 8, 16), spec(16, 4)], spec(2, 8, 4), (), 2 * 2 * 8 * 16 * 4, 16),
-        ("aten.addmm.default", [spec(4), spec(8, 16), spec(16, 4)], spec(8, 4), (), 2 * 8 * 16 * 4 + 32, 16),
-        ("aten.conv2d.default", [spec(2, 3, 8, 8), spec(4, 3, 3, 3)], spec(2, 4, 6, 6), (), 2 * 288 * 27, 27),
-        ("aten.conv2d.default", [spec(1, 8, 4, 4), spec(8, 1, 3, 3)], spec(1, 8, 2, 2), (), 2 * 32 * 9, 9),
+        ("aten.matmul.default", [spec(2, 8, 16), spec(16, 4)], spec(2, 8, 4), (), 2 * 2 * 8 * 16 * 4),
+        ("aten.addmm.default", [spec(4), spec(8, 16), spec(16, 4)], spec(8, 4), (), 2 * 8 * 16 * 4 + 32),
+        ("aten.conv2d.default", [spec(2, 3, 8, 8), spec(4, 3, 3, 3)], spec(2, 4, 6, 6), (), 2 * 288 * 27),
+        ("aten.conv2d.default", [spec(1, 8, 4, 4), spec(8, 1, 3, 3)], spec(1, 8, 2, 2), (), 2 * 32 * 9),
         (
             "aten.conv_transpose2d.input",
             [spec(1, 6, 4, 4), spec(6, 5, 2, 2)],
             spec(1, 5, 8, 8),
             (None, (2, 2)),
             2 * 96 * 20,
-            6,
         ),
-        ("aten.add.Tensor", [spec(4, 4), spec(4)], spec(4, 4), (), 16, 1),
-        ("aten.where.self", [spec(4, dtype="bool"), spec(4), spec(4)], spec(4), (), 0, 1),
-        ("aten.sum.dim_IntList", [spec(4, 8)], spec(4), ((1,),), 32, 8),
-        ("aten.softmax.int", [spec(4, 8)], spec(4, 8), (-1,), 320, 8),
-        ("aten.layer_norm.default", [spec(4, 8), spec(8), spec(8)], spec(4, 8), (), 7 * 32, 8),
-        ("aten.max_pool2d.default", [spec(1, 2, 4, 4)], spec(1, 2, 2, 2), ((2, 2),), 32, 4),
-        ("aten.adaptive_avg_pool2d.default", [spec(1, 2, 4, 4)], spec(1, 2, 1, 1), ((1, 1),), 32, 16),
-        ("aten.mse_loss.default", [spec(4, 8), spec(4, 8)], spec(), (), 96, 32),
-        ("aten.sort.default", [spec(16)], spec(16), (), 0, 1),
+        ("aten.add.Tensor", [spec(4, 4), spec(4)], spec(4, 4), (), 16),
+        ("aten.where.self", [spec(4, dtype="bool"), spec(4), spec(4)], spec(4), (), 4),
+        ("aten.sum.dim_IntList", [spec(4, 8)], spec(4), ((1,),), 32),
+        ("aten.softmax.int", [spec(4, 8)], spec(4, 8), (-1,), 32),
+        ("aten.layer_norm.default", [spec(4, 8), spec(8), spec(8)], spec(4, 8), (), 32),
+        ("aten.max_pool2d.default", [spec(1, 2, 4, 4)], spec(1, 2, 2, 2), ((2, 2),), 32),
+        ("aten.adaptive_avg_pool2d.default", [spec(1, 2, 4, 4)], spec(1, 2, 1, 1), ((1, 1),), 32),
+        ("aten.mse_loss.default", [spec(4, 8), spec(4, 8)], spec(), (), 32),
+        ("aten.cat.default", [spec(16)], spec(16), (), 0),
     ],
 )
 def test_work_is_what_one_counts_by_hand(
@@ -91,7 +89,6 @@ def test_work_is_what_one_counts_by_hand(
     out: TensorSpec,
     rest: tuple[Argument, ...],
     flops: int,
-    reduction: int,
 ) -> None:
     if op == "aten.layer_norm.default":
         ref = [ValueRef(ref=f"v{i}") for i in range(3)]
@@ -99,7 +96,7 @@ def test_work_is_what_one_counts_by_hand(
         work = node_work(node, {(f"v{i}", 0): value for i, value in enumerate(inputs)})
     else:
         work = work_of(op, inputs, out, *rest)
-    assert (work.flops, work.reduction_length) == (flops, reduction)
+    assert work.flops == flops
     assert work.bytes_read == sum(value.nbytes for value in inputs)
     assert work.bytes_written == out.nbytes
 
@@ -139,7 +136,6 @@ def test_attention_counts_both_products_and_half_when_causal() -> None:
     q, k, v = torch.randn(2, 4, 10, 8), torch.randn(2, 4, 12, 8), torch.randn(2, 4, 12, 6)
     node = costed(Attention(False), q, k, v).nodes[0]
     assert node.flops == 2 * 4 * 10 * 12 * (2 * 8 + 2 * 6 + 10)
-    assert node.reduction_length == 12
     assert costed(Attention(True), q, k, v).nodes[0].flops == node.flops // 2
 
 
@@ -152,16 +148,11 @@ def test_recurrent_work_is_its_matrix_products_in_every_step(kind: Any, gates: i
     assert len(node.outputs) == (3 if kind is nn.LSTM else 2)
 
 
-def test_batch_norm_reduces_over_the_batch_only_in_training() -> None:
-    module, x = nn.BatchNorm2d(4), torch.randn(3, 4, 5, 5)
-    training = next(node for node in costed(module.train(), x).nodes if "batch_norm" in node.op)
-    evaluating = costed(module.eval(), x).nodes[0]
-    assert (training.reduction_length, evaluating.reduction_length) == (75, 1)
-    assert evaluating.flops < training.flops
-
-
-def test_group_norm_reduces_over_one_group() -> None:
-    assert costed(nn.GroupNorm(2, 4), torch.randn(3, 4, 5, 5)).nodes[0].reduction_length == 50
+def test_a_graph_of_an_older_version_is_read() -> None:
+    graph = costed(nn.ReLU(), torch.randn(4))
+    data = graph.model_dump(mode="json")
+    data["nodes"][0]["reduction_length"] = 1
+    assert Graph.model_validate(data) == graph
 
 
 def test_an_embedding_reads_the_rows_that_it_looks_up() -> None:
@@ -221,22 +212,22 @@ def test_a_value_that_is_used_twice_is_read_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("equation", "inputs", "out", "flops", "inner"),
+    ("equation", "inputs", "out", "flops"),
     [
-        ("bij,bjk->bik", [spec(2, 3, 4), spec(2, 4, 5)], spec(2, 3, 5), 2 * 2 * 3 * 4 * 5, 4),
-        ("i,j->ij", [spec(3), spec(4)], spec(3, 4), 24, 1),
-        ("...i,...i", [spec(3, 4), spec(3, 4)], spec(3), 6, 1),
+        ("bij,bjk->bik", [spec(2, 3, 4), spec(2, 4, 5)], spec(2, 3, 5), 2 * 2 * 3 * 4 * 5),
+        ("i,j->ij", [spec(3), spec(4)], spec(3, 4), 24),
+        ("...i,...i", [spec(3, 4), spec(3, 4)], spec(3), 6),
     ],
 )
 def test_einsum_counts_the_whole_contraction(
-    equation: str, inputs: list[TensorSpec], out: TensorSpec, flops: int, inner: int
+    equation: str, inputs: list[TensorSpec], out: TensorSpec, flops: int
 ) -> None:
     specs = {(f"v{i}", 0): value for i, value in enumerate(inputs)}
     operands = tuple(ValueRef(ref=name) for name, _ in specs)
     work = node_work(
         GraphNode(name="n", op="aten.einsum.default", args=(equation, operands), outputs=(out,)), specs
     )
-    assert (work.flops, work.reduction_length) == (flops, inner)
+    assert work.flops == flops
 
 
 def test_operations_without_elements_cost_nothing_and_divide_by_nothing() -> None:
@@ -250,24 +241,24 @@ class TestBounds:
     """The shortest time: bytes or operations, whichever takes longer, and one launch."""
 
     def test_a_large_tensor_moves_at_memory_bandwidth(self) -> None:
-        work = OperationWork(flops=0, bytes_read=5_000_000, bytes_written=5_000_000, reduction_length=1)
-        assert min_time_us(work, "pointwise", CEILINGS, Contract(), "float32") == pytest.approx(1002.0)
+        work = OperationWork(flops=0, bytes_read=5_000_000, bytes_written=5_000_000)
+        assert min_time_us(work, "arithmetic", CEILINGS, Contract(), "float32") == pytest.approx(1002.0)
 
     def test_a_small_tensor_moves_at_cache_bandwidth(self) -> None:
-        work = OperationWork(flops=0, bytes_read=400_000, bytes_written=100_000, reduction_length=1)
-        assert min_time_us(work, "pointwise", CEILINGS, Contract(), "float32") == pytest.approx(7.0)
+        work = OperationWork(flops=0, bytes_read=400_000, bytes_written=100_000)
+        assert min_time_us(work, "arithmetic", CEILINGS, Contract(), "float32") == pytest.approx(7.0)
 
     @pytest.mark.parametrize(("precision", "expected"), [("fp32", 1002.0), ("tf32", 252.0), ("bf16", 127.0)])
     def test_a_matrix_product_runs_at_the_fastest_rate_that_the_contract_allows(
         self, precision: str, expected: float
     ) -> None:
         contract = Contract.model_validate({"matmul_precision": precision})
-        work = OperationWork(flops=10**9, bytes_read=0, bytes_written=0, reduction_length=1)
+        work = OperationWork(flops=10**9, bytes_read=0, bytes_written=0)
         assert min_time_us(work, "gemm", CEILINGS, contract, "float32") == pytest.approx(expected)
         assert min_time_us(work, "conv", CEILINGS, contract, "float32") == pytest.approx(1002.0)
 
     def test_half_precision_tensors_run_at_their_own_rate(self) -> None:
-        work = OperationWork(flops=8 * 10**9, bytes_read=0, bytes_written=0, reduction_length=1)
+        work = OperationWork(flops=8 * 10**9, bytes_read=0, bytes_written=0)
         assert min_time_us(work, "gemm", CEILINGS, Contract(), "bfloat16") == pytest.approx(1002.0)
 
     def test_without_ceilings_there_is_no_time(self) -> None:

@@ -180,27 +180,19 @@ def test_what_a_watched_worker_says_is_a_report_or_a_fault_that_is_nobody_s(
         assert isinstance(parse_report(message), Report)
 
 
-class Nobody:
-    """A process that needs no pausing."""
-
-    def pause(self) -> None: ...
-
-    def resume(self) -> None: ...
-
-
 @given(data=st.binary(max_size=40) | st.just(bytes(8)), late=st.booleans())
 def test_bytes_of_any_kind_on_the_clock_s_pipe_are_a_time_or_the_contestant_s_failure(
     data: bytes, late: bool
 ) -> None:
-    pipes = Pipes.open()
-    question, done = pipes.far
-    contestant = TimedProcess("program", Nobody(), pipes, slots=3, timeout_s=30.0)
+    pipes, (question, done) = Pipes.open()
+    contestant = TimedProcess("program", pipes, slots=3, timeout_s=30.0)
 
     def answer() -> None:
         if late:
             os.read(question, 8)
         os.write(done, data)
-        pipes.close_far()  # the process has ended
+        os.close(question)
+        os.close(done)  # the process has ended
 
     answering = threading.Thread(target=answer)
     answering.start()

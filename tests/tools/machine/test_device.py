@@ -64,7 +64,7 @@ def test_cuda_is_the_first_gpu_here_or_a_default_that_is_not_available() -> None
     assert resolve_target("cuda", TWO).device == "NVIDIA H200"
     missing = resolve_target("cuda", NONE)
     assert (missing.name, missing.available, missing.device) == ("cuda:sm_90", False, NONE.problem)
-    assert missing.arch == "sm_90"
+    assert missing.name == "cuda:sm_90"
 
 
 def test_an_architecture_is_available_when_such_a_gpu_is_here() -> None:

@@ -35,22 +35,3 @@ int nvmlDeviceGetCurrentClocksThrottleReasons(void* device, unsigned long long* 
   *reasons = readings == 2 ? 0x1 : readings == 3 ? 0x4 | 0x20 : 0x4;
   return device == &readings ? 0 : 2;
 }
-
-struct Process {
-  unsigned pid;
-  unsigned long long used;
-  unsigned gpu_instance, compute_instance;
-};
-
-/* The test itself, and a process that is none of its own. */
-int nvmlDeviceGetComputeRunningProcesses_v3(void* device, unsigned* count, struct Process* rows) {
-  if (device != &readings || *count < 2) return 7;
-  rows[0].pid = getppid();
-#ifdef FOREIGN_NUMBERS
-  rows[1].pid = 1u << 30;
-#else
-  rows[1].pid = 1;
-#endif
-  *count = 2;
-  return 0;
-}

@@ -3,7 +3,7 @@
 import json
 import os
 import platform
-import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,11 @@ from stitch_tools.run.ceilings import cached_ceilings, measure_ceilings
 from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.session import TargetSession
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TargetSession]:
+    with TargetSession(find_interpreter(None, tmp_path_factory.mktemp("session"))) as session:
+        yield session
 
 
 @pytest.fixture(scope="module")
@@ -25,70 +29,64 @@ def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def measured(cache_dir: Path) -> Ceilings:
-    return measure_ceilings("cpu", cache_dir=cache_dir)
+def measured(session: TargetSession, cache_dir: Path) -> Ceilings:
+    return measure_ceilings("cpu", session=session, cache_dir=cache_dir)
 
 
 @pytest.mark.slow
 def test_figures_of_one_run_stand_in_a_plausible_order(measured: Ceilings) -> None:
     assert measured.cache_bytes_per_s is not None
-    assert measured.pointwise_flops_per_s is not None
-    assert measured.copy_bytes_per_s > 0.0
+    assert measured.write_bytes_per_s is not None
+    assert measured.copy_bytes_per_s > 1e8
     if not measured.disturbed:
         assert measured.cache_bytes_per_s > 0.5 * measured.copy_bytes_per_s
-    assert measured.pointwise_flops_per_s > 0.0
-    assert measured.launch_us > 0.0
-    assert measured.flops_per_s == {"fp32": measured.pointwise_flops_per_s}
+        assert measured.write_bytes_per_s > 0.2 * measured.copy_bytes_per_s
+        assert measured.launch_us < 1e4
+    assert measured.launch_us >= 0.0
+    assert list(measured.flops_per_s) == ["fp32"]
+    assert measured.flops_per_s["fp32"] > 1e8
     assert measured.last_level_cache_bytes > 1 << 17
-    assert measured.device in measured.device_key
+    assert measured.threads == len(os.sched_getaffinity(0))
 
 
 @pytest.mark.slow
-def test_a_second_call_measures_nothing(measured: Ceilings, cache_dir: Path) -> None:
+def test_a_second_call_measures_nothing(session: TargetSession, measured: Ceilings, cache_dir: Path) -> None:
     said: list[str] = []
-    assert measure_ceilings("cpu", cache_dir=cache_dir, emit=said.append) == measured
+    assert measure_ceilings("cpu", session=session, cache_dir=cache_dir, emit=said.append) == measured
     assert said == []
 
 
 @pytest.mark.slow
-def test_a_session_adds_the_measured_rate_of_matrix_products(measured: Ceilings, cache_dir: Path) -> None:
-    with TargetSession(find_interpreter(None, cache_dir), threads=measured.threads) as session:
-        better = measure_ceilings("cpu", cache_dir=cache_dir, session=session)
-        again = measure_ceilings("cpu", cache_dir=cache_dir, session=session)
-    assert better.flops_per_s["fp32"] > 0.0
-    assert again == better
-    assert measure_ceilings("cpu", cache_dir=cache_dir) == better
-
-
-@pytest.mark.slow
-def test_a_damaged_cache_is_measured_anew(measured: Ceilings, cache_dir: Path) -> None:
+def test_a_damaged_cache_is_measured_anew(
+    session: TargetSession, measured: Ceilings, cache_dir: Path
+) -> None:
     (entry,) = (cache_dir / "ceilings").glob("*.json")
     entry.write_text("{", encoding="utf-8")
     said: list[str] = []
-    measure_ceilings("cpu", cache_dir=cache_dir, emit=said.append)
+    measure_ceilings("cpu", session=session, cache_dir=cache_dir, emit=said.append)
     assert said
-    assert json.loads(entry.read_text(encoding="utf-8"))["schema"] == 2
+    assert json.loads(entry.read_text(encoding="utf-8"))["schema"] == 3
 
 
 @pytest.mark.slow
 def test_disturbed_figures_serve_ten_minutes_and_are_then_measured_again(
-    measured: Ceilings, tmp_path: Path
+    session: TargetSession, tmp_path: Path
 ) -> None:
     folder = tmp_path / "ceilings"
-    measure_ceilings("cpu", cache_dir=tmp_path)
+    measure_ceilings("cpu", session=session, cache_dir=tmp_path)
     (entry,) = folder.glob("*.json")
     body = json.loads(entry.read_text(encoding="utf-8"))
     body["ceilings"] |= {"disturbed": True, "copy_bytes_per_s": 1e15}
     entry.write_text(json.dumps(body), encoding="utf-8")
     said: list[str] = []
-    assert measure_ceilings("cpu", cache_dir=tmp_path, emit=said.append).disturbed
+    assert measure_ceilings("cpu", session=session, cache_dir=tmp_path, emit=said.append).disturbed
     assert said == []
     os.utime(entry, (0, 0))
-    again = measure_ceilings("cpu", cache_dir=tmp_path, emit=said.append)
+    again = measure_ceilings("cpu", session=session, cache_dir=tmp_path, emit=said.append)
     assert said
     # Still disturbed: what was the better figure stays. Else all of it is new.
     assert (again.copy_bytes_per_s == 1e15) == again.disturbed
-    assert again == measure_ceilings("cpu", cache_dir=tmp_path)
+    assert again == measure_ceilings("cpu", session=session, cache_dir=tmp_path)
 
 
 def keep_old_disturbed(cache_dir: Path) -> Ceilings:
@@ -97,46 +95,46 @@ def keep_old_disturbed(cache_dir: Path) -> Ceilings:
     key = f"cpu/{cpu_info().model}/{threads} threads/{platform.release()}"
     kept = Ceilings(
         device="a CPU",
-        device_key=key,
         target="cpu",
         copy_bytes_per_s=1e10,
         cache_bytes_per_s=1e11,
         last_level_cache_bytes=1 << 20,
         flops_per_s={"fp32": 1e11},
-        pointwise_flops_per_s=1e11,
         launch_us=1.0,
         threads=threads,
         disturbed=True,
     )
     file = cache_dir / "ceilings" / f"{sha256_hex(key.encode())[:32]}.json"
     file.parent.mkdir()
-    body = {"schema": 2, "products": True, "ceilings": kept.model_dump(mode="json")}
+    body = {"schema": 3, "ceilings": kept.model_dump(mode="json")}
     file.write_text(json.dumps(body), encoding="utf-8")
     os.utime(file, (0, 0))
-    assert cached_ceilings("cpu", cache_dir=cache_dir) == kept
+    assert cached_ceilings("cpu", threads=threads, cache_dir=cache_dir) == kept
     return kept
 
 
 def test_nobody_waits_for_the_device_to_replace_what_is_known(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    session: TargetSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STITCH_LOCK_DIR", str(tmp_path))
     kept = keep_old_disturbed(tmp_path)
     said: list[str] = []
     with device_lock("cpu", wait_s=0):
-        assert measure_ceilings("cpu", cache_dir=tmp_path, emit=said.append) == kept
+        assert measure_ceilings("cpu", session=session, cache_dir=tmp_path, emit=said.append) == kept
     assert said == []
 
 
 def test_where_nothing_is_known_the_wait_for_the_device_has_an_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    session: TargetSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STITCH_LOCK_DIR", str(tmp_path))
     with device_lock("cpu", wait_s=0), pytest.raises(LockedError):
-        measure_ceilings("cpu", cache_dir=tmp_path, wait_s=0.0)
+        measure_ceilings("cpu", session=session, cache_dir=tmp_path, wait_s=0.0)
 
 
-def test_a_gpu_that_is_not_here_is_an_error_with_the_next_step(tmp_path: Path) -> None:
+def test_a_gpu_that_is_not_here_is_an_error_with_the_next_step(
+    session: TargetSession, tmp_path: Path
+) -> None:
     with pytest.raises(EnvironmentMissingError, match="cannot be measured here") as caught:
-        measure_ceilings("cuda:sm_10", cache_dir=tmp_path)
+        measure_ceilings("cuda:sm_10", session=session, cache_dir=tmp_path)
     assert caught.value.hint

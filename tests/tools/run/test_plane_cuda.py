@@ -159,11 +159,11 @@ def test_a_ring_is_poisoned_and_read_by_the_judge_alone(session: TargetSession, 
         poison = b"\xff" * (specs[0].nbytes)
         layout, _ = memory.lay_out([(spec.name, spec.shape, None, spec.dtype) for spec in specs] * 3)
         theirs = map_pack(ring.fd, layout)
-        assert [ring.take(slot).outputs for slot in range(3)] == [(poison,)] * 3
+        assert [ring.take(slot) for slot in range(3)] == [(poison,)] * 3
         theirs[1].fill_(1.0)
         torch.cuda.synchronize()
-        assert ring.take(1).outputs == (theirs[1].cpu().numpy().tobytes(),)
-        assert ring.take(2).outputs == (poison,)
+        assert ring.take(1) == (theirs[1].cpu().numpy().tobytes(),)
+        assert ring.take(2) == (poison,)
         ring.poison(2, 3)
-        assert ring.take(1).outputs == (poison,)
+        assert ring.take(1) == (poison,)
         ring.close()

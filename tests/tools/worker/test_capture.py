@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from stitch_tools.graph import build_graph, family_of
+from stitch_tools.graph import build_graph
+from stitch_tools.graph.families import family_of
 from stitch_tools.models import Contract
 from stitch_tools.worker.capture.tracing import Arguments, by_export, by_tracing
 from tests.graph_runner import run_graph

@@ -33,9 +33,7 @@ def test_the_first_library_that_is_there_describes_the_gpus(library: str) -> Non
                 "uuid": "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f",
                 "arch": "sm_90",
                 "memory_bytes": 1 << 30,
-                "multiprocessors": 16,
                 "l2_bytes": 38,
-                "shared_opt_in_bytes": 97,
             }
         ],
     }

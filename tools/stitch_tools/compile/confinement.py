@@ -41,7 +41,7 @@ _DRY_RUN = re.compile(r"^#\$ (?!PATH=|_|LD_LIBRARY_PATH=)\w+=(.*)$", re.MULTILIN
 @lru_cache(maxsize=1)
 def compiler_level() -> SandboxLevel | None:
     """The isolation that compilers get on this machine; None where there is none (not Linux on x86-64)."""
-    return probe_isolation().level if linux.is_supported() else None
+    return probe_isolation() if linux.is_supported() else None
 
 
 def refuse_weaker(level: SandboxLevel | None, required: SandboxLevel | None) -> None:

@@ -1,7 +1,7 @@
 """Our own small C and C++ sources, compiled once per machine into the user's cache.
 
-These are the timed loop, the ceilings probe and the sanitizers' host: trusted code of this package. Compiler,
-limits and environment are those that programs are built with; a refusal is our trouble here, not a result.
+These are the timed loop and the sanitizers' host: trusted code of this package. Compiler, limits and
+environment are those that programs are built with; a refusal is our trouble here, not a result.
 """
 
 import json
@@ -33,16 +33,6 @@ def build_runner(cache_dir: Path | None = None) -> Path:
     language = ("-x", "c", "-std=c11")
     flags = (*language, "-O2", "-fPIC", "-shared", "-Wl,-z,now", "-fvisibility=hidden")
     return _build("runner.c", "librunner.so", flags, cache_dir)
-
-
-def build_probe(cache_dir: Path | None = None) -> Path:
-    """The ceilings probe as a program (native/src/probe.cpp).
-
-    Raises:
-        EnvironmentMissingError: no host compiler with OpenMP, or it refused the source.
-        StoreError: the cache folder cannot be written.
-    """
-    return _build("probe.cpp", "probe", ("-std=c++17", "-O3", "-march=native", "-fopenmp"), cache_dir)
 
 
 def build_sanitizer_host(sanitizers: str, cache_dir: Path | None = None) -> Path:

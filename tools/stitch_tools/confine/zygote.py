@@ -6,7 +6,6 @@ everything it forked dies with it.
 
 import gc
 import importlib
-import json
 import os
 import select
 import signal
@@ -96,9 +95,9 @@ class Zygote:
 
 
 def print_isolation() -> None:
-    """Print the strongest level, why it is not a stronger one, and Landlock's version, as JSON."""
+    """Print the strongest level."""
     linux.set_dumpable(False)
-    print(json.dumps([*sandbox.strongest_level(), landlock.abi_version()]))
+    print(sandbox.strongest_level()[0])
 
 
 def main(control_fd: int, *, bound: bool) -> int:

@@ -30,9 +30,9 @@ def min_time_us(
 
 
 def _rate(family: Family, ceilings: Ceilings, contract: Contract, dtype: str) -> float | None:
-    """Operations per second, or None where no ceiling was measured."""
+    """Operations per second of matrix products; None of anything else, which memory limits."""
     if family not in _MATRIX_FAMILIES:
-        return ceilings.pointwise_flops_per_s
+        return None
     if dtype in ("float16", "bfloat16"):
         own = "fp16" if dtype == "float16" else "bf16"
         return ceilings.flops_per_s.get(own, ceilings.flops_per_s.get("fp32"))

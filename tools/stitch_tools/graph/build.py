@@ -51,7 +51,7 @@ def build_graph(data: Mapping[str, object], contract: Contract, ceilings: Ceilin
 
 
 def with_costs(graph: Graph, contract: Contract, ceilings: Ceilings | None) -> Graph:
-    """The graph with flops, bytes, reduction lengths and, given ceilings, shortest times filled in."""
+    """The graph with flops, bytes and, given ceilings, shortest times filled in."""
     specs: dict[tuple[str, int], TensorSpec] = {(row.name, 0): row.spec for row in graph.inputs}
     nodes: list[GraphNode] = []
     for node in graph.nodes:
@@ -70,7 +70,6 @@ def with_costs(graph: Graph, contract: Contract, ceilings: Ceilings | None) -> G
             "flops": work.flops,
             "bytes_read": work.bytes_read,
             "bytes_written": work.bytes_written,
-            "reduction_length": work.reduction_length,
             "min_time_us": shortest,
         }
         nodes.append(node.model_copy(update=update))

@@ -3,39 +3,13 @@
 from typing import Literal
 
 Family = Literal[
-    "gemm",
-    "conv",
-    "pointwise",
-    "reduction",
-    "norm",
-    "pool",
-    "layout",
-    "view",
-    "constant",
-    "sdpa",
-    "rnn",
-    "embedding",
-    "loss",
-    "random",
-    "other",
+    "gemm", "conv", "sdpa", "rnn", "layout", "view", "constant", "embedding", "random", "arithmetic", "other"
 ]
 
 _NAMES: dict[Family, str] = {
     "gemm": "linear matmul mm bmm addmm addbmm baddbmm addmv mv dot vdot einsum outer inner bilinear "
     "chain_matmul",
     "conv": "conv1d conv2d conv3d convolution conv_transpose1d conv_transpose2d conv_transpose3d",
-    "reduction": "sum mean prod amax amin max min aminmax argmax argmin var std var_mean std_mean norm "
-    "linalg_vector_norm linalg_norm frobenius_norm logsumexp all any median count_nonzero nansum nanmean "
-    "cumsum cumprod cummax cummin logcumsumexp sort argsort topk",
-    "norm": "layer_norm native_layer_norm group_norm native_group_norm batch_norm native_batch_norm "
-    "_native_batch_norm_legit _native_batch_norm_legit_functional _native_batch_norm_legit_no_training "
-    "instance_norm rms_norm local_response_norm softmax _softmax log_softmax _log_softmax softmin "
-    "cosine_similarity",
-    "pool": "max_pool1d max_pool2d max_pool3d max_pool2d_with_indices max_pool3d_with_indices avg_pool1d "
-    "avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool2d "
-    "adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d upsample_nearest1d "
-    "upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d upsample_bicubic2d "
-    "upsample_trilinear3d",
     "layout": "contiguous clone cat concat concatenate stack pad constant_pad_nd reflection_pad1d "
     "reflection_pad2d replication_pad1d replication_pad2d repeat repeat_interleave tile roll flip rot90 tril "
     "triu index index_select gather take take_along_dim scatter scatter_add index_put index_add index_copy "
@@ -51,14 +25,8 @@ _NAMES: dict[Family, str] = {
     "sdpa": "scaled_dot_product_attention _scaled_dot_product_flash_attention_for_cpu",
     "rnn": "lstm gru rnn_tanh rnn_relu lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell",
     "embedding": "embedding embedding_bag _embedding_bag _embedding_bag_forward_only one_hot",
-    "loss": "cross_entropy_loss nll_loss nll_loss_nd nll_loss_forward mse_loss l1_loss smooth_l1_loss "
-    "huber_loss binary_cross_entropy "
-    "binary_cross_entropy_with_logits kl_div poisson_nll_loss "
-    "hinge_embedding_loss margin_ranking_loss cosine_embedding_loss triplet_margin_loss multi_margin_loss "
-    "soft_margin_loss gaussian_nll_loss",
     "random": "dropout native_dropout feature_dropout alpha_dropout rand randn randint rand_like randn_like "
     "randint_like bernoulli normal uniform multinomial randperm rrelu",
-    "other": "opaque fft_fft fft_ifft fft_rfft fft_irfft linalg_inv linalg_solve linalg_qr svd cdist unique2",
 }
 _FAMILY_OF: dict[str, Family] = {name: family for family, names in _NAMES.items() for name in names.split()}
 
@@ -70,11 +38,11 @@ def base_name(op: str) -> str:
 
 
 def family_of(op: str) -> Family:
-    """The operation's family. A name that is not listed counts as pointwise: ATen has hundreds of those.
+    """The operation's family. A name that is not listed counts as arithmetic: ATen has hundreds of those.
 
     An operation of another namespace than ATen is `other`.
     """
     name = base_name(op)
     if name in _FAMILY_OF:
         return _FAMILY_OF[name]
-    return "pointwise" if op.startswith("aten.") else "other"
+    return "arithmetic" if op.startswith("aten.") else "other"

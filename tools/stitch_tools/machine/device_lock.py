@@ -19,15 +19,11 @@ DEVICE_WAIT_S = 600.0
 """So long whoever cannot go on without the device waits for another process that times on it."""
 
 
-def lock_folder() -> Path:
-    """Where device locks lie: `STITCH_LOCK_DIR`, else the system's temporary folder."""
-    return Path(os.environ.get("STITCH_LOCK_DIR") or tempfile.gettempdir())
-
-
 def lock_path(device_key: str) -> Path:
     """The lock file of one device: `cpu` is this machine's, anything else a GPU's UUID."""
+    folder = Path(os.environ.get("STITCH_LOCK_DIR") or tempfile.gettempdir())
     key = f"cpu-{socket.gethostname()}" if device_key == "cpu" else device_key
-    return lock_folder() / f"stitch-{re.sub(r'[^A-Za-z0-9._-]', '-', key)}.lock"
+    return folder / f"stitch-{re.sub(r'[^A-Za-z0-9._-]', '-', key)}.lock"
 
 
 @contextlib.contextmanager

@@ -64,10 +64,7 @@ class Gpu:
     arch: str
     """sm_90, ..."""
     memory_bytes: int
-    multiprocessors: int | None = None
     l2_bytes: int | None = None
-    shared_opt_in_bytes: int | None = None
-    """Most shared memory that one block may ask for."""
 
 
 @dataclass(frozen=True)
@@ -94,11 +91,6 @@ class Target:
     device: str
     """Model name, or why it is not available."""
     gpu: Gpu | None = None
-
-    @property
-    def arch(self) -> str | None:
-        """GPU architecture, None for cpu."""
-        return self.name.partition(":")[2] or None
 
 
 def resolve_target(text: str, search: GpuSearch | None = None) -> Target:
@@ -194,28 +186,20 @@ def read_cpu(root: Path) -> Cpu:
 
 
 def _ask_driver() -> Mapping[str, object]:
-    script = Path(cuda_driver.__file__)
-    output = _output([sys.executable, "-I", "-S", str(script), "gpus"])
-    try:
-        answer = json.loads(output) if output else {"problem": "the CUDA driver did not answer"}
-    except ValueError:
-        answer = {"problem": "the CUDA driver's answer could not be read"}
-    return answer
-
-
-def _output(command: list[str]) -> str | None:
     try:
         completed = subprocess.run(
-            command,
+            [sys.executable, "-I", "-S", cuda_driver.__file__, "gpus"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_QUERY_LIMIT_S,
-            check=False,
+            check=True,
             env={name: os.environ[name] for name in _PASSED_ON if name in os.environ},
         )
+        return json.loads(completed.stdout)
+    except ValueError:
+        return {"problem": "the CUDA driver's answer could not be read"}
     except (OSError, subprocess.SubprocessError):
-        return None
-    return completed.stdout.decode("utf-8", "replace") if completed.returncode == 0 else None
+        return {"problem": "the CUDA driver did not answer"}
 
 
 def _driver_version(path: Path) -> str | None:

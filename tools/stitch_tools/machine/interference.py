@@ -66,8 +66,7 @@ def was_disturbed(before: Snapshot, after: Snapshot) -> bool:
     """Whether a block between the two has to be repeated."""
     if _rise(before.steal_ticks, after.steal_ticks):
         return True
-    wall_us = (after.at_s - before.at_s) * 1e6
-    return _rise(before.waited_us, after.waited_us) > WAITING_SHARE * wall_us
+    return (waited_share(before, after) or 0.0) > WAITING_SHARE
 
 
 def was_held_up(before: Snapshot, after: Snapshot) -> bool:

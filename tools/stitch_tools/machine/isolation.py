@@ -1,10 +1,10 @@
 """How well children can be isolated on this machine, without starting a target interpreter."""
 
-import json
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+
+from pydantic import TypeAdapter
 
 import stitch_tools
 from stitch_tools.confine import linux
@@ -15,20 +15,7 @@ BOOTSTRAP = Path(stitch_tools.__file__).parent / "confine" / "bootstrap.py"
 _TIMEOUT_S = 30.0
 
 
-@dataclass(frozen=True)
-class Isolation:
-    """The strongest level that works here."""
-
-    level: SandboxLevel
-    reason: str
-    """Why it is not a stronger one; "" for full."""
-    fix: str
-    """What to change for a stronger one; "" for full."""
-    landlock_abi: int
-    """0 where the kernel has none."""
-
-
-def probe_isolation() -> Isolation:
+def probe_isolation() -> SandboxLevel:
     """The strongest isolation level of this machine, tried out in a process of its own.
 
     Raises:
@@ -41,8 +28,8 @@ def probe_isolation() -> Isolation:
         )
     command = [sys.executable, str(BOOTSTRAP), "probe"]
     done = subprocess.run(command, capture_output=True, check=True, encoding="utf-8", timeout=_TIMEOUT_S)
-    level, reason, landlock_abi = json.loads(done.stdout)
-    return Isolation(level, reason, fix_for(level, landlock_abi), landlock_abi)
+    levels: TypeAdapter[SandboxLevel] = TypeAdapter(SandboxLevel)
+    return levels.validate_python(done.stdout.strip())
 
 
 def fix_for(level: SandboxLevel, landlock_abi: int) -> str:

@@ -2,7 +2,7 @@
 
 from stitch_tools.models.acceptance import AcceptPolicy, Verdict, VerdictReason
 from stitch_tools.models.base import Fact, canonical_json, sha256_hex
-from stitch_tools.models.conditions import DoubtRule, GpuConditions, TimeBound, TimingDoubt
+from stitch_tools.models.conditions import DoubtRule, GpuConditions, TimingDoubt
 from stitch_tools.models.environment import Environment
 from stitch_tools.models.evidence import WorkEvidence, WorkItem, WorkOwner
 from stitch_tools.models.graph import (
@@ -97,7 +97,6 @@ __all__ = [
     "SourceFile",
     "Task",
     "TensorSpec",
-    "TimeBound",
     "Timing",
     "TimingDoubt",
     "Tolerance",

@@ -1,4 +1,4 @@
-"""What surrounds a timing: doubts about it, the shortest possible times, and the state of the GPU."""
+"""What surrounds a timing: doubts about it, and the state of the GPU."""
 
 from typing import Literal
 
@@ -38,28 +38,6 @@ class TimingDoubt(Fact):
     """Which baseline stands beside the program; "" where none does."""
 
 
-class TimeBound(Fact):
-    """The shortest time of a batch of calls that measured ceilings allow, beside its measured time."""
-
-    kind: Literal["outputs", "inputs and outputs", "operations"]
-    """What takes at least so long: writing the outputs. Others are of versions before 0.2.0."""
-    contestant: str = "program"
-    calls: int
-    """Calls of the batch."""
-    amount: float
-    """Bytes that no cache can hold back, or floating-point operations, in one batch."""
-    per_s: float
-    """The measured ceiling that `amount` was divided by, with its margin."""
-    bound_us: float
-    measured_us: float
-    """Median of such batches, without the cost of an empty one."""
-
-    @property
-    def beaten(self) -> bool:
-        """Whether the program was faster than is possible."""
-        return self.measured_us < self.bound_us
-
-
 class GpuConditions(Fact):
     """The GPU while it was timed, as its driver says; None where the driver does not say."""
 
@@ -71,9 +49,12 @@ class GpuConditions(Fact):
     throttled: tuple[str, ...] | None = None
     """Why clocks were held down in any reading: power_cap, thermal, hardware_slowdown, ...; () never."""
     readings: int = 0
-    other_processes: int | None = None
-    """Processes of others that computed on the device before ours were timed."""
     # Versions before 0.2.0 told more.
     _retired = retired(
-        "sm_clock_max_mhz", "memory_clock_mhz", "power_limit_w", "temperature_c", "busy_before"
+        "sm_clock_max_mhz",
+        "memory_clock_mhz",
+        "power_limit_w",
+        "temperature_c",
+        "busy_before",
+        "other_processes",
     )

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from pydantic import Field
 from typing_extensions import TypeAliasType
 
-from stitch_tools.models.base import Fact
+from stitch_tools.models.base import Fact, retired
 from stitch_tools.models.task import TensorSpec
 
 
@@ -52,14 +52,15 @@ class GraphNode(Fact):
     module_path: str = ""
     """Qualified name of the innermost module that called it ("" is the root)."""
     flops: int = 0
-    """Floating-point operations; a multiply-add counts two."""
+    """Floating-point operations: two for a multiply-add, one for each element of other arithmetic."""
     bytes_read: int = 0
     """Bytes of the tensor inputs, each once."""
     bytes_written: int = 0
-    reduction_length: int = 1
-    """Longest chain of additions behind one output element (K of a GEMM)."""
     min_time_us: float | None = None
     """Lower bound from the ceilings: max(bytes / bandwidth, flops / rate) + launch; None without ceilings."""
+
+    # Graphs before 0.2 say how long the longest sum of a node is.
+    _retired = retired("reduction_length")
 
 
 class GraphOutput(Fact):
@@ -95,24 +96,21 @@ class Ceilings(Fact):
 
     device: str
     """Model name."""
-    device_key: str
-    """Cache key: UUID (GPU) or model and core count (CPU), with driver or kernel version."""
     target: str
     copy_bytes_per_s: float
     """Bytes read plus bytes written per second of a large copy."""
     cache_bytes_per_s: float | None = None
     """The same for a copy that stays in the last-level cache."""
     write_bytes_per_s: float | None = None
-    """Bytes written per second where nothing is read; the best of ordinary and streaming stores."""
-    read_bytes_per_s: float | None = None
-    """Bytes read per second where nothing is written."""
+    """Bytes written per second where nothing is read."""
     last_level_cache_bytes: int
     flops_per_s: dict[str, float]
     """Matrix-product rate by format: fp32, tf32, bf16, fp16."""
-    pointwise_flops_per_s: float | None = None
-    """Rate of a fused multiply-add chain over vectors in registers."""
     launch_us: float
     """Time of one empty kernel or parallel region."""
     threads: int | None = None
     disturbed: bool = False
     """Whether others kept the device busy meanwhile: rates may be too low, times made from them no bounds."""
+
+    # Ceilings before 0.2 hold their key, and rates that bounded nothing.
+    _retired = retired("device_key", "read_bytes_per_s", "pointwise_flops_per_s")

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from stitch_tools.models.base import Fact, retired
-from stitch_tools.models.conditions import GpuConditions, TimeBound, TimingDoubt
+from stitch_tools.models.conditions import GpuConditions, TimingDoubt
 from stitch_tools.models.evidence import WorkEvidence
 from stitch_tools.models.sanitizer import SanitizerRun, Severity
 
@@ -215,10 +215,8 @@ class Bench(Fact):
     None where nothing was timed."""
     gpu: GpuConditions | None = None
     """Clocks and company of the GPU; None on a CPU, or where its driver tells nothing."""
-    bounds: tuple[TimeBound, ...] = ()
-    """The program's times beside the shortest ones that are possible, where those say anything."""
     findings: tuple[Finding, ...] = ()
-    """What the times say against the program. (In files of version 0.1 one may be fatal.)"""
+    """What the times say against the program, in files of version 0.1, where one may be fatal."""
     not_checked: tuple[str, ...] = ()
     """What this timing does not cover, in plain words."""
     sandbox: SandboxLevel | None = None
@@ -234,6 +232,9 @@ class Bench(Fact):
     program_failed: bool = False
     """Whether the program is why nothing was measured: not built or loadable, or wrong under the clock."""
     wall_s: float | None = None
+
+    # Benches before 0.2 hold the shortest possible times, beaten or not.
+    _retired = retired("bounds")
 
     @property
     def is_doubtful(self) -> bool:

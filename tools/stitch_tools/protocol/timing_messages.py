@@ -61,25 +61,19 @@ def with_pipes(request: RingRequest, pipes: tuple[int, int]) -> RingRequest:
 
 
 class DeviceRates(Message):
-    """What a GPU reaches beside products of matrices."""
+    """What a device reaches by torch."""
 
+    flops_per_s: dict[str, float]
+    """Of matrix products by format."""
     copy_bytes_per_s: float
     cache_bytes_per_s: float
     write_bytes_per_s: float
-    read_bytes_per_s: float
-    last_level_cache_bytes: float
     launch_s: float
 
 
-class CeilingsMeasured(Message):
-    """Rates of one device by torch."""
-
-    flops_per_s: dict[str, float]
-    device: DeviceRates | None
-    """None on a CPU, where a program of ours measures them."""
-
-
-class MeasureCeilings(Operation[CeilingsMeasured], op="ceilings"):
+class MeasureCeilings(Operation[DeviceRates], op="ceilings"):
     """Measure what a device reaches; needs no reference."""
 
     device: str
+    cache_bytes: int
+    """Of its last-level cache."""

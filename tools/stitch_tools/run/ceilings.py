@@ -1,15 +1,8 @@
-"""What this device can do at best: measured once, cached by device and driver.
-
-Interference only ever makes a rate lower, so every figure is the best of many short repetitions. A CPU is
-probed by a small C++ program of ours (native/src/probe.cpp); matrix products, and everything on a GPU, are
-measured by torch in a confined child.
-"""
+"""What this device can do at best: measured once by torch in a confined child, cached by device."""
 
 import contextlib
 import json
-import os
 import platform
-import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -18,35 +11,31 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from stitch_tools.compile.host_build import build_probe
 from stitch_tools.errors import EnvironmentMissingError, LockedError, StitchError, WorkerError
 from stitch_tools.machine.device_lock import DEVICE_WAIT_S, device_lock
-from stitch_tools.machine.devices import Gpu, cpu_info, find_gpus, resolve_target, usable_cpus
+from stitch_tools.machine.devices import Gpu, cpu_info, find_gpus, resolve_target
 from stitch_tools.machine.interference import snapshot, waited_share
 from stitch_tools.models import Ceilings, sha256_hex
 from stitch_tools.protocol.messages import OperationFailedError
-from stitch_tools.protocol.timing_messages import CeilingsMeasured, MeasureCeilings
+from stitch_tools.protocol.timing_messages import MeasureCeilings
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import write_atomically
 from stitch_tools.storage.user_cache import user_cache_dir
 
-_PROBE_TIMEOUT_S = 60.0
 _CHILD_TIMEOUT_S = 180.0
-_PROBE_REPETITIONS = 3
 _DEFAULT_CACHE_BYTES = 32 << 20
 _BUSY_SHARE = 0.25
 """Above this share of waiting for a CPU the figures are low."""
 _DISTURBED_FOR_S = 600.0
 """So long such figures stand in for better ones."""
-_SCHEMA = 2
-_BANDWIDTHS = ("copy_bytes_per_s", "cache_bytes_per_s", "write_bytes_per_s", "read_bytes_per_s")
+_SCHEMA = 3
 
 
 def measure_ceilings(
     target: str,
     *,
+    session: TargetSession,
     cache_dir: Path | None = None,
-    session: TargetSession | None = None,
     refresh: bool = False,
     emit: Callable[[str], None] | None = None,
     wait_s: float = DEVICE_WAIT_S,
@@ -59,9 +48,8 @@ def measure_ceilings(
 
     Args:
         target: the device; a GPU must be in this machine.
+        session: where torch runs, on as many threads of a CPU as are measured.
         cache_dir: root of our caches; default: the user's cache folder.
-        session: where torch can be run. Without one a CPU's matrix-product rate is its multiply-add rate,
-            which no product can beat; such a result is not cached over a better one.
         refresh: measure again.
         emit: progress for people.
         wait_s: how long to wait for another process that times on the device, where nothing is known or
@@ -69,13 +57,13 @@ def measure_ceilings(
         stop: when set, the wait ends.
 
     Raises:
-        EnvironmentMissingError: no such device here, no C++ compiler, or (GPU) no session was given.
+        EnvironmentMissingError: no such device here.
         WorkerError: the measuring child failed.
         LockedError: another process times on the device for longer than `wait_s`.
         InterruptedRunError: `stop` was set.
     """
-    place = _place(target, session.threads if session is not None else None, cache_dir)
-    known = _read(place.file, need_products=session is not None)
+    place = _place(target, session.threads, cache_dir)
+    known = _read(place.file)
     with contextlib.ExitStack() as held:
         hold = partial(device_lock, place.gpu.uuid if place.gpu else "cpu", purpose="ceilings", stop=stop)
         if known is None or refresh:
@@ -90,23 +78,20 @@ def measure_ceilings(
         if emit is not None:
             emit("measuring what this device can do")
         before = snapshot()
-        measured = _measure(place, target, cache_dir, session)
+        measured = _measure(place, target, session)
         waited = waited_share(before, snapshot()) if place.gpu is None else None
     if waited is not None and waited > _BUSY_SHARE:
         if emit is not None:
             emit(f"others used this machine {waited:.0%} of that time: the figures may be too low")
         widest = _wider(known or measured, measured)
         measured = widest.model_copy(update={"disturbed": known is None or known.disturbed})
-    with contextlib.suppress(StitchError):  # a cache that cannot be written only costs the next run time
-        write_atomically(place.file, _entry(measured, products=session is not None))
+    _keep(place.file, measured)
     return measured
 
 
-def cached_ceilings(
-    target: str, *, threads: int | None = None, cache_dir: Path | None = None
-) -> Ceilings | None:
+def cached_ceilings(target: str, *, threads: int, cache_dir: Path | None = None) -> Ceilings | None:
     """The ceilings that were measured here before for `threads` CPU threads; None where there are none."""
-    return _read(_place(target, threads, cache_dir).file, need_products=False)
+    return _read(_place(target, threads, cache_dir).file)
 
 
 def remeasured(known: Ceilings, session: TargetSession, *, cache_dir: Path | None = None) -> Ceilings:
@@ -115,19 +100,19 @@ def remeasured(known: Ceilings, session: TargetSession, *, cache_dir: Path | Non
     The caller holds the device's lock. The cache gets the wider ones.
 
     Raises:
-        EnvironmentMissingError: the device is not here, or there is no C++ compiler.
+        EnvironmentMissingError: the device is not here.
         WorkerError: the measuring child failed.
     """
     place = _place(known.target, session.threads, cache_dir)
-    widest = _wider(known, _measure(place, known.target, cache_dir, session))
-    with contextlib.suppress(StitchError):
-        write_atomically(place.file, _entry(widest, products=True))
+    widest = _wider(known, _measure(place, known.target, session))
+    _keep(place.file, widest)
     return widest
 
 
 def _wider(known: Ceilings, measured: Ceilings) -> Ceilings:
     wider: dict[str, object] = {
-        name: max(getattr(known, name) or 0.0, getattr(measured, name) or 0.0) or None for name in _BANDWIDTHS
+        name: max(getattr(known, name) or 0.0, getattr(measured, name) or 0.0) or None
+        for name in ("copy_bytes_per_s", "cache_bytes_per_s", "write_bytes_per_s")
     }
     wider["launch_us"] = min(known.launch_us, measured.launch_us)
     wider["flops_per_s"] = {
@@ -149,27 +134,18 @@ def _is_old(file: Path) -> bool:
 class _Place:
     """Whose ceilings, and where they are kept."""
 
-    key: str
     gpu: Gpu | None
-    threads: int
     file: Path
 
 
-def _place(target: str, threads: int | None, cache_dir: Path | None) -> _Place:
+def _place(target: str, threads: int, cache_dir: Path | None) -> _Place:
     gpu = _gpu_of(target)
-    count = threads or usable_cpus()
     if gpu is not None:
         key = f"{gpu.uuid}/driver {find_gpus().driver or 'unknown'}"
     else:
-        key = f"cpu/{cpu_info().model}/{count} threads/{platform.release()}"
+        key = f"cpu/{cpu_info().model}/{threads} threads/{platform.release()}"
     file = (cache_dir or user_cache_dir()) / "ceilings" / f"{sha256_hex(key.encode())[:32]}.json"
-    return _Place(key, gpu, count, file)
-
-
-def _measure(place: _Place, target: str, cache_dir: Path | None, session: TargetSession | None) -> Ceilings:
-    if place.gpu is None:
-        return _measure_cpu(place.key, place.threads, cache_dir, session)
-    return _measure_gpu(place.key, place.gpu, target, session)
+    return _Place(gpu, file)
 
 
 def _gpu_of(target: str) -> Gpu | None:
@@ -184,99 +160,41 @@ def _gpu_of(target: str) -> Gpu | None:
     return resolved.gpu
 
 
-def _entry(ceilings: Ceilings, *, products: bool) -> bytes:
-    body = {"schema": _SCHEMA, "products": products, "ceilings": ceilings.model_dump(mode="json")}
-    return json.dumps(body, indent=1).encode("utf-8")
+def _keep(file: Path, ceilings: Ceilings) -> None:
+    body = {"schema": _SCHEMA, "ceilings": ceilings.model_dump(mode="json")}
+    with contextlib.suppress(StitchError):  # a cache that cannot be written only costs the next run time
+        write_atomically(file, json.dumps(body, indent=1).encode("utf-8"))
 
 
-def _read(path: Path, *, need_products: bool) -> Ceilings | None:
-    """The cached figures; None where there are none, they are damaged, or lack measured products."""
+def _read(path: Path) -> Ceilings | None:
+    """The cached figures; None where there are none, or they are damaged."""
     try:
         entry: dict[str, Any] = json.loads(path.read_bytes())
-        if entry["schema"] != _SCHEMA or (need_products and not entry["products"]):
-            return None
-        return Ceilings.model_validate(entry["ceilings"])
+        return Ceilings.model_validate(entry["ceilings"]) if entry["schema"] == _SCHEMA else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def _measure_cpu(key: str, threads: int, cache_dir: Path | None, session: TargetSession | None) -> Ceilings:
-    cache = cpu_info().last_level_cache_bytes or _DEFAULT_CACHE_BYTES
-    best = _run_probe(build_probe(cache_dir), threads, cache)
-    fma = best["fma_flops_per_s"]
-    rates = {"fp32": fma}
-    if session is not None:
-        rates |= _ask_child(session, "cpu").flops_per_s
-    return Ceilings(
-        device=cpu_info().model,
-        device_key=key,
-        target="cpu",
-        copy_bytes_per_s=best["copy_bytes_per_s"],
-        cache_bytes_per_s=best["cache_bytes_per_s"],
-        write_bytes_per_s=best["write_bytes_per_s"],
-        read_bytes_per_s=best["read_bytes_per_s"],
-        last_level_cache_bytes=cache,
-        flops_per_s=rates,
-        pointwise_flops_per_s=fma,
-        launch_us=best["launch_s"] * 1e6,
-        threads=threads,
-    )
-
-
-def _run_probe(probe: Path, threads: int, cache_bytes: int) -> dict[str, float]:
-    """The best figures of several runs: on a shared machine one whole run may fall into a busy moment."""
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-    memory_limit = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4
-    best: dict[str, float] = {}
-    for _ in range(_PROBE_REPETITIONS):
+def _measure(place: _Place, target: str, session: TargetSession) -> Ceilings:
+    gpu = place.gpu
+    cache = (gpu.l2_bytes if gpu else cpu_info().last_level_cache_bytes) or _DEFAULT_CACHE_BYTES
+    with session.spawn("reference") as child:
         try:
-            process = subprocess.run(
-                [str(probe), str(cache_bytes), str(memory_limit)],
-                capture_output=True,
-                check=True,
-                timeout=_PROBE_TIMEOUT_S,
-                env=environment,
-            )
-            figures: dict[str, float] = json.loads(process.stdout)
-        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            request = MeasureCeilings(f"cuda:{gpu.index}" if gpu else "cpu", cache)
+            rates = child.call(request, _CHILD_TIMEOUT_S)
+        except OperationFailedError as error:
             raise WorkerError(
-                f"the ceilings probe failed: {error}",
-                hint="try again; `stitch-mcp doctor` checks the compiler",
+                f"measuring the device failed: {error.fault.message}",
+                hint="does `torch.mm` work in the target interpreter?",
             ) from error
-        for name, value in figures.items():
-            choose = min if name == "launch_s" else max
-            best[name] = choose(best.get(name, value), value)
-    return best
-
-
-def _measure_gpu(key: str, gpu: Gpu, target: str, session: TargetSession | None) -> Ceilings:
-    if session is None:
-        raise EnvironmentMissingError(
-            "the ceilings of a GPU are measured by torch", hint="give the target interpreter (--python)"
-        )
-    answer = _ask_child(session, f"cuda:{gpu.index}")
-    rates = answer.device
-    assert rates is not None, "a GPU was asked for"
     return Ceilings(
-        device=gpu.name,
-        device_key=key,
+        device=gpu.name if gpu else cpu_info().model,
         target=target,
         copy_bytes_per_s=rates.copy_bytes_per_s,
         cache_bytes_per_s=rates.cache_bytes_per_s,
         write_bytes_per_s=rates.write_bytes_per_s,
-        read_bytes_per_s=rates.read_bytes_per_s,
-        last_level_cache_bytes=int(gpu.l2_bytes or rates.last_level_cache_bytes),
-        flops_per_s=answer.flops_per_s,
+        last_level_cache_bytes=cache,
+        flops_per_s=rates.flops_per_s,
         launch_us=rates.launch_s * 1e6,
+        threads=None if gpu else session.threads,
     )
-
-
-def _ask_child(session: TargetSession, device: str) -> CeilingsMeasured:
-    with session.spawn("reference") as child:
-        try:
-            return child.call(MeasureCeilings(device), _CHILD_TIMEOUT_S)
-        except OperationFailedError as error:
-            raise WorkerError(
-                f"measuring the matrix-product rate failed: {error.fault.message}",
-                hint="does `torch.mm` work in the target interpreter?",
-            ) from error

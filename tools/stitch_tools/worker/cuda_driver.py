@@ -20,10 +20,8 @@ DRIVER_NAMES = (
 )
 
 # CUdevice_attribute numbers of cuda.h
-_MULTIPROCESSORS = 16
 _L2_BYTES = 38
 _MAJOR, _MINOR = 75, 76
-_SHARED_OPT_IN = 97
 
 _OUT_OF_MEMORY = 2
 _REASONS = {
@@ -127,9 +125,7 @@ def _gpu(driver: CudaDriver, index: int) -> dict[str, object]:
         "uuid": _uuid_text(bytes(uuid)),
         "arch": f"sm_{attribute(_MAJOR)}{attribute(_MINOR)}",
         "memory_bytes": memory.value,
-        "multiprocessors": attribute(_MULTIPROCESSORS),
         "l2_bytes": attribute(_L2_BYTES),
-        "shared_opt_in_bytes": attribute(_SHARED_OPT_IN),
     }
 
 

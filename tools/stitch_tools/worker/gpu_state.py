@@ -18,7 +18,6 @@ NVML_NAMES = (
 )
 _OK = 0
 _SM = 1  # nvmlClockType_t
-_MOST_PROCESSES = 1024
 REASONS = {
     0x2: "application_clocks",
     0x4: "power_cap",
@@ -30,15 +29,6 @@ REASONS = {
     0x100: "display_clocks",
 }
 """nvmlClocksEventReasons; 0x1, an idle GPU, is none."""
-
-
-class _Process(ctypes.Structure):
-    _fields_ = [
-        ("pid", ctypes.c_uint),
-        ("used_memory", ctypes.c_ulonglong),
-        ("gpu_instance", ctypes.c_uint),
-        ("compute_instance", ctypes.c_uint),
-    ]
 
 
 class GpuState:
@@ -63,7 +53,6 @@ class GpuState:
             "sm_clock_mhz": self._number("nvmlDeviceGetClockInfo", _SM),
             "power_mw": self._number("nvmlDeviceGetPowerUsage"),
             "throttled": self._throttled(),
-            "processes": self._processes(),
         }
 
     def _call(self, name: str, *arguments: object) -> int | None:
@@ -82,11 +71,6 @@ class GpuState:
             if self._call(name, ctypes.byref(bits)) == _OK:
                 return [reason for bit, reason in REASONS.items() if bits.value & bit]
         return None
-
-    def _processes(self) -> list[int] | None:
-        count, rows = ctypes.c_uint(_MOST_PROCESSES), (_Process * _MOST_PROCESSES)()
-        status = self._call("nvmlDeviceGetComputeRunningProcesses_v3", ctypes.byref(count), rows)
-        return [row.pid for row in rows[: count.value]] if status == _OK else None
 
 
 def main(words: Sequence[str]) -> int:

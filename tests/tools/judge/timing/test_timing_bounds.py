@@ -6,44 +6,38 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stitch_tools.judge.timing.bounds import (
+from stitch_tools.judge.timing.probes.impossible_speed import (
     MARGIN,
     batch_times,
-    finding_of,
+    impossible_speed,
     memory_nodes,
     unavoidable_bytes,
-    writing_bound,
 )
-from stitch_tools.models import Ceilings, TimeBound
+from stitch_tools.models import Bench, Ceilings, TimingDoubt
 
 MEGABYTE = 10**6
 CEILINGS = Ceilings(
     device="a CPU",
-    device_key="key",
     target="cpu",
     copy_bytes_per_s=10e9,
     write_bytes_per_s=8e9,
-    read_bytes_per_s=12e9,
     last_level_cache_bytes=20 * MEGABYTE,
     flops_per_s={"fp32": 1e12},
-    pointwise_flops_per_s=2e12,
     launch_us=1.0,
 )
 SLOTS, CACHES = 100, 30 * MEGABYTE
 
 
-def bound(
-    history: list[tuple[int, float]], ceilings: Ceilings = CEILINGS, nodes: int = 1, caches: int = CACHES
-) -> TimeBound | None:
-    return writing_bound(ceilings, history, output_bytes=MEGABYTE, slots=SLOTS, caches=caches, nodes=nodes)
+def doubt(
+    history: list[tuple[int, float]], ceilings: Ceilings = CEILINGS, nodes: int = 1
+) -> TimingDoubt | None:
+    return impossible_speed(ceilings, history, output_bytes=MEGABYTE, slots=SLOTS, caches=CACHES, nodes=nodes)
 
 
-def known_bound(
-    history: list[tuple[int, float]], ceilings: Ceilings = CEILINGS, nodes: int = 1, caches: int = CACHES
-) -> TimeBound:
-    row = bound(history, ceilings, nodes, caches)
+def bound_us(history: list[tuple[int, float]], ceilings: Ceilings = CEILINGS, nodes: int = 1) -> float:
+    row = doubt(history, ceilings, nodes)
     assert row is not None
-    return row
+    return row.expected
 
 
 def history(per_call_s: float, calls: int = 500, batches: int = 12) -> list[tuple[int, float]]:
@@ -76,25 +70,20 @@ def test_no_cache_makes_more_unavoidable_than_is_moved(
 
 def test_a_program_at_the_speed_of_memory_is_within_its_bound() -> None:
     # Every byte that is written, at the fastest rate that was measured.
-    assert not known_bound(history(MEGABYTE / 10e9)).beaten
+    assert doubt(history(MEGABYTE / 10e9)) is None
 
 
 def test_a_program_that_writes_nothing_beats_the_bound_of_its_outputs() -> None:
-    row = known_bound(history(0.1e-6))
-    assert row.beaten
-    assert row.bound_us == pytest.approx(5 * 70 * MEGABYTE / (MARGIN * 10e9) * 1e6)
-    assert row.measured_us == pytest.approx(50.0)
-    finding = finding_of(row)
-    assert (finding.rule, finding.severity) == ("faster_than_memory", "suspicious")
-
-
-def test_caches_that_the_system_does_not_tell_count_as_when_ceilings_were_measured() -> None:
-    assert known_bound(history(1e-6), caches=0).amount == 5 * 80 * MEGABYTE
+    row = doubt(history(0.1e-6))
+    assert row is not None
+    assert (row.rule, row.severity, row.calls) == ("faster_than_memory", "suspicious", 500)
+    assert row.expected == pytest.approx(5 * 70 * MEGABYTE / (MARGIN * 10e9) * 1e6)
+    assert row.observed == pytest.approx(50.0)
 
 
 def test_several_memory_nodes_widen_the_bound() -> None:
-    one, two = (known_bound(history(1e-6), nodes=nodes) for nodes in (1, 2))
-    assert one.bound_us == pytest.approx(2 * two.bound_us)
+    one, two = (bound_us(history(1e-6), nodes=nodes) for nodes in (1, 2))
+    assert one == pytest.approx(2 * two)
 
 
 def test_memory_nodes_are_counted_and_none_told_is_one(tmp_path: Path) -> None:
@@ -105,20 +94,20 @@ def test_memory_nodes_are_counted_and_none_told_is_one(tmp_path: Path) -> None:
 
 
 def test_ceilings_without_a_rate_of_writing_say_nothing() -> None:
-    older = CEILINGS.model_copy(update={"write_bytes_per_s": None, "read_bytes_per_s": None})
-    assert bound(history(1e-6), older) is None
+    older = CEILINGS.model_copy(update={"write_bytes_per_s": None})
+    assert doubt(history(1e-6), older) is None
 
 
 def test_calls_that_caches_could_hold_back_give_no_bound() -> None:
-    assert bound(history(1e-6, calls=10)) is None
+    assert doubt(history(1e-6, calls=10)) is None
 
 
 def test_a_few_calls_give_no_bound() -> None:
-    assert bound(history(1e-6, batches=9)) is None
+    assert doubt(history(1e-6, batches=9)) is None
 
 
 def test_one_odd_batch_does_not_decide() -> None:
-    assert not known_bound([*history(MEGABYTE / 10e9), (500, 1e-9)]).beaten
+    assert doubt([*history(MEGABYTE / 10e9), (500, 1e-9)]) is None
 
 
 def test_an_empty_batch_is_taken_off_every_batch() -> None:
@@ -127,11 +116,11 @@ def test_an_empty_batch_is_taken_off_every_batch() -> None:
 
 def test_a_gpu_starts_one_kernel_at_least() -> None:
     gpu = CEILINGS.model_copy(update={"target": "cuda:sm_90", "launch_us": 3.0})
-    with_launch, without = (known_bound(history(1e-6), row) for row in (gpu, CEILINGS))
-    assert with_launch.bound_us == pytest.approx(without.bound_us + 3.0)
+    with_launch, without = (bound_us(history(1e-6), row) for row in (gpu, CEILINGS))
+    assert with_launch == pytest.approx(without + 3.0)
 
 
-def test_bounds_of_inputs_and_operations_of_earlier_versions_are_read() -> None:
-    for kind in ("inputs and outputs", "operations"):
-        row = {"kind": kind, "calls": 5, "amount": 1.0, "per_s": 1.0, "bound_us": 2.0, "measured_us": 1.0}
-        assert TimeBound.model_validate(row).beaten
+def test_benches_of_earlier_versions_that_hold_bounds_are_read() -> None:
+    row = {"kind": "operations", "calls": 5, "amount": 1.0, "per_s": 1.0, "bound_us": 2.0, "measured_us": 1.0}
+    data = {"program_id": "p", "task_id": "t", "outcome": "faster", "bounds": [row]}
+    assert Bench.model_validate(data) == Bench(program_id="p", task_id="t", outcome="faster")

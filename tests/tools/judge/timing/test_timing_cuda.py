@@ -121,7 +121,7 @@ def test_an_honest_program_is_as_quick_on_new_inputs_as_on_known_ones(room: Serv
 def test_a_baseline_is_given_renewed_inputs_too(room: ServerContext, kind: str) -> None:
     with ExitStack() as stack:
         _, setup = room.start(stack, "native")
-        runner = start_baseline(stack, setup, kind, compile_limit_s=60.0)
+        runner = start_baseline(stack, setup, kind)
         for _ in range(2 * SLOTS):
             runner.renew()
             assert runner.run_calls(1) > 0.0

@@ -83,7 +83,7 @@ def looked_at(
         built = build(program, store) if program.format == "native" else None
         loaded = load_program(stack, setup, program, built, weights)
         runner = start_ring(stack, setup, loaded, RingPlan(SLOTS, draws, samples=3))
-        eager = make_baseline(start_baseline(stack, setup, "eager", compile_limit_s=60.0))
+        eager = make_baseline(start_baseline(stack, setup, "eager"))
         for each in (runner, eager):
             each.pause()
         rounds = rounds_of({"program": program_s, "eager": EAGER_S})
@@ -146,12 +146,7 @@ def test_a_baseline_that_fails_meanwhile_is_no_fault_of_the_program(
 ) -> None:
     def losing(runner: Runner) -> Runner:
         return LosesOutputs(
-            runner.name,
-            runner.process,
-            runner.pipes,
-            runner.slots,
-            child=runner.child,
-            request=runner.request,
+            runner.name, runner.pipes, runner.slots, child=runner.child, request=runner.request
         )
 
     program = model_new(store, COMPUTES_LATER)

@@ -33,7 +33,6 @@ def test_readings_become_medians_extremes_and_unions(tmp_path: Path) -> None:
         power_w=504.0,
         throttled=("power_cap", "thermal"),
         readings=3,
-        other_processes=1,
     )
 
 
@@ -43,14 +42,6 @@ def test_a_device_or_driver_that_is_not_there_is_nothing_and_no_error(tmp_path: 
     with GpuWatch(uuid, built) as watch:
         watch.read()
         assert watch.conditions() is None
-
-
-def test_processes_by_numbers_that_mean_nothing_here_are_not_counted(tmp_path: Path) -> None:
-    with GpuWatch("GPU-1", library(tmp_path, "-DFOREIGN_NUMBERS")) as watch:
-        watch.read()
-        seen = watch.conditions()
-    assert seen is not None
-    assert seen.other_processes is None
 
 
 def test_a_driver_that_hangs_is_asked_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

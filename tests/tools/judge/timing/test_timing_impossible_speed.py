@@ -17,7 +17,7 @@ from stitch_tools.run.ceilings import cached_ceilings
 from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.reference_server import ReferenceServer
 from stitch_tools.run.session import TargetSession
-from stitch_tools.storage.store import Store, write_atomically
+from stitch_tools.storage.store import Store
 from tests.tools.check_support import AFFINE, affine_program, build, make_task, model_new
 
 VIEW = AFFINE.replace("x * 2.0 + 1.0", "x.t()")
@@ -36,19 +36,15 @@ class ServerContext:
         cache_dir = self.root / name
         measured = Ceilings(
             device=cpu_info().model,
-            device_key="key",
             target="cpu",
             copy_bytes_per_s=bytes_per_s,
             cache_bytes_per_s=10 * bytes_per_s,
             write_bytes_per_s=bytes_per_s,
-            read_bytes_per_s=bytes_per_s,
             last_level_cache_bytes=cpu_info().last_level_cache_bytes,
             flops_per_s={"fp32": 1e12},
-            pointwise_flops_per_s=1e12,
             launch_us=0.5,
         )
-        setup = ceilings._place("cpu", self.session.threads, cache_dir)
-        write_atomically(setup.file, ceilings._entry(measured, products=True))
+        ceilings._keep(ceilings._place("cpu", self.session.threads, cache_dir).file, measured)
         assert cached_ceilings("cpu", threads=self.session.threads, cache_dir=cache_dir) == measured
         return cache_dir
 
@@ -80,20 +76,17 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerContext]:
         yield ServerContext(session, root)
 
 
-def rules(bench: Bench) -> dict[str, str]:
-    return {row.rule: row.severity for row in bench.findings}
+def rules(bench: Bench) -> list[str]:
+    return [row.rule for row in bench.doubts]
 
 
 @pytest.mark.slow
 def test_a_program_that_leaves_old_results_in_place_is_faster_than_memory(room: ServerContext) -> None:
     bench = room.bench(affine_program(room.store, "KEEPS 5000"), room.ceilings("cheat", 20e9))
-    assert rules(bench).get("faster_than_memory") == "suspicious", (bench.message, bench.bounds)
+    doubt = next(row for row in bench.doubts if row.rule == "faster_than_memory")
+    assert doubt.observed < 0.5 * doubt.expected
     # Its outputs on new inputs are wrong, too.
     assert (bench.outcome, bench.ratios) == ("unmeasured", ())
-    assert bench.doubt
-    assert any("it does not write them all" in row.message for row in bench.findings)
-    row = next(row for row in bench.bounds if row.kind == "outputs")
-    assert row.measured_us < 0.5 * row.bound_us
 
 
 @pytest.mark.slow
@@ -101,7 +94,7 @@ def test_an_honest_program_is_not_doubted_for_ceilings_that_are_far_too_low(room
     # A hundredth of any machine's bandwidth, as if neighbours had taken the rest while it was measured.
     cache_dir = room.ceilings("low", 0.1e9)
     bench = room.bench(affine_program(room.store, "REPEAT 1"), cache_dir)
-    assert "faster_than_memory" not in rules(bench), bench.findings
+    assert "faster_than_memory" not in rules(bench), bench.doubts
     assert bench.outcome != "unmeasured"
     mended = cached_ceilings("cpu", threads=room.session.threads, cache_dir=cache_dir)
     assert mended is not None
@@ -115,11 +108,9 @@ def test_a_python_program_may_hand_out_views_of_its_inputs(room: ServerContext) 
         "import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return x.t()\n"
     )
     bench = room.bench(model_new(room.store, source), room.ceilings("views", 0.1e9), VIEW)
-    assert not bench.rejected
-    assert set(rules(bench).values()) <= {"suspicious"}
+    assert "faster_than_memory" not in rules(bench), bench.doubts
 
 
 def test_without_ceilings_the_bound_is_not_checked_and_says_so(room: ServerContext) -> None:
     bench = room.bench(affine_program(room.store, "SLEEP_MS 1"), room.root / "empty")
     assert bench.not_checked == (NO_CEILINGS,)
-    assert bench.bounds == ()

@@ -164,7 +164,7 @@ def test_an_honest_program_is_as_quick_on_new_inputs_as_on_known_ones(room: Serv
 def test_a_baseline_is_given_renewed_inputs_too(room: ServerContext) -> None:
     with ExitStack() as stack:
         setup = room.setup(stack)
-        runner = start_baseline(stack, setup, "eager", compile_limit_s=60.0)
+        runner = start_baseline(stack, setup, "eager")
         for _ in range(2 * SLOTS):
             runner.renew()
             assert runner.run_calls(1) > 0.0

@@ -19,23 +19,13 @@ SLOTS = 3
 Serve = Callable[[int, int], None]
 
 
-class Still:
-    """A process that needs no stopping: the loop runs in a thread of this one."""
-
-    def pause(self) -> None: ...
-
-    def resume(self) -> None: ...
-
-
 class Loop:
     """One loop in a thread, and the contestant that drives it."""
 
     def __init__(self, serve: Serve) -> None:
-        pipes = Pipes.open()
-        request_fd, reply_fd = (os.dup(fd) for fd in pipes.far)
-        pipes.close_far()
-        self.contestant = TimedProcess("program", Still(), pipes, SLOTS, timeout_s=20.0)
-        self.thread = threading.Thread(target=self._run, args=(serve, request_fd, reply_fd))
+        pipes, far = Pipes.open()
+        self.contestant = TimedProcess("program", pipes, SLOTS, timeout_s=20.0)
+        self.thread = threading.Thread(target=self._run, args=(serve, *far))
         self.thread.start()
 
     def _run(self, serve: Serve, request_fd: int, reply_fd: int) -> None:
@@ -186,20 +176,23 @@ def test_a_request_that_fails_in_c_is_told_and_raised_when_the_loop_has_ended(ru
 
 
 def test_a_loop_that_dies_is_a_failure_and_not_a_time() -> None:
-    pipes = Pipes.open()
-    contestant = TimedProcess("program", Still(), pipes, SLOTS)
-    pipes.close_far()
+    pipes, far = Pipes.open()
+    contestant = TimedProcess("program", pipes, SLOTS)
+    for fd in far:
+        os.close(fd)
     with pytest.raises(RunnerFailedError, match="ended"):
         contestant.run_calls(1)
     contestant.stop()
 
 
 def test_a_loop_that_does_not_answer_is_given_up() -> None:
-    pipes = Pipes.open()
-    contestant = TimedProcess("program", Still(), pipes, SLOTS, timeout_s=0.05)
+    pipes, far = Pipes.open()
+    contestant = TimedProcess("program", pipes, SLOTS, timeout_s=0.05)
     with pytest.raises(RunnerFailedError, match="no answer"):
         contestant.run_calls(1)
     contestant.stop()
+    for fd in far:
+        os.close(fd)
 
 
 def test_the_runner_is_built_once_and_then_found(tmp_path: Path) -> None:

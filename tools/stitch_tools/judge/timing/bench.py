@@ -42,6 +42,8 @@ from stitch_tools.run.reference_server import Inputs, ReferenceServer
 _SEED_BITS = 62
 _MEMORY_SHARE = 4
 _CUDA_CACHE_BYTES = 64 << 20
+# Outputs of the timed region that are compared with the reference afterwards.
+_SAMPLES = 3
 
 
 def benchmark_program(
@@ -163,7 +165,7 @@ class _Run:
             if wrong:
                 return self.unmeasured(f"its first call {wrong}", program_failed=True)
             contestants = Contestants(self.options, self._figure, self.trial.say, self.trial.stop)
-            plan = RingPlan(setup.shape.slots, draws, self.options.samples)
+            plan = RingPlan(setup.shape.slots, draws, _SAMPLES)
             contestants.runners.append(start_ring(stack, setup, loaded, plan))
             if setup.cuda and self._is_native:
 
@@ -174,10 +176,7 @@ class _Run:
 
                 contestants.add(stack, PROGRAM_GRAPHED, graphed)
             for kind in baselines_of(self.trial.task.target, self.options):
-                start = partial(
-                    start_baseline, setup=setup, kind=kind, compile_limit_s=self.options.compile_limit_s
-                )
-                contestants.add(stack, kind, start)
+                contestants.add(stack, kind, partial(start_baseline, setup=setup, kind=kind))
             # Not earlier: torch.compile takes minutes, in which others can time.
             stack.enter_context(self._hold_device())
             evidence = self._time(contestants, setup, loaded, draws, watch)
@@ -254,7 +253,7 @@ class _Run:
         outputs = check_outputs(setup, program)
         self._check_graphed(contestants, setup)
         gpu = watch.conditions() if watch else None
-        return TimingEvidence(context.rounds, reports, outputs, gpu, setup.judge.plane)
+        return TimingEvidence(context.rounds, reports, outputs, gpu)
 
     def _check_graphed(self, contestants: Contestants, setup: Setup) -> None:
         """Leave the program's graph out where it replays wrong results."""

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Sequence
 
-from stitch_tools.judge.timing.ring import Sample
 from stitch_tools.models import TensorSpec
 from stitch_tools.protocol.messages_reference import CloseRing, OpenRing, PoisonRing, ReadRing
 from stitch_tools.run.reference_server import ReferenceServer
@@ -37,12 +36,11 @@ class DeviceRing:
         """Overwrite the outputs of `count` slots from `slot` on with what no program computes."""
         self._judge.call(PoisonRing(self._number, slot, count))
 
-    def take(self, slot: int) -> Sample:
+    def take(self, slot: int) -> tuple[bytes, ...]:
         """A copy of one slot's outputs."""
         read = self._judge.call(ReadRing(self._number, slot))
         try:
-            rows = read.manifest
-            return Sample(slot, tuple(_read(read.fd, row["offset"], row["nbytes"]) for row in rows))
+            return tuple(_read(read.fd, row["offset"], row["nbytes"]) for row in read.manifest)
         finally:
             os.close(read.fd)
 

@@ -1,6 +1,5 @@
-"""The GPU's clocks, limits and company while it is timed, read between visits by a process of its own."""
+"""The GPU's clocks and limits while it is timed, read between visits by a process of its own."""
 
-import json
 import os
 import select
 import subprocess
@@ -9,13 +8,27 @@ import time
 from pathlib import Path
 from statistics import median
 from types import TracebackType
-from typing import Self, cast
+from typing import Self
+
+from pydantic import TypeAdapter
+from typing_extensions import TypedDict
 
 from stitch_tools.machine.isolation import BOOTSTRAP
 from stitch_tools.models import GpuConditions
 
 # A driver that takes longer is not asked again.
 _ANSWER_S = 5.0
+
+
+class _Reading(TypedDict):
+    """What the process that reads answers (`worker/gpu_state.py`); None where the driver does not say."""
+
+    sm_clock_mhz: int | None
+    power_mw: int | None
+    throttled: list[str] | None
+
+
+_READING = TypeAdapter(_Reading)
 
 
 class GpuWatch:
@@ -28,10 +41,9 @@ class GpuWatch:
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0
         )
-        self._first = self._ask()
-        """Before anybody of ours used the device."""
-        self._readings: list[dict[str, object]] = []
-        self._gave_up = False
+        self._readings: list[_Reading] = []
+        # Its start takes longer than a reading, and is over when the rounds begin.
+        self._gave_up = self._ask() is None
 
     def __enter__(self) -> Self:
         return self
@@ -45,72 +57,37 @@ class GpuWatch:
 
     def read(self) -> None:
         """Take one reading."""
-        reading = self._ask() if self._first is not None and not self._gave_up else None
+        reading = None if self._gave_up else self._ask()
         if reading is None:
             self._gave_up = True
-            return
-        self._readings.append(reading)
+        else:
+            self._readings.append(reading)
 
     def conditions(self) -> GpuConditions | None:
         """What all readings say together; None where there is none."""
-        if self._first is None or not self._readings:
+        if not self._readings:
             return None
-        clocks, power = self._numbers("sm_clock_mhz"), self._numbers("power_mw")
-        reasons = [row for reading in self._readings if (row := _words(reading.get("throttled"))) is not None]
+        clocks = [value for row in self._readings if (value := row["sm_clock_mhz"]) is not None]
+        power = [value for row in self._readings if (value := row["power_mw"]) is not None]
+        reasons = [words for row in self._readings if (words := row["throttled"]) is not None]
         return GpuConditions(
             sm_clock_mhz=round(median(clocks)) if clocks else None,
             sm_clock_min_mhz=min(clocks, default=None),
             power_w=max(power) / 1000.0 if power else None,
             throttled=tuple(sorted({word for row in reasons for word in row})) if reasons else None,
             readings=len(self._readings),
-            other_processes=_strangers(self._first.get("processes")),
         )
 
-    def _numbers(self, name: str) -> list[int]:
-        return [value for row in self._readings if (value := _number(row.get(name))) is not None]
-
-    def _ask(self) -> dict[str, object] | None:
+    def _ask(self) -> _Reading | None:
         """One answer; None where there is none in time, or it is none."""
         stdin, stdout = self._process.stdin, self._process.stdout
         if stdin is None or stdout is None:
             return None
         try:
             stdin.write(b"\n")
-            answer = cast(object, json.loads(_line(stdout.fileno(), time.monotonic() + _ANSWER_S)))
+            return _READING.validate_json(_line(stdout.fileno(), time.monotonic() + _ANSWER_S))
         except (OSError, ValueError):
             return None
-        row = cast(dict[str, object], answer) if isinstance(answer, dict) else {}
-        return None if not row or "problem" in row else row
-
-
-def _strangers(pids: object, proc: Path = Path("/proc")) -> int | None:
-    """How many of the processes are neither ours nor our children's; None where one of them is not seen here.
-
-    In a container the driver may name processes by numbers of the host's.
-    """
-    if not isinstance(pids, list):
-        return None
-    count = 0
-    for pid in cast(list[object], pids):
-        line = _ancestors(pid, proc) if isinstance(pid, int) else []
-        if not line:
-            return None
-        count += os.getpid() not in line
-    return count
-
-
-def _ancestors(pid: int, proc: Path) -> list[int]:
-    """The process and those that it comes from, as far as they are seen; [] where it is not."""
-    found: list[int] = []
-    while pid > 0 and pid not in found:
-        try:
-            text = (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            break
-        found.append(pid)
-        # The name in parentheses may hold anything; the parent is the second field after it.
-        pid = int(text.rpartition(")")[2].split()[1])
-    return found
 
 
 def _line(fd: int, until_s: float) -> bytes:
@@ -123,11 +100,3 @@ def _line(fd: int, until_s: float) -> bytes:
             break
         data += part
     return data
-
-
-def _number(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _words(value: object) -> list[str] | None:
-    return [str(word) for word in cast(list[object], value)] if isinstance(value, list) else None

@@ -29,10 +29,6 @@ class BenchOptions:
     """None: those of the target."""
     budget_s: float = 60.0
     """Time for rounds once all contestants are ready; half of it in quick runs."""
-    compile_limit_s: float = 180.0
-    """Longest compilation of one baseline; beyond it the baseline counts as not measured."""
-    samples: int = 3
-    """Outputs of the timed region that are compared with the reference afterwards."""
     lock_wait_s: float = DEVICE_WAIT_S
     """How long to wait for another process that times on the same device."""
     cache_dir: Path | None = None

@@ -18,7 +18,6 @@ from stitch_tools.judge.timing.wording import (
     timing_of,
 )
 from stitch_tools.models import Bench, GpuConditions, Ratio
-from stitch_tools.models.verdict import DataPlane
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,6 @@ class TimingEvidence:
     outputs: OutputCheck
     """Of the timed calls."""
     gpu: GpuConditions | None
-    plane: DataPlane | None
 
 
 def make_bench(
@@ -71,11 +69,9 @@ def make_bench(
         steal_share=rounds.steal_share,
         disturbed=rounds.disturbance().is_large,
         gpu=evidence.gpu,
-        bounds=tuple(row for report in evidence.reports for row in report.bounds),
-        findings=tuple(row for report in evidence.reports for row in report.findings),
         not_checked=tuple(filter(None, [*not_checked, setup.not_renewed])),
         sandbox=setup.session.sandbox_level,
-        plane=evidence.plane,
+        plane=setup.judge.plane,
         message="; ".join(note for note in notes if note),
         doubts=doubts,
         doubt=words,

@@ -4,7 +4,7 @@ import mmap
 import os
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from stitch_tools.models import ReferenceFacts, TensorSpec
@@ -43,7 +43,7 @@ class Sample:
 
     slot: int
     outputs: tuple[bytes, ...]
-    token: int = 0
+    token: int
     """Of what the slot's inputs were renewed with; 0: its own draw."""
 
 
@@ -64,7 +64,7 @@ class Ring(Protocol):
         """Overwrite the outputs of `count` slots."""
         ...
 
-    def take(self, slot: int) -> Sample:
+    def take(self, slot: int) -> tuple[bytes, ...]:
         """A copy of one slot's outputs."""
         ...
 
@@ -103,12 +103,11 @@ class OutputRing:
             filling = bytes([untouched_byte(entry["dtype"])]) * entry["nbytes"]
             self._view[entry["offset"] : entry["offset"] + entry["nbytes"]] = filling
 
-    def take(self, slot: int) -> Sample:
+    def take(self, slot: int) -> tuple[bytes, ...]:
         """A copy of one slot's outputs."""
-        parts = (
+        return tuple(
             self._view[entry["offset"] : entry["offset"] + entry["nbytes"]] for entry in self._entries(slot)
         )
-        return Sample(slot, tuple(parts))
 
     def close(self) -> None:
         """Give the memory back."""
@@ -159,7 +158,7 @@ class OutputSampler:
             self._armed = (slot + self._expected_calls - 1 - back) % self.ring.slots
             self.ring.poison(self._armed)
 
-    def after_visit(self, calls: int, last_batch: int, tokens: Mapping[int, int] | None = None) -> None:
+    def after_visit(self, calls: int, last_batch: int, tokens: Mapping[int, int]) -> None:
         """The visit made `calls` calls, `last_batch` of them in the last batch; the process is stopped.
 
         `tokens`: by slot, what inputs were renewed with.
@@ -167,7 +166,7 @@ class OutputSampler:
         self._expected_calls, self._last_batch, self._expected_batches = calls, last_batch, self._batches
         if self._armed is None or (self._armed - self._start) % self.ring.slots >= calls:
             return
-        self.offer(self._armed, (tokens or {}).get(self._armed, 0))
+        self.offer(self._armed, tokens.get(self._armed, 0))
 
     def after_batch(self, slot: int, calls: int) -> int | None:
         """The slot whose outputs are to be fetched now, where the next call takes `slot`; None: none."""
@@ -184,11 +183,11 @@ class OutputSampler:
 
     def take(self, slot: int, token: int = 0) -> None:
         """Keep a sample of this slot, however many there are."""
-        self.samples.append(replace(self.ring.take(slot), token=token))
+        self.samples.append(Sample(slot, self.ring.take(slot), token))
 
     def offer(self, slot: int, token: int) -> None:
         """Keep a sample of this slot, or not: each that was offered has the same chance."""
-        sample = replace(self.ring.take(slot), token=token)
+        sample = Sample(slot, self.ring.take(slot), token)
         self._seen += 1
         if len(self.samples) < self._limit:
             self.samples.append(sample)

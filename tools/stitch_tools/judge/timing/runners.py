@@ -4,6 +4,7 @@ Whatever needs a process raises RunnerFailedError where that is gone, answers to
 """
 
 import contextlib
+import os
 import secrets
 from collections.abc import Callable, Generator
 from contextlib import ExitStack
@@ -44,10 +45,10 @@ class Runner(TimedProcess):
     _visit_start: int = 0
     _in_visit: bool = False
 
-    def run_calls(self, calls: int) -> float:
-        """Make a batch of calls; seconds from request to answer. A process that ended says why."""
+    def run_calls(self, calls: int, wake: Callable[[], None] | None = None) -> float:
+        """Make a batch of calls; seconds from request to answer."""
         with self._explained():
-            seconds = super().run_calls(calls)
+            seconds = super().run_calls(calls, wake)
             slot = self.sampler.after_batch(self.slot, calls) if self.sampler and self._in_visit else None
             if slot is not None and self.sampler is not None:
                 self._fetch(slot)
@@ -55,15 +56,13 @@ class Runner(TimedProcess):
         return seconds
 
     def wake_and_run_calls(self, calls: int) -> float:
-        """See `TimedProcess`; the process was stopped by `halt`."""
-        seconds: list[float] = []
-        with self._explained():
-            self._survive(lambda: seconds.append(TimedProcess.wake_and_run_calls(self, calls)))
-        return seconds[0]
+        """The same of a process that `halt` stopped, with what it takes to let it run."""
+        return self.run_calls(calls, self.child.resume)
 
     def halt(self) -> None:
         """Stop the process between two batches outside of visits."""
-        self._survive(self.process.pause)
+        with self._explained():
+            self.child.pause()
 
     def renew(self) -> None:
         """Give the next call inputs that never came before; no clock sees it."""
@@ -104,6 +103,8 @@ class Runner(TimedProcess):
         """A process that ended says why."""
         try:
             yield
+        except ChildDied as death:
+            raise RunnerFailedError(self.name, death.outcome.describe()) from death
         except RunnerFailedError as failure:
             if failure.ended:
                 self.take_reply(_LAST_WORDS_S)
@@ -118,24 +119,19 @@ class Runner(TimedProcess):
 
     def _let_run(self) -> None:
         if not self._resumed:
-            self._survive(self.process.resume)
+            with self._explained():
+                self.child.resume()
             self._resumed = True
 
     def pause(self) -> None:
         """Stop it; a sampled program's output is then copied."""
         self._in_visit = False
         if self._resumed:
-            self._survive(self.process.pause)
+            self.halt()
             self._resumed = False
         if self.sampler is not None:
             calls = sum(calls for calls, _ in self.history[self._visit_start :])
             self.sampler.after_visit(calls, self.last_calls, self.tokens)
-
-    def _survive(self, act: Callable[[], None]) -> None:
-        try:
-            act()
-        except ChildDied as death:
-            raise RunnerFailedError(self.name, death.outcome.describe()) from death
 
     def next_ring(self) -> None:
         """End the loop over the ring as it is; the process continues with other inputs in it."""
@@ -160,22 +156,18 @@ def new_token() -> int:
     return 1 + secrets.randbelow(2**TOKEN_BITS - 1)
 
 
-def start_runner(
-    stack: ExitStack,
-    name: str,
-    child: Child,
-    request: RingRequest,
-) -> Runner:
+def start_runner(stack: ExitStack, name: str, child: Child, request: RingRequest) -> Runner:
     """A runner in a child that was sent its request and its pipes, and may still be at work on it."""
-    pipes = Pipes.open()
+    pipes, far = Pipes.open()
     stack.callback(pipes.close)
     try:
-        child.begin(with_pipes(request, pipes.far))
+        child.begin(with_pipes(request, far))
     except ChildDied as death:
         raise RunnerFailedError(name, death.outcome.describe()) from death
     finally:
-        pipes.close_far()
-    return Runner(name, child, pipes, request.slots, child=child, request=request)
+        for fd in far:
+            os.close(fd)
+    return Runner(name, pipes, request.slots, child=child, request=request)
 
 
 def wait_until_ready(runner: Runner, timeout_s: float) -> None:

@@ -7,7 +7,6 @@ import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from stitch_tools.protocol.ring_messages import STOP
 
@@ -27,51 +26,25 @@ class RunnerFailedError(Exception):
         self.late = late
 
 
-class Pausable(Protocol):
-    """The process behind the pipes."""
-
-    def pause(self) -> None:
-        """Stop it with all its threads and children."""
-        ...
-
-    def resume(self) -> None:
-        """Let it run again."""
-        ...
-
-
 @dataclass
 class Pipes:
-    """The four ends of the request and reply pipes. The process gets the far ends; we close ours of them."""
+    """Our ends of the request and reply pipes."""
 
     request_write: int
     reply_read: int
-    request_read: int | None
-    reply_write: int | None
 
     @classmethod
-    def open(cls) -> "Pipes":
-        """A new pair, closed on exec."""
+    def open(cls) -> "tuple[Pipes, tuple[int, int]]":
+        """A new pair, closed on exec, and the process' ends: where it reads requests, and where it answers.
+
+        Whoever opens them closes the latter ones, so that the process' death shows as the end of the stream.
+        """
         request_read, request_write = os.pipe2(os.O_CLOEXEC)
         reply_read, reply_write = os.pipe2(os.O_CLOEXEC)
-        return cls(request_write, reply_read, request_read, reply_write)
-
-    @property
-    def far(self) -> tuple[int, int]:
-        """What the process gets: the end that it reads requests from, the end that it answers on."""
-        if self.request_read is None or self.reply_write is None:
-            raise ValueError("the far ends are closed")
-        return self.request_read, self.reply_write
-
-    def close_far(self) -> None:
-        """Close our copies of the process' ends, so that its death shows as the end of the stream."""
-        for fd in (self.request_read, self.reply_write):
-            if fd is not None:
-                os.close(fd)
-        self.request_read = self.reply_write = None
+        return cls(request_write, reply_read), (request_read, reply_write)
 
     def close(self) -> None:
-        """Close everything that is open."""
-        self.close_far()
+        """Close what is open."""
         for fd in (self.request_write, self.reply_read):
             if fd >= 0:
                 os.close(fd)
@@ -86,7 +59,6 @@ class TimedProcess:
     """
 
     name: str
-    process: Pausable
     pipes: Pipes
     slots: int
     timeout_s: float = 120.0
@@ -98,15 +70,8 @@ class TimedProcess:
     history: list[tuple[int, float]] = field(default_factory=list[tuple[int, float]])
     """(calls, seconds) of every batch."""
 
-    def run_calls(self, calls: int) -> float:
-        """Make a batch of calls; seconds from request to answer."""
-        return self._timed(calls)
-
-    def wake_and_run_calls(self, calls: int) -> float:
-        """The same of a stopped process, with what it takes to let it run: it had no time before."""
-        return self._timed(calls, wake=self.process.resume)
-
-    def _timed(self, calls: int, wake: Callable[[], None] | None = None) -> float:
+    def run_calls(self, calls: int, wake: Callable[[], None] | None = None) -> float:
+        """Make a batch of calls; seconds from request to answer, with those of `wake`, which lets it run."""
         status, elapsed_s = self._exchange(calls, wake)
         if status:
             raise RunnerFailedError(self.name, f"a timed call failed with status {status}")
@@ -123,7 +88,7 @@ class TimedProcess:
         return elapsed_s
 
     def _exchange(self, word: int, wake: Callable[[], None] | None = None) -> tuple[int, float]:
-        """The answer to the word, and the seconds until it came. `wake` lets the process run first."""
+        """The answer to the word, and the seconds until it came."""
         # An answer that waits already would take no time at all.
         if self._poll(0.0) & select.POLLIN:
             raise RunnerFailedError(self.name, "it answered before it was asked")

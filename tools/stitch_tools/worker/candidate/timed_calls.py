@@ -37,7 +37,6 @@ def timed_program(state: CandidateState, asked: TimeProgram) -> StepReply:
     Where draws of `unseen` follow, the ring then gets these, and batches are served until it stops once more.
     With `in_place` the draws are the slots' inputs themselves, in memory that the controller writes to.
     """
-    request_fd, reply_fd = asked.pipes
     specs = [(name, shape, None, dtype) for name, shape, dtype in asked.outputs]
     layout, _ = memory.lay_out(specs * asked.slots)
     targets = map_pack(asked.outputs_fd, layout, writable=True, private=False, populate=True)
@@ -48,11 +47,11 @@ def timed_program(state: CandidateState, asked: TimeProgram) -> StepReply:
         ]
         for fd, manifest in zip(asked.draw_fds, [*asked.inputs, *asked.unseen], strict=True)
     ]
-    rows = [targets[first : first + len(specs)] for first in range(0, len(targets), len(specs))]
     count = len(asked.inputs)
-    ring = _Ring(draws[:count], draws[count:], rows, (request_fd, reply_fd))
+    rows = [targets[first : first + len(specs)] for first in range(0, len(targets), len(specs))]
+    ring = _Ring(draws[:count], draws[count:], rows)
     if asked.graphed:
-        _serve_graphed(state, ring)
+        _serve_graphed(state, ring, asked)
     elif state.native is None:
         _serve_python(state, ring, asked)
     else:
@@ -62,13 +61,12 @@ def timed_program(state: CandidateState, asked: TimeProgram) -> StepReply:
 
 @dataclass(frozen=True)
 class _Ring:
-    """What one loop goes over, and the pipes that it serves."""
+    """What one loop goes over."""
 
     draws: list[list[torch.Tensor]]
     unseen: list[list[torch.Tensor]]
     rows: list[list[torch.Tensor]]
     """Outputs of every slot, in the controller's memory."""
-    pipes: tuple[int, int]
 
 
 def _serve_native(program: NativeProgram, state: CandidateState, ring: _Ring, asked: TimeProgram) -> None:
@@ -76,6 +74,7 @@ def _serve_native(program: NativeProgram, state: CandidateState, ring: _Ring, as
         raise ProgramError("error", "timed_program", "the timed loop comes first")
     parameters = dict(state.parameters)
     outputs = [[tensor if tensor.is_cuda else _placed(state, tensor) for tensor in row] for row in ring.rows]
+    request_fd, reply_fd = asked.pipes
     serve_native(
         program,
         ring.draws,
@@ -85,13 +84,13 @@ def _serve_native(program: NativeProgram, state: CandidateState, ring: _Ring, as
         in_place=asked.in_place,
         collect=lambda slot: _copy_back(outputs[slot], ring.rows[slot]),
         runner=state.runner,
-        request_fd=ring.pipes[0],
-        reply_fd=ring.pipes[1],
+        request_fd=request_fd,
+        reply_fd=reply_fd,
         stream=state.stream,
     )
 
 
-def _serve_graphed(state: CandidateState, ring: _Ring) -> None:
+def _serve_graphed(state: CandidateState, ring: _Ring, asked: TimeProgram) -> None:
     program, draws, rows = state.native, ring.draws, ring.rows
     if program is None or not program.plan(draws[0]).capturable:
         raise ProgramError("unsupported", "timed_program", "its forward is not capturable")
@@ -100,20 +99,17 @@ def _serve_graphed(state: CandidateState, ring: _Ring) -> None:
     # All slots' outputs are the graph's own memory: only those of the latest call can be fetched.
     calls = PythonRing(call, draws, len(rows), keep_outputs=True)
     calls.serve(
-        *ring.pipes, cuda=True, collect=lambda slot: _copy_back(calls.outputs[slot] or (), rows[slot])
+        *asked.pipes, cuda=True, collect=lambda slot: _copy_back(calls.outputs[slot] or (), rows[slot])
     )
 
 
 def _serve_python(state: CandidateState, ring: _Ring, asked: TimeProgram) -> None:
     if state.python is None or state.python.module is None:
         raise ProgramError("error", "timed_program", "load and init come first")
-    module, structure, wanted = state.python.module, asked.structure, asked.output_structure
-
-    arguments = [unflatten(structure, draw) for draw in ring.draws]
-    call = partial(call_with, module)
+    structure, wanted = asked.structure, asked.output_structure
     calls = PythonRing(
-        call,
-        arguments,
+        partial(call_with, state.python.module),
+        [unflatten(structure, draw) for draw in ring.draws],
         len(ring.rows),
         keep_outputs=True,
         in_place=asked.in_place,
@@ -127,10 +123,10 @@ def _serve_python(state: CandidateState, ring: _Ring, asked: TimeProgram) -> Non
             _copy_back(arranged(found, wanted).tensors, ring.rows[slot])
 
     cuda = state.device.startswith("cuda")
-    calls.serve(*ring.pipes, cuda=cuda, collect=collect)
+    calls.serve(*asked.pipes, cuda=cuda, collect=collect)
     if ring.unseen:
         calls.refill([unflatten(structure, draw) for draw in ring.unseen])
-        calls.serve(*ring.pipes, cuda=cuda, collect=collect)
+        calls.serve(*asked.pipes, cuda=cuda, collect=collect)
 
 
 def _copy_back(values: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> None:

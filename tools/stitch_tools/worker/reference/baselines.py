@@ -3,19 +3,13 @@
 import torch
 
 from stitch_tools.protocol.messages import Done
-from stitch_tools.protocol.timing_messages import CeilingsMeasured, DeviceRates, MeasureCeilings, TimeBaseline
+from stitch_tools.protocol.timing_messages import DeviceRates, MeasureCeilings, TimeBaseline
 from stitch_tools.worker.plain_calls import copy_plainly
 from stitch_tools.worker.precision import precision
 from stitch_tools.worker.reference.draws import make_draw
 from stitch_tools.worker.reference.reference_state import ServerState
-from stitch_tools.worker.timed.region import (
-    PythonRing,
-    build_baseline,
-    cuda_ceilings,
-    keep_freed_memory,
-    keeps_outputs,
-    matmul_rates,
-)
+from stitch_tools.worker.timed.rates import cpu_rates, cuda_rates
+from stitch_tools.worker.timed.region import PythonRing, build_baseline, keep_freed_memory, keeps_outputs
 from stitch_tools.worker.trees import flatten_outputs
 
 
@@ -54,9 +48,9 @@ class _Collector:
         copy_plainly(self._places[slot], tensors)
 
 
-def ceilings(state: ServerState, message: MeasureCeilings) -> CeilingsMeasured:
+def ceilings(state: ServerState, message: MeasureCeilings) -> DeviceRates:
     """Rates of this device by torch; needs no reference."""
     del state
-    device = message.device
-    rates = DeviceRates(**cuda_ceilings(device)) if device.startswith("cuda") else None
-    return CeilingsMeasured(matmul_rates(device), rates)
+    if message.device == "cpu":
+        return cpu_rates(message.cache_bytes)
+    return cuda_rates(message.device, message.cache_bytes)

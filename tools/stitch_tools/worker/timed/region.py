@@ -5,7 +5,6 @@ leaves its outputs in one, under inference_mode. Slot i holds a copy of draw i m
 """
 
 import ctypes
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +12,6 @@ from typing import Any
 import torch
 
 from stitch_tools.worker.plain_calls import wait_for_device
-from stitch_tools.worker.precision import precision
 from stitch_tools.worker.runtime import abi
 from stitch_tools.worker.runtime.native import NativeProgram, ProgramError, make_workspace
 from stitch_tools.worker.timed.input_renewal import Between
@@ -277,90 +275,3 @@ def _leaves(value: Any) -> list[torch.Tensor]:
     if isinstance(value, (tuple, list)):
         return [leaf for item in value for leaf in _leaves(item)]
     return []
-
-
-def matmul_rates(device: str, budget_s: float = 1.0) -> dict[str, float]:
-    """Floating-point operations per second of a large matrix product by format, the best that was seen."""
-    cuda = device.startswith("cuda")
-    formats = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-    if not cuda:
-        # Half formats on a CPU without native support run through fp32 and would take minutes here.
-        formats = {"fp32": torch.float32}
-    rates = {
-        name: _matmul_rate(dtype, device, 8192 if cuda else 1024, budget_s) for name, dtype in formats.items()
-    }
-    if cuda:
-        with precision("tf32", "tf32"):
-            rates["tf32"] = _matmul_rate(torch.float32, device, 8192, budget_s)
-    return rates
-
-
-def _matmul_rate(dtype: torch.dtype, device: str, size: int, budget_s: float) -> float:
-    # Random data: zeros draw less power and would promise clocks that real data never sees.
-    left = torch.randn(size, size, device=device).to(dtype)
-    right = torch.randn(size, size, device=device).to(dtype)
-    out = torch.empty(size, size, device=device, dtype=dtype)
-    best, end = float("inf"), time.perf_counter() + budget_s
-    with torch.inference_mode():
-        while time.perf_counter() < end or best == float("inf"):
-            start = time.perf_counter()
-            torch.mm(left, right, out=out)
-            if device.startswith("cuda"):
-                torch.cuda.synchronize()
-            best = min(best, time.perf_counter() - start)
-    return 2.0 * size**3 / best
-
-
-def cuda_ceilings(device: str, budget_s: float = 0.5) -> dict[str, float]:
-    """Copy bandwidth from memory and from L2, and launch time, on a CUDA device; best of many, by events."""
-    properties = torch.cuda.get_device_properties(device)
-    cache = int(getattr(properties, "L2_cache_size", 32 << 20))
-    return {
-        "copy_bytes_per_s": _copy_rate(device, 1 << 30, 1, budget_s),
-        "cache_bytes_per_s": _copy_rate(device, max(1 << 20, cache // 8), 50, budget_s),
-        "write_bytes_per_s": _pass_rate(device, lambda memory: memory.fill_(1.0), budget_s),
-        "read_bytes_per_s": _pass_rate(device, torch.sum, budget_s),
-        "last_level_cache_bytes": float(cache),
-        "launch_s": _launch_seconds(device, budget_s),
-    }
-
-
-def _copy_rate(device: str, nbytes: int, inner: int, budget_s: float) -> float:
-    source = torch.ones(nbytes, dtype=torch.uint8, device=device)
-    target = torch.empty_like(source)
-
-    def copies() -> None:
-        for _ in range(inner):
-            target.copy_(source)
-
-    return 2.0 * nbytes * inner / _best_event_seconds(copies, budget_s)
-
-
-def _pass_rate(device: str, work: Callable[[torch.Tensor], object], budget_s: float) -> float:
-    """Bytes per second of one pass over 1 GiB, in one direction."""
-    memory = torch.zeros(1 << 28, dtype=torch.float32, device=device)
-    return memory.nbytes / _best_event_seconds(lambda: work(memory), budget_s)
-
-
-def _launch_seconds(device: str, budget_s: float) -> float:
-    tiny = torch.zeros(1, device=device)
-    graph = torch.cuda.CUDAGraph()
-    tiny.add_(1.0)
-    torch.cuda.synchronize()
-    with torch.cuda.graph(graph):
-        for _ in range(200):
-            tiny.add_(1.0)
-    # Inside a graph the host does not limit: this is the device's own time from one kernel to the next.
-    return _best_event_seconds(graph.replay, budget_s) / 200.0
-
-
-def _best_event_seconds(work: Callable[[], object], budget_s: float) -> float:
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    best, stop = float("inf"), time.perf_counter() + budget_s
-    while time.perf_counter() < stop or best == float("inf"):
-        begin.record()
-        work()
-        end.record()
-        end.synchronize()
-        best = min(best, begin.elapsed_time(end) * 1e-3)
-    return best

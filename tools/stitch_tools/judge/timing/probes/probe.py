@@ -10,7 +10,7 @@ from stitch_tools.judge.timing.rounds import Rounds
 from stitch_tools.judge.timing.runners import Runner
 from stitch_tools.judge.timing.setup import Setup
 from stitch_tools.machine.devices import Target
-from stitch_tools.models import Finding, TimeBound, TimingDoubt
+from stitch_tools.models import TimingDoubt
 from stitch_tools.run.reference_server import Inputs
 
 Stage = Literal["running", "finished"]
@@ -56,13 +56,11 @@ class ProbeContext:
 
 @dataclass(frozen=True)
 class ProbeReport:
-    """What one probe showed. Only doubts, wrong outputs and findings decide anything."""
+    """What one probe showed. Only doubts and wrong outputs decide anything."""
 
     doubts: tuple[TimingDoubt, ...] = ()
     outputs: tuple[OutputCheck, ...] = ()
     """Of outputs that the probe compared with the reference."""
-    bounds: tuple[TimeBound, ...] = ()
-    findings: tuple[Finding, ...] = ()
     not_checked: tuple[str, ...] = ()
     """What this probe does not cover, for people."""
 
