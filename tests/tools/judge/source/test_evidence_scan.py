@@ -1,6 +1,7 @@
 """The scan as a whole: lines that point at the source, order, any bytes, and the published table."""
 # ruff: noqa: E501  # quoted programs keep their lines
 
+import runpy
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,13 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stitch_tools.judge.source import RULES, scan_program
-from stitch_tools.judge.source.document import rules_document
 from stitch_tools.models import Finding
 from stitch_tools.models.finding_kinds import FINDING_KINDS, STATIC_RULE_KINDS, finding_kind
 from tests.tools.judge.source.pairs import PAIRS
 from tests.tools.judge.source.programs import HONEST, HONEST_NATIVE, scale_with
 
-PUBLISHED = Path(__file__).parents[4] / "docs/rules.md"
+ROOT = Path(__file__).parents[4]
 
 
 def scan(text: str | bytes, name: str = "program.py") -> tuple[Finding, ...]:
@@ -25,8 +25,9 @@ def scan(text: str | bytes, name: str = "program.py") -> tuple[Finding, ...]:
 
 
 def test_the_published_rules_are_the_current_ones() -> None:
-    """After a change of the table run `python -m stitch_tools.judge.source.document docs/rules.md`."""
-    assert PUBLISHED.read_text(encoding="utf-8") == rules_document()
+    """After a change of the table run `.venv/bin/python scripts/rules_document.py docs/rules.md`."""
+    script = runpy.run_path(str(ROOT / "scripts/rules_document.py"))
+    assert (ROOT / "docs/rules.md").read_text(encoding="utf-8") == script["rules_document"]()
 
 
 def test_every_rule_has_a_kind() -> None:

@@ -1,4 +1,4 @@
-"""docs/rules.md, written from the table: `python -m stitch_tools.judge.source.document docs/rules.md`."""
+"""docs/rules.md, written from the table of rules: `.venv/bin/python scripts/rules_document.py docs/rules.md`."""
 
 import sys
 from pathlib import Path
@@ -8,7 +8,7 @@ from stitch_tools.models.finding_kinds import STATIC_RULE_KINDS
 
 _HEAD = """# Rules of the static evidence
 
-Written by `python -m stitch_tools.judge.source.document docs/rules.md`; do not edit.
+Written by `scripts/rules_document.py docs/rules.md`; do not edit.
 
 A program's text is parsed, never run: Python with `ast`, C++ and CUDA with tree-sitter, sources inside
 Python strings included. Each finding names file, line and quote. Severity:
