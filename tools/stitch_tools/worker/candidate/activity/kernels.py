@@ -7,15 +7,15 @@ of a CUDA graph carry no operator of their own: they are joined, in the order of
 launches that were seen when the graph was captured.
 """
 
-import ctypes
 import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
+
+import torch
 
 from stitch_tools.worker.candidate.activity.objects import Belongings, own_files
 from stitch_tools.worker.candidate.activity.profiler_records import (
@@ -127,7 +127,7 @@ def stub_kernels(symbols: Iterable[str]) -> set[str]:
         if match is None:
             continue
         mangled = match[2][: int(match[1]) - len(_STUB)]
-        name = demangle(mangled)
+        name: str = torch._C._demangle(mangled)  # pyright: ignore[reportPrivateUsage]
         result.add(name)
         if "<" not in name and "::" not in name:
             result.add(name.partition("(")[0])  # extern "C": the device's symbol is the name alone
@@ -305,27 +305,3 @@ def block_work(trace: Trace, attributor: Attributor, block: str) -> tuple[Counte
             nanoseconds[work] += row.duration_ns
             launches[work] += 1
     return nanoseconds, launches
-
-
-def demangle(symbol: str) -> str:
-    """The readable name of a C++ symbol, or the symbol."""
-    function = _demangler() if symbol.startswith("_Z") else None
-    if function is None:
-        return symbol
-    status = ctypes.c_int()
-    text = function(symbol.encode("utf-8"), None, None, ctypes.byref(status))
-    if not text or status.value:
-        return symbol
-    name = ctypes.string_at(text).decode("utf-8", "replace")
-    ctypes.CDLL(None).free(ctypes.c_void_p(text))
-    return name
-
-
-@cache
-def _demangler() -> Callable[..., int | None] | None:
-    try:
-        function = ctypes.CDLL("libstdc++.so.6").__cxa_demangle
-    except (OSError, AttributeError):
-        return None
-    function.restype = ctypes.c_void_p
-    return function
