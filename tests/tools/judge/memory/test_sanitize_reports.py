@@ -12,6 +12,7 @@ from stitch_tools.judge.memory.frames import Owner, StackFrame, read_frame, shor
 from stitch_tools.judge.memory.reports import address_findings, thread_findings, undefined_findings
 from stitch_tools.models.sanitizer import SanitizerTool
 from stitch_tools.run.tool_process import Execution
+from tests.tools.judge.memory.cases import bare_case
 
 OWNER = Owner("/cache/ab/program.so", ("main.cpp", "stitch/cpu/gemm.h"))
 KERNELS = Kernels(frozenset({"scale", "reduce"}), ("main.cu", "stitch/cuda/rows.cuh"))
@@ -200,7 +201,7 @@ def ended(stdout: str, reports: dict[str, str] | None = None, *, late: bool = Fa
 
 def test_a_program_that_did_not_survive_its_own_defect_has_findings() -> None:
     text = (REAL / "memcheck.xml").read_text(encoding="utf-8")
-    run = judged("memcheck", ended(MEMCHECK_WORDS, {"report.xml": text}), DOUBLED, "own-1", 10)
+    run = judged(bare_case(), "memcheck", ended(MEMCHECK_WORDS, {"report.xml": text}), DOUBLED)
     assert (run.status, [row.rule for row in run.findings]) == ("findings", ["invalid-read"])
 
 
@@ -218,11 +219,13 @@ def test_no_record_is_clean_only_where_the_tool_counted_none() -> None:
         (some, empty, "not_checked"),
         (some, {}, "not_checked"),
     ):
-        assert judged("memcheck", ended(stdout, reports), DOUBLED, "own-1", 10).status == status, stdout
+        assert judged(bare_case(), "memcheck", ended(stdout, reports), DOUBLED).status == status, stdout
 
 
 def test_a_tool_that_was_killed_says_so_and_not_that_its_report_is_missing() -> None:
-    run = judged("memcheck", ended("========= COMPUTE-SANITIZER\n", late=True), DOUBLED, "batch-probe", 10)
+    late = ended("========= COMPUTE-SANITIZER\n", late=True)
+    run = judged(bare_case("batch-probe"), "memcheck", late, DOUBLED)
+    assert run.inputs == "batch-probe"
     assert (run.status, run.reason) == ("not_checked", "did not finish within 10 s")
 
 

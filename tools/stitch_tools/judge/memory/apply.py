@@ -2,16 +2,9 @@
 
 from collections.abc import Sequence
 
-from stitch_tools.judge.memory.conclude import not_checked
-from stitch_tools.judge.memory.run import tools_of
 from stitch_tools.judge.verdict import settle_status
 from stitch_tools.models import Check, Finding
 from stitch_tools.models.sanitizer import SanitizerFinding, SanitizerRun
-
-
-def skipped_sanitizers(target: str, reason: str) -> tuple[SanitizerRun, ...]:
-    """A run of each of the target's tools that says why it was left out."""
-    return tuple(not_checked(tool, reason) for tool in tools_of(target))
 
 
 def apply_sanitizers(check: Check, runs: Sequence[SanitizerRun]) -> Check:
