@@ -4,7 +4,7 @@ tree-sitter-cuda stumbles over some attribute macros. They are blanked at equal 
 and columns stay true. Whatever still does not parse is listed, and everything around it is used.
 """
 
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 
@@ -89,16 +89,6 @@ class CudaSource:
     def of(self, kind: str) -> list[Node]:
         """All nodes of this kind, of those that are kept."""
         return self.nodes.get(kind, [])
-
-
-def inside(node: Node, kind: str) -> Iterator[Node]:
-    """The node's descendants of this kind."""
-    waiting = [node]
-    while waiting:
-        current = waiting.pop()
-        if current.type == kind:
-            yield current
-        waiting.extend(current.named_children)
 
 
 def text_of(node: Node | None) -> str:

@@ -8,6 +8,7 @@ from tree_sitter import Node
 from stitch_tools.graph.families import family_of
 from stitch_tools.judge.source.cuda_source import CudaSource, identifiers, text_of
 from stitch_tools.judge.source.program import RuleHit, ScannedProgram, SourceRule, hit_in
+from stitch_tools.judge.source.python_names import IMPORTERS
 from stitch_tools.judge.source.python_reach import PythonCall
 from stitch_tools.judge.source.words import prefixes, words
 
@@ -53,13 +54,8 @@ _EXECUTORS = words("""
     builtins.exec builtins.eval builtins.compile marshal.loads marshal.load pickle.loads pickle.load
     dill.loads types.FunctionType types.CodeType runpy.run_path runpy.run_module
 """)
-_LOOKUPS = words("builtins.getattr builtins.__import__ importlib.import_module importlib.__import__")
 _SPACES = words("at torch at::native torch::nn::functional torch::special torch::linalg torch::fft at::_ops")
 _NO_OPERATIONS = words("from_blob check dtype device autograd jit cuda indexing data optim utils nn")
-_CUDA_LOOKUPS = words("""
-    findSchemaOrThrow findSchema findOp getOperation getAllOperatorsFor PyImport_ImportModule PyRun_String
-    PyRun_SimpleString PyObject_CallMethod PyObject_GetAttrString
-""")
 
 
 def op_of(path: str) -> str | None:
@@ -151,18 +147,9 @@ def find_hidden_code(program: ScannedProgram) -> Iterator[RuleHit]:
     for call, path in program.calls_to(_EXECUTORS):
         message = f"{path.removeprefix('builtins.')} runs code that does not stand in the file as code"
         yield hit_in(program, call.scope, call.node, message)
-    for call, path in program.calls_to(_LOOKUPS):
+    for call, path in program.calls_to(("builtins.getattr", *IMPORTERS)):
         if _hides_name(program, call, path):
             yield hit_in(program, call.scope, call.node, f"{path} looks up a name that is not written out")
-    for node, scope in program.python.of(ast.Subscript):
-        is_read = isinstance(node.ctx, ast.Load)
-        if is_read and "torch.__dict__" in program.python.names.paths(node.value, scope):
-            yield hit_in(program, scope, node, "a name is looked up in torch's dictionary")
-    for source in program.cuda:
-        for call in source.calls:
-            if call.short in _CUDA_LOOKUPS or call.name.endswith(("module_::import", "module::import")):
-                message = f"the C++ code looks up {''.join(call.texts) or call.name}"
-                yield RuleHit(source.file, source.line(call.node), message)
 
 
 def _hides_name(program: ScannedProgram, call: PythonCall, path: str) -> bool:
@@ -199,7 +186,7 @@ RULES = (
         "hidden_code",
         "suspicious",
         "exec, eval, pickle and the like run code that is no code in the file, or an operation of torch is "
-        "looked up by getattr, `__import__`, `__dict__` or the dispatcher instead of its name.",
+        "looked up by getattr or `__import__` instead of its name.",
         "Write the code and the names out.",
         find_hidden_code,
     ),

@@ -40,7 +40,7 @@ def find_copies(program: ScannedProgram) -> Iterator[RuleHit]:
     wanted = _bodies_of(program.reference.source)
     # A forward that only calls helpers may be the same honestly.
     computing = {call.scope for call in program.python.calls if operation(call) is not None}
-    for scope in program.python.scopes() if wanted else ():
+    for scope in program.python.scopes if wanted else ():
         is_used = scope in program.python.hot and scope in computing
         if is_used and isinstance(scope.node, FunctionNode) and _body(scope.node) in wanted:
             yield hit_in(program, scope, scope.node, f"{scope.name} is the reference's code, word for word")
@@ -48,7 +48,7 @@ def find_copies(program: ScannedProgram) -> Iterator[RuleHit]:
 
 def _bodies_of(source: bytes | None) -> set[str]:
     try:
-        tree = parse_python((source or b"").decode("utf-8", "replace"))
+        tree = parse_python(source or b"")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return set()
     return {_body(node) for node in ast.walk(tree) if isinstance(node, FunctionNode)} - {""}

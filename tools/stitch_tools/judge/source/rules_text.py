@@ -59,14 +59,14 @@ def _literals(program: ScannedProgram) -> Iterator[Text]:
 
 
 def _comments(program: ScannedProgram) -> Iterator[Text]:
-    for file in program.python.files:
+    for module in program.python.modules:
         # The tokenizer is slow: it is asked only where a phrase may stand in the file at all.
-        data = program.files[file.path]
+        data = program.files[module.file]
         plain = _GAP.sub(" ", data.decode("utf-8", "replace")).lower()
         try:
             for token in tokenize.tokenize(io.BytesIO(data).readline) if _may_speak(plain) else ():
                 if token.type == tokenize.COMMENT:
-                    yield file.path, token.start[0], token.string
+                    yield module.file, token.start[0], token.string
         except (tokenize.TokenError, SyntaxError, ValueError):
             continue  # the comments up to there were seen
     for source in program.cuda:
@@ -93,9 +93,9 @@ def _blocks(comments: Iterable[Text]) -> Iterator[Text]:
 def find_unread(program: ScannedProgram) -> Iterator[RuleHit]:
     """Regions and files that were not read."""
     yield from program.unread
-    files = program.python.files
-    if program.format == "kernelbench" and files and not program.python.hot:
-        yield RuleHit(files[0].path, 1, f"not scanned: {ENTRY}'s forward was not found", "note")
+    modules = program.python.modules
+    if program.format == "kernelbench" and modules and not program.python.hot:
+        yield RuleHit(modules[0].file, 1, f"not scanned: {ENTRY}'s forward was not found", "note")
     for path, data in program.files.items():
         if data.startswith(_COMPILED):
             yield RuleHit(path, 1, f"not scanned: {len(data)} bytes of compiled code")

@@ -153,16 +153,9 @@ def _within_limits(files: Mapping[str, bytes], unread: list[RuleHit]) -> dict[st
 
 def _parse(path: str, data: bytes, unread: list[RuleHit]) -> ast.Module | None:
     try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        text = data.decode("latin-1")
-        unread.append(_not_scanned(path, 1, "this is not UTF-8"))
-    try:
-        tree = parse_python(text)
+        return parse_python(data)
     except SyntaxError as error:
         unread.append(_not_scanned(path, error.lineno or 1, f"this does not parse: {error.msg}"))
     except (ValueError, RecursionError, MemoryError) as error:
         unread.append(_not_scanned(path, 1, f"this does not parse: {type(error).__name__}"))
-    else:
-        return tree
     return None
