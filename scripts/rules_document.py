@@ -1,4 +1,4 @@
-"""docs/rules.md, written from the table of rules: `.venv/bin/python scripts/rules_document.py docs/rules.md`."""
+"""Writes docs/rules.md from the table of rules: `scripts/rules_document.py docs/rules.md`, with our Python."""
 
 import sys
 from pathlib import Path

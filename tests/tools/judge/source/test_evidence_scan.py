@@ -25,7 +25,7 @@ def scan(text: str | bytes, name: str = "program.py") -> tuple[Finding, ...]:
 
 
 def test_the_published_rules_are_the_current_ones() -> None:
-    """After a change of the table run `.venv/bin/python scripts/rules_document.py docs/rules.md`."""
+    """After a change of the table run `scripts/rules_document.py docs/rules.md`."""
     script = runpy.run_path(str(ROOT / "scripts/rules_document.py"))
     assert (ROOT / "docs/rules.md").read_text(encoding="utf-8") == script["rules_document"]()
 
