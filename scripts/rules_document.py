@@ -1,4 +1,4 @@
-"""Writes docs/rules.md from the table of rules: `scripts/rules_document.py docs/rules.md`, with our Python."""
+"""Writes docs/rules.md from the table of rules: `scripts/rules_document.py docs/rules.md`."""
 
 import sys
 from pathlib import Path
