@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 
+from stitch_tools.protocol.messages_candidate import TracedOwner
 from stitch_tools.worker.candidate.activity.objects import Belongings, own_files
 from stitch_tools.worker.candidate.activity.profiler_records import (
     MARK,
@@ -29,7 +30,7 @@ from stitch_tools.worker.candidate.activity.profiler_records import (
 )
 from stitch_tools.worker.elf import SHT_SYMTAB, open_elf
 
-Work = tuple[str, str]
+Work = tuple[TracedOwner, str]
 """Owner (own, library, pytorch, copy) and name."""
 
 _STUB = "__device_stub_"

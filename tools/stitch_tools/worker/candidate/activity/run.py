@@ -8,7 +8,14 @@ import torch
 from torch._C._profiler import _ExperimentalConfig  # pyright: ignore[reportPrivateUsage]
 
 from stitch_tools.protocol.layout import BUFFER
-from stitch_tools.protocol.messages_candidate import BeginTrace, EndTrace, RunTraced, StepReply
+from stitch_tools.protocol.messages_candidate import (
+    BeginTrace,
+    EndTrace,
+    RunTraced,
+    StepReply,
+    TracedRow,
+    TraceReport,
+)
 from stitch_tools.worker.candidate.activity import kernels, objects
 from stitch_tools.worker.candidate.activity.kernels import Work
 from stitch_tools.worker.candidate.activity.objects import Belongings
@@ -63,31 +70,32 @@ class Tracer:
             time.sleep(_MARGIN_S)
         self.calls.append(calls)
 
-    def finish(self) -> dict[str, object]:
-        """Everything that was seen, as JSON."""
+    def finish(self) -> TraceReport:
+        """Everything that was seen."""
         self._profile.__exit__(None, None, None)
         results = self._profile.kineto_results
         events: Iterable[ProfilerEvent] = results.events() if results is not None else ()
         own = objects.own_files(self.belongings)
-        seen = self._report_kernels(events) if self.cuda else self._report_operators(events, own)
-        return {"past_dispatcher": objects.past_dispatcher(own)[:_MAX_ROWS], **seen}
-
-    def _report_operators(self, events: Iterable[ProfilerEvent], own: list[str]) -> dict[str, object]:
+        past_dispatcher = tuple(objects.past_dispatcher(own)[:_MAX_ROWS])
+        if self.cuda:
+            return self._report_kernels(events, past_dispatcher)
         result = operator_time(events)
-        rows = [_row(("pytorch", name), None, ns) for name, ns in result.nanoseconds.most_common(_MAX_ROWS)]
+        times = result.nanoseconds.most_common(_MAX_ROWS)
         new = [mapping for mapping in objects.executable_mappings() if mapping not in self._before]
-        return {
-            "rows": rows,
-            "observations": result.calls,
-            "outside_ns": result.outside_ns,
+        libraries = objects.libraries((row.path for row in new if row.path), self.belongings)
+        return TraceReport(
+            tuple(TracedRow("pytorch", name[:_MAX_NAME], None, ns) for name, ns in times),
+            result.calls,
+            past_dispatcher,
+            outside_ns=result.outside_ns,
             # Code that was generated at run time may be the program's; nobody can tell.
-            "own_code": bool(own) or any(not mapping.path for mapping in new),
-            "libraries": objects.libraries((row.path for row in new if row.path), self.belongings)[
-                :_MAX_ROWS
-            ],
-        }
+            own_code=bool(own) or any(not mapping.path for mapping in new),
+            libraries=tuple(libraries[:_MAX_ROWS]),
+        )
 
-    def _report_kernels(self, events: Iterable[ProfilerEvent]) -> dict[str, object]:
+    def _report_kernels(
+        self, events: Iterable[ProfilerEvent], past_dispatcher: tuple[str, ...]
+    ) -> TraceReport:
         trace = kernels.read_trace(events)
         own = kernels.own_kernels(self.belongings, self.source_folder)
         attributor = kernels.Attributor(trace, own)
@@ -103,20 +111,22 @@ class Tracer:
             block_ns, block_launches = kernels.block_work(trace, attributor, block)
             nanoseconds += block_ns
             launches += block_launches
-            blocks.append({f"{owner}: {name}": n / calls for (owner, name), n in block_launches.items()})
+            counts = {f"{owner}: {name}": n / calls for (owner, name), n in block_launches.items()}
+            blocks.append(dict(sorted(counts.items())[:_MAX_ROWS]))
         total_calls = max(1, sum(self.calls))
-        rows = [
-            _row(work, launches[work] / total_calls, ns) for work, ns in nanoseconds.most_common(_MAX_ROWS)
-        ]
         seen = {kernels.identifier_of(row.name) for row in trace.launched}
         never = sorted(name for name in own.names if kernels.identifier_of(name) not in seen)
-        return {
-            "rows": rows,
-            "observations": len(trace.launched),
-            "blocks": [dict(sorted(block.items())[:_MAX_ROWS]) for block in blocks],
-            "lost": lost,
-            "never": [name[:_MAX_NAME] for name in never if "(" in name][:_MAX_ROWS],
-        }
+        return TraceReport(
+            tuple(
+                TracedRow(owner, name[:_MAX_NAME], launches[owner, name] / total_calls, ns)
+                for (owner, name), ns in nanoseconds.most_common(_MAX_ROWS)
+            ),
+            len(trace.launched),
+            past_dispatcher,
+            blocks=tuple(blocks),
+            lost=lost,
+            never=tuple(name[:_MAX_NAME] for name in never if "(" in name)[:_MAX_ROWS],
+        )
 
 
 def _all_threads() -> _ExperimentalConfig | None:
@@ -171,7 +181,7 @@ def activity_run(state: CandidateState, message: RunTraced) -> StepReply:
     return StepReply()
 
 
-def activity_end(state: CandidateState, message: EndTrace) -> dict[str, object]:
+def activity_end(state: CandidateState, message: EndTrace) -> TraceReport:
     """End the profiler and say what it saw."""
     del message
     return _tracer(state, "activity_end").finish()
@@ -232,9 +242,3 @@ def _copied_buffers(state: CandidateState) -> list[tuple[torch.Tensor, torch.Ten
     if state.python is None or state.python.module is None:
         return []
     return [(tensor, tensor.clone()) for tensor in state.python.module.buffers()]
-
-
-def _row(work: Work, calls: float | None, weight: int) -> dict[str, object]:
-    """One thing that took time: `calls` are launches per forward (cuda), `weight` is nanoseconds."""
-    owner, name = work
-    return {"owner": owner, "name": name[:_MAX_NAME], "calls": calls, "weight": weight}
