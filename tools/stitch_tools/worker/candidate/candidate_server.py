@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import torch
 
-from stitch_tools.protocol.layout import BUFFER
 from stitch_tools.protocol.memory import PackEntry
 from stitch_tools.protocol.messages_candidate import (
     BeginTrace,
@@ -105,8 +104,7 @@ def _reload(state: CandidateState, message: ReloadWeights) -> StepReply:
 
 def _run(state: CandidateState, message: RunProgram) -> StepReply:
     rest_between_loops()
-    names = [entry["name"] for entry in message.layout]
-    state.buffer_names = tuple(name.removeprefix(BUFFER) for name in names if name.startswith(BUFFER))
+    state.structure = message.structure
     mapped = state.take_inputs(
         message.inputs_fd,
         message.inputs,
@@ -115,17 +113,12 @@ def _run(state: CandidateState, message: RunProgram) -> StepReply:
         places=[SharedPlace(*pair) for pair in message.places],
     )
     outputs = state.map_outputs(message.outputs_fd, message.layout, again=message.again)
-    state.structure = message.structure
-    end, held = b"", ()
-    if state.native is not None:
-        state.run_native(outputs)
-    else:
-        end = state.run_python(state.structure, outputs, message.generator, message.output_structure)
-        held = tuple(state.held)
+    end = state.run(outputs, message.generator, message.output_structure)
     if message.shared:
         state.give_back(mapped)
     unspoiled = state.shared_memory.reason if state.shared_memory is not None else ""
-    return StepReply(generator=end, held=held, changed=tuple(state.changed_buffers()), unspoiled=unspoiled)
+    changed = tuple(state.changed_buffers())
+    return StepReply(generator=end, held=tuple(state.held), changed=changed, unspoiled=unspoiled)
 
 
 def _named(fd: int, manifest: list[PackEntry]) -> list[tuple[str, torch.Tensor]]:

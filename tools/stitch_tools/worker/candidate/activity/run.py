@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 import torch
 from torch._C._profiler import _ExperimentalConfig  # pyright: ignore[reportPrivateUsage]
 
-from stitch_tools.protocol.layout import BUFFER
 from stitch_tools.protocol.messages_candidate import (
     BeginTrace,
     EndTrace,
@@ -23,7 +22,7 @@ from stitch_tools.worker.candidate.activity.operators import operator_time
 from stitch_tools.worker.candidate.activity.profiler_records import MARK, ProfilerEvent
 from stitch_tools.worker.candidate.candidate_state import CandidateState
 from stitch_tools.worker.plain_calls import wait_for_device
-from stitch_tools.worker.runtime.native import ProgramError, make_workspace
+from stitch_tools.worker.runtime.native import NativeProgram, ProgramError, make_workspace
 from stitch_tools.worker.sleeping_threads import rest_between_loops
 from stitch_tools.worker.trees import call_with, unflatten
 
@@ -163,22 +162,16 @@ def activity_begin(state: CandidateState, message: BeginTrace) -> StepReply:
 def activity_run(state: CandidateState, message: RunTraced) -> StepReply:
     """Some forwards on new inputs under the profiler, and one more whose outputs are the answer."""
     tracer = _tracer(state, "activity_run")
-    names = [entry["name"] for entry in message.layout]
-    state.buffer_names = tuple(name.removeprefix(BUFFER) for name in names if name.startswith(BUFFER))
+    state.structure = message.structure
     state.take_inputs(message.inputs_fd, message.inputs, shared=False, reuse=False)
     outputs = state.map_outputs(message.outputs_fd, message.layout)
-    state.structure = message.structure
     buffers = _copied_buffers(state)
     tracer.block(state, message.calls, message.seconds)
     for target, value in buffers:
         target.copy_(value)
     # A forward that writes to its inputs finds them as they came.
     state.take_inputs(message.inputs_fd, message.inputs, shared=False, reuse=True)
-    if state.native is None:
-        end = state.run_python(state.structure, outputs, message.generator, message.output_structure)
-        return StepReply(generator=end)
-    state.run_native(outputs)
-    return StepReply()
+    return StepReply(generator=state.run(outputs, message.generator, message.output_structure))
 
 
 def activity_end(state: CandidateState, message: EndTrace) -> TraceReport:
@@ -200,7 +193,7 @@ def scratch_calls(state: CandidateState) -> Calls:
         ProgramError: nothing is loaded, or the program refuses the inputs.
     """
     if state.native is not None:
-        return _native_calls(state)
+        return _native_calls(state.native, state)
     if state.python is None or state.python.module is None:
         raise ProgramError("error", "activity", "load and init come first")
     module, arguments = state.python.module, unflatten(state.structure, state.inputs)
@@ -216,10 +209,7 @@ def scratch_calls(state: CandidateState) -> Calls:
     return call
 
 
-def _native_calls(state: CandidateState) -> Calls:
-    program = state.native
-    if program is None:
-        raise ProgramError("error", "activity", "no native program is loaded")
+def _native_calls(program: NativeProgram, state: CandidateState) -> Calls:
     planned = program.plan(state.inputs)
     device, parameters = state.device, dict(state.parameters)
     prepared = program.prepare(
