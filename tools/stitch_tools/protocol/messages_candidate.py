@@ -91,9 +91,8 @@ class RunProgram(Operation[StepReply], op="run"):
 class BeginTrace(Operation[StepReply], op="activity_begin"):
     """Start the profiler, before the program is loaded."""
 
-    files: tuple[str, ...]
-    folders: tuple[str, ...]
-    """What makes a loaded file the program's own."""
+    own: tuple[str, ...]
+    """Files and folders: code that is loaded from there is the program's own."""
     source_folder: str | None
     cuda: bool
 

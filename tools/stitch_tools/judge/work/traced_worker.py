@@ -122,10 +122,9 @@ def watched_worker(
 def _begin_trace(trial: Trial, worker: Worker) -> BeginTrace:
     """The request for a trace, with what makes a loaded file in the worker the program's own."""
     artifact = trial.build.artifact if trial.build is not None and trial.program.format == "native" else None
-    files = () if artifact is None else (str(Path(artifact).resolve()),)
     folder = None if worker.folder is None else str(worker.folder.resolve())
-    folders = (str(Path(worker.child.scratch).resolve()), *([folder] if folder else []))
-    return BeginTrace(files, folders, folder, trial.on_gpu)
+    places = (worker.child.scratch, *((artifact,) if artifact else ()), *((folder,) if folder else ()))
+    return BeginTrace(tuple(str(Path(place).resolve()) for place in places), folder, trial.on_gpu)
 
 
 def require_step(answer: Answer) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from stitch_tools.protocol.messages_candidate import TracedOwner
-from stitch_tools.worker.candidate.activity.objects import Belongings, own_files
+from stitch_tools.worker.candidate.activity.objects import own_files
 from stitch_tools.worker.candidate.activity.profiler_records import (
     MARK,
     ProfilerEvent,
@@ -105,10 +105,13 @@ def identifier_of(name: str) -> str:
     return bare.rpartition("::")[2].rpartition(" ")[2]
 
 
-def own_kernels(belongings: Belongings, source_folder: str | None) -> OwnKernels:
-    """The kernels that the loaded own binaries define; of a `ModelNew` also those in its sources."""
+def own_kernels(own: Sequence[str], source_folder: str | None) -> OwnKernels:
+    """The kernels that the loaded own binaries define; of a `ModelNew` also those in its sources.
+
+    `own` are the program's files and folders.
+    """
     names: set[str] = set()
-    for path in own_files(belongings):
+    for path in own_files(own):
         try:
             symbols = [symbol.name for symbol in open_elf(path).symbols(SHT_SYMTAB)]
         except (OSError, ValueError, IndexError):

@@ -17,7 +17,6 @@ from stitch_tools.protocol.messages_candidate import (
 )
 from stitch_tools.worker.candidate.activity import kernels, objects
 from stitch_tools.worker.candidate.activity.kernels import Work
-from stitch_tools.worker.candidate.activity.objects import Belongings
 from stitch_tools.worker.candidate.activity.operators import operator_time
 from stitch_tools.worker.candidate.activity.profiler_records import MARK, ProfilerEvent
 from stitch_tools.worker.candidate.candidate_state import CandidateState
@@ -39,8 +38,8 @@ Calls = Callable[[int], None]
 class Tracer:
     """The profiler around a program's forwards. Begin it before the program is loaded."""
 
-    def __init__(self, belongings: Belongings, source_folder: str | None, *, cuda: bool) -> None:
-        self.belongings, self.source_folder, self.cuda = belongings, source_folder, cuda
+    def __init__(self, asked: BeginTrace) -> None:
+        self.own, self.source_folder, self.cuda = asked.own, asked.source_folder, asked.cuda
         self.calls: list[int] = []
         """Of each marked block (cuda)."""
         self._before = set(objects.executable_mappings())
@@ -48,7 +47,7 @@ class Tracer:
         # torch.profiler.profile, which wraps it, imports Inductor at its start: three seconds.
         self._profile = (
             torch.autograd.profiler.profile(use_device="cuda", use_kineto=True)
-            if cuda
+            if asked.cuda
             else torch.autograd.profiler.profile(use_kineto=True, experimental_config=_all_threads())
         )
         self._profile.__enter__()
@@ -74,14 +73,14 @@ class Tracer:
         self._profile.__exit__(None, None, None)
         results = self._profile.kineto_results
         events: Iterable[ProfilerEvent] = results.events() if results is not None else ()
-        own = objects.own_files(self.belongings)
+        own = objects.own_files(self.own)
         past_dispatcher = tuple(objects.past_dispatcher(own)[:_MAX_ROWS])
         if self.cuda:
             return self._report_kernels(events, past_dispatcher)
         result = operator_time(events)
         times = result.nanoseconds.most_common(_MAX_ROWS)
         new = [mapping for mapping in objects.executable_mappings() if mapping not in self._before]
-        libraries = objects.libraries((row.path for row in new if row.path), self.belongings)
+        libraries = objects.libraries((row.path for row in new if row.path), self.own)
         return TraceReport(
             tuple(TracedRow("pytorch", name[:_MAX_NAME], None, ns) for name, ns in times),
             result.calls,
@@ -96,7 +95,7 @@ class Tracer:
         self, events: Iterable[ProfilerEvent], past_dispatcher: tuple[str, ...]
     ) -> TraceReport:
         trace = kernels.read_trace(events)
-        own = kernels.own_kernels(self.belongings, self.source_folder)
+        own = kernels.own_kernels(self.own, self.source_folder)
         attributor = kernels.Attributor(trace, own)
         nanoseconds: Counter[Work] = Counter()
         launches: Counter[Work] = Counter()
@@ -154,8 +153,7 @@ def activity_begin(state: CandidateState, message: BeginTrace) -> StepReply:
     if state.native is not None or state.python is not None:
         raise ProgramError("error", "activity_begin", "the profiler comes before the program")
     rest_between_loops()
-    belongings = Belongings(message.files, message.folders)
-    state.tracer = Tracer(belongings, message.source_folder, cuda=message.cuda)
+    state.tracer = Tracer(message)
     return StepReply()
 
 
