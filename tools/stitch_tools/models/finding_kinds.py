@@ -33,7 +33,6 @@ STATIC_RULE_KINDS: Mapping[str, FindingKind] = {
     "judge_module": "caller_inspected",
     "other_process_memory": "caller_inspected",
     "caller_inspected": "caller_inspected",
-    "reads_reference": "reference_copied",
     "reference_copied": "reference_copied",
     "kernel_not_launched": "kernel_never_launched",
     "result_kept": "earlier_result_kept",
@@ -70,6 +69,7 @@ FINDING_KINDS: Mapping[str, FindingKind] = {
     "result_cached_by_value": "earlier_result_kept",
     "result_memoised": "earlier_result_kept",
     "raw_memory": "caller_inspected",
+    "reads_reference": "reference_copied",
     "reference_in_forward": "reference_copied",
 }
 

@@ -121,14 +121,6 @@ PAIRS: dict[str, tuple[list[Files], list[Files]]] = {
             model("import ctypes\npointer = ctypes.c_void_p(x.data_ptr())\nreturn ext.scale(x)"),
         ],
     ),
-    "reads_reference": (
-        [
-            model("open('/tmp/task/mlp.py').read()\nreturn ext.scale(x)"),
-            model("from pathlib import Path\nPath('mlp' + '.py').read_text()\nreturn ext.scale(x)"),
-            native('FILE* f = fopen("../mlp.py", "r");'),
-        ],
-        [model(HONEST_FORWARD, before="from pathlib import Path\ntext = Path(__file__).parent / 'kernel.cu'")],
-    ),
     "reference_copied": (
         [
             model("h = torch.relu(self.up(x))\nreturn torch.tanh(self.down(h))"),

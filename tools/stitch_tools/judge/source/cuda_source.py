@@ -73,14 +73,8 @@ class CudaSource:
 
     @cached_property
     def own_names(self) -> set[str]:
-        """Names of the text's own functions and lambdas; calls of them are not the system's."""
-        found = {function.name for function in self.functions}
-        for node in self.of("declaration"):
-            for row in node.named_children:
-                value = row.child_by_field_name("value") if row.type == "init_declarator" else None
-                if value is not None and value.type == "lambda_expression":
-                    found.add(text_of(row.child_by_field_name("declarator")))
-        return found
+        """Names of the text's own functions; calls of them are not the system's."""
+        return {function.name for function in self.functions}
 
     def line(self, node: Node) -> int:
         """The line in the file, from 1."""

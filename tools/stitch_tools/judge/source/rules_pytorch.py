@@ -19,15 +19,14 @@ _PREFIXES = prefixes("""
     torch.nn.attention. torch.
 """)
 _FREE = words("""
-    Generator Size __dlpack__ __dlpack_device__ __len__ allclose append
-    are_deterministic_algorithms_enabled as_tensor asarray autocast backward bfloat16 bool
-    broadcast_shapes byte can_cast char clone compile contiguous copy copy_ cpu cuda data_ptr dense_dim
-    device dim double dtype element_size empty_permuted empty_strided enable_grad equal extend fill_ finfo
-    float from_dlpack from_numpy frombuffer get half iinfo index_fill_ inference_mode initial_seed insert
-    int item items keys layout load long manual_seed memory_format ndimension nelement new_tensor no_grad
-    numel numpy pin_memory pop positive promote_types record_stream requires_grad_ resize_ resize_as_
-    result_type retain_grad save seed setdefault share_memory_ short size sparse_dim storage
-    storage_offset stride tensor to to_dlpack tolist type type_as typename untyped_storage update
+    __dlpack__ __dlpack_device__ __len__ allclose append are_deterministic_algorithms_enabled as_tensor
+    asarray autocast backward bfloat16 bool broadcast_shapes byte can_cast char compile cpu cuda data_ptr
+    dense_dim device dim double dtype element_size empty_permuted empty_strided enable_grad equal extend
+    fill_ finfo float from_dlpack from_numpy frombuffer get half iinfo index_fill_ inference_mode
+    initial_seed insert int item items keys layout load long manual_seed memory_format ndimension nelement
+    new_tensor no_grad numel numpy pin_memory pop positive promote_types record_stream requires_grad_
+    resize_ resize_as_ result_type retain_grad save seed setdefault share_memory_ short size sparse_dim
+    storage storage_offset stride tensor to to_dlpack tolist type type_as typename untyped_storage update
     use_deterministic_algorithms values vmap wait zero_
 """)
 _TENSOR_WORDS = words("""

@@ -14,7 +14,7 @@ from stitch_tools.judge.source import (
 from stitch_tools.judge.source.cuda_attributes import find_macros
 from stitch_tools.judge.source.cuda_source import parse_cuda
 from stitch_tools.judge.source.embedded_sources import find_embedded
-from stitch_tools.judge.source.program import ReferenceText, RuleHit, ScannedProgram, SourceRule
+from stitch_tools.judge.source.program import RuleHit, ScannedProgram, SourceRule
 from stitch_tools.judge.source.python_names import MAX_STEPS
 from stitch_tools.judge.source.python_reach import read_python
 from stitch_tools.judge.source.python_scopes import parse_python
@@ -43,7 +43,6 @@ def scan_program(
     format: ProgramFormat,  # the fact's own word
     main: str | None = None,
     reference_source: bytes | None = None,
-    reference_path: str | None = None,
 ) -> tuple[Finding, ...]:
     """Findings, the gravest first; equal programs give equal findings, and no input makes it fail.
 
@@ -52,10 +51,8 @@ def scan_program(
         format: `native` or `kernelbench`.
         main: the file that is compiled or imported; without it every Python file counts.
         reference_source: the reference's main file.
-        reference_path: its path, to recognise a program that opens it.
     """
-    reference = ReferenceText(reference_source, reference_path)
-    program = _read(program_files, format, main, reference)
+    program = _read(program_files, format, main, reference_source)
     found: dict[tuple[str, str, int], Finding] = {}
     for rule in RULES:
         hits = sorted(
@@ -104,7 +101,7 @@ def _with_notes_joined(findings: Iterable[Finding]) -> Iterator[Finding]:
 
 
 def _read(
-    files: Mapping[str, bytes], format: ProgramFormat, main: str | None, reference: ReferenceText
+    files: Mapping[str, bytes], format: ProgramFormat, main: str | None, reference_source: bytes | None
 ) -> ScannedProgram:
     unread: list[RuleHit] = []
     kept = _within_limits(files, unread)
@@ -122,7 +119,7 @@ def _read(
     if python.names.steps > MAX_STEPS:
         unread.append(_not_scanned(min(trees), 1, "too many names to follow them all"))
     literals: frozenset[ast.AST] = frozenset(row.node for row in embedded)
-    return ScannedProgram(files, format, python, cuda, reference, tuple(unread), literals)
+    return ScannedProgram(files, format, python, cuda, reference_source, tuple(unread), literals)
 
 
 def _not_scanned(file: str, line: int, reason: str) -> RuleHit:
