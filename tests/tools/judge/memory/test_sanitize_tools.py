@@ -7,7 +7,6 @@ import pytest
 
 from stitch_tools.errors import EnvironmentMissingError, SandboxError, WorkerError
 from stitch_tools.judge.memory.compute_sanitizer import ComputeSanitizer, find_compute_sanitizer
-from stitch_tools.judge.memory.job import host_job
 from stitch_tools.protocol.memory import PackEntry
 from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.session import TargetSession
@@ -91,14 +90,14 @@ def entry(name: str) -> PackEntry:
 
 def test_a_job_is_one_fact_a_line_and_names_may_hold_spaces() -> None:
     case = bare_case(parameters=[entry("block 0.weight")], inputs=[entry("x")], updated=("block 0.weight",))
-    job = host_job(case, "/a b/program.so", ("/x/libdnnl.so.3",), poison=255, calls=2)
+    job = case.host_job("/a b/program.so", ("/x/libdnnl.so.3",), poison=255, calls=2)
     assert "program /a b/program.so\n" in job
     assert "calls 2\n" in job
     assert "param 256 12 4 16 2 2 3 3 1 block 0.weight\n" in job
     assert "state 256 12 4 16 2 2 3 3 1 block 0.weight\n" in job
     evil = bare_case(parameters=[entry("a\nprogram /evil.so")])
     with pytest.raises(WorkerError, match="line break"):
-        host_job(evil, "/p.so", (), poison=255)
+        evil.host_job("/p.so", (), poison=255)
 
 
 NETWORK = """

@@ -5,14 +5,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from stitch_tools.errors import TaskError
+from stitch_tools.errors import TaskError, WorkerError
 from stitch_tools.judge.memory.reports import Findings
 from stitch_tools.judge.trial import Trial
+from stitch_tools.models import DTYPE_BYTES
 from stitch_tools.models.sanitizer import SanitizerRun, SanitizerTool
+from stitch_tools.protocol.memory import PackEntry
 from stitch_tools.run.reference_server import DrawUnavailable, Inputs, ReferenceServer, WeightSet
 from stitch_tools.run.tool_process import Execution
 
 OWN, SMALLER = "own-1", "batch-probe"
+UNPOISONED = -1
+# DLPack's codes of the kinds of numbers; the rest of a type's name is its size.
+_CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "complex": 5, "bool": 6}
+_CPU, _CUDA = 1, 2
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,44 @@ class SanitizerCase:
             inputs=self.inputs.kind,
             wall_s=execution.wall_s,
         )
+
+    def host_job(
+        self, program: str, libraries: Sequence[str], *, poison: int, threads: int = 0, calls: int = 1
+    ) -> str:
+        """The job that native/src/sanitizer_host.cpp reads, a fact a line.
+
+        Args:
+            program: path of the built library.
+            libraries: loaded before the program, with their names visible to it.
+            poison: byte that outputs and workspace hold before a call, or UNPOISONED.
+            threads: for stitch_init.
+            calls: forwards, each in memory of its own.
+
+        Raises:
+            WorkerError: a path or name that a line cannot hold.
+        """
+        weights = {entry["name"]: entry for entry in self.weights.parameters}
+        lines = [
+            *(f"library {path}" for path in libraries),
+            f"program {program}",
+            f"device {_CUDA if self.trial.on_gpu else _CPU}",
+            f"threads {threads}",
+            f"poison {poison}",
+            f"calls {calls}",
+            *(_tensor("param", entry) for entry in weights.values()),
+            *(_tensor("input", entry) for entry in self.inputs.manifest),
+            *(_tensor("state", weights[name]) for name in self.trial.updated),
+        ]
+        if any("\n" in line for line in lines):
+            raise WorkerError("a tensor's name or a path holds a line break", hint="rename it")
+        return "\n".join(lines) + "\n"
+
+
+def _tensor(kind: str, entry: PackEntry) -> str:
+    dtype, shape, stride = entry["dtype"], entry["shape"], entry["stride"]
+    code, bits = _CODES[dtype.rstrip("0123456789")], 8 * DTYPE_BYTES[dtype]
+    numbers = [entry["offset"], entry["nbytes"], code, bits, len(shape), *shape, *stride]
+    return f"{kind} {' '.join(map(str, numbers))} {entry['name']}"
 
 
 def not_checked(tool: SanitizerTool, reason: str) -> SanitizerRun:

@@ -12,7 +12,6 @@ from stitch_tools.errors import EnvironmentMissingError
 from stitch_tools.judge.memory.archer import AT_WORK, Archer, calls_openmp, find_archer
 from stitch_tools.judge.memory.case import SanitizerCase
 from stitch_tools.judge.memory.frames import FRAME_FORMAT, Owner
-from stitch_tools.judge.memory.job import host_job
 from stitch_tools.judge.memory.reports import address_findings, thread_findings, undefined_findings
 from stitch_tools.models.sanitizer import SanitizerFinding, SanitizerRun, SanitizerTool
 from stitch_tools.run.tool_process import REPORTS, Execution, execute
@@ -89,7 +88,7 @@ class _Rebuilt:
         # Loaded before the program, Archer's runtime is found by the program's calls of GNU's.
         loaded = (*((str(archer.runtime),) if archer else ()), *self.libraries)
         threads = session.threads if threads is None else threads
-        job = host_job(case, self.artifact, loaded, poison=poison, threads=threads, calls=calls)
+        job = case.host_job(self.artifact, loaded, poison=poison, threads=threads, calls=calls)
         with os.fdopen(os.memfd_create("stitch-outputs", os.MFD_CLOEXEC), "rb") as outputs:
             execution = execute(
                 session,

@@ -11,10 +11,9 @@ from pathlib import Path
 
 from stitch_tools.compile.host_build import build_sanitizer_host
 from stitch_tools.errors import EnvironmentMissingError, SandboxError
-from stitch_tools.judge.memory.case import SanitizerCase
+from stitch_tools.judge.memory.case import UNPOISONED, SanitizerCase
 from stitch_tools.judge.memory.compute_sanitizer import find_compute_sanitizer
 from stitch_tools.judge.memory.cuda_reports import Kernels, base_name, counted, cuda_findings
-from stitch_tools.judge.memory.job import UNPOISONED, host_job
 from stitch_tools.judge.memory.reports import Findings
 from stitch_tools.judge.trial import Trial
 from stitch_tools.machine.isolation import BOOTSTRAP
@@ -121,7 +120,7 @@ def _native(case: SanitizerCase, tool: SanitizerTool) -> _Command:
     poison = UNPOISONED if tool == "initcheck" else _POISON
     return _Command(
         words=(str(host), "job", "{0}", "{1}", "-1"),
-        files={"job": host_job(case, artifact, build.libraries, poison=poison)},
+        files={"job": case.host_job(artifact, build.libraries, poison=poison)},
         env={"LD_LIBRARY_PATH": _library_path(case.trial.session.interpreter.prefix)},
         fds=case.fds,
         readable=(host, Path(artifact), *map(Path, build.libraries)),

@@ -1,4 +1,4 @@
-"""A program under every sanitizer of its device: one SanitizerRun each, whatever happens to the program."""
+"""A program under every sanitizer of its device: one SanitizerRun each, and what they mean for its check."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -7,8 +7,9 @@ from stitch_tools.judge.memory.case import OWN, SMALLER, SanitizeOptions, drawn_
 from stitch_tools.judge.memory.cpu import CPU_TOOLS, run_cpu
 from stitch_tools.judge.memory.cuda import CUDA_TOOLS, run_cuda
 from stitch_tools.judge.trial import Trial
-from stitch_tools.models import Task
-from stitch_tools.models.sanitizer import SanitizerRun, SanitizerTool
+from stitch_tools.judge.verdict import settle_status
+from stitch_tools.models import Check, Finding, Task
+from stitch_tools.models.sanitizer import SanitizerFinding, SanitizerRun, SanitizerTool
 from stitch_tools.run.reference_server import NoDeviceError, ReferenceServer
 from stitch_tools.run.tool_process import TOO_SLOW
 
@@ -58,6 +59,27 @@ def sanitize_program(trial: Trial, options: SanitizeOptions | None = None) -> tu
     return tuple(results.get(tool) or not_checked(tool, "there was no time left") for tool in tools)
 
 
+def apply_sanitizers(check: Check, runs: Sequence[SanitizerRun]) -> Check:
+    """The check with the runs' evidence, and the status that both amount to.
+
+    A fatal finding is an access outside of memory, a race, or a result that depends on memory that nobody
+    wrote. Findings in libraries and suspicious ones change no status.
+    """
+    without = tuple(
+        f"certified without {run.tool}: {run.reason}" for run in runs if run.status == "not_checked"
+    )
+    status, reasons = settle_status(check.status, check.message, check.findings, runs)
+    return check.model_copy(
+        update={
+            "status": status,
+            "message": check.message if status == check.status else reasons[0].message,
+            "findings": (*check.findings, *(_finding(run, row) for run in runs for row in run.findings)),
+            "sanitizers": tuple(runs),
+            "not_checked": (*check.not_checked, *without),
+        }
+    )
+
+
 def _tools_of(target: str) -> tuple[SanitizerTool, ...]:
     return CUDA_TOOLS if target.startswith("cuda") else CPU_TOOLS
 
@@ -102,3 +124,17 @@ def _describe(run: SanitizerRun) -> str:
     place = f"{first.file}:{first.line}: " if first.file and first.line else ""
     more = f" and {len(run.findings) - 1} more" if len(run.findings) > 1 else ""
     return f"{run.tool}: {place}{first.message}{more}"
+
+
+def _finding(run: SanitizerRun, row: SanitizerFinding) -> Finding:
+    times = f" ({row.count} times)" if row.count > 1 else ""
+    where = f" in {row.kernel}" if row.kernel else ""
+    # A fatal Finding says "cheat"; a memory error is a mistake, and the check's status says so.
+    severity = "suspicious" if row.severity == "fatal" else row.severity
+    return Finding(
+        rule=f"{run.tool}.{row.rule}",
+        severity=severity,
+        message=f"{row.message}{where}{times}",
+        file=row.file,
+        line=row.line,
+    )
