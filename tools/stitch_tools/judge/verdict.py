@@ -86,14 +86,13 @@ def _place(row: SanitizerFinding) -> str:
 
 
 def _flags(check: Check) -> Iterable[VerdictReason]:
-    if "partial" in check.flags and (beyond := _beyond_allowance(check)):
-        yield _flag("partial", beyond)
-    if "weak" in check.flags:
-        yield _flag("weak", "the check rests on draws that hardly depend on inputs or weights, or too few")
-
-
-def _flag(flag: AcceptableFlag, message: str) -> VerdictReason:
-    return VerdictReason(source="flag", rule=flag, accept=flag, message=message)
+    shortcomings: list[tuple[AcceptableFlag, str | None]] = [
+        ("partial", _beyond_allowance(check)),
+        ("weak", "the check rests on draws that hardly depend on inputs or weights, or too few"),
+    ]
+    for flag, message in shortcomings:
+        if message and flag in check.flags:
+            yield VerdictReason(source="flag", rule=flag, accept=flag, message=message)
 
 
 def _beyond_allowance(check: Check) -> str | None:

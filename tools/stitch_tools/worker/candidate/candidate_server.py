@@ -27,7 +27,7 @@ from stitch_tools.worker.precision import set_precision
 from stitch_tools.worker.runtime.native import ProgramError
 from stitch_tools.worker.sleeping_threads import rest_between_loops
 from stitch_tools.worker.tensors import map_pack
-from stitch_tools.worker.trees import TreeError
+from stitch_tools.worker.trees import TreeError, unflatten
 
 
 def serve(channel: Channel, scratch: str) -> None:
@@ -44,8 +44,10 @@ def handlers(state: CandidateState) -> Handlers:
         def answer(message: OperationT) -> StepReply:
             try:
                 return handler(state, message)
-            except (ProgramError, TreeError) as error:
-                return _trouble(error)
+            except ProgramError as error:
+                return StepReply(error.status, error.step, error.message)
+            except TreeError as error:
+                return StepReply("not_representable", "inputs", str(error))
 
         return on(kind, answer)
 
@@ -63,12 +65,6 @@ def handlers(state: CandidateState) -> Handlers:
     }
 
 
-def _trouble(error: ProgramError | TreeError) -> StepReply:
-    if isinstance(error, ProgramError):
-        return StepReply(error.status, error.step, error.message)
-    return StepReply("not_representable", "inputs", str(error))
-
-
 def _load_native(state: CandidateState, message: LoadNative) -> StepReply:
     state.load_native(message.path, message.libraries, message.device, message.threads)
     return StepReply()
@@ -83,15 +79,12 @@ def _load_python(state: CandidateState, message: LoadPython) -> StepReply:
 
 def _init(state: CandidateState, message: InitProgram) -> StepReply:
     parameters_fd, init_fd = message.fds
-    state.init(
-        _named(parameters_fd, message.parameters),
-        message.generator,
-        message.init_structure,
-        map_pack(init_fd, message.init, writable=True),
-        message.scale,
-        message.kept,
-        training=message.training,
-    )
+    if state.native is not None:
+        state.init_native(state.native, _named(parameters_fd, message.parameters), message.kept)
+    if state.python is not None:
+        arguments = unflatten(message.init_structure, map_pack(init_fd, message.init, writable=True))
+        state.python.init(message.generator, arguments, message.scale, training=message.training)
+        state.keep(message.kept)  # it makes them first
     return StepReply()
 
 

@@ -13,7 +13,6 @@ from stitch_tools.worker.aliased_inputs import SharedPlace, places_of, reunite
 from stitch_tools.worker.candidate.device_pack import DevicePack
 from stitch_tools.worker.candidate.python_program import PythonProgram, arranged
 from stitch_tools.worker.candidate.shared_memory import SharedMemory
-from stitch_tools.worker.order_one_weights import Scale
 from stitch_tools.worker.plain_calls import copy_plainly, wait_for_device
 from stitch_tools.worker.runtime.native import NativeProgram, ProgramError, make_workspace
 from stitch_tools.worker.tensors import dtype_name, map_pack
@@ -85,34 +84,18 @@ class CandidateState:
         self._take_device(device)
         self.python = PythonProgram(folder, main, device=device)
 
-    def init(
-        self,
-        parameters: list[tuple[str, torch.Tensor]],
-        generator_state: bytes,
-        init_structure: Structure,
-        init_tensors: list[torch.Tensor],
-        scale: Scale | None = None,
-        kept: Sequence[str] = (),
-        *,
-        training: bool = True,
+    def init_native(
+        self, program: NativeProgram, parameters: list[tuple[str, torch.Tensor]], kept: Sequence[str]
     ) -> None:
-        """Weights to the program: named tensors to a native one, a generator state to a `ModelNew`.
-
-        `kept`: buffers that hold before every call what they hold now (a `ModelNew` makes them first).
-        `training`: the reference's mode.
+        """Weights to a native program; the buffers `kept` hold before every call what they hold now.
 
         Raises:
             ProgramError: the program refuses or fails.
         """
-        if self.native is not None:
-            self.parameters = [(name, self._placed(tensor)) for name, tensor in parameters]
-            self.keep(kept)
-            self.native.init(self.parameters, device=self.device, stream=self.stream, threads=self.threads)
-            self._synchronize()
-        if self.python is not None:
-            arguments = unflatten(init_structure, init_tensors)
-            self.python.init(generator_state, arguments, scale, training=training)
-            self.keep(kept)
+        self.parameters = [(name, self._placed(tensor)) for name, tensor in parameters]
+        self.keep(kept)
+        program.init(self.parameters, device=self.device, stream=self.stream, threads=self.threads)
+        self._synchronize()
 
     def keep(self, names: Sequence[str]) -> None:
         """Remember what these buffers hold now."""

@@ -7,7 +7,6 @@ of a CUDA graph carry no operator of their own: they are joined, in the order of
 launches that were seen when the graph was captured.
 """
 
-import json
 import re
 import sys
 from collections import Counter
@@ -46,6 +45,7 @@ _ANY_LAUNCH = re.compile(r"(cuda|cu)(LaunchKernel|LaunchCooperativeKernel|GraphL
 _BEGIN = ("cudaStreamBeginCapture", "cuStreamBeginCapture")
 _END = ("cudaStreamEndCapture", "cuStreamEndCapture")
 _SYNCHRONISATION = re.compile(r"(Context|Stream|Event) (Sync|Wait)")
+_GRAPH_NODE = re.compile(r'"graph node id": *"?(\d{1,18})')
 _MAX_SOURCE_BYTES = 4 << 20
 
 
@@ -184,14 +184,8 @@ _DEVICE_KINDS = (None, "kernel", "gpu_memcpy", "gpu_memset", "concurrent_kernel"
 
 
 def _node(event: ProfilerEvent) -> int | None:
-    text = metadata_of(event)
-    if "graph node id" not in text:
-        return None
-    try:
-        fields = json.loads(text if text.lstrip().startswith("{") else "{" + text + "}")
-        return int(fields["graph node id"]) or None
-    except (ValueError, KeyError, TypeError):
-        return None
+    match = _GRAPH_NODE.search(metadata_of(event))
+    return (int(match[1]) or None) if match is not None else None
 
 
 class Attributor:
