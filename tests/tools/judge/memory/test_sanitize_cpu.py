@@ -150,7 +150,8 @@ def test_a_race_is_fatal_and_openmp_s_own_order_is_none(room: ServerContext, def
 
 
 @pytest.mark.parametrize(
-    ("defect", "rule"), [("OVERFLOWS_INT", "signed-integer-overflow"), ("SHIFTS_TOO_FAR", "invalid-shift")]
+    ("defect", "rule"),
+    [("OVERFLOWS_INT", "signed-integer-overflow"), ("SHIFTS_TOO_FAR", "invalid-shift-exponent")],
 )
 def test_undefined_behavior_is_suspicious(room: ServerContext, defect: str, rule: str) -> None:
     runs = room.run(defect, "asan", "ubsan")

@@ -101,9 +101,12 @@ def test_a_race_names_both_places() -> None:
 
 
 def test_undefined_behavior_without_a_stack_keeps_the_compiler_s_place() -> None:
-    text = "/x/source/main.cpp:7:12: runtime error: shift exponent 40 is too large for 32-bit type 'int'"
+    text = (
+        "/x/source/main.cpp:7:12: runtime error: shift exponent 40 is too large for 32-bit type 'int'\n\n"
+        "SUMMARY: UndefinedBehaviorSanitizer: invalid-shift-exponent /x/source/main.cpp:7:12 in \n"
+    )
     (finding,) = undefined_findings(text, OWNER).own
-    assert (finding.rule, finding.file, finding.line) == ("invalid-shift", "main.cpp", 7)
+    assert (finding.rule, finding.file, finding.line) == ("invalid-shift-exponent", "main.cpp", 7)
 
 
 def test_frames_are_read_back_from_our_own_format() -> None:

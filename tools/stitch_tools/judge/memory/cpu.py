@@ -195,9 +195,11 @@ def _run_memory(program: _Rebuilt, poison: int, *, spent_s: float = 0.0) -> _Out
         f"log_path={REPORTS}",
         f"stack_trace_format='{FRAME_FORMAT}'",
     )
+    # The summary names the kind of undefined behaviour.
+    undefined = "print_stacktrace=1:print_summary=1:report_error_type=1"
     env = {
         "ASAN_OPTIONS": ":".join(options),
-        "UBSAN_OPTIONS": f"print_stacktrace=1:stack_trace_format='{FRAME_FORMAT}'",
+        "UBSAN_OPTIONS": f"{undefined}:stack_trace_format='{FRAME_FORMAT}'",
     }
     return program.run(env, poison=poison, calls=2, spent_s=spent_s)
 

@@ -18,19 +18,7 @@ _UBSAN = re.compile(r"^(?P<file>[^\s:][^:]*):(?P<line>\d+):\d+: runtime error: (
 _TSAN = re.compile(r"WARNING: ThreadSanitizer: ([^(]+?)\s*(?:\(pid=\d+\))?$")
 _TSAN_STACK = re.compile(r"^  (?:Previous )?(?:atomic )?(read|write) of size (\d+) at ", re.IGNORECASE)
 _NOT_FATAL = {"alloc-dealloc-mismatch", "odr-violation", "memcpy-param-overlap"}
-_UNDEFINED = (
-    ("signed integer overflow", "signed-integer-overflow"),
-    ("negation of", "signed-integer-overflow"),
-    ("shift", "invalid-shift"),
-    ("out of bounds", "array-index"),
-    ("insufficient space", "object-size"),
-    ("misaligned", "misaligned-access"),
-    ("null pointer", "null-pointer"),
-    ("division by zero", "division-by-zero"),
-    ("not a valid value", "invalid-value"),
-    ("offset", "pointer-overflow"),
-    ("pointer index", "pointer-overflow"),
-)
+_UBSAN_KIND = re.compile(r"^SUMMARY: UndefinedBehaviorSanitizer: ([\w-]+)")
 
 
 @dataclass(frozen=True)
@@ -90,7 +78,7 @@ def _address_sentence(rule: str, block: Sequence[str]) -> str:
 def _undefined_finding(block: Sequence[str], owner: Owner) -> tuple[SanitizerFinding, bool]:
     head = _UBSAN.match(block[0])
     message = head["message"] if head else ""
-    rule = next((name for word, name in _UNDEFINED if word in message), "undefined-behavior")
+    rule = next((match[1] for line in block if (match := _UBSAN_KIND.match(line))), "undefined-behavior")
     stack = first_stack(block)
     place, own = owner.locate(stack)
     if place.line is None and head is not None:
