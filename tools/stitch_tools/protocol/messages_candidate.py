@@ -105,9 +105,7 @@ class RunTraced(Operation[StepReply], op="activity_run"):
     layout: list[PackEntry]
     output_structure: object
     calls: int
-    """On a GPU."""
-    seconds: float
-    """On a CPU, where as many calls are made as fit."""
+    """On a GPU; on a CPU as many calls are made as fit into a time."""
     generator: bytes
     inputs_fd: Fd
     outputs_fd: Fd

@@ -22,7 +22,6 @@ _INSTRUCTION = re.compile(
     r".{0,200}(accept|approve|correct|pass\b|score)"
 )
 """An injected prompt. A comment may quote its first half, so a demand has to follow."""
-_MAX_TEXT = 20_000
 _GAP = re.compile(r"[\s#*/_\-]+")
 """What may stand between words: this is prose, not code."""
 _TEXT_FILES = (
@@ -39,7 +38,7 @@ Text = tuple[str, int, str]
 
 def speaks_to_reviewer(text: str) -> str | None:
     """The phrase in the text that addresses whoever judges."""
-    plain = _GAP.sub(" ", text[:_MAX_TEXT]).lower()
+    plain = _GAP.sub(" ", text).lower()
     found = _ADDRESS.search(plain) or _INSTRUCTION.search(plain)
     return found[1] if found is not None else None
 
@@ -62,9 +61,9 @@ def _comments(program: ScannedProgram) -> Iterator[Text]:
     for module in program.python.modules:
         # The tokenizer is slow: it is asked only where a phrase may stand in the file at all.
         data = program.files[module.file]
-        plain = _GAP.sub(" ", data.decode("utf-8", "replace")).lower()
+        may_speak = speaks_to_reviewer(data.decode("utf-8", "replace")) is not None
         try:
-            for token in tokenize.tokenize(io.BytesIO(data).readline) if _may_speak(plain) else ():
+            for token in tokenize.tokenize(io.BytesIO(data).readline) if may_speak else ():
                 if token.type == tokenize.COMMENT:
                     yield module.file, token.start[0], token.string
         except (tokenize.TokenError, SyntaxError, ValueError):
@@ -72,10 +71,6 @@ def _comments(program: ScannedProgram) -> Iterator[Text]:
     for source in program.cuda:
         for node in source.of("comment"):
             yield source.file, source.line(node), text_of(node)
-
-
-def _may_speak(plain: str) -> bool:
-    return _ADDRESS.search(plain) is not None or _INSTRUCTION.search(plain) is not None
 
 
 def _blocks(comments: Iterable[Text]) -> Iterator[Text]:

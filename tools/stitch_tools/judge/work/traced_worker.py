@@ -17,7 +17,6 @@ from stitch_tools.run.reference_server import ReferenceServer
 
 ReplyT = TypeVar("ReplyT")
 
-_BLOCK_S = 0.1
 _EXTRA_S = 60.0
 _TIMES_REFERENCE = 50  # how much slower than the reference a program may be before it is stopped
 
@@ -70,7 +69,6 @@ class WatchedWorker:
                 layout=expectation.layout,
                 output_structure=expectation.structure,
                 calls=calls,
-                seconds=_BLOCK_S,
                 generator=expectation.generator,
                 inputs_fd=Fd(inputs.fds[0]),
                 outputs_fd=Fd(outputs_fd),

@@ -59,7 +59,7 @@ def handlers(state: CandidateState) -> Handlers:
         **own(RunProgram, _run),
         **own(BeginTrace, activity_begin),
         **own(RunTraced, activity_run),
-        **on(EndTrace, lambda message: activity_end(state, message)),
+        **on(EndTrace, lambda _: activity_end(state)),
         **own(LoadLoop, timed_runner),
         **own(TimeProgram, timed_program),
     }

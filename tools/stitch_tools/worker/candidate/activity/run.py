@@ -9,7 +9,6 @@ from torch._C._profiler import _ExperimentalConfig  # pyright: ignore[reportPriv
 
 from stitch_tools.protocol.messages_candidate import (
     BeginTrace,
-    EndTrace,
     RunTraced,
     StepReply,
     TracedRow,
@@ -27,6 +26,7 @@ from stitch_tools.worker.trees import call_with, unflatten
 
 _WARM_CALLS = {"cpu": 1, "cuda": 2}
 _MOST_CALLS = 50  # of one block on a CPU: each operator leaves a record
+_BLOCK_S = 0.1  # on a CPU
 _MARGIN_S = 0.002  # between work that counts and work that does not, on a device
 _MAX_ROWS = 200
 _MAX_NAME = 300
@@ -52,13 +52,13 @@ class Tracer:
         )
         self._profile.__enter__()
 
-    def block(self, state: CandidateState, calls: int, seconds: float) -> None:
-        """`calls` calls on a GPU; on a CPU as many as fit into about that many seconds, at least one."""
+    def block(self, state: CandidateState, calls: int) -> None:
+        """`calls` calls on a GPU; on a CPU as many as fit into about a tenth of a second, at least one."""
         call = scratch_calls(state)
         # What is compiled, captured or chosen at the first call is no part of the work.
         call(_WARM_CALLS["cuda" if self.cuda else "cpu"])
         if not self.cuda:
-            _repeat(call, seconds)
+            _repeat(call)
             return
         wait_for_device()
         with torch.profiler.record_function(f"{MARK}{len(self.calls)}"):
@@ -135,9 +135,9 @@ def _all_threads() -> _ExperimentalConfig | None:
         return None
 
 
-def _repeat(call: Calls, seconds: float) -> None:
+def _repeat(call: Calls) -> None:
     """Call until the time is over, each call marked: one that was interrupted must not count."""
-    end, calls = time.perf_counter() + seconds, 0
+    end, calls = time.perf_counter() + _BLOCK_S, 0
     while calls == 0 or (calls < _MOST_CALLS and time.perf_counter() < end):
         with torch.profiler.record_function(f"{MARK}{calls}"):
             call(1)
@@ -164,7 +164,7 @@ def activity_run(state: CandidateState, message: RunTraced) -> StepReply:
     state.take_inputs(message.inputs_fd, message.inputs, shared=False, reuse=False)
     outputs = state.map_outputs(message.outputs_fd, message.layout)
     buffers = _copied_buffers(state)
-    tracer.block(state, message.calls, message.seconds)
+    tracer.block(state, message.calls)
     for target, value in buffers:
         target.copy_(value)
     # A forward that writes to its inputs finds them as they came.
@@ -172,9 +172,8 @@ def activity_run(state: CandidateState, message: RunTraced) -> StepReply:
     return StepReply(generator=state.run(outputs, message.generator, message.output_structure))
 
 
-def activity_end(state: CandidateState, message: EndTrace) -> TraceReport:
+def activity_end(state: CandidateState) -> TraceReport:
     """End the profiler and say what it saw."""
-    del message
     return _tracer(state, "activity_end").finish()
 
 
