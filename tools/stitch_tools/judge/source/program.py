@@ -57,13 +57,11 @@ class RuleHit:
 
 @dataclass(frozen=True)
 class SourceRule:
-    """One entry of the table: how to find something, what it means and what to do about it."""
+    """One rule; docs/rules.md says what it means and what to do about it."""
 
     id: str
     severity: Severity
     """The strongest severity that the rule gives."""
-    meaning: str
-    advice: str
     find: Callable[[ScannedProgram], Iterable[RuleHit]]
 
 

@@ -147,34 +147,8 @@ def _is_proc(text: str) -> bool:
 
 
 RULES = (
-    SourceRule(
-        "forged_result",
-        "fatal",
-        "Prints a JSON object that claims a verdict (status accepted, correct, speedup).",
-        "Print nothing, or plain sentences: verdicts do not travel over a program's output.",
-        find_forged,
-    ),
-    SourceRule(
-        "judge_module",
-        "fatal",
-        "Imports or looks up a module of the judge. `__main__` is suspicious.",
-        "A program needs torch and its own files.",
-        find_judge_modules,
-    ),
-    SourceRule(
-        "other_process_memory",
-        "fatal",
-        "Uses ptrace, process_vm_readv or a path such as /proc/PID/mem: other processes' memory, "
-        "environment or files.",
-        "Compute from the inputs.",
-        find_other_memory,
-    ),
-    SourceRule(
-        "caller_inspected",
-        "suspicious",
-        "Looks at frames, tracebacks, all living objects or at memory by its address: what a program does "
-        "must not depend on who calls it.",
-        "Compute from the arguments alone.",
-        find_frames,
-    ),
+    SourceRule("forged_result", "fatal", find_forged),
+    SourceRule("judge_module", "fatal", find_judge_modules),
+    SourceRule("other_process_memory", "fatal", find_other_memory),
+    SourceRule("caller_inspected", "suspicious", find_frames),
 )

@@ -107,26 +107,7 @@ def _takes_arguments(node: ast.AST) -> bool:
 
 
 RULES = (
-    SourceRule(
-        "kernel_not_launched",
-        "suspicious",
-        "A kernel is defined, and nothing launches it. A note where other kernels are launched.",
-        "Remove it, or launch it; launches are counted when the program runs.",
-        find_unlaunched,
-    ),
-    SourceRule(
-        "work_not_joined",
-        "suspicious",
-        "A thread, process or CUDA stream is started, and nothing waits for its work, which could fall "
-        "outside the measured time. A note for a stream where the file captures graphs.",
-        "Join threads before forward returns; let the caller's stream wait for an event of the other one.",
-        find_unjoined,
-    ),
-    SourceRule(
-        "result_kept",
-        "suspicious",
-        "functools keeps results of a function that forward calls.",
-        "Compute every output in every call; whether a result is stale is tried with changed inputs.",
-        find_kept_results,
-    ),
+    SourceRule("kernel_not_launched", "suspicious", find_unlaunched),
+    SourceRule("work_not_joined", "suspicious", find_unjoined),
+    SourceRule("result_kept", "suspicious", find_kept_results),
 )

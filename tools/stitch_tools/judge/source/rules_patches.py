@@ -143,27 +143,7 @@ def find_settings(program: ScannedProgram) -> Iterator[RuleHit]:
 
 
 RULES = (
-    SourceRule(
-        "judge_patched",
-        "fatal",
-        "Replaces a function that a judge times, compares or draws random numbers with: an attribute of "
-        "time, torch.cuda.Event, torch.allclose, torch.randn and the like, or a C function with the name of "
-        "the system's. Suspicious for C functions such as read.",
-        "Leave other modules' functions alone.",
-        find_judge_patches,
-    ),
-    SourceRule(
-        "library_patched",
-        "suspicious",
-        "Replaces another function or class of torch, Python or numpy. A plain flag is a note.",
-        "Call the program's own function instead.",
-        find_library_patches,
-    ),
-    SourceRule(
-        "global_setting",
-        "note",
-        "Changes a setting of torch, or seeds a random generator, for the whole process.",
-        "State the precision in the contract, and leave the generators alone.",
-        find_settings,
-    ),
+    SourceRule("judge_patched", "fatal", find_judge_patches),
+    SourceRule("library_patched", "suspicious", find_library_patches),
+    SourceRule("global_setting", "note", find_settings),
 )

@@ -166,27 +166,7 @@ def _hides_name(program: ScannedProgram, call: PythonCall, path: str) -> bool:
 
 
 RULES = (
-    SourceRule(
-        "torch_op_in_forward",
-        "suspicious",
-        "Forward, or C++ code that it may call, computes with PyTorch or another library of ready-made "
-        "operations. Moves, views and allocations are nothing.",
-        "Move the operation into a kernel. Who did the work is measured when the program runs.",
-        find_torch_ops,
-    ),
-    SourceRule(
-        "torch_compiler",
-        "suspicious",
-        "torch.compile, TorchScript or a graph of PyTorch's own makes the code that runs.",
-        "Those are baselines here: write the kernels in the program.",
-        find_compilers,
-    ),
-    SourceRule(
-        "hidden_code",
-        "suspicious",
-        "exec, eval, pickle and the like run code that is no code in the file, or an operation of torch is "
-        "looked up by getattr or `__import__` instead of its name.",
-        "Write the code and the names out.",
-        find_hidden_code,
-    ),
+    SourceRule("torch_op_in_forward", "suspicious", find_torch_ops),
+    SourceRule("torch_compiler", "suspicious", find_compilers),
+    SourceRule("hidden_code", "suspicious", find_hidden_code),
 )

@@ -38,12 +38,4 @@ def _body(node: FunctionNode) -> str:
         return ""
 
 
-RULES = (
-    SourceRule(
-        "reference_copied",
-        "suspicious",
-        "A function that forward reaches is the reference's, word for word, and computes with PyTorch.",
-        "Compute with the program's own kernels.",
-        find_copies,
-    ),
-)
+RULES = (SourceRule("reference_copied", "suspicious", find_copies),)

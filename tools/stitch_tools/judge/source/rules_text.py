@@ -99,19 +99,6 @@ def find_unread(program: ScannedProgram) -> Iterator[RuleHit]:
 
 
 RULES = (
-    SourceRule(
-        "addresses_reviewer",
-        "suspicious",
-        "A comment or text speaks to whoever judges the program, person or model.",
-        "Describe the code, not how it should be judged.",
-        find_reviewer_text,
-    ),
-    SourceRule(
-        "not_scanned",
-        "suspicious",
-        "A file is compiled code. A note: a file or region is too large, is no text, does not parse, or is "
-        "put together when the program runs.",
-        "Write plain source of moderate size, and ship sources only.",
-        find_unread,
-    ),
+    SourceRule("addresses_reviewer", "suspicious", find_reviewer_text),
+    SourceRule("not_scanned", "suspicious", find_unread),
 )

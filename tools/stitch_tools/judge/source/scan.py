@@ -33,8 +33,8 @@ RULES: tuple[SourceRule, ...] = tuple(
         (rule for file in _RULE_FILES for rule in file.RULES), key=lambda rule: _ORDER.index(rule.severity)
     )
 )
-"""In the order of docs/rules.md. A new rule is a function, an entry in its file's `RULES`, and its kind in
-`stitch_tools.models.finding_kinds`."""
+"""In the order of docs/rules.md. A new rule is a function, an entry in its file's `RULES`, its kind in
+`stitch_tools.models.finding_kinds`, and a row of that page."""
 
 
 def scan_program(
