@@ -33,7 +33,6 @@ def findings(path: Path, target: str, *, training: bool) -> tuple[Finding, ...]:
         format=stitched.format,
         main=stitched.main,
         reference_source=source,
-        reference_path=path.name,
     )
 
 

@@ -583,13 +583,13 @@ def test_long_names_and_paths_count_for_the_size_bound(tokens: int) -> None:
             (SanitizerFinding(rule=rule, severity="fatal", message="").doc_query, slug)
             for rule, slug in {
                 "signed-integer-overflow": "sanitizer-undefined",
-                "invalid-shift": "sanitizer-undefined",
-                "division-by-zero": "sanitizer-undefined",
-                "null-pointer": "sanitizer-undefined",
+                "invalid-shift-exponent": "sanitizer-undefined",
+                "integer-divide-by-zero": "sanitizer-undefined",
+                "null-pointer-use": "sanitizer-undefined",
                 "double-free": "sanitizer-free",
                 "alloc-dealloc-mismatch": "sanitizer-free",
                 "heap-use-after-free": "sanitizer-out-of-bounds",
-                "object-size": "sanitizer-out-of-bounds",
+                "insufficient-object-size": "sanitizer-out-of-bounds",
                 "memory-error": "sanitizer-out-of-bounds",
                 "memcpy-param-overlap": "sanitizer-out-of-bounds",
                 "uninitialised-read": "sanitizer-uninitialized",

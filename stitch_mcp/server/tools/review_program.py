@@ -83,7 +83,6 @@ def _static(work: JobContext) -> tuple[Finding, ...]:
         format=program.format,
         main=program.main,
         reference_source=store.get(source.sha256) if source else None,
-        reference_path=task.main if task else None,
     )
 
 

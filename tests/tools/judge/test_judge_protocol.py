@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 from stitch_tools.judge.check import check_program
 from stitch_tools.judge.timing.timed_process import Pipes, RunnerFailedError, TimedProcess
 from stitch_tools.judge.trial import Trial
-from stitch_tools.judge.work.traced_worker import HarnessFaultError, Report, parse_report
 from stitch_tools.models import Check
 from stitch_tools.protocol.messages import OperationFailedError, decode_reply, encode
-from stitch_tools.protocol.messages_candidate import StepReply
+from stitch_tools.protocol.messages_candidate import StepReply, TraceReport
 from stitch_tools.protocol.wire import (
     MAX_JSON_BYTES,
     Channel,
@@ -172,12 +171,14 @@ def test_any_reply_is_read_as_a_claim_of_bounded_size(text: str, count: int) -> 
     assert max(len(answer.held), len(answer.changed)) <= 50
 
 
-@given(message=st.dictionaries(st.sampled_from(sorted(Report.model_fields)), JSON))
-def test_what_a_watched_worker_says_is_a_report_or_a_fault_that_is_nobody_s(
-    message: dict[str, object],
-) -> None:
-    with contextlib.suppress(HarnessFaultError):
-        assert isinstance(parse_report(message), Report)
+TRACED: dict[str, object] = encode(TraceReport((), 0)).message["value"]
+
+
+@given(message=st.dictionaries(st.sampled_from(sorted(TRACED)), JSON))
+def test_what_a_watched_worker_says_is_a_report_or_refused(message: dict[str, object]) -> None:
+    with contextlib.suppress(ProtocolError):
+        report = decode_reply(TraceReport, Frame({"ok": True, "value": {**TRACED, **message}}))
+        assert isinstance(report, TraceReport)
 
 
 @given(data=st.binary(max_size=40) | st.just(bytes(8)), late=st.booleans())

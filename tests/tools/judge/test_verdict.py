@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stitch_tools.errors import UsageError
-from stitch_tools.judge.verdict import settle_status, verdict, verdict_of
+from stitch_tools.judge.verdict import settle_status, verdict_of
 from stitch_tools.models import Bench, Check, CheckFlag, CheckStatus, Finding, SanitizerFinding, SanitizerRun
 from stitch_tools.models.acceptance import SHORTCOMINGS, AcceptPolicy, weighing_kind
 from stitch_tools.models.evidence import WorkEvidence
@@ -107,16 +107,12 @@ bench_strategy = st.none() | st.builds(
 policy_strategy = st.builds(AcceptPolicy.of, st.lists(st.sampled_from(SHORTCOMINGS), unique=True))
 
 
-@given(check_strategy, work_strategy, memory_strategy, bench_strategy, policy_strategy)
+@given(check_strategy, bench_strategy, policy_strategy)
 def test_a_verdict_is_total_pure_and_consistent(
-    check: Check,
-    work: WorkEvidence | None,
-    memory: list[SanitizerRun],
-    bench: Bench | None,
-    policy: AcceptPolicy,
+    check: Check, bench: Bench | None, policy: AcceptPolicy
 ) -> None:
-    seen = verdict(check, work, memory, bench, policy)
-    assert seen == verdict(check, work, memory, bench, policy)
+    seen = verdict_of(check, bench, policy)
+    assert seen == verdict_of(check, bench, policy)
     assert seen.counts == (not seen.reasons)
     assert not seen.counts or seen.status == "accepted"
     assert seen.flags == check.flags
@@ -127,31 +123,23 @@ def test_a_verdict_is_total_pure_and_consistent(
     assert bool(seen.why_not) == (not seen.counts)
 
 
-@given(check_strategy, work_strategy, memory_strategy, bench_strategy, policy_strategy)
+@given(check_strategy, bench_strategy, policy_strategy)
 def test_a_looser_policy_changes_no_status_and_takes_no_count_away(
-    check: Check,
-    work: WorkEvidence | None,
-    memory: list[SanitizerRun],
-    bench: Bench | None,
-    policy: AcceptPolicy,
+    check: Check, bench: Bench | None, policy: AcceptPolicy
 ) -> None:
-    strict, loose = (verdict(check, work, memory, bench, choice) for choice in (STRICT, policy))
+    strict, loose = (verdict_of(check, bench, choice) for choice in (STRICT, policy))
     assert strict.status == loose.status
     assert loose.counts or not strict.counts
     assert sorted(map(repr, strict.reasons)) == sorted(map(repr, (*loose.reasons, *loose.excused)))
 
 
-@given(check_strategy, work_strategy, memory_strategy, bench_strategy, policy_strategy)
+@given(check_strategy, bench_strategy, policy_strategy)
 def test_accepting_what_a_verdict_names_makes_the_program_count(
-    check: Check,
-    work: WorkEvidence | None,
-    memory: list[SanitizerRun],
-    bench: Bench | None,
-    policy: AcceptPolicy,
+    check: Check, bench: Bench | None, policy: AcceptPolicy
 ) -> None:
-    seen = verdict(check, work, memory, bench, policy)
+    seen = verdict_of(check, bench, policy)
     wider = AcceptPolicy.of((*policy.names, *seen.accept))
-    assert verdict(check, work, memory, bench, wider).counts == (seen.counts or bool(seen.accept))
+    assert verdict_of(check, bench, wider).counts == (seen.counts or bool(seen.accept))
 
 
 @given(check_strategy, memory_strategy)
@@ -177,7 +165,7 @@ def test_a_fatal_finding_of_check_or_timing_rejects_however_the_draws_ended(ende
 
 
 def test_a_fatal_memory_error_makes_an_accepted_program_incorrect() -> None:
-    seen = verdict(check_of(), None, [memory_of("fatal")], None, AcceptPolicy.of(SHORTCOMINGS))
+    seen = verdict_of(check_of(sanitizers=[memory_of("fatal")]), policy=AcceptPolicy.of(SHORTCOMINGS))
     assert (seen.status, seen.counts) == ("incorrect", False)
     assert seen.why_not == "asan.heap-buffer-overflow: asan: a.cpp:7: reads past the end"
 
@@ -186,7 +174,7 @@ def test_a_fatal_memory_error_makes_an_accepted_program_incorrect() -> None:
     "run", [memory_of("suspicious"), memory_of("note"), memory_of("fatal", in_library=True)], ids=str
 )
 def test_other_findings_of_sanitizers_change_nothing(run: SanitizerRun) -> None:
-    assert verdict(check_of(), None, [run], None, STRICT).counts
+    assert verdict_of(check_of(sanitizers=[run])).counts
 
 
 def test_a_program_of_clean_evidence_counts() -> None:

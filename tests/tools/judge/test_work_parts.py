@@ -22,7 +22,6 @@ from stitch_tools.worker.candidate.activity.kernels import (
     stub_kernels,
 )
 from stitch_tools.worker.candidate.activity.objects import (
-    Belongings,
     is_own,
     libraries,
     own_files,
@@ -74,10 +73,11 @@ def test_a_loaded_file_is_the_program_s_where_it_lies_in_its_folders_or_in_none_
 ) -> None:
     path = compile_library(tmp_path, "own", "int one(void) { return 1; }")
     ctypes.CDLL(str(path))
-    inside = Belongings((), (str(tmp_path),))
+    inside = (str(tmp_path),)
     assert str(path) in own_files(inside)
+    assert str(path) in own_files((str(path),))
     torch_library = str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so")
-    assert not is_own(torch_library, Belongings((), ("/",)))
+    assert not is_own(torch_library, ("/",))
     assert libraries(["/usr/lib/libdnnl.so.3", torch_library, "/usr/lib/libm.so.6", str(path)], inside) == [
         "libdnnl.so.3"
     ]
@@ -315,6 +315,6 @@ def test_kernels_of_a_binary_from_nvcc_are_found(tmp_path: Path) -> None:
     built = build(case.program(store), store)
     assert built.artifact is not None, built.diagnostics
     _program = NativeProgram(built.artifact, ())
-    names = own_kernels(Belongings((built.artifact,), ()), None).names
+    names = own_kernels((built.artifact,), None).names
     assert {"own_product(float const*, float*, int)", "never_launched(float*)"} <= names
     assert any(identifier_of(name) == "own_tanh" for name in names)

@@ -134,7 +134,6 @@ class _Judge:
             format=self.program.format,
             main=self.program.main,
             reference_source=None if source is None else self.store.get(source.sha256),
-            reference_path=self.task.main,
         )
         self.record.findings += findings
         return any(row.severity == "fatal" for row in findings)

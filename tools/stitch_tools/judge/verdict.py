@@ -4,7 +4,7 @@ Pure functions over stored facts, so that a run, a certificate and a suite read 
 evidence, today's or an old one's.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from stitch_tools.models.acceptance import (
     AcceptableFlag,
@@ -13,7 +13,6 @@ from stitch_tools.models.acceptance import (
     VerdictReason,
     weighing_kind,
 )
-from stitch_tools.models.evidence import WorkEvidence
 from stitch_tools.models.finding_kinds import finding_kind
 from stitch_tools.models.sanitizer import SanitizerFinding, SanitizerRun
 from stitch_tools.models.verdict import Bench, Check, CheckStatus, Finding
@@ -22,27 +21,20 @@ BEYOND_ALLOWANCE = "pytorch_share"
 """The rule of the finding that PyTorch does more of the work than the contract allows."""
 
 
-def verdict(
-    check: Check,
-    work: WorkEvidence | None,
-    memory: Sequence[SanitizerRun],
-    bench: Bench | None,
-    policy: AcceptPolicy,
-) -> Verdict:
+def verdict_of(check: Check, bench: Bench | None = None, policy: AcceptPolicy | None = None) -> Verdict:
     """The verdict on a program.
 
     Args:
-        check: correctness and static evidence.
-        work: who did the work; None where it was not traced.
-        memory: what the sanitizers saw; () where none ran.
+        check: correctness and static evidence, who did the work and what the sanitizers saw, where they ran.
         bench: the timing; None where the program was not timed.
-        policy: which shortcomings of a correct program are accepted.
+        policy: which shortcomings of a correct program are accepted; None: the default policy.
     """
-    timed = bench.findings if bench else ()
-    status, reasons = settle_status(check.status, check.message, (*check.findings, *timed), memory)
+    policy = policy or AcceptPolicy()
+    findings = (*check.findings, *(bench.findings if bench else ()))
+    status, reasons = settle_status(check.status, check.message, findings, check.sanitizers)
     if status != "accepted":
         return Verdict(status=status, flags=check.flags, counts=False, reasons=reasons, policy=policy)
-    shortcomings = (*_flags(check, work), *_findings((*check.findings, *timed), check, work), *_timing(bench))
+    shortcomings = (*_flags(check), *_findings(findings, check), *_timing(bench))
     accepted = policy.names
     refused = tuple(row for row in shortcomings if row.accept not in accepted)
     return Verdict(
@@ -53,11 +45,6 @@ def verdict(
         excused=tuple(row for row in shortcomings if row.accept in accepted),
         policy=policy,
     )
-
-
-def verdict_of(check: Check, bench: Bench | None = None, policy: AcceptPolicy | None = None) -> Verdict:
-    """The verdict on a stored check, which holds its work and memory evidence; None: the default policy."""
-    return verdict(check, check.work, check.sanitizers, bench, policy or AcceptPolicy())
 
 
 def settle_status(
@@ -98,42 +85,40 @@ def _place(row: SanitizerFinding) -> str:
     return f"{row.file}:{row.line}: " if row.file and row.line else ""
 
 
-def _flags(check: Check, work: WorkEvidence | None) -> Iterable[VerdictReason]:
-    if "partial" in check.flags and (beyond := _beyond_allowance(check, work)):
-        yield _flag("partial", beyond)
-    if "weak" in check.flags:
-        yield _flag("weak", "the check rests on draws that hardly depend on inputs or weights, or too few")
+def _flags(check: Check) -> Iterable[VerdictReason]:
+    shortcomings: list[tuple[AcceptableFlag, str | None]] = [
+        ("partial", _beyond_allowance(check)),
+        ("weak", "the check rests on draws that hardly depend on inputs or weights, or too few"),
+    ]
+    for flag, message in shortcomings:
+        if message and flag in check.flags:
+            yield VerdictReason(source="flag", rule=flag, accept=flag, message=message)
 
 
-def _flag(flag: AcceptableFlag, message: str) -> VerdictReason:
-    return VerdictReason(source="flag", rule=flag, accept=flag, message=message)
-
-
-def _beyond_allowance(check: Check, work: WorkEvidence | None) -> str | None:
+def _beyond_allowance(check: Check) -> str | None:
     """Why PyTorch's part in a partial program is beyond the contract's allowance; None where it is within."""
     if _has(check.findings, BEYOND_ALLOWANCE):
-        share = f"{work.pytorch_of_work:.0%} of the work is" if work else "more of the work is"
+        share = f"{check.work.pytorch_of_work:.0%} of the work is" if check.work else "more of the work is"
         return f"{share} PyTorch's, beyond the contract's allowance"
-    if work is None:
+    if check.work is None:
         return "operations are left to PyTorch, and their share of the work was not measured"
     return None
 
 
-def _findings(
-    findings: Sequence[Finding], check: Check, work: WorkEvidence | None
-) -> Iterable[VerdictReason]:
+def _findings(findings: Iterable[Finding], check: Check) -> Iterable[VerdictReason]:
     for row in findings:
         kind = weighing_kind(row.rule)
         if kind is None or row.severity != "suspicious":
             continue
         # An idle kernel feigns work only where PyTorch does it: a spare one is harmless.
-        if kind == "kernel_never_launched" and not _pytorch_works(check, work):
+        if kind == "kernel_never_launched" and not _pytorch_works(check):
             continue
         yield VerdictReason(source="finding", rule=row.rule, accept=kind, message=row.message)
 
 
-def _pytorch_works(check: Check, work: WorkEvidence | None) -> bool:
+def _pytorch_works(check: Check) -> bool:
     """Whether PyTorch does the work, as far as it was traced; else whether the text says that it computes."""
+    work = check.work
     if work is not None:
         return _has(check.findings, BEYOND_ALLOWANCE) or work.pytorch > work.own + work.library
     return any(

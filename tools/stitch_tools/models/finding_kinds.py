@@ -1,7 +1,6 @@
 """What each finding's rule is evidence of: the kinds that a verdict's policy names."""
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Literal
 
 AcceptableKind = Literal[
@@ -27,14 +26,13 @@ FindingKind = (
 """`work_unfinished`: work may go on after forward returned. `not_decided`: something was not read, could
 not be judged, or weighs nothing in a verdict."""
 
-_STATIC: dict[str, FindingKind] = {
+STATIC_RULE_KINDS: Mapping[str, FindingKind] = {
     "judge_patched": "library_patched",
     "library_patched": "library_patched",
     "forged_result": "verdict_forged",
     "judge_module": "caller_inspected",
     "other_process_memory": "caller_inspected",
     "caller_inspected": "caller_inspected",
-    "reads_reference": "reference_copied",
     "reference_copied": "reference_copied",
     "kernel_not_launched": "kernel_never_launched",
     "result_kept": "earlier_result_kept",
@@ -46,11 +44,12 @@ _STATIC: dict[str, FindingKind] = {
     "global_setting": "setting_changed",
     "not_scanned": "not_decided",
 }
-"""Rules of the static evidence. docs/rules.md says what each looks for."""
+"""Rules of the static evidence, by name. docs/rules.md says what each looks for."""
 
 # What the check, the tracing and the timing write, and rules of version 0.1, which stored checks still carry.
 # Only kinds that some verdict depends on are listed: any other rule decides nothing.
-_OTHERS: dict[str, FindingKind] = {
+FINDING_KINDS: Mapping[str, FindingKind] = {
+    **STATIC_RULE_KINDS,
     "cached_results": "earlier_result_kept",
     "unchanged_results": "earlier_result_kept",
     "never_launched": "kernel_never_launched",
@@ -70,14 +69,9 @@ _OTHERS: dict[str, FindingKind] = {
     "result_cached_by_value": "earlier_result_kept",
     "result_memoised": "earlier_result_kept",
     "raw_memory": "caller_inspected",
+    "reads_reference": "reference_copied",
     "reference_in_forward": "reference_copied",
 }
-
-FINDING_KINDS: Mapping[str, FindingKind] = MappingProxyType(_STATIC | _OTHERS)
-"""Rule name to kind, as far as a verdict or the documentation asks for it."""
-
-STATIC_RULE_KINDS: Mapping[str, FindingKind] = MappingProxyType(_STATIC)
-"""The part of `FINDING_KINDS` that the static evidence writes today."""
 
 
 def finding_kind(rule: str) -> FindingKind:

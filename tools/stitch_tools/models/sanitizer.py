@@ -2,7 +2,9 @@
 
 from typing import Literal
 
-from stitch_tools.models.base import Fact
+from pydantic import model_validator
+
+from stitch_tools.models.base import Fact, without_field
 
 SanitizerTool = Literal["asan", "ubsan", "tsan", "init", "memcheck", "racecheck", "initcheck", "synccheck"]
 """CPU: asan, ubsan, tsan (compiled into the program) and init (two runs over memory that held other bytes).
@@ -25,10 +27,14 @@ class SanitizerFinding(Fact):
     """Path relative to the program's folder where it lies inside it."""
     line: int | None = None
     """1-based."""
-    space: str | None = None
-    """Address space: heap, stack, global, shared, local."""
     count: int = 1
     """How many reports fell together."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_retired(cls, data: object) -> object:
+        """Checks of before named the address space, which the message says."""
+        return without_field(data, "space")
 
     @property
     def doc_query(self) -> str:

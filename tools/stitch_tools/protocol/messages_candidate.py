@@ -1,5 +1,7 @@
 """Messages of the worker that holds a candidate, timed or traced. Its replies are claims."""
 
+from typing import Literal
+
 from stitch_tools.protocol.memory import PackEntry
 from stitch_tools.protocol.messages import Fd, Message, Operation
 from stitch_tools.protocol.messages_reference import WeightsMade
@@ -83,9 +85,8 @@ class RunProgram(Operation[StepReply], op="run"):
 class BeginTrace(Operation[StepReply], op="activity_begin"):
     """Start the profiler, before the program is loaded."""
 
-    files: tuple[str, ...]
-    folders: tuple[str, ...]
-    """What makes a loaded file the program's own."""
+    own: tuple[str, ...]
+    """Files and folders: code that is loaded from there is the program's own."""
     source_folder: str | None
     cuda: bool
 
@@ -98,13 +99,47 @@ class RunTraced(Operation[StepReply], op="activity_run"):
     layout: list[PackEntry]
     output_structure: object
     calls: int
-    """On a GPU."""
-    seconds: float
-    """On a CPU, where as many calls are made as fit."""
+    """On a GPU; on a CPU as many calls are made as fit into a time."""
     generator: bytes
     inputs_fd: Fd
     outputs_fd: Fd
 
 
-class EndTrace(Operation[dict[str, object]], op="activity_end"):
+TracedOwner = Literal["own", "library", "pytorch", "copy", "other"]
+
+
+class TracedRow(Message):
+    """One thing that took time."""
+
+    owner: TracedOwner
+    name: str
+    calls: float | None
+    """Launches per forward (cuda)."""
+    weight: int
+    """Nanoseconds."""
+
+
+class TraceReport(Message):
+    """What the profiler saw."""
+
+    rows: tuple[TracedRow, ...]
+    observations: int
+    """Device activities (cuda), or forwards (cpu)."""
+    past_dispatcher: tuple[str, ...] = ()
+    """Operators whose code the program's binaries can call without a record of it."""
+    outside_ns: int = 0
+    """Time outside of PyTorch's operators (cpu)."""
+    own_code: bool = True
+    """Whether compiled code of the program's own is loaded (cpu)."""
+    libraries: tuple[str, ...] = ()
+    """Libraries that were loaded with the program, whose calls the profiler does not see (cpu)."""
+    blocks: tuple[dict[str, float], ...] = ()
+    """Launches per forward of each block (cuda)."""
+    never: tuple[str, ...] = ()
+    """Kernels that the program defines and that never ran (cuda)."""
+    lost: int = 0
+    """Launches in the blocks that the profiler has no record of (cuda)."""
+
+
+class EndTrace(Operation[TraceReport], op="activity_end"):
     """End the profiler and say what it saw."""

@@ -10,10 +10,14 @@ import pytest
 
 from stitch_tools.compile.host_build import build_sanitizer_host
 from stitch_tools.errors import EnvironmentMissingError
-from stitch_tools.judge.memory import apply_sanitizers, sanitize_program, skipped_sanitizers
+from stitch_tools.judge.memory import (
+    SanitizeOptions,
+    apply_sanitizers,
+    sanitize_program,
+    skipped_sanitizers,
+)
 from stitch_tools.judge.memory.archer import Archer, find_archer
 from stitch_tools.judge.memory.cpu import ADDRESS_AND_UNDEFINED
-from stitch_tools.judge.memory.options import SanitizeOptions
 from stitch_tools.judge.trial import Trial
 from stitch_tools.models import Check, Contract, Task
 from stitch_tools.models.sanitizer import SanitizerRun, SanitizerTool
@@ -146,7 +150,8 @@ def test_a_race_is_fatal_and_openmp_s_own_order_is_none(room: ServerContext, def
 
 
 @pytest.mark.parametrize(
-    ("defect", "rule"), [("OVERFLOWS_INT", "signed-integer-overflow"), ("SHIFTS_TOO_FAR", "invalid-shift")]
+    ("defect", "rule"),
+    [("OVERFLOWS_INT", "signed-integer-overflow"), ("SHIFTS_TOO_FAR", "invalid-shift-exponent")],
 )
 def test_undefined_behavior_is_suspicious(room: ServerContext, defect: str, rule: str) -> None:
     runs = room.run(defect, "asan", "ubsan")

@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 from stitch_tools.judge.memory.cuda import judged
 from stitch_tools.judge.memory.cuda_reports import Kernels, base_name, cuda_findings
-from stitch_tools.judge.memory.frames import Owner, StackFrame, read_frame, short_name
+from stitch_tools.judge.memory.frames import Owner, StackFrame, own_name, read_frame, short_name
 from stitch_tools.judge.memory.reports import address_findings, thread_findings, undefined_findings
-from stitch_tools.models.sanitizer import SanitizerTool
+from stitch_tools.models.sanitizer import SanitizerFinding, SanitizerTool
 from stitch_tools.run.tool_process import Execution
+from tests.tools.judge.memory.cases import bare_case
 
 OWNER = Owner("/cache/ab/program.so", ("main.cpp", "stitch/cpu/gemm.h"))
 KERNELS = Kernels(frozenset({"scale", "reduce"}), ("main.cu", "stitch/cuda/rows.cuh"))
@@ -39,7 +40,7 @@ HEAP_READ = "\n".join(
 def test_an_overrun_is_placed_in_the_header_where_it_happens() -> None:
     (finding,) = address_findings(HEAP_READ, OWNER).own
     assert (finding.file, finding.line, finding.kernel) == ("stitch/cpu/gemm.h", 84, "scale")
-    assert (finding.space, finding.severity) == ("heap", "fatal")
+    assert finding.severity == "fatal"
     assert finding.message == "heap-buffer-overflow: READ of size 4, 0 bytes to the right of 400-byte region"
 
 
@@ -94,15 +95,18 @@ RACE = "\n".join(
 
 def test_a_race_names_both_places() -> None:
     (finding,) = thread_findings(RACE, OWNER).own
-    assert (finding.rule, finding.severity, finding.line, finding.space) == ("data-race", "fatal", 41, "heap")
+    assert (finding.rule, finding.severity, finding.line) == ("data-race", "fatal", 41)
     assert finding.kernel == "sum"
     assert finding.message == "data race: one thread writes what another reads at the same time (main.cpp:40)"
 
 
 def test_undefined_behavior_without_a_stack_keeps_the_compiler_s_place() -> None:
-    text = "/x/source/main.cpp:7:12: runtime error: shift exponent 40 is too large for 32-bit type 'int'"
+    text = (
+        "/x/source/main.cpp:7:12: runtime error: shift exponent 40 is too large for 32-bit type 'int'\n\n"
+        "SUMMARY: UndefinedBehaviorSanitizer: invalid-shift-exponent /x/source/main.cpp:7:12 in \n"
+    )
     (finding,) = undefined_findings(text, OWNER).own
-    assert (finding.rule, finding.file, finding.line) == ("invalid-shift", "main.cpp", 7)
+    assert (finding.rule, finding.file, finding.line) == ("invalid-shift-exponent", "main.cpp", 7)
 
 
 def test_frames_are_read_back_from_our_own_format() -> None:
@@ -136,14 +140,13 @@ failed forward 719 the CUDA driver answered with error 719
 
 
 @pytest.mark.parametrize(
-    ("tool", "rule", "severity", "message", "space", "line", "count"),
+    ("tool", "rule", "severity", "message", "line", "count"),
     [
         (
             "memcheck",
             "invalid-read",
             "fatal",
             "Invalid __global__ read of size 4 bytes is out of bounds",
-            "global",
             40,
             1,
         ),
@@ -152,7 +155,6 @@ failed forward 719 the CUDA driver answered with error 719
             "race",
             "fatal",
             "Race condition. Write in line 40. Read in line 43",
-            "shared",
             40,
             1,
         ),
@@ -161,7 +163,6 @@ failed forward 719 the CUDA driver answered with error 719
             "uninitialised-read",
             "suspicious",
             "Uninitialized __global__ memory read of size 4 bytes",
-            "global",
             48,
             1,
         ),
@@ -170,7 +171,6 @@ failed forward 719 the CUDA driver answered with error 719
             "invalid-barrier",
             "suspicious",
             "Barrier error. Divergent thread(s) in warp",
-            None,
             42,
             2,
         ),
@@ -181,7 +181,6 @@ def test_a_report_of_the_real_tool_is_read(
     rule: str,
     severity: str,
     message: str,
-    space: str | None,
     line: int,
     count: int,
 ) -> None:
@@ -191,7 +190,7 @@ def test_a_report_of_the_real_tool_is_read(
     assert found.libraries == ()
     assert (finding.rule, finding.severity, finding.message) == (rule, severity, message)
     assert (finding.kernel, finding.file, finding.line) == ("double_all", "doubled.cu", line)
-    assert (finding.space, finding.count) == (space, count)
+    assert finding.count == count
 
 
 def ended(stdout: str, reports: dict[str, str] | None = None, *, late: bool = False) -> Execution:
@@ -200,7 +199,7 @@ def ended(stdout: str, reports: dict[str, str] | None = None, *, late: bool = Fa
 
 def test_a_program_that_did_not_survive_its_own_defect_has_findings() -> None:
     text = (REAL / "memcheck.xml").read_text(encoding="utf-8")
-    run = judged("memcheck", ended(MEMCHECK_WORDS, {"report.xml": text}), DOUBLED, "own-1", 10)
+    run = judged(bare_case(), "memcheck", ended(MEMCHECK_WORDS, {"report.xml": text}), DOUBLED)
     assert (run.status, [row.rule for row in run.findings]) == ("findings", ["invalid-read"])
 
 
@@ -218,11 +217,13 @@ def test_no_record_is_clean_only_where_the_tool_counted_none() -> None:
         (some, empty, "not_checked"),
         (some, {}, "not_checked"),
     ):
-        assert judged("memcheck", ended(stdout, reports), DOUBLED, "own-1", 10).status == status, stdout
+        assert judged(bare_case(), "memcheck", ended(stdout, reports), DOUBLED).status == status, stdout
 
 
 def test_a_tool_that_was_killed_says_so_and_not_that_its_report_is_missing() -> None:
-    run = judged("memcheck", ended("========= COMPUTE-SANITIZER\n", late=True), DOUBLED, "batch-probe", 10)
+    late = ended("========= COMPUTE-SANITIZER\n", late=True)
+    run = judged(bare_case("batch-probe"), "memcheck", late, DOUBLED)
+    assert run.inputs == "batch-probe"
     assert (run.status, run.reason) == ("not_checked", "did not finish within 10 s")
 
 
@@ -248,16 +249,11 @@ WRITE = "Invalid __global__ write of size 4 bytes"
 OWN = where("void scale&lt;4&gt;(float const*, float*, int)", "/tmp/work/./main.cu", 12)
 
 
-def test_an_invalid_write_of_an_own_kernel_names_kernel_line_and_space() -> None:
+def test_an_invalid_write_of_an_own_kernel_names_kernel_and_line() -> None:
     found = cuda_findings("memcheck", report(record(WRITE, OWN), record(WRITE, OWN)), KERNELS)
     assert found is not None
     (finding,) = found.own
-    assert (finding.rule, finding.severity, finding.space, finding.count) == (
-        "invalid-write",
-        "fatal",
-        "global",
-        2,
-    )
+    assert (finding.rule, finding.severity, finding.count) == ("invalid-write", "fatal", 2)
     assert (finding.file, finding.line) == ("main.cu", 12)
     assert finding.message == WRITE
 
@@ -288,7 +284,7 @@ def test_a_race_weighs_what_the_tool_says(level: str, severity: str) -> None:
     found = cuda_findings("racecheck", report(record(text, accesses, "Analysis", level)), KERNELS)
     assert found is not None
     (finding,) = found.own
-    assert (finding.severity, finding.line, finding.space) == (severity, 40, "shared")
+    assert (finding.severity, finding.line) == (severity, 40)
     assert "0xf0" not in finding.message
 
 
@@ -338,7 +334,11 @@ def test_a_kernel_s_bare_name(name: str, base: str) -> None:
 
 
 def test_files_below_folders_are_named_as_the_program_does() -> None:
-    assert OWNER.relative("/x/source/stitch/cpu/gemm.h") == "stitch/cpu/gemm.h"
-    assert OWNER.relative("/usr/include/c++/12/vector") == "vector"
-    assert OWNER.relative("") is None
-    assert Path(OWNER.module).name == "program.so"
+    assert own_name("/x/source/stitch/cpu/gemm.h", OWNER.files) == "stitch/cpu/gemm.h"
+    assert own_name("/usr/include/c++/12/vector", OWNER.files) == "vector"
+    assert own_name("", OWNER.files) is None
+
+
+def test_a_finding_of_before_is_read_without_its_address_space() -> None:
+    old = {"rule": "invalid-read", "severity": "fatal", "message": "reads past the end", "space": "global"}
+    assert SanitizerFinding.model_validate(old).rule == "invalid-read"

@@ -7,10 +7,11 @@ import pytest
 
 from stitch_tools.errors import EnvironmentMissingError, SandboxError, WorkerError
 from stitch_tools.judge.memory.compute_sanitizer import ComputeSanitizer, find_compute_sanitizer
-from stitch_tools.judge.memory.job import host_job
+from stitch_tools.protocol.memory import PackEntry
 from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.session import TargetSession
 from stitch_tools.run.tool_process import execute
+from tests.tools.judge.memory.cases import bare_case
 
 # The options that matter here, as two versions print them.
 OLDER = """
@@ -83,25 +84,20 @@ def test_initcheck_sees_every_kernel_and_memcheck_pads_allocations() -> None:
     assert words[words.index("--padding") + 1] == "512"
 
 
-def entry(name: str) -> dict[str, object]:
+def entry(name: str) -> PackEntry:
     return {"name": name, "shape": [2, 3], "stride": [3, 1], "dtype": "bfloat16", "offset": 256, "nbytes": 12}
 
 
 def test_a_job_is_one_fact_a_line_and_names_may_hold_spaces() -> None:
-    job = host_job(
-        "/a b/program.so",
-        device="cpu",
-        libraries=("/x/libdnnl.so.3",),
-        parameters=[entry("block 0.weight")],
-        inputs=[entry("x")],
-        state=("block 0.weight",),
-        calls=2,
-    )
+    case = bare_case(parameters=[entry("block 0.weight")], inputs=[entry("x")], updated=("block 0.weight",))
+    job = case.host_job("/a b/program.so", ("/x/libdnnl.so.3",), poison=255, calls=2)
     assert "program /a b/program.so\n" in job
+    assert "calls 2\n" in job
     assert "param 256 12 4 16 2 2 3 3 1 block 0.weight\n" in job
     assert "state 256 12 4 16 2 2 3 3 1 block 0.weight\n" in job
+    evil = bare_case(parameters=[entry("a\nprogram /evil.so")])
     with pytest.raises(WorkerError, match="line break"):
-        host_job("/p.so", device="cpu", libraries=(), parameters=[entry("a\nprogram /evil.so")], inputs=[])
+        evil.host_job("/p.so", (), poison=255)
 
 
 NETWORK = """

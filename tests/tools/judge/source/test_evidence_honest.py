@@ -17,7 +17,7 @@ PROGRAMS = Path(__file__).parents[2] / "programs"
 def test_an_honest_program_gets_notes_at_most(name: str) -> None:
     files = QUIET[name]
     form = "kernelbench" if "program.py" in files else "native"
-    found = scan_program(files, format=form, reference_source=REFERENCE, reference_path="mlp.py")
+    found = scan_program(files, format=form, reference_source=REFERENCE)
     assert [(row.rule, row.line, row.quote) for row in found if row.severity != "note"] == []
     assert not [row for row in found if row.rule == "not_scanned"]
 
@@ -33,7 +33,7 @@ def test_dead_code_and_unreached_functions_weigh_less() -> None:
     twin = PAIRS["torch_op_in_forward"][1][0]["program.py"].decode("utf-8")
     reached = {"program.py": (twin + "\ndef patch():\n" + patch + "\npatch()\n").encode("utf-8")}
     unreached = {"program.py": (twin + "\ndef patch():\n" + patch).encode("utf-8")}
-    dead = {"program.py": (twin + "\nif False:\n" + patch).encode("utf-8")}
+    dead = {"program.py": (twin + "\nif __name__ == '__main__':\n" + patch).encode("utf-8")}
     strongest = [
         [row.severity for row in scan_program(files, format="kernelbench") if row.rule == "judge_patched"]
         for files in (reached, unreached, dead)

@@ -10,9 +10,7 @@ from tests.tools.judge.source.programs import REFERENCE, Files
 
 def scan(files: Files) -> tuple[Finding, ...]:
     form = "kernelbench" if "program.py" in files else "native"
-    return scan_program(
-        files, format=form, main="program.py", reference_source=REFERENCE, reference_path="mlp.py"
-    )
+    return scan_program(files, format=form, main="program.py", reference_source=REFERENCE)
 
 
 def test_every_rule_has_a_cheat_and_an_honest_twin() -> None:

@@ -10,13 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stitch_tools.judge.source import RULES, scan_program
-from stitch_tools.judge.source.document import rules_document
 from stitch_tools.models import Finding
 from stitch_tools.models.finding_kinds import FINDING_KINDS, STATIC_RULE_KINDS, finding_kind
 from tests.tools.judge.source.pairs import PAIRS
 from tests.tools.judge.source.programs import HONEST, HONEST_NATIVE, scale_with
 
-PUBLISHED = Path(__file__).parents[4] / "docs/rules.md"
+PUBLISHED = (Path(__file__).parents[4] / "docs/rules.md").read_text(encoding="utf-8")
 
 
 def scan(text: str | bytes, name: str = "program.py") -> tuple[Finding, ...]:
@@ -25,8 +24,11 @@ def scan(text: str | bytes, name: str = "program.py") -> tuple[Finding, ...]:
 
 
 def test_the_published_rules_are_the_current_ones() -> None:
-    """After a change of the table run `python -m stitch_tools.judge.source.document docs/rules.md`."""
-    assert PUBLISHED.read_text(encoding="utf-8") == rules_document()
+    rows = [line.split(" | ") for line in PUBLISHED.splitlines() if line.startswith("| `")]
+    assert [(row[0].strip("| `"), row[1], row[2]) for row in rows] == [
+        (rule.id, rule.severity, STATIC_RULE_KINDS[rule.id]) for rule in RULES
+    ]
+    assert all(len(row) == 5 for row in rows)
 
 
 def test_every_rule_has_a_kind() -> None:
@@ -121,7 +123,7 @@ def test_a_syntax_error_names_its_line() -> None:
 
 
 def test_comments_and_strings_alone_never_convict() -> None:
-    words = "\n".join(sorted(rule.meaning.replace('"', "'") for rule in RULES))
+    words = PUBLISHED.replace('"', "'")
     text = HONEST["program.py"].decode("utf-8")
     commented = "".join(f"# {line}\n" for line in words.splitlines())
     code = ("import os; torch.allclose = None; open('/proc/1/mem'); ptrace(); import stitch_tools; "

@@ -91,10 +91,6 @@ WORK: dict[str, tuple[list[Files], list[Files]]] = {
             model("return __import__('torch').relu(x)"),
             model("import importlib\nreturn importlib.import_module('torch.nn.functional').gelu(x)"),
             model("import importlib\nreturn importlib.import_module(input()).relu(x)"),
-            model("return vars(torch)['relu'](x)"),
-            model("return torch.__dict__[input()](x)"),
-            scale_with('return torch::jit::getOperation("aten::relu")(x);'),
-            scale_with('return py::module_::import("torch").attr("relu")(x).cast<torch::Tensor>();'),
         ],
         [
             model("self.exec = ext.scale\nreturn self.exec(x)"),
@@ -107,8 +103,6 @@ WORK: dict[str, tuple[list[Files], list[Files]]] = {
     "result_kept": (
         [
             model("return run(x)", before="import functools\n@functools.lru_cache\ndef run(v):\n    return ext.scale(v)"),
-            scale_with("static std::unordered_map<void*, torch::Tensor> kept;"),
-            scale_with("static torch::Tensor kept;"),
         ],
         [
             model("key = x.data_ptr()\nif key not in self.cache:\n    self.cache[key] = ext.describe(x.shape)\n"
@@ -162,7 +156,6 @@ WORK: dict[str, tuple[list[Files], list[Files]]] = {
             native("pthread_t t; pthread_create(&t, 0, 0, 0);"),
             native("if (fork() == 0) scale_kernel<<<1, 1>>>(0, 0, 0);"),
             model("import os\nos.fork()\nreturn ext.scale(x)"),
-            model("with torch.cuda.stream(torch.cuda.Stream()):\n    y = ext.scale(x)\nreturn y"),
             native("cudaStream_t s; cudaStreamCreate(&s); scale_kernel<<<1, 1, 0, s>>>(0, 0, 0);"),
         ],
         [

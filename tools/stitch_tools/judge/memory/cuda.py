@@ -11,12 +11,9 @@ from pathlib import Path
 
 from stitch_tools.compile.host_build import build_sanitizer_host
 from stitch_tools.errors import EnvironmentMissingError, SandboxError
+from stitch_tools.judge.memory.case import UNPOISONED, SanitizerCase
 from stitch_tools.judge.memory.compute_sanitizer import find_compute_sanitizer
-from stitch_tools.judge.memory.conclude import concluded, not_checked
 from stitch_tools.judge.memory.cuda_reports import Kernels, base_name, counted, cuda_findings
-from stitch_tools.judge.memory.job import UNPOISONED, host_job
-from stitch_tools.judge.memory.material import Material
-from stitch_tools.judge.memory.options import SanitizeOptions
 from stitch_tools.judge.memory.reports import Findings
 from stitch_tools.judge.trial import Trial
 from stitch_tools.machine.isolation import BOOTSTRAP
@@ -56,10 +53,9 @@ def own_kernels(trial: Trial) -> Kernels:
     return Kernels(names - {""}, tuple(file.path for file in files))
 
 
-def run_cuda(
-    trial: Trial, options: SanitizeOptions, tools: Sequence[SanitizerTool], material: Material
-) -> list[SanitizerRun]:
+def run_cuda(case: SanitizerCase, tools: Sequence[SanitizerTool]) -> list[SanitizerRun]:
     """What the tools saw on one draw; a tool that could not say anything is `not_checked`."""
+    trial = case.trial
     trial.say(f"running it under {', '.join(tools)}")
     try:
         sanitizer = find_compute_sanitizer((trial.session.interpreter.prefix,))
@@ -67,38 +63,36 @@ def run_cuda(
         reason = "" if kernels.names else "the program has no kernels of its own"
         with ExitStack() as stack:
             native = trial.program.format == "native"
-            python = None if native or reason else stack.enter_context(_python(trial, material))
+            python = None if native or reason else stack.enter_context(_python(case))
             if python is not None:
                 # It builds itself once without a tool, which would slow the compiler down, too.
                 first = _execute(trial, python, python.words, (), _PYTHON_BUILD_LIMIT_S)
                 reason = "" if first.done else f"before any tool: {first.why_not_done(_PYTHON_BUILD_LIMIT_S)}"
             if reason:
-                return [not_checked(tool, reason, material.kind) for tool in tools]
+                return [case.not_checked(tool, reason) for tool in tools]
             runs: list[SanitizerRun] = []
             for tool in tools:
-                command = python or _native(trial, options, material, tool)
+                command = python or _native(case, tool)
                 # Names read from a ModelNew's source may miss one that a macro made: all is instrumented.
                 watched = sorted(kernels.names) if native else ()
                 words = (*sanitizer.command(tool, _REPORT, watched), *command.words)
                 readable = (sanitizer.folder, sanitizer.path)
-                execution = _execute(trial, command, words, readable, options.limit_s)
-                runs.append(judged(tool, execution, kernels, material.kind, options.limit_s))
+                execution = _execute(trial, command, words, readable, case.options.limit_s)
+                runs.append(judged(case, tool, execution, kernels))
             return runs
     except (EnvironmentMissingError, SandboxError) as error:
-        return [not_checked(tool, error.message, material.kind) for tool in tools]
+        return [case.not_checked(tool, error.message) for tool in tools]
 
 
-def judged(
-    tool: SanitizerTool, execution: Execution, kernels: Kernels, kind: str, limit_s: float
-) -> SanitizerRun:
+def judged(case: SanitizerCase, tool: SanitizerTool, execution: Execution, kernels: Kernels) -> SanitizerRun:
     """What one run under a tool says about the program; no record means clean where the tool counted none."""
     count = counted(execution.stdout)
     findings = cuda_findings(tool, execution.reports.get(_REPORT, ""), kernels) or Findings((), ())
     if execution.done and not findings.own and not findings.libraries and count != 0:
         # Nothing was seen, even where the program ran through.
         says = f"it counts {count} errors" if count else execution.last_words
-        return not_checked(tool, f"compute-sanitizer wrote no report: {says}", kind, execution.wall_s)
-    return concluded(tool, findings, execution, kind, limit_s)
+        return case.not_checked(tool, f"compute-sanitizer wrote no report: {says}", execution.wall_s)
+    return case.concluded(tool, findings, execution)
 
 
 def _execute(
@@ -117,26 +111,18 @@ def _execute(
     )
 
 
-def _native(trial: Trial, options: SanitizeOptions, material: Material, tool: SanitizerTool) -> _Command:
-    build = trial.build
+def _native(case: SanitizerCase, tool: SanitizerTool) -> _Command:
+    build = case.trial.build
     artifact = build.artifact if build is not None else None
     if build is None or artifact is None:
         raise EnvironmentMissingError("the program was not built")
-    host = build_sanitizer_host("", options.cache_dir)
-    job = host_job(
-        artifact,
-        device="cuda",
-        libraries=build.libraries,
-        parameters=material.weights.parameters,
-        inputs=material.inputs.manifest,
-        state=material.updated,
-        poison=UNPOISONED if tool == "initcheck" else _POISON,
-    )
+    host = build_sanitizer_host("", case.options.cache_dir)
+    poison = UNPOISONED if tool == "initcheck" else _POISON
     return _Command(
         words=(str(host), "job", "{0}", "{1}", "-1"),
-        files={"job": job},
-        env={"LD_LIBRARY_PATH": _library_path(trial.session.interpreter.prefix)},
-        fds=material.fds,
+        files={"job": case.host_job(artifact, build.libraries, poison=poison)},
+        env={"LD_LIBRARY_PATH": _library_path(case.trial.session.interpreter.prefix)},
+        fds=case.fds,
         readable=(host, Path(artifact), *map(Path, build.libraries)),
     )
 
@@ -151,8 +137,8 @@ def _library_path(prefix: Path) -> str:
 
 
 @contextmanager
-def _python(trial: Trial, material: Material) -> Generator[_Command]:
-    contract = trial.task.contract
+def _python(case: SanitizerCase) -> Generator[_Command]:
+    trial, weights, inputs = case.trial, case.weights, case.inputs
     with make_scratch("sanitize") as root:
         program, extensions = root / "program", root / "extensions"
         trial.store.materialize(trial.program.files, program)
@@ -160,20 +146,20 @@ def _python(trial: Trial, material: Material) -> Generator[_Command]:
         job = {
             "folder": str(program),
             "main": trial.program.main,
-            "training": material.weights.training,
-            "matmul_precision": contract.matmul_precision,
-            "conv_precision": contract.conv_precision,
-            "generator": base64.b64encode(material.weights.generator).decode("ascii"),
-            "init": material.weights.init,
-            "init_structure": material.weights.init_structure,
-            "inputs": material.inputs.manifest,
-            "structure": material.inputs.structure,
+            "training": weights.training,
+            "matmul_precision": trial.task.contract.matmul_precision,
+            "conv_precision": trial.task.contract.conv_precision,
+            "generator": base64.b64encode(weights.generator).decode("ascii"),
+            "init": weights.init,
+            "init_structure": weights.init_structure,
+            "inputs": inputs.manifest,
+            "structure": inputs.structure,
         }
         yield _Command(
             words=(trial.session.interpreter.path, str(BOOTSTRAP), "python_host", "job", "{0}", "{1}"),
             files={"job": json.dumps(job)},
             env={**_PYTHON_ENV, "TORCH_EXTENSIONS_DIR": str(extensions)},
-            fds=(material.weights.fds[1], material.inputs.fds[0]),
+            fds=(weights.fds[1], inputs.fds[0]),
             readable=(program,),
             writable=(extensions,),
         )

@@ -14,7 +14,6 @@ from stitch_tools.models.sanitizer import SanitizerFinding, SanitizerTool, Sever
 
 _ROOT = "ComputeSanitizerOutput"
 _END = "</record>"
-_SPACE = re.compile(r"__(global|shared|local|constant)__")
 _ACCESS = re.compile(r"\b(read|write|atomic)\b", re.IGNORECASE)
 _ADDRESSES = re.compile(r"\s*\+?0x[0-9a-fA-F]+|\s*\[\d+ hazards?\]")
 _SUMMARY = re.compile(r"^=+ (?:ERROR|RACECHECK) SUMMARY: (\d{1,9}) ", re.MULTILINE)
@@ -32,11 +31,7 @@ class Kernels:
 
     def owns(self, function: str | None, file: str | None) -> bool:
         """Whether a record is about the program's own code."""
-        return base_name(function or "") in self.names or self.relative(file) in self.files
-
-    def relative(self, file: str | None) -> str | None:
-        """The program's own name of a file that the compiler saw in another folder."""
-        return own_name(file or "", self.files)
+        return base_name(function or "") in self.names or own_name(file or "", self.files) in self.files
 
 
 def base_name(function: str) -> str:
@@ -90,15 +85,13 @@ def _finding(
     if function is None and file is None:
         # An API call that failed, or a copy of memory that nobody wrote: no kernel did it.
         severity = "note"
-    space = _SPACE.search(text)
     finding = SanitizerFinding(
         rule=rule,
         severity=severity,
         message=text,
         kernel=function[:160] if function else None,
-        file=kernels.relative(file),
+        file=own_name(file or "", kernels.files),
         line=_number(place.get("line")),
-        space=space[1] if space else "shared" if tool == "racecheck" else None,
     )
     return finding, kernels.owns(function, file)
 

@@ -71,21 +71,16 @@ class Owner:
         owned = [frame for frame in stack if self.owns(frame)]
         is_own = inner is not None and self.owns(inner)
         # What a system header inlined (a vector load) is named by the program's own line around it.
-        named = (frame for frame in owned if is_own and self.relative(frame.file) in self.files)
+        named = (frame for frame in owned if is_own and own_name(frame.file, self.files) in self.files)
         seen = next(named, inner if is_own else next(iter(owned), inner))
-        return (self.place(seen) if seen else CodeLocation(None, None, None)), is_own
+        if seen is None:
+            return CodeLocation(None, None, None), is_own
+        file = own_name(seen.file, self.files)
+        return CodeLocation(short_name(seen.function) or None, file, seen.line or None), is_own
 
     def owns(self, frame: StackFrame) -> bool:
         """Whether the frame's code was built from the program."""
         return Path(frame.module).name == Path(self.module).name and frame.module.endswith(self.module)
-
-    def place(self, frame: StackFrame) -> CodeLocation:
-        """The frame with its file relative to the program's folder."""
-        return CodeLocation(short_name(frame.function) or None, self.relative(frame.file), frame.line or None)
-
-    def relative(self, file: str) -> str | None:
-        """The program's own name of a file that a compiler saw in another folder."""
-        return own_name(file, self.files)
 
 
 def own_name(file: str, files: Sequence[str]) -> str | None:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from stitch_tools.judge.memory.frames import CodeLocation, Owner, StackFrame, first_stack
+from stitch_tools.judge.memory.frames import CodeLocation, Owner, StackFrame, first_stack, own_name
 from stitch_tools.models.sanitizer import SanitizerFinding, Severity
 
 MOST_FINDINGS = 50
@@ -17,21 +17,8 @@ _REGION = re.compile(r"is located (\d+ bytes [\w ]+ \d+-byte region)")
 _UBSAN = re.compile(r"^(?P<file>[^\s:][^:]*):(?P<line>\d+):\d+: runtime error: (?P<message>.*)$")
 _TSAN = re.compile(r"WARNING: ThreadSanitizer: ([^(]+?)\s*(?:\(pid=\d+\))?$")
 _TSAN_STACK = re.compile(r"^  (?:Previous )?(?:atomic )?(read|write) of size (\d+) at ", re.IGNORECASE)
-_SPACES = (("heap", "heap"), ("stack", "stack"), ("global", "global"), ("dynamic-stack", "stack"))
 _NOT_FATAL = {"alloc-dealloc-mismatch", "odr-violation", "memcpy-param-overlap"}
-_UNDEFINED = (
-    ("signed integer overflow", "signed-integer-overflow"),
-    ("negation of", "signed-integer-overflow"),
-    ("shift", "invalid-shift"),
-    ("out of bounds", "array-index"),
-    ("insufficient space", "object-size"),
-    ("misaligned", "misaligned-access"),
-    ("null pointer", "null-pointer"),
-    ("division by zero", "division-by-zero"),
-    ("not a valid value", "invalid-value"),
-    ("offset", "pointer-overflow"),
-    ("pointer index", "pointer-overflow"),
-)
+_UBSAN_KIND = re.compile(r"^SUMMARY: UndefinedBehaviorSanitizer: ([\w-]+)")
 
 
 @dataclass(frozen=True)
@@ -77,8 +64,7 @@ def _address_finding(block: Sequence[str], owner: Owner) -> tuple[SanitizerFindi
     rule = "segmentation-fault" if rule == "SEGV" else rule.lower()
     place, own = owner.locate(first_stack(block))
     severity: Severity = "suspicious" if rule in _NOT_FATAL else "fatal"
-    space = next((name for prefix, name in _SPACES if rule.startswith(prefix)), None)
-    return _finding(rule, severity, _address_sentence(rule, block), place, space), own
+    return _finding(rule, severity, _address_sentence(rule, block), place), own
 
 
 def _address_sentence(rule: str, block: Sequence[str]) -> str:
@@ -92,14 +78,14 @@ def _address_sentence(rule: str, block: Sequence[str]) -> str:
 def _undefined_finding(block: Sequence[str], owner: Owner) -> tuple[SanitizerFinding, bool]:
     head = _UBSAN.match(block[0])
     message = head["message"] if head else ""
-    rule = next((name for word, name in _UNDEFINED if word in message), "undefined-behavior")
+    rule = next((match[1] for line in block if (match := _UBSAN_KIND.match(line))), "undefined-behavior")
     stack = first_stack(block)
     place, own = owner.locate(stack)
     if place.line is None and head is not None:
         line = int(head["line"]) if len(head["line"]) < 10 else None
-        place = CodeLocation(place.function, owner.relative(head["file"]), line)
+        place = CodeLocation(place.function, own_name(head["file"], owner.files), line)
     # Where no stack was printed, nothing but instrumented code can have reported: that is the program's.
-    return _finding(rule, "suspicious", f"undefined behavior: {message}"[:400], place, None), own or not stack
+    return _finding(rule, "suspicious", f"undefined behavior: {message}"[:400], place), own or not stack
 
 
 def _thread_finding(block: Sequence[str], owner: Owner) -> tuple[SanitizerFinding, bool]:
@@ -110,12 +96,12 @@ def _thread_finding(block: Sequence[str], owner: Owner) -> tuple[SanitizerFindin
     place, own = next(((place, own) for place, own in located if own), located[0])
     rule = kind.lower().replace(" ", "-")
     if kind != "data race":
-        return _finding(rule, "suspicious", f"threads: {kind}", place, None), own
+        return _finding(rule, "suspicious", f"threads: {kind}", place), own
     deeds = [f"{deed}s" for deed, _ in stacks[:2]] or ["accesses"]
     other = located[1][0] if len(located) > 1 else None
     where = f" ({other.file}:{other.line})" if other and other.file and other.line else ""
     sentence = f"data race: one thread {deeds[0]} what another {deeds[-1]} at the same time{where}"
-    return _finding(rule, "fatal", sentence, place, _race_space(block)), own
+    return _finding(rule, "fatal", sentence, place), own
 
 
 def _access_stacks(block: Sequence[str]) -> Iterator[tuple[str, list[StackFrame]]]:
@@ -125,17 +111,7 @@ def _access_stacks(block: Sequence[str]) -> Iterator[tuple[str, list[StackFrame]
             yield match[1].lower(), first_stack(block[number + 1 :])
 
 
-def _race_space(block: Sequence[str]) -> str | None:
-    for line in block:
-        for word in ("heap", "stack", "global"):
-            if line.strip().startswith(f"Location is {word}"):
-                return word
-    return None
-
-
-def _finding(
-    rule: str, severity: Severity, message: str, place: CodeLocation, space: str | None
-) -> SanitizerFinding:
+def _finding(rule: str, severity: Severity, message: str, place: CodeLocation) -> SanitizerFinding:
     return SanitizerFinding(
         rule=rule[:60],
         severity=severity,
@@ -143,7 +119,6 @@ def _finding(
         kernel=place.function,
         file=place.file,
         line=place.line,
-        space=space,
     )
 
 

@@ -4,7 +4,7 @@ tree-sitter-cuda stumbles over some attribute macros. They are blanked at equal 
 and columns stay true. Whatever still does not parse is listed, and everything around it is used.
 """
 
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 
@@ -73,14 +73,8 @@ class CudaSource:
 
     @cached_property
     def own_names(self) -> set[str]:
-        """Names of the text's own functions and lambdas; calls of them are not the system's."""
-        found = {function.name for function in self.functions}
-        for node in self.of("declaration"):
-            for row in node.named_children:
-                value = row.child_by_field_name("value") if row.type == "init_declarator" else None
-                if value is not None and value.type == "lambda_expression":
-                    found.add(text_of(row.child_by_field_name("declarator")))
-        return found
+        """Names of the text's own functions; calls of them are not the system's."""
+        return {function.name for function in self.functions}
 
     def line(self, node: Node) -> int:
         """The line in the file, from 1."""
@@ -89,16 +83,6 @@ class CudaSource:
     def of(self, kind: str) -> list[Node]:
         """All nodes of this kind, of those that are kept."""
         return self.nodes.get(kind, [])
-
-
-def inside(node: Node, kind: str) -> Iterator[Node]:
-    """The node's descendants of this kind."""
-    waiting = [node]
-    while waiting:
-        current = waiting.pop()
-        if current.type == kind:
-            yield current
-        waiting.extend(current.named_children)
 
 
 def text_of(node: Node | None) -> str:

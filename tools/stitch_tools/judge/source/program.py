@@ -10,15 +10,6 @@ from stitch_tools.judge.source.python_scopes import Scope
 from stitch_tools.models import ProgramFormat, Severity
 
 
-@dataclass(frozen=True)
-class ReferenceText:
-    """The reference, as far as rules need it."""
-
-    source: bytes | None
-    path: str | None
-    """Its main file."""
-
-
 @dataclass(frozen=True, eq=False)
 class ScannedProgram:
     """A program as rules see it."""
@@ -28,7 +19,8 @@ class ScannedProgram:
     python: PythonFiles
     cuda: tuple[CudaSource, ...]
     """C++ and CUDA: files, and texts in strings of Python files."""
-    reference: ReferenceText
+    reference_source: bytes | None
+    """The reference's main file."""
     unread: tuple["RuleHit", ...]
     """Regions that were not scanned."""
     source_literals: frozenset[ast.AST]
@@ -65,13 +57,11 @@ class RuleHit:
 
 @dataclass(frozen=True)
 class SourceRule:
-    """One entry of the table: how to find something, what it means and what to do about it."""
+    """One rule; docs/rules.md says what it means and what to do about it."""
 
     id: str
     severity: Severity
     """The strongest severity that the rule gives."""
-    meaning: str
-    advice: str
     find: Callable[[ScannedProgram], Iterable[RuleHit]]
 
 

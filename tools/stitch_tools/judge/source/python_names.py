@@ -9,7 +9,7 @@ import ast
 import builtins
 from collections.abc import Iterable
 
-from stitch_tools.judge.source.python_scopes import Binding, PythonFile, Scope
+from stitch_tools.judge.source.python_scopes import Binding, Scope
 
 MAX_STEPS = 300_000
 """Expressions looked at in one program. A count, not a time, so that equal programs give equal findings."""
@@ -19,7 +19,7 @@ _MAX_PATHS = 12
 _MAX_PATH_CHARS = 300
 _MAX_PARTS = 4096
 
-_IMPORTERS = ("builtins.__import__", "importlib.import_module", "importlib.__import__")
+IMPORTERS = ("builtins.__import__", "importlib.import_module", "importlib.__import__")
 _WRAPPERS = ("functools.partial", "torch.nn.Sequential", "torch.nn.ModuleList", "torch.nn.ModuleDict")
 """Calls that give their arguments back."""
 
@@ -29,14 +29,14 @@ Paths = tuple[str, ...]
 class Names:
     """Resolves expressions of one program's Python files."""
 
-    def __init__(self, files: Iterable[PythonFile]) -> None:
+    def __init__(self, modules: Iterable[Scope]) -> None:
         self.steps = 0
         self._modules: dict[str, Scope] = {}
         self._paths: dict[ast.expr, Paths] = {}
         self._texts: dict[ast.expr, str | None] = {}
-        for file in files:
-            dotted = file.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-            self._modules[dotted] = self._modules[dotted.rpartition(".")[2]] = file.module
+        for module in modules:
+            dotted = module.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+            self._modules[dotted] = self._modules[dotted.rpartition(".")[2]] = module
 
     def paths(self, expr: ast.expr | None, scope: Scope, depth: int = 0) -> Paths:
         """All dotted names that the expression may stand for; () where nothing is known of it."""
@@ -50,18 +50,20 @@ class Names:
         return self._paths[expr]
 
     def _find(self, expr: ast.expr, scope: Scope, depth: int) -> Iterable[str]:
+        bound = self._bindings(expr, scope)
+        if bound is not None:
+            return self._bound(*bound, depth)
         match expr:
+            case ast.Name(id=name) if hasattr(builtins, name):
+                return (f"builtins.{name}",)
             case ast.Name(id=name):
-                return self._name(name, scope, depth)
-            case ast.Attribute(value=ast.Name(id="self")) if scope.owner is not None:
-                bindings, holder = self._of_self(expr.attr, scope.owner)
-                return self._bound(bindings, holder, depth)
+                return [f"{star}.{name}" for star in scope.module.stars]
             case ast.Attribute(value=base, attr=name):
                 return self._member(self.paths(base, scope, depth), name, depth)
             case ast.Call():
                 return self._call(expr, scope, depth)
-            case ast.Subscript(value=base, slice=key):
-                return self._item(self.paths(base, scope, depth), key, scope, depth)
+            case ast.Subscript(value=value) | ast.NamedExpr(value=value) | ast.Starred(value=value):
+                return self.paths(value, scope, depth)  # an element of a display stands for the display
             case (
                 ast.Tuple(elts=parts)
                 | ast.List(elts=parts)
@@ -71,21 +73,26 @@ class Names:
                 return self._joined(parts, scope, depth)
             case ast.IfExp(body=first, orelse=second):
                 return self._joined((first, second), scope, depth)
-            case ast.NamedExpr(value=value) | ast.Starred(value=value):
-                return self.paths(value, scope, depth)
             case _:
                 return ()
 
+    @staticmethod
+    def _bindings(expr: ast.expr, scope: Scope) -> tuple[list[Binding], Scope] | None:
+        """What a name or `self.x` is bound to, and a scope to read that in; None where nobody binds it."""
+        match expr:
+            case ast.Name(id=name):
+                holder = holder_of(name, scope)
+                return None if holder is None else (holder.names[name], holder)
+            case ast.Attribute(value=ast.Name(id="self"), attr=name) if scope.owner is not None:
+                owner = scope.owner
+                # The constructor is where most values of `self.x` are written.
+                inside = owner.inner.get("__init__", [owner])[-1]
+                return [*owner.names.get(f"self.{name}", ()), *owner.names.get(name, ())], inside
+            case _:
+                return None
+
     def _joined(self, parts: Iterable[ast.expr], scope: Scope, depth: int) -> list[str]:
         return [path for part in tuple(parts)[:_MAX_PATHS] for path in self.paths(part, scope, depth)]
-
-    def _name(self, name: str, scope: Scope, depth: int) -> Iterable[str]:
-        holder = holder_of(name, scope)
-        if holder is not None:
-            return self._bound(holder.names[name], holder, depth)
-        if hasattr(builtins, name):
-            return (f"builtins.{name}",)
-        return [f"{star}.{name}" for star in scope.module.stars]
 
     def _bound(self, bindings: list[Binding], scope: Scope, depth: int) -> list[str]:
         found: list[str] = []
@@ -109,24 +116,6 @@ class Names:
                 found.append(f"{owner}.{name}")
         return found
 
-    @staticmethod
-    def _of_self(name: str, owner: Scope) -> tuple[list[Binding], Scope]:
-        """What `self.name` is bound to in a class itself, and a scope to read that in."""
-        # The constructor is where most values of `self.x` are written.
-        inside = owner.inner.get("__init__", [owner])[-1]
-        return [*owner.names.get(f"self.{name}", ()), *owner.names.get(name, ())], inside
-
-    def _item(self, owners: Paths, key: ast.expr, scope: Scope, depth: int) -> list[str]:
-        found: list[str] = []
-        for path in owners:
-            if not path.endswith(".__dict__") and path != "sys.modules":
-                found.append(path)  # an element of a display
-                continue
-            name = self.text(key, scope, depth)
-            if name is not None:
-                found.append(name if path == "sys.modules" else f"{path.removesuffix('.__dict__')}.{name}")
-        return found
-
     def _call(self, node: ast.Call, scope: Scope, depth: int) -> list[str]:
         found: list[str] = []
         first = node.args[0] if node.args else None
@@ -135,13 +124,11 @@ class Names:
                 name = self.text(node.args[1], scope, depth)
                 owners = self.paths(first, scope, depth)
                 found += [f"{path}()"] if name is None else self._member(owners, name, depth)
-            elif path in _IMPORTERS:
+            elif path in IMPORTERS:
                 name = self.text(first, scope, depth)
                 # __import__("a.b") gives a, unless names are asked for.
                 is_top = path == "builtins.__import__" and len(node.args) < 4
                 found.append(f"{path}()" if name is None else name.partition(".")[0] if is_top else name)
-            elif path == "builtins.vars":
-                found += [f"{owner}.__dict__" for owner in self.paths(first, scope, depth)]
             elif path in _WRAPPERS:
                 found += self._joined(node.args, scope, depth)
             else:
@@ -177,15 +164,7 @@ class Names:
 
     def bound_to(self, expr: ast.expr, scope: Scope) -> tuple[ast.expr, Scope] | None:
         """The one expression that a name or `self.x` is bound to, with its scope; None for anything else."""
-        bindings: list[Binding] = []
-        holder: Scope | None = None
-        if isinstance(expr, ast.Name):
-            holder = holder_of(expr.id, scope)
-            bindings = holder.names[expr.id] if holder is not None else []
-        elif isinstance(expr, ast.Attribute) and isinstance(expr.value, ast.Name) and scope.owner is not None:
-            bindings, holder = (
-                self._of_self(expr.attr, scope.owner) if expr.value.id == "self" else ([], None)
-            )
+        bindings, holder = self._bindings(expr, scope) or ([], None)
         if len(bindings) == 1 and isinstance(bindings[0], str):  # perhaps from another file of the program
             module, _, name = bindings[0].rpartition(".")
             holder = self._modules.get(module)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from stitch_tools.judge.source.python_names import Names, Paths
-from stitch_tools.judge.source.python_scopes import PythonFile, Scope, read_scopes
+from stitch_tools.judge.source.python_scopes import Scope, read_scopes
 
 ENTRY = "ModelNew"
 _FORWARD = ("forward", "__call__")
@@ -36,7 +36,9 @@ class PythonCall:
 class PythonFiles:
     """All Python files of a program."""
 
-    files: tuple[PythonFile, ...]
+    modules: list[Scope]
+    scopes: list[Scope]
+    """All of them, those of the modules included."""
     names: Names
     calls: list[PythonCall] = field(default_factory=list[PythonCall])
     reached: set[Scope] = field(default_factory=set[Scope])
@@ -47,11 +49,6 @@ class PythonFiles:
         default_factory=dict[type[ast.AST], list[tuple[ast.AST, Scope]]]
     )
 
-    def scopes(self) -> Iterator[Scope]:
-        """Every scope of every file."""
-        for file in self.files:
-            yield from file.scopes
-
     def of(self, kind: type[NodeT]) -> Iterator[tuple[NodeT, Scope]]:
         """Every node of this very kind, with its scope."""
         for node, scope in self.by_kind.get(kind, ()):
@@ -61,17 +58,18 @@ class PythonFiles:
 
 def read_python(trees: Mapping[str, ast.Module], main: str | None) -> PythonFiles:
     """The program of these files; `main` is the one that is imported first, if that is known."""
-    files = tuple(read_scopes(path, trees[path]) for path in sorted(trees))
-    program = PythonFiles(files, Names(files))
-    for scope in program.scopes():
+    scopes = [scope for path in sorted(trees) for scope in read_scopes(path, trees[path])]
+    modules = [scope for scope in scopes if scope.parent is None]
+    program = PythonFiles(modules, scopes, Names(modules))
+    for scope in scopes:
         for node in scope.nodes:
             program.by_kind.setdefault(type(node), []).append((node, scope))
     for node, scope in program.of(ast.Call):
         program.calls.append(PythonCall(node, scope, program.names.paths(node.func, scope)))
-    entries = {name for file in files if main in (None, file.path) for name in _entry_names(file)}
+    entries = {name for module in modules if main in (None, module.file) for name in _entry_names(module)}
     # `ModelNew`, and the program's own classes that it is bound to.
-    tops = [scope for scope in program.scopes() if scope.name in entries and scope.parent is scope.module]
-    program.reached = _closure(program, [*(file.module for file in files), *tops])
+    tops = [scope for scope in scopes if scope.name in entries and scope.parent is scope.module]
+    program.reached = _closure(program, [*modules, *tops])
     # An object that the constructor makes is called by its class's forward later.
     roots = [scope for scope in program.reached if scope.name in _FORWARD]
     functions = [scope for scope in tops if not isinstance(scope.node, ast.ClassDef)]
@@ -79,10 +77,10 @@ def read_python(trees: Mapping[str, ast.Module], main: str | None) -> PythonFile
     return program
 
 
-def _entry_names(file: PythonFile) -> set[str]:
+def _entry_names(module: Scope) -> set[str]:
     """`ModelNew`, and the names in what it is bound to: `ModelNew = wrap(Inner)`."""
     names = {ENTRY}
-    for binding in file.module.names.get(ENTRY, ()):
+    for binding in module.names.get(ENTRY, ()):
         if isinstance(binding, ast.expr):
             names.update(node.id for node in ast.walk(binding) if isinstance(node, ast.Name))
         else:
@@ -94,7 +92,7 @@ def _closure(program: PythonFiles, roots: Iterable[Scope]) -> set[Scope]:
     """The roots, and all functions and classes that they mention."""
     functions: dict[str, list[Scope]] = {}
     methods: dict[str, list[Scope]] = {}
-    for scope in program.scopes():
+    for scope in program.scopes:
         is_method = scope.parent is not None and isinstance(scope.parent.node, ast.ClassDef)
         (methods if is_method else functions).setdefault(scope.name, []).append(scope)
     found: set[Scope] = set()

@@ -56,30 +56,21 @@ class Scope:
         target.names.setdefault(name, []).append(binding)
 
 
-@dataclass(eq=False)
-class PythonFile:
-    """One parsed file."""
-
-    path: str
-    module: Scope
-    scopes: list[Scope]
-
-
-def parse_python(text: str) -> ast.Module:
-    """The tree.
+def parse_python(source: bytes) -> ast.Module:
+    """The tree; of any encoding that Python itself reads.
 
     Raises:
         SyntaxError, ValueError, RecursionError, MemoryError: it does not parse.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return ast.parse(text)
+        return ast.parse(source)
 
 
-def read_scopes(path: str, tree: ast.Module) -> PythonFile:
+def read_scopes(path: str, tree: ast.Module) -> list[Scope]:
     """The file's scopes, the module first."""
     root = Scope(path, tree, None)
-    file = PythonFile(path, root, [root])
+    scopes = [root]
     work: list[tuple[ast.AST, Scope]] = [(node, root) for node in reversed(tree.body)]
     while work:
         node, scope = work.pop()
@@ -90,24 +81,20 @@ def read_scopes(path: str, tree: ast.Module) -> PythonFile:
         if isinstance(node, ast.ClassDef | FunctionNode):
             inner = Scope(path, node, scope)
             scope.inner.setdefault(inner.name, []).append(inner)
-            file.scopes.append(inner)
+            scopes.append(inner)
             work += [(part, inner) for part in reversed(node.body)]
             work += [(part, scope) for part in _outside(node, inner)]
         else:
             work += [(child, scope) for child in reversed(list(ast.iter_child_nodes(node)))]
-    return file
+    return scopes
 
 
 def _is_dead(node: ast.AST) -> bool:
-    """Whether a statement never runs in an imported file: `if __name__ == "__main__"`, `if False`."""
-    if not isinstance(node, ast.If) or node.orelse:
-        return False
-    match node.test:
-        case ast.Constant(value=value):
-            return not value
-        case ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING"):
-            return True
-        case ast.Compare(ast.Name("__name__"), [ast.Eq()], [ast.Constant("__main__")]):
+    """Whether a statement never runs in an imported file: `if __name__ == "__main__"`."""
+    match node:
+        case ast.If(
+            test=ast.Compare(ast.Name("__name__"), [ast.Eq()], [ast.Constant("__main__")]), orelse=[]
+        ):
             return True
         case _:
             return False

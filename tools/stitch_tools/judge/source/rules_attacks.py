@@ -1,10 +1,11 @@
 """Attacks on the judge: forged verdicts, its modules, its frames, other processes' memory."""
 
 import ast
-import json
+import re
 from collections.abc import Iterator
 
 from stitch_tools.judge.source.program import RuleHit, ScannedProgram, SourceRule, hit_in
+from stitch_tools.judge.source.python_names import IMPORTERS, summands
 from stitch_tools.judge.source.python_reach import PythonCall
 from stitch_tools.judge.source.python_scopes import Scope
 from stitch_tools.judge.source.words import prefixes, words
@@ -16,8 +17,11 @@ _PRINTERS = words("""
 _CUDA_PRINTERS = words("printf fprintf puts fputs write dprintf std::printf std::puts std::fputs")
 _VERDICT_KEYS = words("status correct correctness compiled speedup verdict accepted runtime_us score")
 _PRINTED = "a verdict is printed as if a judge had"
-_VERDICTS = ("accepted", "correct", "passed", True)
-_MAX_LINES, _MAX_LINE = 50, 10_000
+_VERDICT = re.compile(
+    r'\{[^{}%]*"(?:status|correct|correctness|compiled|verdict|accepted)"\s*:\s*'
+    r'(?:true|"(?:accepted|correct|passed)")[^{}%]*\}'
+)
+"""A whole JSON object; one with a format's places is not made to be read as a verdict."""
 
 _FRAMES = words("""
     sys._getframe sys._current_frames sys.settrace sys.setprofile inspect.stack inspect.currentframe
@@ -26,7 +30,7 @@ _FRAMES = words("""
 """)
 _FRAME_NAMES = words("f_back f_locals f_globals tb_frame gi_frame f_builtins tb_next pythonapi")
 _JUDGE = words("stitch_tools stitch_mcp stitch_planner stitch_rag kernelbench __main__")
-_IMPORTERS = words("builtins.__import__ importlib.import_module importlib.__import__ sys.modules.get")
+_LOOKUPS = {*IMPORTERS, "sys.modules.get"}
 _OTHER_MEMORY = words("""
     ptrace process_vm_readv process_vm_writev pidfd_getfd pidfd_open kcmp perf_event_open userfaultfd
 """)
@@ -42,32 +46,16 @@ _OWN_MEMORY = ("/proc/self/mem", "/proc/thread-self/mem")
 _OF_A_PROCESS = prefixes("/mem /maps /environ /cmdline /fd /task /root /cwd /stat /status")
 
 
-def is_verdict(text: str) -> bool:
-    """Whether a line of the text is a JSON object that claims a verdict."""
-    for line in text.splitlines()[:_MAX_LINES]:
-        start = line.find("{")
-        try:
-            value: object = json.loads(line[start:].strip()) if start >= 0 and len(line) < _MAX_LINE else None
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(value, dict):
-            given = [value[key] for key in _VERDICT_KEYS if key in value]  # pyright: ignore[reportUnknownVariableType]
-            # `1 == True`, but a count is no verdict.
-            if len(given) > 1 or any(isinstance(row, str | bool) and row in _VERDICTS for row in given):  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType]
-                return True
-    return False
-
-
 def find_forged(program: ScannedProgram) -> Iterator[RuleHit]:
     """Printed verdicts."""
     for call, _ in program.calls_to(_PRINTERS):
         texts = [program.python.names.text(part, call.scope) or "" for part in call.node.args]
-        if any(map(is_verdict, texts)) or _prints_verdict_dict(program, call):
+        if any(map(_VERDICT.search, texts)) or _prints_verdict_dict(program, call):
             yield hit_in(program, call.scope, call.node, _PRINTED, "fatal")
     for source in program.cuda:
         for call in source.calls:
             is_printer = call.name.removeprefix("::") in _CUDA_PRINTERS and not call.is_method
-            if is_printer and any(map(is_verdict, call.texts)):
+            if is_printer and any(map(_VERDICT.search, call.texts)):
                 yield RuleHit(source.file, source.line(call.node), _PRINTED)
 
 
@@ -105,7 +93,7 @@ def _imported(program: ScannedProgram, node: ast.AST, scope: Scope) -> list[str]
             return [row.name for row in rows]
         case ast.ImportFrom(module=str() as module, level=0):
             return [module]
-        case ast.Call(func=function, args=[first, *_]) if _IMPORTERS & set(names.paths(function, scope)):
+        case ast.Call(func=function, args=[first, *_]) if _LOOKUPS & set(names.paths(function, scope)):
             return [names.text(first, scope) or ""]
         case ast.Subscript(value=base, slice=key) if "sys.modules" in names.paths(base, scope):
             return [names.text(key, scope) or ""]
@@ -147,11 +135,8 @@ def find_other_memory(program: ScannedProgram) -> Iterator[RuleHit]:
 
 def _shown(program: ScannedProgram, part: ast.expr, scope: Scope) -> str:
     """The argument's constant text, or the constant parts of an f-string or a sum."""
-    text = program.python.names.text(part, scope)
-    if text is not None or not isinstance(part, ast.JoinedStr | ast.BinOp):
-        return text or ""
-    constants = (node.value for node in ast.walk(part) if isinstance(node, ast.Constant))
-    return "".join(value for value in constants if isinstance(value, str))
+    names = program.python.names
+    return names.text(part, scope) or "".join(names.text(row, scope) or "" for row in summands(part))
 
 
 def _is_proc(text: str) -> bool:
@@ -162,34 +147,8 @@ def _is_proc(text: str) -> bool:
 
 
 RULES = (
-    SourceRule(
-        "forged_result",
-        "fatal",
-        "Prints a JSON object that claims a verdict (status accepted, correct, speedup).",
-        "Print nothing, or plain sentences: verdicts do not travel over a program's output.",
-        find_forged,
-    ),
-    SourceRule(
-        "judge_module",
-        "fatal",
-        "Imports or looks up a module of the judge. `__main__` is suspicious.",
-        "A program needs torch and its own files.",
-        find_judge_modules,
-    ),
-    SourceRule(
-        "other_process_memory",
-        "fatal",
-        "Uses ptrace, process_vm_readv or a path such as /proc/PID/mem: other processes' memory, "
-        "environment or files.",
-        "Compute from the inputs.",
-        find_other_memory,
-    ),
-    SourceRule(
-        "caller_inspected",
-        "suspicious",
-        "Looks at frames, tracebacks, all living objects or at memory by its address: what a program does "
-        "must not depend on who calls it.",
-        "Compute from the arguments alone.",
-        find_frames,
-    ),
+    SourceRule("forged_result", "fatal", find_forged),
+    SourceRule("judge_module", "fatal", find_judge_modules),
+    SourceRule("other_process_memory", "fatal", find_other_memory),
+    SourceRule("caller_inspected", "suspicious", find_frames),
 )

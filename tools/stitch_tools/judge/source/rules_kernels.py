@@ -3,17 +3,10 @@
 import ast
 from collections.abc import Iterator
 
-from tree_sitter import Node
-
-from stitch_tools.judge.source.cuda_source import CudaSource, identifiers, inside, text_of
+from stitch_tools.judge.source.cuda_source import CudaSource, identifiers, text_of
 from stitch_tools.judge.source.program import RuleHit, ScannedProgram, SourceRule, hit_in
 from stitch_tools.judge.source.words import words
 
-_NO_LAUNCH = words("""
-    cudaFuncSetAttribute cudaFuncGetAttributes cudaFuncSetCacheConfig cuFuncSetAttribute
-    cudaOccupancyMaxActiveBlocksPerMultiprocessor cudaOccupancyMaxPotentialBlockSize
-    cudaFuncSetSharedMemConfig cudaOccupancyMaxActiveClusters cudaOccupancyMaxPotentialClusterSize
-""")
 _MAX_NAME = 200
 _THREADS = words("""
     threading.Thread threading.Timer _thread.start_new_thread concurrent.futures.ThreadPoolExecutor
@@ -21,15 +14,13 @@ _THREADS = words("""
     torch.multiprocessing.Process torch.multiprocessing.spawn asyncio.create_task os.fork os.posix_spawn
 """)
 _THREAD_JOINS = words("join result shutdown wait waitpid")
-_STREAMS = words("torch.cuda.Stream torch.Stream torch.cuda.ExternalStream")
-_STREAM_JOINS = words("wait_stream wait_event synchronize wait")
 _CUDA_THREADS = words("std::thread std::async pthread_create thrd_create fork vfork posix_spawn clone")
 _CUDA_DETACHES = words("detach pthread_detach thrd_detach")
 _CUDA_THREAD_JOINS = words("join get pthread_join thrd_join wait waitpid")
-_CUDA_STREAMS = words("""
+_STREAMS = words("""
     cudaStreamCreate cudaStreamCreateWithFlags cudaStreamCreateWithPriority cuStreamCreate
 """)
-_CUDA_STREAM_JOINS = words("""
+_STREAM_JOINS = words("""
     cudaStreamWaitEvent cudaStreamSynchronize cudaDeviceSynchronize cuStreamWaitEvent cudaEventSynchronize
     cuStreamSynchronize cuCtxSynchronize getCurrentCUDAStream
 """)
@@ -53,10 +44,8 @@ def find_unlaunched(program: ScannedProgram) -> Iterator[RuleHit]:
 
 
 def _launchable(source: CudaSource) -> Iterator[str]:
-    """Names that a text mentions outside of declarations and of calls that only set attributes."""
-    setters = (call.node for call in source.calls if call.short in _NO_LAUNCH)
-    quiet = {part.id for node in setters for part in inside(node, "identifier")}
-    yield from (text_of(node) for node in source.of("identifier") if node.id not in quiet)
+    """Names that a text mentions outside of declarations."""
+    yield from map(text_of, source.of("identifier"))
     for call in source.calls:
         yield from call.texts  # `cuModuleGetFunction(&kernel, module, "name")`
     for node in source.of("preproc_arg"):
@@ -71,10 +60,6 @@ def find_unjoined(program: ScannedProgram) -> Iterator[RuleHit]:
     for call, path in program.calls_to(_THREADS):
         if call.node not in managed and not joins & _THREAD_JOINS:
             yield hit_in(program, call.scope, call.node, f"{path} is started, and nothing waits for it")
-    joins = {call.method for call in python.calls if call.scope in python.hot}
-    for call, path in program.calls_to(_STREAMS):
-        if not joins & _STREAM_JOINS:
-            yield hit_in(program, call.scope, call.node, f"forward never waits for work on this {path}")
     for source in program.cuda:
         yield from _unjoined_in_cuda(source)
 
@@ -88,7 +73,7 @@ def _unjoined_in_cuda(source: CudaSource) -> Iterator[RuleHit]:
             yield RuleHit(
                 source.file, source.line(call.node), f"{call.name} starts work that nothing waits for"
             )
-        elif call.short in _CUDA_STREAMS and not names & _CUDA_STREAM_JOINS:
+        elif call.short in _STREAMS and not names & _STREAM_JOINS:
             # A stream that only records a graph has no work of its own; which one it is, is not followed.
             severity = "note" if names & _CAPTURES else "suspicious"
             yield RuleHit(
@@ -100,10 +85,10 @@ def _unjoined_in_cuda(source: CudaSource) -> Iterator[RuleHit]:
 
 
 def find_kept_results(program: ScannedProgram) -> Iterator[RuleHit]:
-    """Results that functools keeps, and tensors that C++ code keeps.
+    """Results that functools keeps.
 
-    What a module keeps in Python is left to the check, which changes inputs in place and looks for old
-    results: text does not tell scratch memory from results.
+    What else is kept is left to the check, which changes inputs in place and looks for old results: text does
+    not tell scratch memory from results.
     """
     python = program.python
     for scope in python.hot:
@@ -114,9 +99,6 @@ def find_kept_results(program: ScannedProgram) -> Iterator[RuleHit]:
                 scope.node
             ):
                 yield RuleHit(scope.file, row.lineno, f"the results of {scope.name} are remembered")
-    for source in program.cuda:
-        for node in source.of("declaration"):
-            yield from _kept_in_cuda(source, node)
 
 
 def _takes_arguments(node: ast.AST) -> bool:
@@ -124,42 +106,8 @@ def _takes_arguments(node: ast.AST) -> bool:
     return isinstance(node, ast.FunctionDef) and bool(node.args.posonlyargs or node.args.args)
 
 
-def _kept_in_cuda(source: CudaSource, node: Node) -> Iterator[RuleHit]:
-    """Static or global tensors, and maps of them."""
-    kind = text_of(node.child_by_field_name("type"))
-    is_static = any(text_of(row) == "static" for row in node.children)
-    # `torch::Tensor scale(torch::Tensor x);` declares a function, and `TensorMap` is no tensor.
-    is_function = any(row.type == "function_declarator" for row in node.named_children)
-    is_tensor = any(name.rpartition("::")[2] == "Tensor" for name in identifiers(kind))
-    if is_tensor and not is_function and (is_static or node.id not in source.owners):
-        by_address = "map<" in kind and "*" in kind.partition("<")[2].partition(",")[0]
-        # Scratch memory that is kept looks like a result that is kept, unless it is found by an address.
-        severity = "suspicious" if by_address else "note"
-        yield RuleHit(source.file, source.line(node), "tensors are kept between calls", severity)
-
-
 RULES = (
-    SourceRule(
-        "kernel_not_launched",
-        "suspicious",
-        "A kernel is defined, and nothing launches it. A note where other kernels are launched.",
-        "Remove it, or launch it; launches are counted when the program runs.",
-        find_unlaunched,
-    ),
-    SourceRule(
-        "work_not_joined",
-        "suspicious",
-        "A thread, process or CUDA stream is started, and nothing waits for its work, which could fall "
-        "outside the measured time. A note for a stream where the file captures graphs.",
-        "Join threads before forward returns; let the caller's stream wait for an event of the other one.",
-        find_unjoined,
-    ),
-    SourceRule(
-        "result_kept",
-        "suspicious",
-        "functools keeps results of a function that forward calls, or C++ code keeps tensors by address. "
-        "Other lasting tensors of C++ are a note.",
-        "Compute every output in every call; whether a result is stale is tried with changed inputs.",
-        find_kept_results,
-    ),
+    SourceRule("kernel_not_launched", "suspicious", find_unlaunched),
+    SourceRule("work_not_joined", "suspicious", find_unjoined),
+    SourceRule("result_kept", "suspicious", find_kept_results),
 )

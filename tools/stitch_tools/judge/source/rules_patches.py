@@ -60,17 +60,16 @@ def replaced_names(program: ScannedProgram) -> Iterator[Replaced]:
     for node, scope in (row for kind in kinds for row in program.python.of(kind)):
         for base, name, value in _targets(program, node, scope):
             for owner in program.python.names.paths(base, scope):
-                path = f"{owner.removesuffix('.__dict__')}.{name or '?'}".removeprefix("sys.modules.")
+                path = f"{owner}.{name or '?'}"
                 # An attribute of an object that a library made (`torch.cuda.Event().note`) is nobody else's.
                 if "()" not in path and not path.startswith("."):
-                    yield scope, node, f"{path}." if owner == "sys.modules" else path, value
+                    yield scope, node, path, value
 
 
 def _targets(
     program: ScannedProgram, node: ast.AST, scope: Scope
 ) -> Iterator[tuple[ast.expr, str | None, ast.expr | None]]:
     """Owner, name and new value of what the node replaces."""
-    names = program.python.names
     if isinstance(node, ast.Call):
         yield from _by_call(program, node, scope)
     targets = node.targets if isinstance(node, ast.Assign | ast.Delete) else []
@@ -80,23 +79,16 @@ def _targets(
         for target in row.elts if isinstance(row, ast.Tuple | ast.List) else [row]:
             if isinstance(target, ast.Attribute):
                 yield target.value, target.attr, value
-            elif isinstance(target, ast.Subscript):
-                for path in names.paths(target.value, scope):
-                    if path == "sys.modules" or path.endswith(".__dict__"):
-                        yield target.value, names.text(target.slice, scope), value
 
 
 def _by_call(
     program: ScannedProgram, node: ast.Call, scope: Scope
 ) -> Iterator[tuple[ast.expr, str | None, ast.expr | None]]:
-    """`setattr(torch, name, value)`, `mock.patch.object(torch, name)`, `vars(torch).update(name=value)`."""
+    """`setattr(torch, name, value)`, `mock.patch.object(torch, name)`."""
     names, given = program.python.names, node.args
     for path in names.paths(node.func, scope):
         if path.endswith(("setattr", "mock.patch.object")) and len(given) > 1:
             yield given[0], names.text(given[1], scope), given[2] if len(given) > 2 else None
-        elif path.endswith(".__dict__.update") and isinstance(node.func, ast.Attribute):
-            for row in node.keywords:
-                yield node.func.value, row.arg, row.value
 
 
 def find_judge_patches(program: ScannedProgram) -> Iterator[RuleHit]:
@@ -151,27 +143,7 @@ def find_settings(program: ScannedProgram) -> Iterator[RuleHit]:
 
 
 RULES = (
-    SourceRule(
-        "judge_patched",
-        "fatal",
-        "Replaces a function that a judge times, compares or draws random numbers with: an attribute of "
-        "time, torch.cuda.Event, torch.allclose, torch.randn and the like, or a C function with the name of "
-        "the system's. Suspicious for C functions such as read.",
-        "Leave other modules' functions alone.",
-        find_judge_patches,
-    ),
-    SourceRule(
-        "library_patched",
-        "suspicious",
-        "Replaces another function or class of torch, Python or numpy. A plain flag is a note.",
-        "Call the program's own function instead.",
-        find_library_patches,
-    ),
-    SourceRule(
-        "global_setting",
-        "note",
-        "Changes a setting of torch, or seeds a random generator, for the whole process.",
-        "State the precision in the contract, and leave the generators alone.",
-        find_settings,
-    ),
+    SourceRule("judge_patched", "fatal", find_judge_patches),
+    SourceRule("library_patched", "suspicious", find_library_patches),
+    SourceRule("global_setting", "note", find_settings),
 )

@@ -8,6 +8,7 @@ from tree_sitter import Node
 from stitch_tools.graph.families import family_of
 from stitch_tools.judge.source.cuda_source import CudaSource, identifiers, text_of
 from stitch_tools.judge.source.program import RuleHit, ScannedProgram, SourceRule, hit_in
+from stitch_tools.judge.source.python_names import IMPORTERS
 from stitch_tools.judge.source.python_reach import PythonCall
 from stitch_tools.judge.source.words import prefixes, words
 
@@ -18,15 +19,14 @@ _PREFIXES = prefixes("""
     torch.nn.attention. torch.
 """)
 _FREE = words("""
-    Generator Size __dlpack__ __dlpack_device__ __len__ allclose append
-    are_deterministic_algorithms_enabled as_tensor asarray autocast backward bfloat16 bool
-    broadcast_shapes byte can_cast char clone compile contiguous copy copy_ cpu cuda data_ptr dense_dim
-    device dim double dtype element_size empty_permuted empty_strided enable_grad equal extend fill_ finfo
-    float from_dlpack from_numpy frombuffer get half iinfo index_fill_ inference_mode initial_seed insert
-    int item items keys layout load long manual_seed memory_format ndimension nelement new_tensor no_grad
-    numel numpy pin_memory pop positive promote_types record_stream requires_grad_ resize_ resize_as_
-    result_type retain_grad save seed setdefault share_memory_ short size sparse_dim storage
-    storage_offset stride tensor to to_dlpack tolist type type_as typename untyped_storage update
+    __dlpack__ __dlpack_device__ __len__ allclose append are_deterministic_algorithms_enabled as_tensor
+    asarray autocast backward bfloat16 bool broadcast_shapes byte can_cast char compile cpu cuda data_ptr
+    dense_dim device dim double dtype element_size empty_permuted empty_strided enable_grad equal extend
+    fill_ finfo float from_dlpack from_numpy frombuffer get half iinfo index_fill_ inference_mode
+    initial_seed insert int item items keys layout load long manual_seed memory_format ndimension nelement
+    new_tensor no_grad numel numpy pin_memory pop positive promote_types record_stream requires_grad_
+    resize_ resize_as_ result_type retain_grad save seed setdefault share_memory_ short size sparse_dim
+    storage storage_offset stride tensor to to_dlpack tolist type type_as typename untyped_storage update
     use_deterministic_algorithms values vmap wait zero_
 """)
 _TENSOR_WORDS = words("""
@@ -53,13 +53,8 @@ _EXECUTORS = words("""
     builtins.exec builtins.eval builtins.compile marshal.loads marshal.load pickle.loads pickle.load
     dill.loads types.FunctionType types.CodeType runpy.run_path runpy.run_module
 """)
-_LOOKUPS = words("builtins.getattr builtins.__import__ importlib.import_module importlib.__import__")
 _SPACES = words("at torch at::native torch::nn::functional torch::special torch::linalg torch::fft at::_ops")
 _NO_OPERATIONS = words("from_blob check dtype device autograd jit cuda indexing data optim utils nn")
-_CUDA_LOOKUPS = words("""
-    findSchemaOrThrow findSchema findOp getOperation getAllOperatorsFor PyImport_ImportModule PyRun_String
-    PyRun_SimpleString PyObject_CallMethod PyObject_GetAttrString
-""")
 
 
 def op_of(path: str) -> str | None:
@@ -151,18 +146,9 @@ def find_hidden_code(program: ScannedProgram) -> Iterator[RuleHit]:
     for call, path in program.calls_to(_EXECUTORS):
         message = f"{path.removeprefix('builtins.')} runs code that does not stand in the file as code"
         yield hit_in(program, call.scope, call.node, message)
-    for call, path in program.calls_to(_LOOKUPS):
+    for call, path in program.calls_to(("builtins.getattr", *IMPORTERS)):
         if _hides_name(program, call, path):
             yield hit_in(program, call.scope, call.node, f"{path} looks up a name that is not written out")
-    for node, scope in program.python.of(ast.Subscript):
-        is_read = isinstance(node.ctx, ast.Load)
-        if is_read and "torch.__dict__" in program.python.names.paths(node.value, scope):
-            yield hit_in(program, scope, node, "a name is looked up in torch's dictionary")
-    for source in program.cuda:
-        for call in source.calls:
-            if call.short in _CUDA_LOOKUPS or call.name.endswith(("module_::import", "module::import")):
-                message = f"the C++ code looks up {''.join(call.texts) or call.name}"
-                yield RuleHit(source.file, source.line(call.node), message)
 
 
 def _hides_name(program: ScannedProgram, call: PythonCall, path: str) -> bool:
@@ -180,27 +166,7 @@ def _hides_name(program: ScannedProgram, call: PythonCall, path: str) -> bool:
 
 
 RULES = (
-    SourceRule(
-        "torch_op_in_forward",
-        "suspicious",
-        "Forward, or C++ code that it may call, computes with PyTorch or another library of ready-made "
-        "operations. Moves, views and allocations are nothing.",
-        "Move the operation into a kernel. Who did the work is measured when the program runs.",
-        find_torch_ops,
-    ),
-    SourceRule(
-        "torch_compiler",
-        "suspicious",
-        "torch.compile, TorchScript or a graph of PyTorch's own makes the code that runs.",
-        "Those are baselines here: write the kernels in the program.",
-        find_compilers,
-    ),
-    SourceRule(
-        "hidden_code",
-        "suspicious",
-        "exec, eval, pickle and the like run code that is no code in the file, or an operation of torch is "
-        "looked up by getattr, `__import__`, `__dict__` or the dispatcher instead of its name.",
-        "Write the code and the names out.",
-        find_hidden_code,
-    ),
+    SourceRule("torch_op_in_forward", "suspicious", find_torch_ops),
+    SourceRule("torch_compiler", "suspicious", find_compilers),
+    SourceRule("hidden_code", "suspicious", find_hidden_code),
 )

@@ -22,7 +22,6 @@ _INSTRUCTION = re.compile(
     r".{0,200}(accept|approve|correct|pass\b|score)"
 )
 """An injected prompt. A comment may quote its first half, so a demand has to follow."""
-_MAX_TEXT = 20_000
 _GAP = re.compile(r"[\s#*/_\-]+")
 """What may stand between words: this is prose, not code."""
 _TEXT_FILES = (
@@ -39,7 +38,7 @@ Text = tuple[str, int, str]
 
 def speaks_to_reviewer(text: str) -> str | None:
     """The phrase in the text that addresses whoever judges."""
-    plain = _GAP.sub(" ", text[:_MAX_TEXT]).lower()
+    plain = _GAP.sub(" ", text).lower()
     found = _ADDRESS.search(plain) or _INSTRUCTION.search(plain)
     return found[1] if found is not None else None
 
@@ -59,23 +58,19 @@ def _literals(program: ScannedProgram) -> Iterator[Text]:
 
 
 def _comments(program: ScannedProgram) -> Iterator[Text]:
-    for file in program.python.files:
+    for module in program.python.modules:
         # The tokenizer is slow: it is asked only where a phrase may stand in the file at all.
-        data = program.files[file.path]
-        plain = _GAP.sub(" ", data.decode("utf-8", "replace")).lower()
+        data = program.files[module.file]
+        may_speak = speaks_to_reviewer(data.decode("utf-8", "replace")) is not None
         try:
-            for token in tokenize.tokenize(io.BytesIO(data).readline) if _may_speak(plain) else ():
+            for token in tokenize.tokenize(io.BytesIO(data).readline) if may_speak else ():
                 if token.type == tokenize.COMMENT:
-                    yield file.path, token.start[0], token.string
+                    yield module.file, token.start[0], token.string
         except (tokenize.TokenError, SyntaxError, ValueError):
             continue  # the comments up to there were seen
     for source in program.cuda:
         for node in source.of("comment"):
             yield source.file, source.line(node), text_of(node)
-
-
-def _may_speak(plain: str) -> bool:
-    return _ADDRESS.search(plain) is not None or _INSTRUCTION.search(plain) is not None
 
 
 def _blocks(comments: Iterable[Text]) -> Iterator[Text]:
@@ -93,9 +88,9 @@ def _blocks(comments: Iterable[Text]) -> Iterator[Text]:
 def find_unread(program: ScannedProgram) -> Iterator[RuleHit]:
     """Regions and files that were not read."""
     yield from program.unread
-    files = program.python.files
-    if program.format == "kernelbench" and files and not program.python.hot:
-        yield RuleHit(files[0].path, 1, f"not scanned: {ENTRY}'s forward was not found", "note")
+    modules = program.python.modules
+    if program.format == "kernelbench" and modules and not program.python.hot:
+        yield RuleHit(modules[0].file, 1, f"not scanned: {ENTRY}'s forward was not found", "note")
     for path, data in program.files.items():
         if data.startswith(_COMPILED):
             yield RuleHit(path, 1, f"not scanned: {len(data)} bytes of compiled code")
@@ -104,19 +99,6 @@ def find_unread(program: ScannedProgram) -> Iterator[RuleHit]:
 
 
 RULES = (
-    SourceRule(
-        "addresses_reviewer",
-        "suspicious",
-        "A comment or text speaks to whoever judges the program, person or model.",
-        "Describe the code, not how it should be judged.",
-        find_reviewer_text,
-    ),
-    SourceRule(
-        "not_scanned",
-        "suspicious",
-        "A file is compiled code. A note: a file or region is too large, is no text, does not parse, or is "
-        "put together when the program runs.",
-        "Write plain source of moderate size, and ship sources only.",
-        find_unread,
-    ),
+    SourceRule("addresses_reviewer", "suspicious", find_reviewer_text),
+    SourceRule("not_scanned", "suspicious", find_unread),
 )

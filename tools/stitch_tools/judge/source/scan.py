@@ -14,7 +14,7 @@ from stitch_tools.judge.source import (
 from stitch_tools.judge.source.cuda_attributes import find_macros
 from stitch_tools.judge.source.cuda_source import parse_cuda
 from stitch_tools.judge.source.embedded_sources import find_embedded
-from stitch_tools.judge.source.program import ReferenceText, RuleHit, ScannedProgram, SourceRule
+from stitch_tools.judge.source.program import RuleHit, ScannedProgram, SourceRule
 from stitch_tools.judge.source.python_names import MAX_STEPS
 from stitch_tools.judge.source.python_reach import read_python
 from stitch_tools.judge.source.python_scopes import parse_python
@@ -33,8 +33,8 @@ RULES: tuple[SourceRule, ...] = tuple(
         (rule for file in _RULE_FILES for rule in file.RULES), key=lambda rule: _ORDER.index(rule.severity)
     )
 )
-"""In the order of docs/rules.md. A new rule is a function, an entry in its file's `RULES`, and its kind in
-`stitch_tools.models.finding_kinds`."""
+"""In the order of docs/rules.md. A new rule is a function, an entry in its file's `RULES`, its kind in
+`stitch_tools.models.finding_kinds`, and a row of that page."""
 
 
 def scan_program(
@@ -43,7 +43,6 @@ def scan_program(
     format: ProgramFormat,  # the fact's own word
     main: str | None = None,
     reference_source: bytes | None = None,
-    reference_path: str | None = None,
 ) -> tuple[Finding, ...]:
     """Findings, the gravest first; equal programs give equal findings, and no input makes it fail.
 
@@ -52,10 +51,8 @@ def scan_program(
         format: `native` or `kernelbench`.
         main: the file that is compiled or imported; without it every Python file counts.
         reference_source: the reference's main file.
-        reference_path: its path, to recognise a program that opens it.
     """
-    reference = ReferenceText(reference_source, reference_path)
-    program = _read(program_files, format, main, reference)
+    program = _read(program_files, format, main, reference_source)
     found: dict[tuple[str, str, int], Finding] = {}
     for rule in RULES:
         hits = sorted(
@@ -104,7 +101,7 @@ def _with_notes_joined(findings: Iterable[Finding]) -> Iterator[Finding]:
 
 
 def _read(
-    files: Mapping[str, bytes], format: ProgramFormat, main: str | None, reference: ReferenceText
+    files: Mapping[str, bytes], format: ProgramFormat, main: str | None, reference_source: bytes | None
 ) -> ScannedProgram:
     unread: list[RuleHit] = []
     kept = _within_limits(files, unread)
@@ -122,7 +119,7 @@ def _read(
     if python.names.steps > MAX_STEPS:
         unread.append(_not_scanned(min(trees), 1, "too many names to follow them all"))
     literals: frozenset[ast.AST] = frozenset(row.node for row in embedded)
-    return ScannedProgram(files, format, python, cuda, reference, tuple(unread), literals)
+    return ScannedProgram(files, format, python, cuda, reference_source, tuple(unread), literals)
 
 
 def _not_scanned(file: str, line: int, reason: str) -> RuleHit:
@@ -153,16 +150,9 @@ def _within_limits(files: Mapping[str, bytes], unread: list[RuleHit]) -> dict[st
 
 def _parse(path: str, data: bytes, unread: list[RuleHit]) -> ast.Module | None:
     try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        text = data.decode("latin-1")
-        unread.append(_not_scanned(path, 1, "this is not UTF-8"))
-    try:
-        tree = parse_python(text)
+        return parse_python(data)
     except SyntaxError as error:
         unread.append(_not_scanned(path, error.lineno or 1, f"this does not parse: {error.msg}"))
     except (ValueError, RecursionError, MemoryError) as error:
         unread.append(_not_scanned(path, 1, f"this does not parse: {type(error).__name__}"))
-    else:
-        return tree
     return None

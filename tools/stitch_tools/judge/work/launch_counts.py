@@ -8,7 +8,7 @@ are missing nothing is concluded.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from stitch_tools.judge.work.traced_worker import Report
+from stitch_tools.protocol.messages_candidate import TraceReport
 
 _OWN = "own: "
 _OTHERS = ("library", "pytorch")
@@ -29,7 +29,7 @@ class LaunchComparison:
         return None if self.missing else not self.differing
 
 
-def compare_launches(report: Report, *, blocks: int) -> LaunchComparison:
+def compare_launches(report: TraceReport, *, blocks: int) -> LaunchComparison:
     """The comparison of a watched worker's blocks, of which so many were asked for."""
     if len(report.blocks) < blocks:
         return LaunchComparison(

@@ -2,59 +2,23 @@
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
-
-from pydantic import ValidationError
 
 from stitch_tools.judge.check_options import CheckOptions
 from stitch_tools.judge.correctness.check_wording import describe_reason, describe_refusal
 from stitch_tools.judge.correctness.draw_runner import expected
 from stitch_tools.judge.trial import Trial
-from stitch_tools.models import Fact
-from stitch_tools.models.evidence import WorkOwner
 from stitch_tools.protocol.messages import Fd, Operation, OperationFailedError
-from stitch_tools.protocol.messages_candidate import BeginTrace, EndTrace, RunTraced, StepReply
+from stitch_tools.protocol.messages_candidate import BeginTrace, EndTrace, RunTraced, StepReply, TraceReport
 from stitch_tools.run.candidate_worker import Answer, Worker, read_answer
 from stitch_tools.run.reference_server import ReferenceServer
 
 ReplyT = TypeVar("ReplyT")
 
-_BLOCK_S = 0.1
 _EXTRA_S = 60.0
 _TIMES_REFERENCE = 50  # how much slower than the reference a program may be before it is stopped
-
-
-class ReportRow(Fact):
-    """One thing that took time; a claim."""
-
-    owner: WorkOwner
-    name: str
-    calls: float | None
-    weight: int
-    """Nanoseconds."""
-
-
-class Report(Fact):
-    """What a worker says at the end of a trace."""
-
-    rows: tuple[ReportRow, ...]
-    observations: int
-    """Device activities (cuda), or forwards (cpu)."""
-    past_dispatcher: tuple[str, ...] = ()
-    """Operators whose code the program's binaries can call without a record of it."""
-    outside_ns: int = 0
-    """Time outside of PyTorch's operators (cpu)."""
-    own_code: bool = True
-    """Whether compiled code of the program's own is loaded (cpu)."""
-    libraries: tuple[str, ...] = ()
-    """Libraries that were loaded with the program, whose calls the profiler does not see (cpu)."""
-    blocks: tuple[dict[str, float], ...] = ()
-    """Launches per forward of each block (cuda)."""
-    never: tuple[str, ...] = ()
-    lost: int = 0
-    """Launches in the blocks that the profiler has no record of (cuda)."""
 
 
 class RefusedError(Exception):
@@ -65,23 +29,14 @@ class HarnessFaultError(Exception):
     """What watches the program failed: our trouble. It ends in `not_checked` and says nothing about it."""
 
 
+@dataclass(frozen=True)
 class WatchedWorker:
-    """A loaded program in a worker of its own, under the profiler."""
+    """A program in a worker of its own, which loads it under the profiler."""
 
-    def __init__(
-        self, trial: Trial, options: CheckOptions, reference: ReferenceServer, worker: Worker
-    ) -> None:
-        self._trial, self._options, self._reference, self._worker = trial, options, reference, worker
-
-    def begin_load(self) -> None:
-        """Start the profiler, and the program's load without waiting for it.
-
-        Raises:
-            HarnessFaultError: the profiler cannot be started.
-        """
-        # The profiler comes first: a program may capture a graph in its constructor, or while it is loaded.
-        self._step(_begin_trace(self._trial, self._worker), self._options.init_timeout_s)
-        self._worker.begin_load()
+    trial: Trial
+    options: CheckOptions
+    reference: ReferenceServer
+    worker: Worker
 
     def start(self) -> None:
         """Wait until the program is loaded, and give it fresh weights.
@@ -90,53 +45,49 @@ class WatchedWorker:
             RefusedError: it cannot be loaded, or fails in its constructor.
             HarnessFaultError: there is not enough memory beside the profiler.
         """
-        require_step(self._worker.load(self._options.init_timeout_s))
+        require_step(self.worker.load(self.options.init_timeout_s))
         # A `ModelNew` makes its own weights: a GPU need not hold them twice.
-        weights = self._reference.set_weights(on_host=self._trial.program.format != "native")
+        weights = self.reference.set_weights(on_host=self.trial.program.format != "native")
         try:
-            answer = self._worker.init(weights, self._options.init_timeout_s)
+            answer = self.worker.init(weights, self.options.init_timeout_s)
         finally:
             weights.close()
         require_step(answer)
 
-    def report(self) -> Report:
-        """What the profiler saw.
-
-        Raises:
-            HarnessFaultError: the answer makes no sense.
-        """
-        return parse_report(self._call(EndTrace(), self._options.init_timeout_s))
+    def report(self) -> TraceReport:
+        """What the profiler saw; a claim."""
+        return self._call(EndTrace(), self.options.init_timeout_s)
 
     def traced_draw(self, kind: str, calls: int) -> bool:
         """Whether the outputs were right after a block of `calls` calls (cuda) or of some time (cpu)."""
-        inputs = self._reference.make_draw(kind)
-        with expected(self._reference, inputs, self._trial.updated) as (expectation, outputs_fd):
-            self._reference.prime(outputs_fd, expectation)
+        inputs = self.reference.make_draw(kind)
+        with expected(self.reference, inputs, self.trial.updated) as (expectation, outputs_fd):
+            self.reference.prime(outputs_fd, expectation)
             request = RunTraced(
                 inputs=inputs.manifest,
                 structure=inputs.structure,
                 layout=expectation.layout,
                 output_structure=expectation.structure,
                 calls=calls,
-                seconds=_BLOCK_S,
                 generator=expectation.generator,
                 inputs_fd=Fd(inputs.fds[0]),
                 outputs_fd=Fd(outputs_fd),
             )
             # Recording slows small operators down, and a block is many calls.
-            timeout_s = max(self._options.call_timeout_s, _TIMES_REFERENCE * expectation.reference_s)
-            answer = self._step(request, timeout_s + _EXTRA_S)
-            comparison = self._reference.compare(outputs_fd, expectation, answer.generator)
+            timeout_s = max(self.options.call_timeout_s, _TIMES_REFERENCE * expectation.reference_s)
+            answer = self.step(request, timeout_s + _EXTRA_S)
+            comparison = self.reference.compare(outputs_fd, expectation, answer.generator)
         return not any(row.problem for row in comparison.outputs)
 
-    def _step(self, operation: Operation[StepReply], timeout_s: float) -> Answer:
+    def step(self, operation: Operation[StepReply], timeout_s: float) -> Answer:
+        """Have the worker do something of this side's. Raises as `require_step`."""
         answer = read_answer(self._call(operation, timeout_s))
         require_step(answer)
         return answer
 
     def _call(self, operation: Operation[ReplyT], timeout_s: float) -> ReplyT:
         try:
-            return self._worker.child.call(operation, timeout_s)
+            return self.worker.child.call(operation, timeout_s)
         except OperationFailedError as error:
             # The program's own exceptions come as a status (worker/candidate); what nobody foresaw is ours.
             raise HarnessFaultError(str(error)[:300]) from error
@@ -160,29 +111,18 @@ def watched_worker(
     """
     with start_worker(trial, options) as worker:
         watched = WatchedWorker(trial, options, reference, worker)
-        watched.begin_load()
+        # The profiler comes first: a program may capture a graph in its constructor, or while it is loaded.
+        watched.step(_begin_trace(trial, worker), options.init_timeout_s)
+        worker.begin_load()
         yield watched
 
 
 def _begin_trace(trial: Trial, worker: Worker) -> BeginTrace:
     """The request for a trace, with what makes a loaded file in the worker the program's own."""
     artifact = trial.build.artifact if trial.build is not None and trial.program.format == "native" else None
-    files = () if artifact is None else (str(Path(artifact).resolve()),)
     folder = None if worker.folder is None else str(worker.folder.resolve())
-    folders = (str(Path(worker.child.scratch).resolve()), *([folder] if folder else []))
-    return BeginTrace(files, folders, folder, trial.on_gpu)
-
-
-def parse_report(fields: dict[str, object]) -> Report:
-    """What a worker says of its trace.
-
-    Raises:
-        HarnessFaultError: it makes no sense. Our own code wrote it; one that was forged says nothing either.
-    """
-    try:
-        return Report.model_validate(fields)
-    except ValidationError as error:
-        raise HarnessFaultError(f"the watched worker's answer makes no sense: {error}"[:500]) from error
+    places = (worker.child.scratch, *((artifact,) if artifact else ()), *((folder,) if folder else ()))
+    return BeginTrace(tuple(str(Path(place).resolve()) for place in places), folder, trial.on_gpu)
 
 
 def require_step(answer: Answer) -> None:

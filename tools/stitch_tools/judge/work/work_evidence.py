@@ -5,6 +5,7 @@ runs in: it is never the reason of an acceptance, and convicts nobody alone.
 """
 
 from collections import Counter
+from dataclasses import replace
 
 from stitch_tools.errors import EnvironmentMissingError, TaskError
 from stitch_tools.judge.check_options import CheckOptions
@@ -14,12 +15,11 @@ from stitch_tools.judge.work.launch_counts import LaunchComparison, compare_laun
 from stitch_tools.judge.work.traced_worker import (
     HarnessFaultError,
     RefusedError,
-    Report,
-    ReportRow,
     WatchedWorker,
     watched_worker,
 )
 from stitch_tools.models.evidence import WorkEvidence, WorkItem, WorkOwner
+from stitch_tools.protocol.messages_candidate import TracedRow, TraceReport
 from stitch_tools.run.child_outcome import ChildDied
 from stitch_tools.run.last_words import own_words
 from stitch_tools.run.reference_server import DrawUnavailable, ReferenceServer
@@ -98,17 +98,15 @@ def _watch(trial: Trial, watched: WatchedWorker, record: Record) -> None:
     _judge(trial, record, evidence)
 
 
-def _rows_of_kernels(report: Report) -> tuple[ReportRow, ...]:
+def _rows_of_kernels(report: TraceReport) -> tuple[TracedRow, ...]:
     """The report's rows. Kernels that PyTorch launches past its dispatcher look like a library's."""
     if not report.past_dispatcher:
         return report.rows
     # Which of a library's kernels came that way leaves no trace: in doubt against the one who hides it.
-    return tuple(
-        row.model_copy(update={"owner": "pytorch"}) if row.owner == "library" else row for row in report.rows
-    )
+    return tuple(replace(row, owner="pytorch") if row.owner == "library" else row for row in report.rows)
 
 
-def _rows_of_operators(report: Report) -> tuple[ReportRow, ...]:
+def _rows_of_operators(report: TraceReport) -> tuple[TracedRow, ...]:
     """PyTorch's operators, and the rest of the time with its owner."""
     inside_ns = sum(max(0, row.weight) for row in report.rows)
     outside_ns = max(0, report.outside_ns)
@@ -121,11 +119,11 @@ def _rows_of_operators(report: Report) -> tuple[ReportRow, ...]:
         # it calls. Where no operator computes, that did the work.
         none = inside_ns < _NEARLY_NOTHING * (inside_ns + outside_ns)
         owner, name = ("library", "libraries that Python calls") if none else ("other", "interpreter")
-    return (*report.rows, ReportRow(owner=owner, name=name, calls=None, weight=outside_ns))
+    return (*report.rows, TracedRow(owner=owner, name=name, calls=None, weight=outside_ns))
 
 
 def _weigh(
-    trial: Trial, report: Report, rows: tuple[ReportRow, ...], right: bool, counts_match: bool | None
+    trial: Trial, report: TraceReport, rows: tuple[TracedRow, ...], right: bool, counts_match: bool | None
 ) -> WorkEvidence:
     # Weights are claims of the worker: a negative one must not turn a share round.
     total = sum(max(0, row.weight) for row in rows)

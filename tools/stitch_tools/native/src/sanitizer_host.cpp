@@ -27,8 +27,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <fstream>
-#include <iterator>
+#include <map>
+#include <memory>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -63,7 +65,7 @@ struct Driver {
   int (*fill)(unsigned long long, unsigned char, size_t) = nullptr;
   int (*synchronize)() = nullptr;
 
-  void open() {
+  Driver() {
     void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
     if (library == nullptr) fail("device", 0, "the CUDA driver is not here");
     allocate = symbol<decltype(allocate)>(library, "cuMemAlloc_v2");
@@ -85,23 +87,27 @@ struct Driver {
   }
 };
 
+std::unique_ptr<Driver> cuda;  // empty for a program of the CPU
+
 // Memory of one tensor, exactly as large as it says.
 class Block {
  public:
-  Block(Driver* driver, size_t bytes) : driver_(driver), bytes_(bytes) {
-    if (driver_ == nullptr) {
+  explicit Block(size_t bytes) : bytes_(bytes) {
+    if (!cuda) {
       if (posix_memalign(&data_, kAlignment, bytes_) != 0) fail("memory", 0, "out of memory");
     } else if (bytes_ > 0) {
       unsigned long long address = 0;
-      Driver::check("memory", driver_->allocate(&address, bytes_));
+      Driver::check("memory", cuda->allocate(&address, bytes_));
       data_ = reinterpret_cast<void*>(address);
     }
   }
   Block(const Block&) = delete;
   Block& operator=(const Block&) = delete;
   ~Block() {
-    if (driver_ == nullptr) std::free(data_);
-    if (driver_ != nullptr && data_ != nullptr) driver_->release(reinterpret_cast<unsigned long long>(data_));
+    if (!cuda)
+      std::free(data_);
+    else if (data_ != nullptr)
+      cuda->release(address());
   }
 
   void* data() const { return data_; }
@@ -109,35 +115,28 @@ class Block {
 
   void assign(const char* source) {
     if (bytes_ == 0) return;
-    if (driver_ == nullptr) {
+    if (cuda)
+      Driver::check("memory", cuda->upload(address(), source, bytes_));
+    else
       std::memcpy(data_, source, bytes_);
-    } else {
-      Driver::check("memory", driver_->upload(reinterpret_cast<unsigned long long>(data_), source, bytes_));
-    }
   }
 
   void poison(int byte) {
     if (byte < 0 || bytes_ == 0) return;
-    if (driver_ == nullptr) {
+    if (cuda)
+      Driver::check("memory", cuda->fill(address(), static_cast<unsigned char>(byte), bytes_));
+    else
       std::memset(data_, byte, bytes_);
-    } else {
-      Driver::check("memory", driver_->fill(reinterpret_cast<unsigned long long>(data_),
-                                            static_cast<unsigned char>(byte), bytes_));
-    }
   }
 
  private:
-  Driver* driver_;
+  unsigned long long address() const { return reinterpret_cast<unsigned long long>(data_); }
+
   void* data_ = nullptr;
   size_t bytes_;
 };
 
-using Blocks = std::vector<Block*>;
-
-void release(Blocks& blocks) {
-  for (Block* block : blocks) delete block;
-  blocks.clear();
-}
+using Blocks = std::deque<Block>;
 
 // One tensor of a pack: where its bytes lie, and its shape.
 struct Entry {
@@ -165,8 +164,10 @@ struct Entry {
 struct Job {
   std::vector<std::string> libraries;
   std::string program;
-  int device = 1, threads = 0, poison = 0xFF, calls = 1;
-  std::vector<Entry> params, inputs, state;
+  std::map<std::string, int> numbers;                 // device, threads, poison, calls
+  std::map<std::string, std::vector<Entry>> tensors;  // param, input, state
+
+  int device() const { return numbers.at("device"); }
 };
 
 Entry read_entry(std::istringstream& line) {
@@ -195,22 +196,10 @@ Job read_job(const char* path) {
       std::getline(line, job.libraries.emplace_back());
     else if (word == "program")
       std::getline(line, job.program);
-    else if (word == "device")
-      line >> job.device;
-    else if (word == "threads")
-      line >> job.threads;
-    else if (word == "poison")
-      line >> job.poison;
-    else if (word == "calls")
-      line >> job.calls;
-    else if (word == "param")
-      job.params.push_back(read_entry(line));
-    else if (word == "input")
-      job.inputs.push_back(read_entry(line));
-    else if (word == "state")
-      job.state.push_back(read_entry(line));
+    else if (word == "param" || word == "input" || word == "state")
+      job.tensors[word].push_back(read_entry(line));
     else
-      fail("job", 0, "unknown line: " + text);
+      line >> job.numbers[word];
   }
   return job;
 }
@@ -228,13 +217,16 @@ class Pack {
     data_ = static_cast<const char*>(mapped);
   }
 
-  // A copy of the entry's bytes in a block of its own.
-  Block* copy(const Entry& entry, Driver* driver) const {
-    if (entry.offset > size_ || entry.bytes > size_ - entry.offset)
-      fail("job", 0, "a tensor outside its pack");
-    Block* block = new Block(driver, entry.bytes);
-    block->assign(data_ + entry.offset);
-    return block;
+  // Copies of the entries' bytes, each in a block of its own.
+  std::vector<DLTensor> place(std::vector<Entry>& entries, int device, Blocks& blocks) const {
+    std::vector<DLTensor> tensors;
+    for (Entry& entry : entries) {
+      if (entry.offset > size_ || entry.bytes > size_ - entry.offset)
+        fail("job", 0, "a tensor outside its pack");
+      blocks.emplace_back(entry.bytes).assign(data_ + entry.offset);
+      tensors.push_back(entry.tensor(blocks.back().data(), device));
+    }
+    return tensors;
   }
 
  private:
@@ -285,22 +277,12 @@ void append(int fd, const Block& block) {
   }
 }
 
-std::vector<DLTensor> place(std::vector<Entry>& entries, const Pack& pack, const Job& job, Driver* driver,
-                            Blocks& blocks) {
-  std::vector<DLTensor> tensors;
-  for (Entry& entry : entries) {
-    blocks.push_back(pack.copy(entry, driver));
-    tensors.push_back(entry.tensor(blocks.back()->data(), job.device));
-  }
-  return tensors;
-}
-
 // One forward in memory of its own, which is gone afterwards.
 void call(const Program& program, StitchHandle* handle, Job& job, const Pack& weights, const Pack& inputs,
-          Driver* driver, int number, int outputs_fd) {
-  Blocks blocks;
-  std::vector<DLTensor> input_tensors = place(job.inputs, inputs, job, driver, blocks);
-  std::vector<DLTensor> state_tensors = place(job.state, weights, job, driver, blocks);
+          int number, int outputs_fd) {
+  Blocks placed, outputs;
+  std::vector<DLTensor> input_tensors = inputs.place(job.tensors["input"], job.device(), placed);
+  std::vector<DLTensor> state_tensors = weights.place(job.tensors["state"], job.device(), placed);
   std::vector<StitchTensorSpec> specs(kMaxOutputs);
   for (StitchTensorSpec& spec : specs) spec.struct_size = sizeof spec;
   StitchPlan plan{sizeof plan, kMaxOutputs, 0, specs.data(), 0, 0};
@@ -309,16 +291,14 @@ void call(const Program& program, StitchHandle* handle, Job& job, const Pack& we
   if (plan.num_outputs < 0 || plan.num_outputs > kMaxOutputs) fail("plan", 1, "a wrong number of outputs");
 
   std::vector<DLTensor> output_tensors;
-  const size_t first_output = blocks.size();
   for (int32_t i = 0; i < plan.num_outputs; ++i) {
     StitchTensorSpec& spec = specs[static_cast<size_t>(i)];
-    blocks.push_back(new Block(driver, bytes_of(spec)));
-    blocks.back()->poison(job.poison);
+    outputs.emplace_back(bytes_of(spec)).poison(job.numbers["poison"]);
     output_tensors.push_back(
-        {blocks.back()->data(), {job.device, 0}, spec.ndim, spec.dtype, spec.shape, nullptr, 0});
+        {outputs.back().data(), {job.device(), 0}, spec.ndim, spec.dtype, spec.shape, nullptr, 0});
   }
-  Block workspace(driver, plan.workspace_bytes);
-  workspace.poison(job.poison);
+  Block workspace(plan.workspace_bytes);
+  workspace.poison(job.numbers["poison"]);
 
   StitchForwardArgs args{sizeof args,          input_tensors.data(),
                          state_tensors.data(), output_tensors.data(),
@@ -326,14 +306,13 @@ void call(const Program& program, StitchHandle* handle, Job& job, const Pack& we
                          plan.num_outputs,     plan.workspace_bytes ? workspace.data() : nullptr,
                          plan.workspace_bytes, nullptr};
   program.check("forward", program.forward(handle, &args), handle);
-  if (driver != nullptr) Driver::check("forward", driver->synchronize());
+  if (cuda) Driver::check("forward", cuda->synchronize());
   std::printf("outputs %d", number);
-  for (size_t i = first_output; i < blocks.size(); ++i) {
-    std::printf(" %zu", blocks[i]->bytes());
-    if (driver == nullptr) append(outputs_fd, *blocks[i]);
+  for (const Block& block : outputs) {
+    std::printf(" %zu", block.bytes());
+    if (!cuda) append(outputs_fd, block);
   }
   std::printf("\n");
-  release(blocks);
 }
 
 }  // namespace
@@ -342,27 +321,23 @@ int main(int argc, char** argv) {
   if (argc != 5) fail("job", 0, "usage: sanitizer_host JOB WEIGHTS_FD INPUTS_FD OUTPUTS_FD");
   Job job = read_job(argv[1]);
   const Pack weights(argv[2]), inputs(argv[3]);
-  Driver cuda;
-  Driver* driver = nullptr;
-  if (job.device == kCuda) {
-    cuda.open();
-    driver = &cuda;
-  }
+  if (job.device() == kCuda) cuda = std::make_unique<Driver>();
   const Program program(job);
 
   Blocks parameters;
   std::vector<StitchNamedTensor> named;
-  std::vector<DLTensor> tensors = place(job.params, weights, job, driver, parameters);
+  std::vector<DLTensor> tensors = weights.place(job.tensors["param"], job.device(), parameters);
   for (size_t i = 0; i < tensors.size(); ++i)
-    named.push_back({sizeof(StitchNamedTensor), job.params[i].name.c_str(), tensors[i]});
-  StitchInitArgs args{sizeof args, static_cast<int64_t>(named.size()), named.data(), {job.device, 0}, nullptr,
-                      job.threads};
+    named.push_back({sizeof(StitchNamedTensor), job.tensors["param"][i].name.c_str(), tensors[i]});
+  StitchInitArgs args{sizeof args,  static_cast<int64_t>(named.size()),
+                      named.data(), {job.device(), 0},
+                      nullptr,      job.numbers["threads"]};
   StitchHandle* handle = nullptr;
   program.check("init", program.init(&args, &handle), handle);
-  for (int number = 0; number < job.calls; ++number)
-    call(program, handle, job, weights, inputs, driver, number, std::atoi(argv[4]));
+  for (int number = 0; number < job.numbers["calls"]; ++number)
+    call(program, handle, job, weights, inputs, number, std::atoi(argv[4]));
   program.release(handle);
-  release(parameters);
+  parameters.clear();
   std::printf("done\n");
   std::fflush(stdout);
   return 0;

@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import torch
 
-from stitch_tools.protocol.layout import BUFFER
 from stitch_tools.protocol.memory import PackEntry
 from stitch_tools.protocol.messages_candidate import (
     BeginTrace,
@@ -28,7 +27,7 @@ from stitch_tools.worker.precision import set_precision
 from stitch_tools.worker.runtime.native import ProgramError
 from stitch_tools.worker.sleeping_threads import rest_between_loops
 from stitch_tools.worker.tensors import map_pack
-from stitch_tools.worker.trees import TreeError
+from stitch_tools.worker.trees import TreeError, unflatten
 
 
 def serve(channel: Channel, scratch: str) -> None:
@@ -45,8 +44,10 @@ def handlers(state: CandidateState) -> Handlers:
         def answer(message: OperationT) -> StepReply:
             try:
                 return handler(state, message)
-            except (ProgramError, TreeError) as error:
-                return _trouble(error)
+            except ProgramError as error:
+                return StepReply(error.status, error.step, error.message)
+            except TreeError as error:
+                return StepReply("not_representable", "inputs", str(error))
 
         return on(kind, answer)
 
@@ -58,16 +59,10 @@ def handlers(state: CandidateState) -> Handlers:
         **own(RunProgram, _run),
         **own(BeginTrace, activity_begin),
         **own(RunTraced, activity_run),
-        **on(EndTrace, lambda message: activity_end(state, message)),
+        **on(EndTrace, lambda _: activity_end(state)),
         **own(LoadLoop, timed_runner),
         **own(TimeProgram, timed_program),
     }
-
-
-def _trouble(error: ProgramError | TreeError) -> StepReply:
-    if isinstance(error, ProgramError):
-        return StepReply(error.status, error.step, error.message)
-    return StepReply("not_representable", "inputs", str(error))
 
 
 def _load_native(state: CandidateState, message: LoadNative) -> StepReply:
@@ -85,15 +80,12 @@ def _load_python(state: CandidateState, message: LoadPython) -> StepReply:
 def _init(state: CandidateState, message: InitProgram) -> StepReply:
     weights = message.weights
     parameters_fd, init_fd = weights.fds
-    state.init(
-        _named(parameters_fd, weights.parameters),
-        weights.generator,
-        weights.init_structure,
-        map_pack(init_fd, weights.init, writable=True),
-        weights.scale,
-        message.kept,
-        training=weights.training,
-    )
+    if state.native is not None:
+        state.init_native(state.native, _named(parameters_fd, weights.parameters), message.kept)
+    if state.python is not None:
+        arguments = unflatten(weights.init_structure, map_pack(init_fd, weights.init, writable=True))
+        state.python.init(weights.generator, arguments, weights.scale, training=weights.training)
+        state.keep(message.kept)  # it makes them first
     return StepReply()
 
 
@@ -106,8 +98,7 @@ def _reload(state: CandidateState, message: ReloadWeights) -> StepReply:
 
 def _run(state: CandidateState, message: RunProgram) -> StepReply:
     rest_between_loops()
-    names = [entry["name"] for entry in message.layout]
-    state.buffer_names = tuple(name.removeprefix(BUFFER) for name in names if name.startswith(BUFFER))
+    state.structure = message.structure
     mapped = state.take_inputs(
         message.inputs_fd,
         message.inputs,
@@ -116,17 +107,12 @@ def _run(state: CandidateState, message: RunProgram) -> StepReply:
         places=[SharedPlace(*pair) for pair in message.places],
     )
     outputs = state.map_outputs(message.outputs_fd, message.layout, again=message.again)
-    state.structure = message.structure
-    end, held = b"", ()
-    if state.native is not None:
-        state.run_native(outputs)
-    else:
-        end = state.run_python(state.structure, outputs, message.generator, message.output_structure)
-        held = tuple(state.held)
+    end = state.run(outputs, message.generator, message.output_structure)
     if message.shared:
         state.give_back(mapped)
     unspoiled = state.shared_memory.reason if state.shared_memory is not None else ""
-    return StepReply(generator=end, held=held, changed=tuple(state.changed_buffers()), unspoiled=unspoiled)
+    changed = tuple(state.changed_buffers())
+    return StepReply(generator=end, held=tuple(state.held), changed=changed, unspoiled=unspoiled)
 
 
 def _named(fd: int, manifest: list[PackEntry]) -> list[tuple[str, torch.Tensor]]:

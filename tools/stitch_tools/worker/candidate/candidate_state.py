@@ -13,9 +13,8 @@ from stitch_tools.worker.aliased_inputs import SharedPlace, places_of, reunite
 from stitch_tools.worker.candidate.device_pack import DevicePack
 from stitch_tools.worker.candidate.python_program import PythonProgram, arranged
 from stitch_tools.worker.candidate.shared_memory import SharedMemory
-from stitch_tools.worker.order_one_weights import Scale
 from stitch_tools.worker.plain_calls import copy_plainly, wait_for_device
-from stitch_tools.worker.runtime.native import NativeProgram, Planned, ProgramError, make_workspace
+from stitch_tools.worker.runtime.native import NativeProgram, ProgramError, make_workspace
 from stitch_tools.worker.tensors import dtype_name, map_pack
 from stitch_tools.worker.timed.loop import NativeRunner
 from stitch_tools.worker.trees import Structure, fresh_copy, raw_values, unflatten
@@ -85,34 +84,18 @@ class CandidateState:
         self._take_device(device)
         self.python = PythonProgram(folder, main, device=device)
 
-    def init(
-        self,
-        parameters: list[tuple[str, torch.Tensor]],
-        generator_state: bytes,
-        init_structure: Structure,
-        init_tensors: list[torch.Tensor],
-        scale: Scale | None = None,
-        kept: Sequence[str] = (),
-        *,
-        training: bool = True,
+    def init_native(
+        self, program: NativeProgram, parameters: list[tuple[str, torch.Tensor]], kept: Sequence[str]
     ) -> None:
-        """Weights to the program: named tensors to a native one, a generator state to a `ModelNew`.
-
-        `kept`: buffers that hold before every call what they hold now (a `ModelNew` makes them first).
-        `training`: the reference's mode.
+        """Weights to a native program; the buffers `kept` hold before every call what they hold now.
 
         Raises:
             ProgramError: the program refuses or fails.
         """
-        if self.native is not None:
-            self.parameters = [(name, self._placed(tensor)) for name, tensor in parameters]
-            self.keep(kept)
-            self.native.init(self.parameters, device=self.device, stream=self.stream, threads=self.threads)
-            self._synchronize()
-        if self.python is not None:
-            arguments = unflatten(init_structure, init_tensors)
-            self.python.init(generator_state, arguments, scale, training=training)
-            self.keep(kept)
+        self.parameters = [(name, self._placed(tensor)) for name, tensor in parameters]
+        self.keep(kept)
+        program.init(self.parameters, device=self.device, stream=self.stream, threads=self.threads)
+        self._synchronize()
 
     def keep(self, names: Sequence[str]) -> None:
         """Remember what these buffers hold now."""
@@ -171,8 +154,9 @@ class CandidateState:
                 self.outputs.pack.copy_in()
             return self.outputs
         wanted = [entry for entry in layout if entry["name"] != GUARD]
-        buffers = [entry for entry in wanted if _is_buffer(entry)]
-        rows = [entry for entry in wanted if not _is_buffer(entry)]
+        buffers = [entry for entry in wanted if entry["name"].startswith(BUFFER)]
+        rows = [entry for entry in wanted if not entry["name"].startswith(BUFFER)]
+        self.buffer_names = tuple(entry["name"].removeprefix(BUFFER) for entry in buffers)
         mapped = map_pack(fd, [*rows, *buffers], writable=True, private=False)
         targets, state_targets = mapped[: len(rows)], mapped[len(rows) :]
         self.outputs = Outputs(targets, state_targets, targets, state_targets)
@@ -183,15 +167,19 @@ class CandidateState:
             self.outputs = Outputs(targets, state_targets, pack.views(rows), pack.views(buffers), pack)
         return self.outputs
 
-    def run_native(self, outputs: Outputs) -> Planned:
+    def run(self, outputs: Outputs, generator_state: bytes, wanted: Structure) -> bytes:
+        """One forward on the inputs; the generator's state after that of a `ModelNew`. Raises as both do."""
+        if self.native is None:
+            return self.run_python(outputs, generator_state, wanted)
+        self.run_native(self.native, outputs)
+        return b""
+
+    def run_native(self, program: NativeProgram, outputs: Outputs) -> None:
         """Plan and run one forward of a native program.
 
         Raises:
             ProgramError: refused, failed, or it announces other outputs (status `other_outputs`).
         """
-        program = self.native
-        if program is None:
-            raise ProgramError("error", "forward", "no native program is loaded")
         planned = program.plan(self.inputs)
         _match(planned.outputs, outputs.outputs)
         workspace = make_workspace(planned.workspace_bytes, self.device)
@@ -203,11 +191,8 @@ class CandidateState:
         self._synchronize()
         if outputs.pack is not None:
             outputs.pack.copy_back()
-        return planned
 
-    def run_python(
-        self, structure: Structure, outputs: Outputs, generator_state: bytes, wanted: Structure
-    ) -> bytes:
+    def run_python(self, outputs: Outputs, generator_state: bytes, wanted: Structure) -> bytes:
         """Run one forward of a `ModelNew`; returns the generator state after it.
 
         `wanted` is the structure that its outputs must have; keys of dicts may come in any order.
@@ -219,7 +204,7 @@ class CandidateState:
             raise ProgramError("error", "forward", "no Python program is loaded")
         self.python.set_buffers(list(zip(self.buffer_names, outputs.state_targets, strict=True)))
         self._spoil()
-        flat, end = self.python.run(unflatten(structure, self.inputs), generator_state)
+        flat, end = self.python.run(unflatten(self.structure, self.inputs), generator_state)
         flat = arranged(flat, wanted)
         _match(tuple((tuple(tensor.shape), tensor.dtype) for tensor in flat.tensors), outputs.outputs)
         if any(str(tensor.device).split(":")[0] != self.device.split(":")[0] for tensor in flat.tensors):
@@ -270,7 +255,3 @@ def _digest(tensor: torch.Tensor) -> str:
     digest = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
     digest.update(raw.numpy().data)
     return digest.hexdigest()
-
-
-def _is_buffer(entry: PackEntry) -> bool:
-    return entry["name"].startswith(BUFFER)

@@ -7,17 +7,17 @@ of a CUDA graph carry no operator of their own: they are joined, in the order of
 launches that were seen when the graph was captured.
 """
 
-import ctypes
-import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 
-from stitch_tools.worker.candidate.activity.objects import Belongings, own_files
+import torch
+
+from stitch_tools.protocol.messages_candidate import TracedOwner
+from stitch_tools.worker.candidate.activity.objects import own_files
 from stitch_tools.worker.candidate.activity.profiler_records import (
     MARK,
     ProfilerEvent,
@@ -29,7 +29,7 @@ from stitch_tools.worker.candidate.activity.profiler_records import (
 )
 from stitch_tools.worker.elf import SHT_SYMTAB, open_elf
 
-Work = tuple[str, str]
+Work = tuple[TracedOwner, str]
 """Owner (own, library, pytorch, copy) and name."""
 
 _STUB = "__device_stub_"
@@ -45,6 +45,7 @@ _ANY_LAUNCH = re.compile(r"(cuda|cu)(LaunchKernel|LaunchCooperativeKernel|GraphL
 _BEGIN = ("cudaStreamBeginCapture", "cuStreamBeginCapture")
 _END = ("cudaStreamEndCapture", "cuStreamEndCapture")
 _SYNCHRONISATION = re.compile(r"(Context|Stream|Event) (Sync|Wait)")
+_GRAPH_NODE = re.compile(r'"graph node id": *"?(\d{1,18})')
 _MAX_SOURCE_BYTES = 4 << 20
 
 
@@ -104,10 +105,13 @@ def identifier_of(name: str) -> str:
     return bare.rpartition("::")[2].rpartition(" ")[2]
 
 
-def own_kernels(belongings: Belongings, source_folder: str | None) -> OwnKernels:
-    """The kernels that the loaded own binaries define; of a `ModelNew` also those in its sources."""
+def own_kernels(own: Sequence[str], source_folder: str | None) -> OwnKernels:
+    """The kernels that the loaded own binaries define; of a `ModelNew` also those in its sources.
+
+    `own` are the program's files and folders.
+    """
     names: set[str] = set()
-    for path in own_files(belongings):
+    for path in own_files(own):
         try:
             symbols = [symbol.name for symbol in open_elf(path).symbols(SHT_SYMTAB)]
         except (OSError, ValueError, IndexError):
@@ -127,7 +131,7 @@ def stub_kernels(symbols: Iterable[str]) -> set[str]:
         if match is None:
             continue
         mangled = match[2][: int(match[1]) - len(_STUB)]
-        name = demangle(mangled)
+        name: str = torch._C._demangle(mangled)  # pyright: ignore[reportPrivateUsage]
         result.add(name)
         if "<" not in name and "::" not in name:
             result.add(name.partition("(")[0])  # extern "C": the device's symbol is the name alone
@@ -180,14 +184,8 @@ _DEVICE_KINDS = (None, "kernel", "gpu_memcpy", "gpu_memset", "concurrent_kernel"
 
 
 def _node(event: ProfilerEvent) -> int | None:
-    text = metadata_of(event)
-    if "graph node id" not in text:
-        return None
-    try:
-        fields = json.loads(text if text.lstrip().startswith("{") else "{" + text + "}")
-        return int(fields["graph node id"]) or None
-    except (ValueError, KeyError, TypeError):
-        return None
+    match = _GRAPH_NODE.search(metadata_of(event))
+    return (int(match[1]) or None) if match is not None else None
 
 
 class Attributor:
@@ -305,27 +303,3 @@ def block_work(trace: Trace, attributor: Attributor, block: str) -> tuple[Counte
             nanoseconds[work] += row.duration_ns
             launches[work] += 1
     return nanoseconds, launches
-
-
-def demangle(symbol: str) -> str:
-    """The readable name of a C++ symbol, or the symbol."""
-    function = _demangler() if symbol.startswith("_Z") else None
-    if function is None:
-        return symbol
-    status = ctypes.c_int()
-    text = function(symbol.encode("utf-8"), None, None, ctypes.byref(status))
-    if not text or status.value:
-        return symbol
-    name = ctypes.string_at(text).decode("utf-8", "replace")
-    ctypes.CDLL(None).free(ctypes.c_void_p(text))
-    return name
-
-
-@cache
-def _demangler() -> Callable[..., int | None] | None:
-    try:
-        function = ctypes.CDLL("libstdc++.so.6").__cxa_demangle
-    except (OSError, AttributeError):
-        return None
-    function.restype = ctypes.c_void_p
-    return function

@@ -3,7 +3,7 @@
 import re
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -22,16 +22,6 @@ _RUNTIMES = (
 # does not see. Operators that are called through the dispatcher (_ZN2at4_ops...) have records.
 _PAST_DISPATCHER = re.compile(r"_ZN2at(?:3cpu|4cuda|6native)(\d+)(\w+)")
 _C_FUNCTION = re.compile(rb"\baoti_torch_(?:cpu|cuda)_(\w+)")
-
-
-@dataclass(frozen=True)
-class Belongings:
-    """What makes a loaded file the program's own."""
-
-    files: tuple[str, ...]
-    """The program's own binaries."""
-    folders: tuple[str, ...]
-    """Folders that it may write or came in: what is loaded from there is its own."""
 
 
 @dataclass(frozen=True)
@@ -56,32 +46,30 @@ def executable_mappings() -> list[CodeMapping]:
     return result
 
 
-def own_files(belongings: Belongings) -> list[str]:
-    """The program's own binaries that are loaded."""
+def own_files(own: Sequence[str]) -> list[str]:
+    """The program's own binaries that are loaded; `own` are its files and folders."""
     paths = dict.fromkeys(mapping.path for mapping in executable_mappings() if mapping.path)
-    return [path for path in paths if is_own(path, belongings)]
+    return [path for path in paths if is_own(path, own)]
 
 
-def is_own(path: str, belongings: Belongings) -> bool:
-    """Whether a loaded file is the program's own code."""
-    if path in belongings.files:
-        return True
+def is_own(path: str, own: Sequence[str]) -> bool:
+    """Whether a loaded file is the program's own code: one of its own, or one from no known place."""
     if path.startswith(_torch_folder()) or _is_inductor(path):
         return False
     # The program's folders come first: they may lie inside of an interpreter's prefix.
-    if any(path.startswith(folder.rstrip("/") + "/") for folder in belongings.folders):
+    if any(path == place or path.startswith(place.rstrip("/") + "/") for place in own):
         return True
     return not path.startswith((*_SYSTEM, *_interpreter_folders()))
 
 
-def libraries(paths: Iterable[str], belongings: Belongings) -> list[str]:
+def libraries(paths: Iterable[str], own: Sequence[str]) -> list[str]:
     """Names of the files among these that may work for the program: not its own, nobody's runtime."""
     names: dict[str, None] = {}
     for path in paths:
         name = path.rpartition("/")[2]
         if path.startswith((_torch_folder(), *_standard_library())) or name.startswith(_RUNTIMES):
             continue
-        if not is_own(path, belongings) and not _is_inductor(path):
+        if not is_own(path, own) and not _is_inductor(path):
             names[name] = None
     return list(names)
 
