@@ -80,17 +80,6 @@ def test_a_reference_that_does_not_repeat_itself_is_what_is_to_be_mended() -> No
         assert "--reference-tolerance" not in text
 
 
-def test_errors_are_named_as_those_beyond_the_slack_where_there_is_some() -> None:
-    row = OutputError(output="output", max_error=0.0, rms_error=0.0, reference_error=0.0, bound=1e-6)
-    check = incorrect().model_copy(update={"draws": (DrawResult(draw="own-1", ok=True, outputs=(row,)),)})
-    table = render_text(check_sections(check)[0])
-    assert "error beyond slack" in table
-    assert "explains (slack)" not in table
-    slack = DrawResult(draw="peaks", ok=True, outputs=(row.model_copy(update={"slack": 1e-7}),))
-    table = render_text(check_sections(check.model_copy(update={"draws": (*check.draws, slack)}))[0])
-    assert "errors are those beyond what rounding of the inputs alone explains (slack): peaks" in table
-
-
 def test_what_was_not_timed_names_no_device_and_no_figure() -> None:
     bench = Bench(program_id="a" * 64, task_id="b" * 64, outcome="unmeasured", message="not accepted")
     text = "\n".join(render_text(section) for section in bench_sections(bench))

@@ -51,12 +51,12 @@ class Fact(BaseModel):
         return cls.model_validate_json(data)
 
 
-def without_field(data: object, name: str) -> object:
-    """What a record is read from, less a field of older versions: what they stored stays readable."""
+def without_field(data: object, *names: str) -> object:
+    """What a record is read from, less fields of older versions: what they stored stays readable."""
     if not isinstance(data, dict):
         return data
     fields = cast(dict[str, object], data)
-    return {key: value for key, value in fields.items() if key != name}
+    return {key: value for key, value in fields.items() if key not in names}
 
 
 def canonical_json(data: object) -> bytes:

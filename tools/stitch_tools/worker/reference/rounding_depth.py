@@ -30,6 +30,11 @@ def dtype_eps(dtype: torch.dtype) -> float:
     return torch.finfo(dtype).eps if dtype.is_floating_point or dtype.is_complex else 0.0
 
 
+def allowed_eps(own: float, precision: str) -> float:
+    """Rounding of an operand of eps `own` in a library operation that may use the format; fp64 stays fp64."""
+    return max(own, _FORMAT_EPS[precision]) if own >= _FORMAT_EPS["fp32"] else own
+
+
 @dataclass(frozen=True)
 class Rounding:
     """The least precise type, the longest sum, and the library operations behind one value."""
@@ -76,9 +81,9 @@ class Rounding:
         """Relative error that any honest program may have: 16 * eps * sqrt(longest sum)."""
         eps = self.eps
         if self.matmul:
-            eps = max(eps, _FORMAT_EPS[matmul_precision] if self.eps >= _FORMAT_EPS["fp32"] else 0.0)
+            eps = max(eps, allowed_eps(self.eps, matmul_precision))
         if self.conv:
-            eps = max(eps, _FORMAT_EPS[conv_precision] if self.eps >= _FORMAT_EPS["fp32"] else 0.0)
+            eps = max(eps, allowed_eps(self.eps, conv_precision))
         return FLOOR_FACTOR * eps * math.sqrt(self.length)
 
 
