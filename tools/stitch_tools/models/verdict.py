@@ -47,8 +47,8 @@ class Finding(Fact):
 class OutputError(Fact):
     """How one output of one draw compares with the oracle.
 
-    A distance is |program - oracle|. It is measured by s, the larger of the oracle's `rms` (1 where that is 0)
-    and of the oracle's own magnitude at that element.
+    A distance is |program - oracle|. It is measured by s, the larger of the oracle's `rms` (1 where that is
+    0) and of the oracle's own magnitude at that element.
     """
 
     output: str

@@ -18,7 +18,6 @@ from typing import cast
 
 import torch
 from torch._ops import OpOverload
-from torch.utils._pytree import tree_flatten
 
 from stitch_tools.worker.reference.oracle import Fp64Mode, OracleRun, run_oracle
 from stitch_tools.worker.reference.rounding_depth import (
@@ -29,6 +28,7 @@ from stitch_tools.worker.reference.rounding_depth import (
     reduction_length,
     schema_of,
 )
+from stitch_tools.worker.trees import tensors_in
 
 SAMPLES = 4
 """Evaluations beside the reference's own: all small by chance once in 10,000 times, for a single number."""
@@ -91,16 +91,16 @@ class _Rounded(Fp64Mode):
     def __torch_dispatch__(
         self, func: OpOverload, types: object, args: OpArguments = (), kwargs: OpKeywords | None = None
     ) -> object:
-        operands = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, torch.Tensor)]
+        operands = tensors_in((args, kwargs))
         out = super().__torch_dispatch__(func, types, args, kwargs)
         if _name(func) in _NORMS:
             self._shift(_name(func), args, cast("OpArguments", out))
         inputs = {leaf.untyped_storage().data_ptr() for leaf in operands}
         length = 1 if _name(func) in _SUMS else reduction_length(_name(func), args, out)
-        for leaf in tree_flatten(out)[0]:
+        for leaf in tensors_in(out):
             # A view is no result, and what nothing went into is not rounded.
-            fresh = isinstance(leaf, torch.Tensor) and leaf.untyped_storage().data_ptr() not in inputs
-            if operands and isinstance(leaf, torch.Tensor) and (fresh or schema_of(func).is_mutable):
+            fresh = leaf.untyped_storage().data_ptr() not in inputs
+            if operands and (fresh or schema_of(func).is_mutable):
                 self._round(leaf, length)
         return out
 

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from stitch_tools.worker.trees import tensors_in
+
 OpArguments = tuple[Any, ...]
 OpKeywords = dict[str, Any]
 """Arguments of an operation of torch as a mode gets them: each operation has its own types."""
@@ -123,9 +125,7 @@ def _row_length(name: str, args: OpArguments, tensors: list[torch.Tensor], out: 
 
 def _shrinkage(first: torch.Tensor, out: object) -> int:
     """Sums, means, norms and pools make fewer elements than they read; views do too, at no rounding."""
-    results = [
-        leaf for leaf in (out if isinstance(out, (tuple, list)) else [out]) if isinstance(leaf, torch.Tensor)
-    ]
+    results = tensors_in(out)
     if not results or not results[0].numel() or results[0].data_ptr() == first.data_ptr():
         return 1
     return max(1, first.numel() // results[0].numel())
