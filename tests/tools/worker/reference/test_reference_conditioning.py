@@ -306,3 +306,21 @@ def test_what_is_right_stays_right_beside_towers(tmp_path: Path, case: str) -> N
         assert (state.unusable(), state.undecided()) == (None, None)
         found = state.compare([program(x)])[0]
         assert (found.problem, found.undecided) == (None, None), (seed, found)
+
+
+def test_where_memory_ends_before_all_roundings_are_seen_nothing_is_wrong(tmp_path: Path) -> None:
+    state = server(tmp_path, "(x if x.dtype == torch.float32 else calls(x)).sum(-1)")
+    assert state.reference is not None
+    runs: list[int] = []
+
+    def calls(x: torch.Tensor) -> torch.Tensor:
+        runs.append(1)
+        if len(runs) > 1:
+            raise MemoryError
+        return x
+
+    vars(state.reference.namespace)["calls"] = calls
+    row = expect(state, "scaled").expected[0]
+    found = state.compare([row.reference * 1.5])[0]
+    assert (found.problem, found.decided) == (None, False)
+    assert "no memory" in (found.undecided or "")

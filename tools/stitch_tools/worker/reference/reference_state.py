@@ -1,6 +1,5 @@
 """What the reference server holds between requests: the module, the current draw, what is expected of it."""
 
-import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -260,19 +259,24 @@ class ServerState:
             return
         evaluations = {row.name: Evaluations(row) for row in draw.rows}
         formats = self.settings.matmul_precision, self.settings.conv_precision
-        with kept_generators(), contextlib.suppress(Exception):
-            # Foreign code may refuse numbers that differ by a bit: then what there is counts.
-            for run in other_roundings(
-                self.need()[1],
-                draw.arguments,
-                formats,
-                mean_share=MEAN_SHARE.get(draw.kind, 1.0),
-                forward_seed=draw.forward_seed,
-                device=draw.place.device,
-            ):
-                for name, value in _named_values(run).items():
-                    if name in evaluations:
-                        evaluations[name].add(value)
+        runs = other_roundings(
+            self.need()[1],
+            draw.arguments,
+            formats,
+            mean_share=MEAN_SHARE.get(draw.kind, 1.0),
+            forward_seed=draw.forward_seed,
+            device=draw.place.device,
+        )
+        with kept_generators():
+            try:
+                for run in runs:
+                    for name, value in _named_values(run).items():
+                        if name in evaluations:
+                            evaluations[name].add(value)
+            except Exception as error:
+                # Foreign code may refuse numbers that differ by a bit: then what there is counts.
+                for row in evaluations.values():
+                    row.incomplete = is_out_of_memory(error)
         rule = self._rule(draw)
         draw.set_honest({name: row.conclude(rule) for name, row in evaluations.items()})
 

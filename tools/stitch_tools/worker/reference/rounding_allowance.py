@@ -5,6 +5,7 @@ reference, or of one of its other roundings, is above the contract's ceiling. On
 such elements are not compared; on the task's own the ceiling rules, and the verdict says whose fault it is.
 """
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -103,6 +104,8 @@ class Evaluations:
         reference, oracle = self._expected.reference, self._expected.oracle
         self._measurable = reference.is_floating_point() and bool(reference.numel())
         self._decisions: Decisions | None = None
+        self.incomplete = False
+        """Whether there was no memory for all of them: nobody knows then what rounding explains."""
         if not self._measurable:
             if reference.numel() and reference.shape == oracle.shape:
                 self._decisions = Decisions(oracle, factor=OWN_ERROR_FACTOR)
@@ -136,6 +139,9 @@ class Evaluations:
         if not self._measurable:
             return Honest(decisions=self._decisions)
         expected, rms = self._expected, self._rms
+        if self.incomplete:
+            because = "there is no memory to see how far rounding moves it"
+            return Honest(rms, self._error, torch.ones_like(self._finite), math.inf, because)
         # Most often the ceiling is that far off that no element needs to be looked at.
         if OWN_ERROR_FACTOR * self._error.largest <= (rule.rtol if rms else 0.0):
             return Honest(rms, self._error)
