@@ -44,7 +44,7 @@ def capture(module: nn.Module, inputs: object) -> Json:
             source, reason, graph = "opaque", f"export: {_one_line(error)}", _opaque(module, arguments)
     _drop_beyond_limit(graph["inputs"])
     graph["inputs"] = _in_abi_order(graph["inputs"], flatten_inputs(inputs).names)
-    return {"source": source, "reason": reason, "mode": _mode(module), **graph}
+    return {"source": source, "reason": reason, "mode": "train" if module.training else "eval", **graph}
 
 
 def _in_abi_order(rows: list[Json], paths: Sequence[str]) -> list[Json]:
@@ -137,10 +137,6 @@ def _shallow(attributes: Json) -> Json:
     """A copy of a module's attributes, with its containers copied one level deep."""
     kinds = (dict, list, set, OrderedDict)
     return {name: copy.copy(value) if type(value) in kinds else value for name, value in attributes.items()}
-
-
-def _mode(module: nn.Module) -> str:
-    return "train" if module.training else "eval"
 
 
 def _one_line(error: Exception) -> str:
