@@ -103,8 +103,8 @@ def check_sections(
     draws = tuple(_draw_row(draw) for draw in check.draws)
     sections: list[ReportSection] = []
     if draws:
-        columns = ("draw", "equal", "error beyond slack", "allowed", "reference's own", "problem")
-        sections.append(ReportSection("draws", columns, draws, _slack_notes(check)))
+        columns = ("draw", "equal", "error", "allowed", "reference's own", "problem")
+        sections.append(ReportSection("draws", columns, draws))
     if check.findings:
         rows = tuple(
             (row.severity, row.rule, f"{row.file}:{row.line}" if row.file else "-", row.message)
@@ -124,16 +124,6 @@ def check_sections(
     if reference_tolerance:
         notes.insert(1, _rule_note(check.reference_tolerance))
     return [*sections, ReportSection(notes=tuple(notes))]
-
-
-def _slack_notes(check: Check) -> tuple[str, ...]:
-    """What an error of 0 means where some of it was excused."""
-    names = [draw.draw for draw in check.draws if any(row.slack for row in draw.outputs)]
-    if not names:
-        return ()
-    return (
-        f"errors are those beyond what rounding of the inputs alone explains (slack): {', '.join(names)}",
-    )
 
 
 def _sensitivity_row(row: Sensitivity) -> tuple[str, ...]:

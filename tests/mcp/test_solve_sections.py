@@ -4,7 +4,7 @@ from stitch_mcp.views.fact_tables import bench_sections, check_sections, solve_s
 from stitch_mcp.views.table import render_text
 from stitch_planner.loop import SolveResult
 from stitch_tools.judge.verdict import verdict_of
-from stitch_tools.models import REFERENCE_VARIES, AcceptPolicy, Bench, Check, DrawResult, Finding, OutputError
+from stitch_tools.models import REFERENCE_VARIES, AcceptPolicy, Bench, Check, Finding
 
 
 def test_a_program_that_cannot_run_here_says_so_once_and_where_it_lies() -> None:
@@ -78,17 +78,6 @@ def test_a_reference_that_does_not_repeat_itself_is_what_is_to_be_mended() -> No
         assert "next: seed or remove what makes the reference differ from call to call" in text
         assert "fix what the message names" not in text
         assert "--reference-tolerance" not in text
-
-
-def test_errors_are_named_as_those_beyond_the_slack_where_there_is_some() -> None:
-    row = OutputError(output="output", max_error=0.0, rms_error=0.0, reference_error=0.0, bound=1e-6)
-    check = incorrect().model_copy(update={"draws": (DrawResult(draw="own-1", ok=True, outputs=(row,)),)})
-    table = render_text(check_sections(check)[0])
-    assert "error beyond slack" in table
-    assert "explains (slack)" not in table
-    slack = DrawResult(draw="peaks", ok=True, outputs=(row.model_copy(update={"slack": 1e-7}),))
-    table = render_text(check_sections(check.model_copy(update={"draws": (*check.draws, slack)}))[0])
-    assert "errors are those beyond what rounding of the inputs alone explains (slack): peaks" in table
 
 
 def test_what_was_not_timed_names_no_device_and_no_figure() -> None:

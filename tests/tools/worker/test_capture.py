@@ -9,10 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from stitch_tools.graph import build_graph
 from stitch_tools.graph.families import family_of
-from stitch_tools.models import Contract
-from stitch_tools.worker.capture.tracing import Arguments, by_export, by_tracing
 from tests.graph_runner import run_graph
 from tests.tools.capture_support import Body, X, assert_computes_the_same, captured, ops
 
@@ -201,31 +198,18 @@ def test_inputs_may_be_named() -> None:
     assert len(graph.outputs) == 1, "None is no output"
 
 
-@pytest.mark.parametrize("way", [by_export, by_tracing])
-def test_numbers_among_the_outputs_are_constants(way: Callable[..., Any]) -> None:
+def test_numbers_among_the_outputs_are_constants() -> None:
     class Numbers(nn.Module):
         def forward(self, x: torch.Tensor) -> Any:
             return x.shape[0], {"half": 0.5, "y": x * 2}, x.dim() > 5, None
 
-    with torch.no_grad():
-        graph = build_graph({"source": "export", **way(Numbers(), Arguments((X,)))}, Contract(), None)
+    graph = captured(Numbers(), [X])
     found = run_graph(graph, Numbers(), [X])
     kinds = [torch.int64, torch.float64, torch.float32, torch.bool]
     assert [value.dtype for value in found if value is not None] == kinds
     for value, expected in zip(found, [torch.tensor(X.shape[0]), 0.5, X * 2, False], strict=True):
         assert value is not None
         assert torch.equal(value, torch.as_tensor(expected, dtype=value.dtype))
-
-
-def test_a_layer_under_two_names_keeps_its_weights_when_it_is_traced() -> None:
-    layer = nn.Linear(4, 4)
-    module = Body(lambda self, x: self.both(x))
-    module.layer, module.both = layer, nn.Sequential(layer, nn.ReLU(), layer)
-    weight, bits = layer.weight, layer.weight.detach().clone()
-    with torch.no_grad():
-        by_tracing(module, Arguments((torch.randn(3, 4),)))
-    assert layer.weight is weight
-    assert torch.equal(weight, bits)
 
 
 class Pair(NamedTuple):

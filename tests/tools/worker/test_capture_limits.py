@@ -1,4 +1,4 @@
-"""What a captured graph leaves out, and what only tracing or nothing captures, with the reason."""
+"""What a captured graph leaves out, and what nothing captures, with the reason."""
 
 import dataclasses
 import sys
@@ -18,10 +18,10 @@ from stitch_tools.run.reference_server import ReferenceServer
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import Store
 from stitch_tools.task.references import load_task
+from stitch_tools.worker.capture.exporting import MAX_CONSTANT_BYTES
 from stitch_tools.worker.capture.graph_capture import MAX_CONSTANTS_CHARS
-from stitch_tools.worker.capture.tracing import MAX_CONSTANT_BYTES
 from tests.graph_runner import constant_of
-from tests.tools.capture_support import Body, X, assert_computes_the_same, captured
+from tests.tools.capture_support import Body, X, captured
 
 
 def test_large_constants_are_named_but_not_sent() -> None:
@@ -55,23 +55,6 @@ def test_all_constants_together_fit_one_message() -> None:
     assert 0 < sum(sent) <= MAX_CONSTANTS_CHARS
 
 
-class Options:
-    """An input that no tool knows."""
-
-    scale = 2.0
-
-
-def test_inputs_that_export_refuses_are_traced() -> None:
-    def body(self: Body, x: torch.Tensor, options: Options) -> Any:
-        return self.lin(x) * options.scale
-
-    module, inputs = Body(body), [X, Options()]
-    graph = captured(module, inputs)
-    assert graph.source == "fx"
-    assert graph.reason.startswith("export: ValueError")
-    assert_computes_the_same(graph, module, inputs)
-
-
 @dataclasses.dataclass
 class Batch:
     """An input that hides a tensor."""
@@ -102,7 +85,6 @@ def test_what_depends_on_data_is_opaque_with_the_reason(body: Callable[..., Any]
     graph = captured(Body(body), [X])
     assert graph.source == "opaque"
     assert "export: " in graph.reason
-    assert "fx: " in graph.reason
     assert [node.op for node in graph.nodes] == ["stitch.opaque.default"]
     assert graph.nodes[0].bytes_read > X.nbytes
     assert len(graph.outputs) == 1

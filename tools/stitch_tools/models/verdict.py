@@ -45,8 +45,8 @@ class Finding(Fact):
 class OutputError(Fact):
     """How one output of one draw compares with the oracle.
 
-    A distance is |program - oracle| less `slack`, and not below 0. It is measured by s, the larger of the
-    oracle's `rms` (1 where that is 0) and of the oracle's own magnitude at that element.
+    A distance is |program - oracle|. It is measured by s, the larger of the oracle's `rms` (1 where that is
+    0) and of the oracle's own magnitude at that element.
     """
 
     output: str
@@ -68,8 +68,6 @@ class OutputError(Fact):
     """Oracle's value there."""
     actual: float | None = None
     """Program's value there."""
-    slack: float = 0.0
-    """Absolute error that rounding of the inputs alone excuses, on draws that are meant to be extreme."""
     rms: float | None = None
     """The oracle's rms over the output's finite values."""
     floor: float | None = None
@@ -79,8 +77,8 @@ class OutputError(Fact):
     only on a draw that the judge made up. None: all were compared."""
     problem: str | None = None
     """None when equal, else one sentence."""
-    # Checks before 0.2 counted elements by their distance in representable numbers.
-    _retired = retired("ulp_histogram")
+    # Checks before 0.2 counted elements by distance, and allowed for inputs that differ by a bit.
+    _retired = retired("ulp_histogram", "slack")
 
 
 class DrawResult(Fact):

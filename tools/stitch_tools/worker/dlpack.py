@@ -9,31 +9,16 @@ from collections.abc import Callable
 import torch
 import torch.utils.dlpack
 
+from stitch_tools.worker.runtime.abi import AbiDevice, DataType, DLTensor
+
 CPU, CUDA = 1, 2
 _UNSIGNED, _BITS = 1, 8
-
-
-class _Tensor(ctypes.Structure):
-    """DLTensor, with its device and type written out."""
-
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.c_void_p),
-        ("strides", ctypes.c_void_p),
-        ("byte_offset", ctypes.c_uint64),
-    )
 
 
 class _Managed(ctypes.Structure):
     """DLManagedTensor."""
 
-    _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
+    _fields_ = (("tensor", DLTensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
 
 
 # What torch knows by address only, until it gives it back.
@@ -55,14 +40,12 @@ def bytes_at(address: int, nbytes: int, device: tuple[int, int], release: Callab
         device: CPU or CUDA, and its number.
         release: called once neither the tensor nor a view of it exists any more.
     """
-    sizes = (ctypes.c_int64 * 2)(nbytes, 1)
-    start = ctypes.addressof(sizes)
-    tensor = _Tensor(
-        address, *device, 1, _UNSIGNED, _BITS, 1, start, start + ctypes.sizeof(ctypes.c_int64), 0
-    )
+    sizes, strides = (ctypes.c_int64 * 1)(nbytes), (ctypes.c_int64 * 1)(1)
+    kind = DataType(_UNSIGNED, _BITS, 1)
+    tensor = DLTensor(address, AbiDevice(*device), 1, kind, sizes, strides, 0)
     managed = _Managed(tensor, None, ctypes.cast(_give_back, ctypes.c_void_p))
     key = ctypes.addressof(managed)
-    _held[key] = (managed, sizes, release)
+    _held[key] = (managed, (sizes, strides), release)
     capsule = _new_capsule(key, b"dltensor", None)
     return torch.utils.dlpack.from_dlpack(capsule)
 

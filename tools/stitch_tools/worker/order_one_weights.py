@@ -16,6 +16,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from stitch_tools.protocol.messages_reference import Scale
+from stitch_tools.worker.trees import tensors_in
 
 # Buffers that are weights in eval mode, and that start as zeros and ones.
 _STATISTICS = ("running_mean", "running_var")
@@ -91,7 +92,7 @@ class OrderOne(TorchFunctionMode):
         kwargs: dict[str, object] | None = None,
     ) -> object:
         out = func(*args, **(kwargs or {}))
-        tensors = _tensors((args, list((kwargs or {}).values())))
+        tensors = tensors_in((args, kwargs))
         if not tensors:
             return out
         name = getattr(func, "__name__", "")
@@ -103,7 +104,7 @@ class OrderOne(TorchFunctionMode):
             overwrites = name in _OVERWRITING or getattr(func, "__module__", "") == "torch.nn.init"
             self._after_write(written, known, overwrites=overwrites)
         elif known:
-            for leaf in _tensors(out):
+            for leaf in tensors_in(out):
                 if _key(leaf) not in self._filled:
                     self._derived[_key(leaf)] = leaf
         return out
@@ -158,15 +159,6 @@ def order_one_weights(state: bytes, scale: Scale) -> Generator[OrderOne]:
 def _write(tensor: torch.Tensor, values: torch.Tensor) -> None:
     with torch.no_grad():
         tensor.detach().copy_(values)
-
-
-def _tensors(value: object) -> list[torch.Tensor]:
-    """The tensors in nested tuples and lists; torch's own way to walk trees would import sympy."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, (tuple, list)):
-        return [tensor for item in value for tensor in _tensors(item)]
-    return []
 
 
 def _key(tensor: torch.Tensor) -> int:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TypeVar, cast
 
 import torch
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from stitch_tools.protocol.memory import span_elements
 
@@ -218,8 +219,7 @@ def fresh_copy(tensor: torch.Tensor, device: torch.device | str | None = None) -
         return torch.empty_strided(
             tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device or tensor.device
         )
-    extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    raw = tensor.detach().as_strided((extent,), (1,), tensor.storage_offset())
+    raw = raw_values(tensor.detach())
     copied = raw.clone() if device is None else raw.to(device, copy=True)
     return copied.as_strided(tensor.shape, tensor.stride())
 
@@ -231,15 +231,10 @@ def raw_values(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def map_tensors(value: ValueT, change: Callable[[torch.Tensor], torch.Tensor]) -> ValueT:
-    """The nested value with every tensor replaced; containers of the user's own classes stay as they are."""
-    return cast("ValueT", _mapped(value, change))
+    """The nested value with every tensor replaced; containers that torch does not know stay as they are."""
+    return tree_map_only(torch.Tensor, change, value)
 
 
-def _mapped(value: object, change: Callable[[torch.Tensor], torch.Tensor]) -> object:
-    if isinstance(value, torch.Tensor):
-        return change(value)
-    if type(value) is tuple or type(value) is list:
-        return type(value)(_mapped(item, change) for item in value)
-    if type(value) is dict:
-        return {key: _mapped(item, change) for key, item in value.items()}
-    return value
+def tensors_in(value: object) -> list[torch.Tensor]:
+    """The tensors of a nested value, in order."""
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]

@@ -8,10 +8,10 @@ from pathlib import Path
 from stitch_tools.errors import TaskError, WorkerError
 from stitch_tools.judge.memory.reports import Findings
 from stitch_tools.judge.trial import Trial
-from stitch_tools.models import DTYPE_BYTES
 from stitch_tools.models.sanitizer import SanitizerRun, SanitizerTool
-from stitch_tools.protocol.memory import PackEntry
-from stitch_tools.run.reference_server import DrawUnavailable, Inputs, ReferenceServer, WeightSet
+from stitch_tools.protocol.memory import ITEM_BYTES, PackEntry
+from stitch_tools.protocol.messages_reference import WeightsMade
+from stitch_tools.run.reference_server import DrawUnavailable, Inputs, ReferenceServer
 from stitch_tools.run.tool_process import Execution
 
 OWN, SMALLER = "own-1", "batch-probe"
@@ -39,7 +39,7 @@ class SanitizerCase:
 
     trial: Trial
     options: SanitizeOptions
-    weights: WeightSet
+    weights: WeightsMade
     inputs: Inputs
 
     @property
@@ -98,7 +98,7 @@ class SanitizerCase:
 
 def _tensor(kind: str, entry: PackEntry) -> str:
     dtype, shape, stride = entry["dtype"], entry["shape"], entry["stride"]
-    code, bits = _CODES[dtype.rstrip("0123456789")], 8 * DTYPE_BYTES[dtype]
+    code, bits = _CODES[dtype.rstrip("0123456789")], 8 * ITEM_BYTES[dtype]
     numbers = [entry["offset"], entry["nbytes"], code, bits, len(shape), *shape, *stride]
     return f"{kind} {' '.join(map(str, numbers))} {entry['name']}"
 

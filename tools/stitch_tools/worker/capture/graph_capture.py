@@ -1,4 +1,4 @@
-"""Captures a module's forward as a JSON graph: by export, else by tracing, else as one opaque node.
+"""Captures a module's forward as a JSON graph: by export, else as one opaque node.
 
 Runs in the reference server. The graph stays at the level at which people write models (linear, conv2d,
 layer_norm, scaled_dot_product_attention, lstm): decomposing is the planner's choice, not the capture's.
@@ -21,8 +21,8 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from stitch_tools.protocol.serving import is_users, user_place
+from stitch_tools.worker.capture.exporting import Arguments, by_export
 from stitch_tools.worker.capture.graph_json import Json, UnsupportedGraphError, tensor_spec
-from stitch_tools.worker.capture.tracing import Arguments, by_export, by_tracing
 from stitch_tools.worker.random_streams import generator_state, restore_generators
 from stitch_tools.worker.trees import flatten_inputs, flatten_outputs, fresh_copy, map_tensors
 
@@ -36,22 +36,15 @@ def capture(module: nn.Module, inputs: object) -> Json:
     A mapping holds named inputs. The module and the generators are as before when this returns.
     """
     arguments = _arguments(module, inputs)
-    reasons: list[str] = []
-    for source, way in (("export", by_export), ("fx", by_tracing)):
+    try:
         with _undisturbed(module):
-            try:
-                graph = way(module, arguments)
-            except Exception as error:  # torch raises whatever the user's code provokes
-                reasons.append(f"{source}: {_one_line(error)}")
-                continue
-        break
-    else:
-        source = "opaque"
+            source, reason, graph = "export", "", by_export(module, arguments)
+    except Exception as error:  # torch raises whatever the user's code provokes
         with _undisturbed(module):
-            graph = _opaque(module, arguments)
+            source, reason, graph = "opaque", f"export: {_one_line(error)}", _opaque(module, arguments)
     _drop_beyond_limit(graph["inputs"])
     graph["inputs"] = _in_abi_order(graph["inputs"], flatten_inputs(inputs).names)
-    return {"source": source, "reason": "; ".join(reasons), "mode": _mode(module), **graph}
+    return {"source": source, "reason": reason, "mode": "train" if module.training else "eval", **graph}
 
 
 def _in_abi_order(rows: list[Json], paths: Sequence[str]) -> list[Json]:
@@ -144,10 +137,6 @@ def _shallow(attributes: Json) -> Json:
     """A copy of a module's attributes, with its containers copied one level deep."""
     kinds = (dict, list, set, OrderedDict)
     return {name: copy.copy(value) if type(value) in kinds else value for name, value in attributes.items()}
-
-
-def _mode(module: nn.Module) -> str:
-    return "train" if module.training else "eval"
 
 
 def _one_line(error: Exception) -> str:

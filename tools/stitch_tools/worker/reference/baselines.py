@@ -1,5 +1,7 @@
 """Baselines in the reference server: each one is built, and then serves calls in a loop of its own."""
 
+from collections.abc import Callable
+
 import torch
 
 from stitch_tools.protocol.messages import Done
@@ -29,23 +31,22 @@ def timed_baseline(state: ServerState, asked: TimeBaseline) -> Done:
         with reference.blame("forward", module, draws[0]):
             call = build_baseline(kind, module, draws[0])
         ring = PythonRing(call, draws, asked.slots, keep_outputs=keeps_outputs(kind, device))
-        ring.serve(request_fd, reply_fd, cuda=cuda, collect=_Collector(ring))
+        ring.serve(request_fd, reply_fd, cuda=cuda, collect=_collector(ring))
     return Done()
 
 
-class _Collector:
+def _collector(ring: PythonRing) -> Callable[[int], None]:
     """Copies the outputs of a slot as a program's are fetched: to have a time beside that of the program."""
+    places: dict[int, list[torch.Tensor]] = {}
 
-    def __init__(self, ring: PythonRing) -> None:
-        self._ring = ring
-        self._places: dict[int, list[torch.Tensor]] = {}
-
-    def __call__(self, slot: int) -> None:
-        value = self._ring.outputs[slot]
+    def collect(slot: int) -> None:
+        value = ring.outputs[slot]
         tensors = flatten_outputs(value).tensors if value is not None else ()
-        if slot not in self._places:
-            self._places[slot] = [torch.zeros(tensor.shape, dtype=tensor.dtype) for tensor in tensors]
-        copy_plainly(self._places[slot], tensors)
+        if slot not in places:
+            places[slot] = [torch.zeros(tensor.shape, dtype=tensor.dtype) for tensor in tensors]
+        copy_plainly(places[slot], tensors)
+
+    return collect
 
 
 def ceilings(state: ServerState, message: MeasureCeilings) -> DeviceRates:

@@ -31,7 +31,6 @@ class OutputComparison:
     worst_index: tuple[int, ...] | None = None
     expected: float | None = None
     actual: float | None = None
-    slack: float = 0.0
     rms: float | None = None
     floor: float | None = None
     undecided: str | None = None
@@ -79,7 +78,7 @@ def _compare_floating(actual: torch.Tensor, expected: Expected, rule: EqualityRu
     if not bool(usable.any()):
         return OutputComparison(expected.name)
     honest = expected.honest or honest_of(expected, rule)
-    distance = distance_of(wide, oracle, usable, expected.slack)
+    distance = distance_of(wide, oracle, usable)
     left_open = honest.left_open(distance) if rule.made_up else None
     undecided = None
     if left_open is not None:
@@ -139,7 +138,6 @@ def _judge(
         reference_error=own.largest,
         bound=bound,
         worst_index=index,
-        slack=expected.slack,
         rms=rms,
         floor=floor,
         problem=problem,

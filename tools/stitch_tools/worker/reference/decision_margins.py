@@ -3,6 +3,7 @@
 import torch
 
 from stitch_tools.worker.reference.rounding_depth import OpArguments, OpKeywords
+from stitch_tools.worker.trees import tensors_in
 
 _COMPARISONS = ("gt", "lt", "ge", "le", "eq", "ne")
 _VIEWS = (
@@ -34,13 +35,9 @@ class Margins:
 
     def note(self, name: str, args: OpArguments, kwargs: OpKeywords, out: object) -> None:
         """Record the margins of one operation's discrete results."""
-        results = [
-            leaf
-            for leaf in (out if isinstance(out, (tuple, list)) else [out])
-            if isinstance(leaf, torch.Tensor)
-        ]
-        discrete = [leaf for leaf in results if not leaf.is_floating_point() and not leaf.is_complex()]
-        for leaf in discrete:
+        for leaf in tensors_in(out):
+            if leaf.is_floating_point() or leaf.is_complex():
+                continue
             margin = self._margin(name, args, kwargs, leaf)
             if margin is not None and margin.shape == leaf.shape:
                 self._known[_key(leaf)] = margin

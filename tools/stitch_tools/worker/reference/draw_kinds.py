@@ -27,17 +27,9 @@ ALTERED = "altered"
 MIXED = "mixed"
 """Own values but for one stretch of each floating input, which comes from another draw."""
 
-SLACK = {
-    "constants": 16.0,
-    "peaks": 16.0,
-    "amplified": 16.0,
-    "spikes": 16.0,
-    "towers": 16.0,
-    "near-constant": 1.0,
-}
-"""Kinds on which rounding alone may move a right program's outputs beyond the usual bound. The number times
-eps * sqrt(n) is the error of sums over the inputs that is excused; 16 would excuse cancellation, too, which
-nearly constant rows are made to show."""
+MEAN_SHARE = {"near-constant": 0.5}
+"""Kinds on which the mean of a norm is taken to be off by that share of a sum's error: all of it would excuse
+the cancellation of a variance in one pass, which nearly constant rows are made to show."""
 
 EXACT = ("zeros",)
 """Kinds on which nothing is rounded: what is not finite there is not finite by intent."""

@@ -26,15 +26,11 @@ class OwnError:
         return OwnError(*map(max, vars(self).values(), vars(other).values()))
 
 
-def distance_of(
-    value: torch.Tensor, oracle: torch.Tensor, usable: torch.Tensor, slack: float
-) -> torch.Tensor:
-    """Distance of each element beyond the slack, 0 where it is not `usable`; in memory of its own."""
+def distance_of(value: torch.Tensor, oracle: torch.Tensor, usable: torch.Tensor) -> torch.Tensor:
+    """Distance of each element, 0 where it is not `usable`; in memory of its own."""
     # In place where a tensor is our own: most of the time goes to memory that is touched the first time.
     distance = (value.double() - oracle.double()).abs_()
-    if not bool(usable.all()):
-        distance.masked_fill_(~usable, 0.0)
-    return distance.sub_(slack).clamp_min_(0.0) if slack else distance
+    return distance if bool(usable.all()) else distance.masked_fill_(~usable, 0.0)
 
 
 def size_of(oracle: torch.Tensor, usable: torch.Tensor) -> torch.Tensor:

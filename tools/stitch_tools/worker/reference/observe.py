@@ -38,8 +38,7 @@ def observe(
     again = call_reference(reference, module, arguments, forward_seed=seeds.forward_seed)
     uses_rng = not first.generators_before.same_as(first.generators_after)
     warnings: list[str] = []
-    deterministic = _judge_determinism(first, again, uses_rng, warnings)
-    repeat_errors = _repeat_errors(first, again)
+    repeat_errors = _repeat_errors(first, again, uses_rng, warnings)
     depends = _judge_dependence(reference, module, arguments, first, seeds, rtol, atol, warnings)
     _note_side_effects(module, versions, first, warnings)
     tensors = named_tensors(module)
@@ -53,7 +52,7 @@ def observe(
         "mutated_buffers": sorted(first.buffers_after),
         "uses_rng": uses_rng,
         "training": module.training,
-        "deterministic": deterministic,
+        "deterministic": not repeat_errors,
         "repeat_error": max(repeat_errors.values(), default=0.0),
         "repeat_errors": repeat_errors,
         "depends_on_inputs": depends,
@@ -90,35 +89,29 @@ def _specs(names: tuple[str, ...], tensors: tuple[torch.Tensor, ...]) -> list[di
     return [_spec(name, tensor) for name, tensor in zip(names, tensors, strict=True)]
 
 
-def _judge_determinism(
+def _repeat_errors(
     first: ReferenceCall, again: ReferenceCall, uses_rng: bool, warnings: list[str]
-) -> bool:
-    difference = largest_difference(first.outputs.tensors, again.outputs.tensors)
-    if difference is None:
-        return True
-    seeded = " with the same generator state" if uses_rng else ""
-    warnings.append(
-        f"two calls on the same inputs{seeded} gave different outputs (largest difference {difference:.3g}): "
-        "bounds do not grow with that, and where it is beyond them no program can be certified; "
-        "seed or remove the source of chance"
-    )
-    return False
-
-
-def _repeat_errors(first: ReferenceCall, again: ReferenceCall) -> dict[str, float]:
-    """ReferenceFacts.repeat_errors of two calls."""
+) -> dict[str, float]:
+    """ReferenceFacts.repeat_errors of two calls: of each output that differs."""
     result: dict[str, float] = {}
+    gaps: list[float] = []
     pairs = zip(first.outputs.tensors, again.outputs.tensors, strict=True)
     for name, (left, right) in zip(first.outputs.names, pairs, strict=True):
         gap = largest_difference((left,), (right,))
         if gap is None:
             continue
-        if not (left.is_floating_point() or left.is_complex()) or math.isinf(gap):
-            result[name] = 1.0
-            continue
-        finite = left[left.isfinite()].abs().double()
-        rms = float(finite.square().mean().sqrt())
-        result[name] = gap / rms if rms > gap * _TINY else 1.0
+        gaps.append(gap)
+        result[name] = 1.0
+        if (left.is_floating_point() or left.is_complex()) and math.isfinite(gap):
+            rms = float(left[left.isfinite()].abs().double().square().mean().sqrt())
+            result[name] = gap / rms if rms > gap * _TINY else 1.0
+    if gaps:
+        seeded = " with the same generator state" if uses_rng else ""
+        warnings.append(
+            f"two calls on the same inputs{seeded} gave different outputs"
+            f" (largest difference {max(gaps):.3g}): bounds do not grow with that, and where it is"
+            " beyond them no program can be certified; seed or remove the source of chance"
+        )
     return result
 
 

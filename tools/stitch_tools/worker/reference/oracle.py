@@ -33,6 +33,7 @@ from stitch_tools.worker.trees import (
     flatten_outputs,
     fresh_copy,
     map_tensors,
+    tensors_in,
 )
 
 _WIDER = {
@@ -122,7 +123,7 @@ class Fp64Mode(TorchDispatchMode):
         self, func: OpOverload, types: object, args: OpArguments = (), kwargs: OpKeywords | None = None
     ) -> object:
         kwargs = dict(kwargs or {})
-        tensors = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, torch.Tensor)]
+        tensors = tensors_in((args, kwargs))
         if _is_random(func, args, kwargs):
             out = self._random(func, args, kwargs)
         elif tensors:
@@ -144,8 +145,7 @@ class Fp64Mode(TorchDispatchMode):
             if "not implemented for" not in str(error) and not isinstance(error, NotImplementedError):
                 raise
             return self._strict(func, args, kwargs)
-        leaves = [leaf for leaf in tree_flatten(out)[0] if isinstance(leaf, torch.Tensor)]
-        if any(leaf.dtype in _WIDER for leaf in leaves) and not written:
+        if any(leaf.dtype in _WIDER for leaf in tensors_in(out)) and not written:
             # Integers divided or averaged: the result type follows torch's default, so widen the operands.
             out = self._from_integers(func, wide_args, wide_kwargs, out)
         for narrow, wide in written:
@@ -217,8 +217,8 @@ class Fp64Mode(TorchDispatchMode):
             conv="conv" in name or name == "_cudnn_rnn",
         )
         inputs = {_key(tensor) for tensor in tensors}
-        for leaf in tree_flatten(out)[0]:
-            if isinstance(leaf, torch.Tensor) and leaf.numel():
+        for leaf in tensors_in(out):
+            if leaf.numel():
                 dtype = own if leaf.dtype in _FLOATS and own is not None else leaf.dtype
                 if not tensors and leaf.dtype == torch.float64:
                     dtype = kwargs.get("dtype") or torch.get_default_dtype()

@@ -72,18 +72,13 @@ def keep_freed_memory(free_bytes: int) -> bool:
     eighth of `free_bytes`, and 2 GiB, stays at the end of the heap. The allocations of processes that are
     timed are set in worker/timed.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None:  # another C library
-        return False
-    kept = min(free_bytes // _KEPT_SHARE_OF_FREE, _MOST_KEPT_BYTES)
-    return bool(mallopt(_M_TRIM_THRESHOLD, kept)) and bool(mallopt(_M_MMAP_MAX, 0))
+    libc, kept = ctypes.CDLL(None), min(free_bytes // _KEPT_SHARE_OF_FREE, _MOST_KEPT_BYTES)
+    return bool(libc.mallopt(_M_TRIM_THRESHOLD, kept)) and bool(libc.mallopt(_M_MMAP_MAX, 0))
 
 
 def give_back_kept_memory() -> None:
     """Return to the system all that is kept and not in use."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(ctypes.c_size_t(0))
+    ctypes.CDLL(None).malloc_trim(ctypes.c_size_t(0))
 
 
 def _free_bytes() -> int:

@@ -1,6 +1,8 @@
 """The memory of a draw's outputs: poisoned before the program writes to it, compared afterwards."""
 
 import math
+from collections.abc import Generator
+from contextlib import contextmanager
 
 import torch
 
@@ -20,10 +22,11 @@ from stitch_tools.worker.random_streams import pack_torch_state
 from stitch_tools.worker.reference.reference_calls import all_buffers, kept_generators
 from stitch_tools.worker.reference.reference_state import ServerState
 from stitch_tools.worker.tensors import create_on_device, dtype_name, map_pack, map_whole, view_of
-from stitch_tools.worker.threads import threads_for
 from stitch_tools.worker.trees import flatten_inputs
 
 _FIRST_LOOK_BYTES = 1 << 12
+# Elements below which one thread is quick enough.
+_SMALL = 1 << 22
 
 
 def prime(state: ServerState, message: PrimeOutputs) -> Done:
@@ -62,7 +65,7 @@ def make_outputs(state: ServerState, message: MakeOutputs) -> tuple[Fd, ...]:
 def compare(state: ServerState, message: CompareOutputs) -> OutputsCompared:
     """Verdicts on the outputs in the pack; whether bytes beside them or the inputs were written to."""
     wanted = [entry for entry in message.layout if entry["name"] != GUARD]
-    with threads_for(sum(math.prod(entry["shape"]) for entry in wanted)):
+    with _threads_for(sum(math.prod(entry["shape"]) for entry in wanted)):
         whole = map_whole(message.fd, memory.end_of(message.layout))
         outputs = [view_of(whole, entry).clone() for entry in wanted]
         checked = [_as_bool(tensor) for tensor in outputs]
@@ -78,6 +81,18 @@ def compare(state: ServerState, message: CompareOutputs) -> OutputsCompared:
             agreement=state.agrees_with_reference(checked),
             decided=any(row.decided for row in result) or not result,
         )
+
+
+@contextmanager
+def _threads_for(elements: int) -> Generator[None]:
+    """One thread for few elements: on a busy machine each small operation would wait for all of them."""
+    threads = torch.get_num_threads()
+    if elements < _SMALL:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def same_bits(state: ServerState, message: CompareBits) -> BitsCompared:

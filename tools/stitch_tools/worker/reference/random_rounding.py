@@ -8,7 +8,8 @@ know what was cancelled. (D. S. Parker, Monte Carlo Arithmetic, 1997.)
 
 A norm is one operation that hides a sum: what its mean is off by moves a whole row, channel or group alike,
 and weighs the more the smaller the deviation is beside the mean. Equal means are off by the same, as in any
-program that computes each of them alike.
+program that computes each of them alike. Operands of products move as far, too, as a format rounds them that
+the contract allows.
 """
 
 import math
@@ -17,16 +18,17 @@ from typing import cast
 
 import torch
 from torch._ops import OpOverload
-from torch.utils._pytree import tree_flatten
 
 from stitch_tools.worker.reference.oracle import Fp64Mode, OracleRun, run_oracle
 from stitch_tools.worker.reference.rounding_depth import (
     OpArguments,
     OpKeywords,
+    allowed_eps,
     dtype_eps,
     reduction_length,
     schema_of,
 )
+from stitch_tools.worker.trees import tensors_in
 
 SAMPLES = 4
 """Evaluations beside the reference's own: all small by chance once in 10,000 times, for a single number."""
@@ -34,8 +36,9 @@ SAMPLES = 4
 _SEED = 0x0DDE
 # Rounding to nearest is off by at most this share of an eps.
 _HALF = 0.5
+_PRODUCTS = ("mm", "bmm", "mv", "dot", "addmm", "baddbmm", "addmv", "convolution")
 # Operations that add their first operand's elements, or products of them.
-_SUMS = ("sum", "mean", "mm", "bmm", "mv", "dot", "addmm", "baddbmm", "addmv", "convolution", "cumsum")
+_SUMS = ("sum", "mean", "cumsum", *_PRODUCTS)
 # Operations that subtract a mean, and give it beside the result with the inverse of the deviation.
 _NORMS = (
     "native_layer_norm",
@@ -50,39 +53,54 @@ _ADDED_TO = ("addmm", "baddbmm", "addmv")
 
 
 def other_roundings(
-    module: torch.nn.Module, arguments: object, *, forward_seed: int | None, device: str | None
+    module: torch.nn.Module,
+    arguments: object,
+    formats: tuple[str, str],
+    *,
+    mean_share: float = 1.0,
+    forward_seed: int | None,
+    device: str | None,
 ) -> Iterator[OracleRun]:
     """Runs of the oracle that round as the reference might have, each otherwise.
+
+    Args:
+        module: the reference.
+        arguments: inputs of the draw.
+        formats: what the contract allows in matrix products and in convolutions.
+        mean_share: of a sum's error that the mean of a norm is off by.
+        forward_seed: of the draw.
+        device: where the oracle runs.
 
     Raises:
         Exception: whatever the user's code raises.
     """
     for sample in range(SAMPLES):
-        mode = _Rounded(_SEED + sample)
+        mode = _Rounded(_SEED + sample, formats, mean_share)
         yield run_oracle(module, arguments, forward_seed=forward_seed, device=device, mode=mode)
 
 
 class _Rounded(Fp64Mode):
     """Fp64, with noise of the reference's own precision on what each operation gives."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, formats: tuple[str, str], mean_share: float) -> None:
         super().__init__()
-        self._seed = seed
+        self._seed, self._mean_share = seed, mean_share
+        self._matmul, self._conv = formats
         self._generators: dict[torch.device, torch.Generator] = {}
 
     def __torch_dispatch__(
         self, func: OpOverload, types: object, args: OpArguments = (), kwargs: OpKeywords | None = None
     ) -> object:
-        operands = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, torch.Tensor)]
+        operands = tensors_in((args, kwargs))
         out = super().__torch_dispatch__(func, types, args, kwargs)
         if _name(func) in _NORMS:
             self._shift(_name(func), args, cast("OpArguments", out))
         inputs = {leaf.untyped_storage().data_ptr() for leaf in operands}
         length = 1 if _name(func) in _SUMS else reduction_length(_name(func), args, out)
-        for leaf in tree_flatten(out)[0]:
+        for leaf in tensors_in(out):
             # A view is no result, and what nothing went into is not rounded.
-            fresh = isinstance(leaf, torch.Tensor) and leaf.untyped_storage().data_ptr() not in inputs
-            if operands and isinstance(leaf, torch.Tensor) and (fresh or schema_of(func).is_mutable):
+            fresh = leaf.untyped_storage().data_ptr() not in inputs
+            if operands and (fresh or schema_of(func).is_mutable):
                 self._round(leaf, length)
         return out
 
@@ -92,12 +110,21 @@ class _Rounded(Fp64Mode):
         if name not in _SUMS or schema_of(func).is_mutable:
             return out
         place = 1 if name in _ADDED_TO else 0
-        terms = args[place] if len(args) > place else None
+        precision = self._conv if name == "convolution" else self._matmul if name in _PRODUCTS else "fp32"
+        moved = list(args)
+        moved[place] = self._moved(args[place], math.sqrt(reduction_length(name, args, out)), precision)
+        if name in _PRODUCTS:
+            moved[place + 1] = self._moved(args[place + 1], 0.0, precision)
+        return super()._wide(func, tuple(moved), kwargs)
+
+    def _moved(self, terms: object, times: float, precision: str) -> object:
+        """An operand that is off by so many times its own rounding, or by that to a coarser format."""
         if not isinstance(terms, torch.Tensor) or not terms.is_floating_point() or _integral(terms):
-            return out
-        length = reduction_length(name, args, out)
-        moved = terms.double().mul(self._noise(terms, dtype_eps(self.notes.own_dtype(terms)), length))
-        return super()._wide(func, (*args[:place], moved, *args[place + 1 :]), kwargs)
+            return terms
+        own = dtype_eps(self.notes.own_dtype(terms))
+        coarse = allowed_eps(own, precision)
+        share = max(own * times, coarse if coarse > own else 0.0)
+        return terms.double().mul(self._noise(terms, share)) if share else terms
 
     def _shift(self, name: str, args: OpArguments, out: OpArguments) -> None:
         """Move in place what a norm gives as if its means were off by a rounded sum's error."""
@@ -108,7 +135,8 @@ class _Rounded(Fp64Mode):
         # Sums are kept in fp32 at least, whatever goes in.
         eps = min(dtype_eps(self.notes.own_dtype(result)), dtype_eps(torch.float32))
         values, which = mean.float().unique(return_inverse=True)
-        noise = self._noise(values, eps, result.numel() // mean.numel()).sub_(1)
+        length = result.numel() // mean.numel()
+        noise = self._noise(values, self._mean_share * eps * math.sqrt(length)).sub_(1)
         shift = noise[which].mul_(mean).mul_(inverse)
         if name == "native_layer_norm":
             result.sub_(shift if weight is None else shift * weight)
@@ -127,16 +155,16 @@ class _Rounded(Fp64Mode):
         if leaf.dtype != torch.float64 or not own.is_floating_point or not leaf.numel():
             return
         exact = leaf == (leaf.round() if own == torch.float64 else leaf.to(own))
-        noise = self._noise(leaf, dtype_eps(own), length)
+        noise = self._noise(leaf, dtype_eps(own) * math.sqrt(length))
         leaf.mul_(noise.masked_fill_(exact, 1.0))
 
-    def _noise(self, like: torch.Tensor, eps: float, length: int) -> torch.Tensor:
+    def _noise(self, like: torch.Tensor, share: float) -> torch.Tensor:
         generator = self._generators.get(like.device)
         if generator is None:
             generator = torch.Generator(like.device).manual_seed(self._seed)
             self._generators[like.device] = generator
         noise = torch.rand(like.shape, generator=generator, device=like.device, dtype=torch.float64)
-        return noise.mul_(2).sub_(1).mul_(_HALF * eps * math.sqrt(length)).add_(1)
+        return noise.mul_(2).sub_(1).mul_(_HALF * share).add_(1)
 
 
 def _name(func: OpOverload) -> str:

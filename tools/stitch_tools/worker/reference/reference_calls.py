@@ -5,6 +5,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 
 import torch
+from torch.utils._pytree import tree_flatten
 
 from stitch_tools.worker.aliased_inputs import map_shared, places_of
 from stitch_tools.worker.random_streams import (
@@ -21,6 +22,7 @@ from stitch_tools.worker.trees import (
     flatten_outputs,
     fresh_copy,
     map_tensors,
+    tensors_in,
 )
 
 # Names that torch keeps on modules for itself; _flat_weights merely lists a recurrent module's parameters.
@@ -165,25 +167,18 @@ def _attributes(module: torch.nn.Module) -> list[tuple[torch.nn.Module, str, obj
         (child, name, value)
         for child in module.modules()
         for name, value in vars(child).items()
-        if name not in _TORCH_OWN and (value is None or _holds_tensors(value))
+        if name not in _TORCH_OWN and (value is None or tensors_in(value))
     ]
 
 
-def _holds_tensors(value: object) -> bool:
-    if isinstance(value, torch.Tensor):
-        return True
-    if type(value) is tuple or type(value) is list:
-        return any(_holds_tensors(item) for item in value)
-    return type(value) is dict and any(_holds_tensors(item) for item in value.values())
-
-
 def _identical_trees(left: object, right: object) -> bool:
+    (old, old_tree), (new, new_tree) = tree_flatten(left), tree_flatten(right)
+    return old_tree == new_tree and all(map(_identical_leaves, old, new))
+
+
+def _identical_leaves(left: object, right: object) -> bool:
     if isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor):
         return _identical(left, right)
-    if (type(left) is tuple and type(right) is tuple) or (type(left) is list and type(right) is list):
-        return len(left) == len(right) and all(map(_identical_trees, left, right))
-    if type(left) is dict and type(right) is dict:
-        return left.keys() == right.keys() and all(_identical_trees(left[key], right[key]) for key in left)
     return not isinstance(left, torch.Tensor) and not isinstance(right, torch.Tensor)
 
 

@@ -1,6 +1,5 @@
 """What the reference server holds between requests: the module, the current draw, what is expected of it."""
 
-import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -16,8 +15,7 @@ from stitch_tools.worker.random_streams import (
     seed_generators,
 )
 from stitch_tools.worker.reference.compare import OutputComparison, compare_output
-from stitch_tools.worker.reference.conditioning import inputs_slack
-from stitch_tools.worker.reference.draw_kinds import EXACT, MIXED, SLACK
+from stitch_tools.worker.reference.draw_kinds import EXACT, MEAN_SHARE, MIXED
 from stitch_tools.worker.reference.draws import DrawUnavailableError, InputBounds, make_draw
 from stitch_tools.worker.reference.kernelbench import Agreement, agreement
 from stitch_tools.worker.reference.load_reference import LoadedReference, ReferenceFault, ReferenceSource
@@ -75,8 +73,6 @@ class ServedDraw:
     oracle_kind: str = "none"
     place: OraclePlace | None = None
     """Where the oracle ran; None: it did not."""
-    undecided: str | None = None
-    """Why it is not known how far rounding alone moves the outputs."""
     rounded_otherwise: bool = False
     """Whether evaluations that round otherwise than the reference count already."""
     notes: tuple[str, ...] = ()
@@ -168,8 +164,6 @@ class ServerState:
         oracle = self._run_oracle(draw, draw.call)
         draw.expected = _expectations(draw.call, oracle, updated_buffers, all_buffers(module))
         draw.expected_inputs = _written_inputs(draw.call, oracle) if settings.input_writes else ()
-        if draw.kind in SLACK and oracle is not None:
-            self._add_slack(module, draw, oracle)
         rule = self._rule(draw)
         draw.set_honest({row.name: honest_of(row, rule) for row in draw.rows})
         if self._is_own(draw):
@@ -190,8 +184,8 @@ class ServerState:
     def undecided(self) -> str | None:
         """Why nothing about the current draw, when it is one of ours, can be told right from wrong."""
         draw = self._need_draw()
-        if self._is_own(draw) or draw.undecided:
-            return draw.undecided
+        if self._is_own(draw):
+            return None
         rows = [row for row in draw.expected if row.reference.numel() and row.honest is not None]
         if not rows or not all(row.honest is not None and row.honest.wholly_undecided for row in rows):
             return None
@@ -258,41 +252,31 @@ class ServerState:
             made_up=made_up and not draw.kind.startswith(MIXED),
         )
 
-    def _add_slack(self, module: torch.nn.Module, draw: ServedDraw, oracle: OracleRun) -> None:
-        """Excuse what rounding of the inputs alone does to the outputs."""
-        formats = self.settings.matmul_precision, self.settings.conv_precision
-        try:
-            slack = inputs_slack(
-                module,
-                draw.arguments,
-                oracle,
-                SLACK[draw.kind],
-                formats,
-                forward_seed=draw.forward_seed,
-                device=draw.place.device if draw.place else None,
-            )
-        except Exception as error:  # foreign code may refuse inputs that differ by a bit: nothing is excused
-            if is_out_of_memory(error):
-                draw.undecided = "there is no memory to see how far rounding of the inputs moves the outputs"
-            return
-        rows = zip(draw.expected, slack, strict=False)  # updated buffers come after the outputs
-        excused = tuple(replace(row, slack=value) for row, value in rows)
-        draw.expected = (*excused, *draw.expected[len(excused) :])
-
     def _add_other_roundings(self, draw: ServedDraw) -> None:
         """Count evaluations that round otherwise than the reference beside its own error."""
         draw.rounded_otherwise = True
         if draw.place is None:
             return
         evaluations = {row.name: Evaluations(row) for row in draw.rows}
-        with kept_generators(), contextlib.suppress(Exception):
-            # Foreign code may refuse numbers that differ by a bit: then what there is counts.
-            for run in other_roundings(
-                self.need()[1], draw.arguments, forward_seed=draw.forward_seed, device=draw.place.device
-            ):
-                for name, value in _named_values(run).items():
-                    if name in evaluations:
-                        evaluations[name].add(value)
+        formats = self.settings.matmul_precision, self.settings.conv_precision
+        runs = other_roundings(
+            self.need()[1],
+            draw.arguments,
+            formats,
+            mean_share=MEAN_SHARE.get(draw.kind, 1.0),
+            forward_seed=draw.forward_seed,
+            device=draw.place.device,
+        )
+        with kept_generators():
+            try:
+                for run in runs:
+                    for name, value in _named_values(run).items():
+                        if name in evaluations:
+                            evaluations[name].add(value)
+            except Exception as error:
+                # Foreign code may refuse numbers that differ by a bit: then what there is counts.
+                for row in evaluations.values():
+                    row.incomplete = is_out_of_memory(error)
         rule = self._rule(draw)
         draw.set_honest({name: row.conclude(rule) for name, row in evaluations.items()})
 

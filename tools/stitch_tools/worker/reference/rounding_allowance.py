@@ -25,8 +25,6 @@ from stitch_tools.worker.reference.rounding_depth import Rounding, dtype_eps
 OWN_ERROR_FACTOR = 4.0
 """Starting value of DESIGN 6; docs/decisions/0003-equality.md has the calibration."""
 
-# Share of the output's rms beyond which rounding of the inputs leaves nothing to compare.
-_MOST_SLACK = 0.1
 # Where one element is undecided, those down to this share of the limit are precise by luck.
 _ALIKE = 16.0
 # Times the largest honest distance: what is further off is no rounding of any kind.
@@ -87,8 +85,6 @@ class Expected:
     rounding: Rounding
     margin: torch.Tensor | None = None
     """Of a discrete output: how close each decision was, by the rms of the deciding values."""
-    slack: float = 0.0
-    """Absolute error that rounding of the inputs alone excuses, on draws that are meant to be extreme."""
     honest: Honest | None = None
     """None: nobody measured it yet."""
 
@@ -108,6 +104,8 @@ class Evaluations:
         reference, oracle = self._expected.reference, self._expected.oracle
         self._measurable = reference.is_floating_point() and bool(reference.numel())
         self._decisions: Decisions | None = None
+        self.incomplete = False
+        """Whether there was no memory for all of them: nobody knows then what rounding explains."""
         if not self._measurable:
             if reference.numel() and reference.shape == oracle.shape:
                 self._decisions = Decisions(oracle, factor=OWN_ERROR_FACTOR)
@@ -132,7 +130,7 @@ class Evaluations:
         if not self._measurable or value.shape != oracle.shape or not value.is_floating_point():
             return
         value = value.to(oracle.device)
-        distance = distance_of(value, oracle, self._finite & value.isfinite(), self._expected.slack)
+        distance = distance_of(value, oracle, self._finite & value.isfinite())
         self._error = self._error.or_worse(figures_of(distance, self._size, self._rms))
         self._worst = distance.maximum(self._worst)
 
@@ -141,9 +139,8 @@ class Evaluations:
         if not self._measurable:
             return Honest(decisions=self._decisions)
         expected, rms = self._expected, self._rms
-        # An output below atol is rounding of nothing: there is no size to take a share of.
-        if expected.slack > _MOST_SLACK * (rms if rms > rule.atol else 1.0):
-            because = "the last bit of the inputs moves it too far"
+        if self.incomplete:
+            because = "there is no memory to see how far rounding moves it"
             return Honest(rms, self._error, torch.ones_like(self._finite), math.inf, because)
         # Most often the ceiling is that far off that no element needs to be looked at.
         if OWN_ERROR_FACTOR * self._error.largest <= (rule.rtol if rms else 0.0):

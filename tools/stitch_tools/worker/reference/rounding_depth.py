@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from stitch_tools.worker.trees import tensors_in
+
 OpArguments = tuple[Any, ...]
 OpKeywords = dict[str, Any]
 """Arguments of an operation of torch as a mode gets them: each operation has its own types."""
@@ -28,6 +30,11 @@ def schema_of(operation: OpOverload) -> torch.FunctionSchema:
 def dtype_eps(dtype: torch.dtype) -> float:
     """Distance from 1 to the next number of the type; 0 for types without rounding."""
     return torch.finfo(dtype).eps if dtype.is_floating_point or dtype.is_complex else 0.0
+
+
+def allowed_eps(own: float, precision: str) -> float:
+    """Rounding of an operand of eps `own` in a library operation that may use the format; fp64 stays fp64."""
+    return max(own, _FORMAT_EPS[precision]) if own >= _FORMAT_EPS["fp32"] else own
 
 
 @dataclass(frozen=True)
@@ -76,9 +83,9 @@ class Rounding:
         """Relative error that any honest program may have: 16 * eps * sqrt(longest sum)."""
         eps = self.eps
         if self.matmul:
-            eps = max(eps, _FORMAT_EPS[matmul_precision] if self.eps >= _FORMAT_EPS["fp32"] else 0.0)
+            eps = max(eps, allowed_eps(self.eps, matmul_precision))
         if self.conv:
-            eps = max(eps, _FORMAT_EPS[conv_precision] if self.eps >= _FORMAT_EPS["fp32"] else 0.0)
+            eps = max(eps, allowed_eps(self.eps, conv_precision))
         return FLOOR_FACTOR * eps * math.sqrt(self.length)
 
 
@@ -118,9 +125,7 @@ def _row_length(name: str, args: OpArguments, tensors: list[torch.Tensor], out: 
 
 def _shrinkage(first: torch.Tensor, out: object) -> int:
     """Sums, means, norms and pools make fewer elements than they read; views do too, at no rounding."""
-    results = [
-        leaf for leaf in (out if isinstance(out, (tuple, list)) else [out]) if isinstance(leaf, torch.Tensor)
-    ]
+    results = tensors_in(out)
     if not results or not results[0].numel() or results[0].data_ptr() == first.data_ptr():
         return 1
     return max(1, first.numel() // results[0].numel())

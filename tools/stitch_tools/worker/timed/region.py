@@ -213,9 +213,7 @@ def keep_freed_memory() -> bool:
     memory that is given back after each call faults in again at the next (measured: 6.6 and 11.8 ms for one
     network). Baselines are timed in the faster one, so that no program wins by the other's page faults.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None:  # another C library
-        return False
+    mallopt = ctypes.CDLL(None).mallopt
     return bool(mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)) and bool(mallopt(_M_MMAP_THRESHOLD, _LARGEST_BLOCK))
 
 

@@ -1,11 +1,11 @@
-"""The two ways in which torch gives a forward as ATen operations: export, and tracing on fake tensors."""
+"""A forward as ATen operations, by torch's own export."""
 
 import base64
 from dataclasses import dataclass, field
 from typing import cast
 
 import torch
-from torch import fx, nn
+from torch import nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, OutputSpec
 from torch.utils import _pytree as pytree
@@ -20,8 +20,7 @@ from stitch_tools.worker.capture.graph_json import (
     tensor_spec,
 )
 from stitch_tools.worker.capture.recurrent_shapes import recurrent_shape_rules
-from stitch_tools.worker.replaced_tensors import replaced
-from stitch_tools.worker.trees import Flat, flatten_inputs, flatten_outputs, number_tensor
+from stitch_tools.worker.trees import Flat, flatten_inputs, number_tensor
 
 MAX_CONSTANT_BYTES = 1 << 20
 """Larger lifted constants are named, not sent."""
@@ -171,74 +170,3 @@ def _constant_data(value: torch.Tensor) -> Json:
     dense = value.detach().contiguous().cpu().reshape(-1)
     data = bytes(dense.view(torch.uint8).tolist()) if dense.numel() else b""
     return {"data_base64": base64.b64encode(data).decode("ascii")}
-
-
-def by_tracing(module: nn.Module, inputs: Arguments) -> Json:
-    """Trace one call with fx on fake tensors: takes inputs, outputs and attributes that export refuses.
-
-    Control flow that asks for a tensor's value fails here as well, so that no branch is baked in unseen.
-    """
-    from torch.fx.experimental.proxy_tensor import make_fx
-
-    state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    names, weights = list(state), list(state.values())
-    paths = inputs.leaves()
-    leaves, structure = pytree.tree_flatten((inputs.args, inputs.kwargs))
-    where = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-
-    def forward(flat_weights: list[torch.Tensor], tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        filled = list(leaves)
-        for position, tensor in zip(where, tensors, strict=True):
-            filled[position] = tensor
-        values = dict(zip(names, flat_weights, strict=True))
-        args, kwargs = pytree.tree_unflatten(filled, structure)
-        with replaced(module, values):
-            return list(flatten_outputs(module(*args, **kwargs)).tensors)
-
-    tensors = [leaves[i] for i in where]
-    with recurrent_shape_rules():
-        traced = make_fx(forward, tracing_mode="fake", pre_dispatch=True)(weights, tensors)
-    return _write_traced(traced, module, names, [(paths[i][0], leaves[i]) for i in where])
-
-
-def _write_traced(
-    traced: fx.GraphModule, module: nn.Module, names: list[str], users: list[tuple[str, torch.Tensor]]
-) -> Json:
-    writer = GraphWriter()
-    state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    parameters = dict(module.named_parameters())
-    rows = [("parameter" if n in parameters else "buffer", n, state[n]) for n in names]
-    rows += [("user", path, leaf) for path, leaf in users]
-    by_name: dict[str, Json] = {}
-    placeholders = [node for node in traced.graph.nodes if node.op == "placeholder"]
-    for node, (kind, target, value) in zip(placeholders, rows, strict=True):
-        writer.add_input(node, node.name)
-        by_name[node.name] = {
-            "name": node.name,
-            "kind": kind,
-            "target": target,
-            "spec": tensor_spec(target, value),
-        }
-    for node in traced.graph.nodes:
-        if node.op == "get_attr":
-            by_name[node.name] = _traced_constant(traced, node, writer)
-    writer.write(traced.graph)
-    result = next(node for node in traced.graph.nodes if node.op == "output").args[0]
-    outputs = [{"value": writer.argument(item), "kind": "user", "target": ""} for item in result]
-    outputs += _mutation_outputs(writer, by_name)
-    return _finish(writer, list(by_name.values()), outputs)
-
-
-def _traced_constant(traced: fx.GraphModule, node: fx.Node, writer: GraphWriter) -> Json:
-    value = getattr(traced, str(node.target))
-    if type(value) not in (torch.Tensor, nn.Parameter):
-        raise UnsupportedGraphError(f"{node.target} is not a tensor with data")
-    writer.add_input(node, node.name)
-    spec = tensor_spec(str(node.target), value)
-    return {
-        "name": node.name,
-        "kind": "constant",
-        "target": str(node.target),
-        "spec": spec,
-        **_constant_data(value),
-    }
