@@ -7,7 +7,6 @@ import pytest
 
 from stitch_tools.judge.check_options import CheckOptions
 from stitch_tools.models import Check, Sensitivity, Task
-from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import Store
 from tests.tools.check_support import checked, make_task, model_new
@@ -120,10 +119,9 @@ class ServerContext:
 
 
 @pytest.fixture(scope="module")
-def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerContext]:
+def room(one_thread: TargetSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerContext]:
     root = tmp_path_factory.mktemp("sensitivity")
-    with TargetSession(find_interpreter(None, root), threads=1, scratch_root=root / "scratch") as session:
-        yield ServerContext(session, Store(root / "store"))
+    return ServerContext(one_thread, Store(root / "store"))
 
 
 def _module(name: str, init: str, forward: str) -> str:
