@@ -23,6 +23,8 @@ NOT_COLLECTED = pytest.StashKey[int]()
 
 def pytest_configure(config: pytest.Config) -> None:
     """What tests build lies in one folder, by content: a program is built once, in this run or earlier."""
+    # Nor does a process of a test compile our modules anew.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     cache: pytest.Cache | None = getattr(config, "cache", None)  # `-p no:cacheprovider`
     if cache is not None:
         os.environ["STITCH_CACHE_DIR"] = str(cache.mkdir("stitch"))

@@ -225,9 +225,10 @@ def test_parameters_of_any_layout_are_copied_once(tmp_path: Path) -> None:
     "which",
     [
         "rows",
+        "gemm",
         *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in ("blocks", "long", "softmax", "pointwise", "columns", "gemm")
+            pytest.param(name, marks=pytest.mark.exhaustive)
+            for name in ("blocks", "long", "softmax", "pointwise", "columns")
         ),
     ],
 )
