@@ -36,7 +36,7 @@ class Model(torch.nn.Module):
 
 
 def get_inputs():
-    return [torch.randn(512, 512)]
+    return [torch.randn(256, 256)]
 """
 PROGRAM = """
 #include "stitch/abi.h"

@@ -9,6 +9,7 @@ from stitch_tools.judge.check_options import CheckOptions
 from stitch_tools.models import Check, Sensitivity, Task
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import Store
+from tests.sampling import sampled
 from tests.tools.check_support import checked, make_task, model_new
 
 HEAD = "import torch\nfrom torch import nn\nimport torch.nn.functional as F\n"
@@ -141,7 +142,7 @@ def _reacting(rows: tuple[Sensitivity, ...], subject: str) -> str | None:
     return next((row.probe for row in rows if row.subject == subject and row.reacts), None)
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", sampled(TASKS, 3))
 def test_a_task_that_hardly_reacts_is_scaled_until_it_does_or_the_pass_is_weak(
     room: ServerContext, name: str
 ) -> None:
@@ -157,7 +158,7 @@ def test_a_task_that_hardly_reacts_is_scaled_until_it_does_or_the_pass_is_weak(
     assert own.change < own.tolerance
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", sampled(TASKS, 2))
 def test_a_program_that_ignores_its_input_is_caught_or_its_pass_is_weak(
     room: ServerContext, name: str
 ) -> None:
