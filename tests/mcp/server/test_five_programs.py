@@ -23,7 +23,7 @@ from stitch_tools.models import STITCHER, Bench
 from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.session import TargetSession
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.exhaustive
 
 # The stitcher has no template for a running sum: PyTorch does most of its program's work, which is partial.
 REFERENCE = """
