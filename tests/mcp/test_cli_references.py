@@ -128,7 +128,7 @@ def test_processes_and_threads_of_a_reference_end_with_the_run(tmp_path: Path) -
     assert processes(seconds) == []
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_what_a_reference_prints_and_writes_stays_out_of_result_and_folders(tmp_path: Path) -> None:
     name, place = f"stitch-written-{os.getpid()}-{time.monotonic_ns()}", tmp_path / "place"
     place.mkdir()

@@ -11,6 +11,7 @@ import pytest
 from stitch_tools.judge.check_options import CheckOptions
 from stitch_tools.models import Check, Task
 from stitch_tools.run.child_limits import Limits
+from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.reference_server import Expectation, ReferenceServer
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import Store
@@ -64,9 +65,10 @@ def module(name: str, forward: str, init: str = "") -> str:
 
 
 @pytest.fixture(scope="module")
-def room(one_thread: TargetSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerContext]:
+def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerContext]:
     root: Path = tmp_path_factory.mktemp("memory")
-    return ServerContext(one_thread, Store(root / "store"))
+    with TargetSession(find_interpreter(None, root), threads=1, scratch_root=root / "scratch") as session:
+        yield ServerContext(session, Store(root / "store"))
 
 
 def test_weights_that_do_not_fit_twice_as_wide_are_seen_beforehand(room: ServerContext) -> None:
