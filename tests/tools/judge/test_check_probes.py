@@ -1,6 +1,5 @@
 """Each probe catches a program that passes without it."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -41,7 +40,7 @@ class ServerContext:
 
 
 @pytest.fixture(scope="module")
-def room(one_thread: TargetSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerContext]:
+def room(one_thread: TargetSession, tmp_path_factory: pytest.TempPathFactory) -> ServerContext:
     root = tmp_path_factory.mktemp("probes")
     return ServerContext(one_thread, Store(root / "store"))
 

@@ -1,6 +1,5 @@
 """Checks over many kinds of references: ModelNew files, random numbers, buffers, odd inputs, faults."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -57,7 +56,7 @@ class ServerContext:
 
 
 @pytest.fixture(scope="module")
-def room(one_thread: TargetSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerContext]:
+def room(one_thread: TargetSession, tmp_path_factory: pytest.TempPathFactory) -> ServerContext:
     root = tmp_path_factory.mktemp("programs")
     return ServerContext(one_thread, Store(root / "store"))
 

@@ -1,6 +1,5 @@
 """A task that hardly reacts proves little: probes scale it until it reacts, or the pass is weak."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -120,7 +119,7 @@ class ServerContext:
 
 
 @pytest.fixture(scope="module")
-def room(one_thread: TargetSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerContext]:
+def room(one_thread: TargetSession, tmp_path_factory: pytest.TempPathFactory) -> ServerContext:
     root = tmp_path_factory.mktemp("sensitivity")
     return ServerContext(one_thread, Store(root / "store"))
 

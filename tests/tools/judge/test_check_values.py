@@ -1,7 +1,5 @@
 """What goes in and comes out: structures, shared memory, written inputs, random numbers, buffers."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from stitch_tools.judge.check_options import CheckOptions
@@ -51,7 +49,7 @@ def _forward(body: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def room(one_thread: TargetSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerContext]:
+def room(one_thread: TargetSession, tmp_path_factory: pytest.TempPathFactory) -> ServerContext:
     root = tmp_path_factory.mktemp("values")
     return ServerContext(one_thread, Store(root / "store"))
 

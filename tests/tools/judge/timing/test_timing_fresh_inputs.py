@@ -5,7 +5,6 @@ What takes time here are pauses of milliseconds, so that a busy machine changes 
 
 import mmap
 import os
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -157,7 +156,7 @@ class ServerContext:
 
 
 @pytest.fixture(scope="module")
-def room(one_thread: TargetSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerContext]:
+def room(one_thread: TargetSession, tmp_path_factory: pytest.TempPathFactory) -> ServerContext:
     root = tmp_path_factory.mktemp("unseen")
     return ServerContext(one_thread, Store(root / "store"))
 

@@ -3,7 +3,7 @@
 What takes time here are pauses of milliseconds, so that a busy machine changes little.
 """
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
@@ -95,7 +95,7 @@ class ServerContext:
 
 
 @pytest.fixture(scope="module")
-def room(one_thread: TargetSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerContext]:
+def room(one_thread: TargetSession, tmp_path_factory: pytest.TempPathFactory) -> ServerContext:
     root = tmp_path_factory.mktemp("renewal")
     return ServerContext(one_thread, Store(root / "store"))
 
