@@ -6,6 +6,9 @@ VENV := $(or $(STITCH_VENV),.venv)
 # An interpreter that already has torch is used as it is; the file is written by scripts/setup.
 TARGET = STITCH_PYTHON="$${STITCH_PYTHON:-$$(scripts/setup --target)}"
 
+# Hundreds of processes start in a test run: none compiles our modules, or rewrites the tests' asserts, anew.
+COMPILED = env -u PYTHONDONTWRITEBYTECODE
+
 # Tests side by side. Programs are timed one at a time on a machine whatever this says.
 PROCESSES ?= 2
 
@@ -17,7 +20,8 @@ demo:
 
 test:
 	@scripts/setup --dev
-	@$(TARGET) "$(VENV)/bin/python" -m pytest -q -n $(PROCESSES) --dist worksteal $(ARGS)
+	@$(COMPILED) "$(VENV)/bin/python" -m compileall -q stitch_mcp planner rag_index tools
+	@$(COMPILED) $(TARGET) "$(VENV)/bin/python" -m pytest -q -n $(PROCESSES) --dist worksteal $(ARGS)
 
 check:
 	@scripts/setup --dev

@@ -1,11 +1,17 @@
 """What all tests share."""
 
 import importlib.util
+import os
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from stitch_tools.run.session import TargetSession
 
 # How long an example takes says more about the machine than about us.
 settings.register_profile("unhurried", settings(deadline=None))
@@ -13,6 +19,15 @@ settings.load_profile("unhurried")
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 NOT_COLLECTED = pytest.StashKey[int]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """What tests build lies in one folder, by content: a program is built once, in this run or earlier."""
+    # Nor does a process of a test compile our modules anew.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    cache: pytest.Cache | None = getattr(config, "cache", None)  # `-p no:cacheprovider`
+    if cache is not None:
+        os.environ["STITCH_CACHE_DIR"] = str(cache.mkdir("stitch"))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -41,4 +56,26 @@ def seeded() -> None:
     """The same random tensors in every run: a bound that holds once holds always."""
     torch = sys.modules.get("torch")
     if torch is not None:
-        torch.manual_seed(0)
+        seed = torch.manual_seed if torch.backends.cuda.is_built() else torch.default_generator.manual_seed
+        seed(0)
+
+
+@pytest.fixture(scope="session")
+def one_thread() -> Iterator["TargetSession"]:
+    """A warm interpreter of one thread, which the tests of a process share."""
+    with warm_interpreter(1) as session:
+        yield session
+
+
+@pytest.fixture(scope="session")
+def two_threads() -> Iterator["TargetSession"]:
+    """A warm interpreter of two threads, which the tests of a process share."""
+    with warm_interpreter(2) as session:
+        yield session
+
+
+def warm_interpreter(threads: int) -> "TargetSession":
+    from stitch_tools.run.interpreter import find_interpreter
+    from stitch_tools.run.session import TargetSession
+
+    return TargetSession(find_interpreter(None, Path.cwd()), threads=threads)

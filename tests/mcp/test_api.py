@@ -93,7 +93,7 @@ def test_the_page_names_every_function() -> None:
         assert name == "__version__" or f"stitch_mcp.{name}(" in text, name
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_code_on_the_page_runs(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="the page loads programs, which needs torch in this interpreter")
     text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")

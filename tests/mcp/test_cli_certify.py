@@ -56,6 +56,7 @@ def timed(archive: Archive, **changes: object) -> Bench:
     return bench.model_copy(update={"ratios": (made_up,), **changes})
 
 
+@pytest.mark.exhaustive  # a re-run that checks alone is below
 def test_a_rerun_builds_checks_and_times_again(certified: Archive, workspace: Path) -> None:
     code, found = call(workspace, "certify", "--verify", "--rerun", "--quick")
     again = found["rerun"]

@@ -58,7 +58,7 @@ def unfinished(folders: dict[str, Path]) -> list[Path]:
     ("disk", "option"),
     [
         # Enough for the first steps, too little for the program's files.
-        pytest.param(("workspace", 128 << 10), "--workspace", id="workspace"),
+        pytest.param(("workspace", 128 << 10), "--workspace", id="workspace", marks=pytest.mark.exhaustive),
         # Too little for the compiler's files: the probe of the ceilings, or the program.
         pytest.param(
             ("cache", 16 << 10), "STITCH_CACHE_DIR", id="cache: probe", marks=pytest.mark.exhaustive

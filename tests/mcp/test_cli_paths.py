@@ -11,7 +11,7 @@ from tests.mcp.cli_support import call
 
 MODEL = Path(__file__).parents[1] / "tools" / "programs" / "linear_relu.py"
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.exhaustive
 
 
 def printed(folder: Path, *arguments: str, **variables: str) -> dict[str, Any]:

@@ -110,12 +110,6 @@ def processes(word: str) -> list[str]:
     return found
 
 
-@pytest.mark.slow
-def test_what_a_reference_prints_stays_out_of_the_result(tmp_path: Path) -> None:
-    found = solve(tmp_path, MODEL.replace("{helper}", FLOOD))
-    assert (found["ok"], found["status"]) == (True, "accepted")
-
-
 def test_a_reference_that_prints_without_end_is_ended_and_told(tmp_path: Path) -> None:
     endless = "def misbehave(when):\n    while True:\n        print('flood' * 1000)\n"
     found = solve(tmp_path, MODEL.replace("{helper}", endless))
@@ -134,11 +128,13 @@ def test_processes_and_threads_of_a_reference_end_with_the_run(tmp_path: Path) -
     assert processes(seconds) == []
 
 
-@pytest.mark.slow
-def test_files_of_a_reference_stay_in_its_scratch_folder(tmp_path: Path) -> None:
+@pytest.mark.exhaustive
+def test_what_a_reference_prints_and_writes_stays_out_of_result_and_folders(tmp_path: Path) -> None:
     name, place = f"stitch-written-{os.getpid()}-{time.monotonic_ns()}", tmp_path / "place"
     place.mkdir()
-    helper = WRITE.replace("NAME", name).replace("PLACE", str(place))
+    writes = WRITE.replace("NAME", name).replace("PLACE", str(place)).replace("misbehave", "write")
+    both = "def misbehave(when):\n    flood(when)\n    write(when)\n"
+    helper = FLOOD.replace("misbehave", "flood") + writes + both
     found = solve(tmp_path, MODEL.replace("{helper}", helper))
     assert (found["ok"], found["status"]) == (True, "accepted")
     for folder in ("/tmp", "/var/tmp", "/dev/shm", Path.home(), Path.cwd()):

@@ -177,6 +177,7 @@ def resume_hint(err: str) -> str:
     return command.split("--resume ")[1].strip()
 
 
+@pytest.mark.exhaustive  # the test after next interrupts twice as often
 def test_one_interrupt_ends_the_step_and_the_run_goes_on(workspace: Path) -> None:
     code, err = interrupt(workspace, 1)
     assert code == 130, err

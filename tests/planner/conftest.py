@@ -2,21 +2,18 @@
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.session import TargetSession
 
 _PROGRAMS = ("stitch_reference", "stitch_candidate", "stitch_runtime")
 
 
 @pytest.fixture(scope="module")
-def session() -> Iterator[TargetSession]:
+def session(two_threads: TargetSession) -> TargetSession:
     """Two threads in the interpreter that runs these tests."""
-    with TargetSession(find_interpreter(None, Path.cwd()), threads=2) as session:
-        yield session
+    return two_threads
 
 
 @pytest.fixture(autouse=True)

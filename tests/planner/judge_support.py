@@ -43,7 +43,7 @@ def judged(
     Args:
         path: the reference or its task file.
         session: where it is captured, and its program runs.
-        store: of task and program; built programs are cached beside it.
+        store: of task and program.
         options: of the check.
         overrides: fields of the contract.
 
@@ -63,8 +63,7 @@ def judged(
         )
         build = None
         if stitched.format == "native":
-            cache, prefixes = store.root.parent / "cache", (session.interpreter.prefix,)
-            build = compile_program(program, store, cache_dir=cache, prefixes=prefixes)
+            build = compile_program(program, store, prefixes=(session.interpreter.prefix,))
         check = check_program(
             Trial(
                 task=task,

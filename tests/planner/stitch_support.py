@@ -60,7 +60,7 @@ class Built:
         program = Program(
             format=stitched.format, target="cpu", files=store.put_files(stitched.files), main=stitched.main
         )
-        build = compile_program(program, store, cache_dir=folder / "cache")
+        build = compile_program(program, store)
         assert build.ok, [item.message for item in build.diagnostics]
         assert build.artifact is not None
         self.native = NativeProgram(build.artifact, build.libraries)

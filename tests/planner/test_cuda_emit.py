@@ -24,6 +24,7 @@ from stitch_planner.stitcher.lower.kernel_ir import (
 )
 from stitch_planner.stitcher.lower.operations import MatmulOp, MatrixLayout
 from stitch_planner.stitcher.lower.scalar_bodies import BodyBuilder
+from tests.sampling import sampled
 
 
 def buffer(name: str, shape: tuple[int, ...], role: str, dtype: Scalar = "float32", **more: object) -> View:
@@ -223,14 +224,7 @@ def test_parameters_of_any_layout_are_copied_once(tmp_path: Path) -> None:
 
 @pytest.mark.nvcc
 @pytest.mark.parametrize(
-    "which",
-    [
-        "rows",
-        *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in ("blocks", "long", "softmax", "pointwise", "columns", "gemm")
-        ),
-    ],
+    "which", sampled(("rows", "blocks", "long", "softmax", "pointwise", "columns", "gemm"), ("rows", "gemm"))
 )
 def test_programs_build_for_three_architectures_without_spills(which: str, tmp_path: Path) -> None:
     programs = {

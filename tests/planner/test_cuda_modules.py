@@ -185,7 +185,7 @@ def test_reduced_precision_is_used_only_where_the_contract_allows_it() -> None:
 
 @pytest.mark.nvcc
 @pytest.mark.slow
-@pytest.mark.parametrize("module", [Classifier, Gated])
+@pytest.mark.parametrize("module", [pytest.param(Classifier, marks=pytest.mark.exhaustive), Gated])
 def test_whole_programs_build_for_three_architectures(module: type[nn.Module], tmp_path: Path) -> None:
     inputs = [torch.randn(7, 12)] if module is Classifier else [torch.randn(2, 5, 16)]
     build = build_for_gpus(emit_cuda(lowered(module().eval(), inputs)), tmp_path)

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from stitch_planner.stitcher.testing import build_header_test
+from tests.sampling import sampled
 
 pytestmark = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="flags of x86-64")
 
@@ -64,7 +65,7 @@ def processor_has(flag: str) -> bool:
     return info.is_file() and flag in info.read_text(encoding="utf-8").split()
 
 
-@pytest.fixture(scope="module", params=WIDTHS)
+@pytest.fixture(scope="module", params=sampled(WIDTHS, ("x86-64", "haswell", "skylake-avx512")))
 def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     if not processor_has(NEEDS[request.param]):
         pytest.skip(f"this processor lacks {NEEDS[request.param]}")
@@ -94,7 +95,7 @@ def evaluate(library: ctypes.CDLL, name: str, x: torch.Tensor) -> torch.Tensor:
     return y
 
 
-@pytest.mark.parametrize("flags", WIDTHS)
+@pytest.mark.parametrize("flags", sampled(WIDTHS, ("x86-64", "skylake-avx512")))
 def test_headers_compile_for_each_width_without_a_warning(flags: str, tmp_path: Path) -> None:
     build_header_test(EVERYTHING, tmp_path, flags=(f"-march={flags}",))
 

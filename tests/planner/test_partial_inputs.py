@@ -12,6 +12,7 @@ from stitch_tools.worker.runtime.input_shapes import take
 from stitch_tools.worker.runtime.native import ProgramError
 from tests.planner.judge_support import SHORT, judged
 from tests.planner.test_partial_programs import TEXT
+from tests.sampling import sampled
 
 BAKED = {
     "states that an LSTM with dropout starts from": (
@@ -33,7 +34,7 @@ CONSTANTS = {"rest.1": ("int", "3"), "name": ("str", "a"), "last": ("NoneType", 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", BAKED)
+@pytest.mark.parametrize("name", sampled(BAKED, 2))
 def test_a_leading_size_that_is_part_of_the_program_is_refused(
     name: str, session: TargetSession, tmp_path: Path
 ) -> None:

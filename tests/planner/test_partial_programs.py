@@ -8,6 +8,7 @@ from stitch_tools.protocol.layout import BUFFER
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import Store
 from tests.planner.judge_support import Judged, judged
+from tests.sampling import sampled
 
 TEXT = """
 import torch
@@ -97,13 +98,7 @@ def judged_in_training(text: str, session: TargetSession, folder: Path, buffers:
     return judged(path, session, Store(folder / "store"), overrides=overrides)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        name if place % 2 == 0 else pytest.param(name, marks=pytest.mark.exhaustive)
-        for place, name in enumerate(CASES)
-    ],
-)
+@pytest.mark.parametrize("name", sampled(CASES, 4))
 def test_what_stays_with_pytorch_gets_its(name: str, session: TargetSession, tmp_path: Path) -> None:
     init, forward = CASES[name]
     found = judged_in_training(TEXT.format(init=init or "pass", forward=forward), session, tmp_path)
@@ -113,7 +108,7 @@ def test_what_stays_with_pytorch_gets_its(name: str, session: TargetSession, tmp
     assert (check.status, "partial" in check.flags) == ("accepted", True), check.message
 
 
-@pytest.mark.parametrize("name", UPDATES)
+@pytest.mark.parametrize("name", sampled(UPDATES, 2))
 def test_buffers_that_forward_updates_are_written(name: str, session: TargetSession, tmp_path: Path) -> None:
     init, forward = UPDATES[name]
     found = judged_in_training(TEXT.format(init=init, forward=forward), session, tmp_path, "updated")

@@ -46,9 +46,7 @@ from stitch_planner.loop import solve
 from stitch_planner.opening import SolveRequest
 
 folder, reference, resume = Path(sys.argv[1]), sys.argv[2] or None, sys.argv[3] or None
-request = SolveRequest(
-    workspace=folder, reference=reference, resume=resume, quick=True, cache_dir=folder / "cache",
-)
+request = SolveRequest(workspace=folder, reference=reference, resume=resume, quick=True)
 kill = lambda event: os.kill(os.getpid(), signal.SIGKILL)
 solve(request, on_event=kill)
 """

@@ -1,6 +1,5 @@
 """What the stitcher writes is clean under every sanitizer: three examples of different kinds."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from stitch_tools.graph import capture_graph
 from stitch_tools.judge.memory import SanitizeOptions, sanitize_program
 from stitch_tools.judge.trial import Trial
 from stitch_tools.models import STITCHER, Program
-from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.reference_server import ReferenceServer
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import Store
@@ -26,13 +24,13 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TargetSession]:
+def session(two_threads: TargetSession, tmp_path_factory: pytest.TempPathFactory) -> TargetSession:
     if not runtimes_are_here(tmp_path_factory.mktemp("runtimes")):
         pytest.skip("not measured: the compiler here has no sanitizer runtimes")
-    with TargetSession(find_interpreter(None, Path.cwd()), threads=2) as session:
-        if not find_onednn((session.interpreter.prefix,)).found:
-            pytest.skip("not measured: oneDNN is not here")
-        yield session
+    session = two_threads
+    if not find_onednn((session.interpreter.prefix,)).found:
+        pytest.skip("not measured: oneDNN is not here")
+    return session
 
 
 @pytest.mark.parametrize(

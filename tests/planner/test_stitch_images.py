@@ -15,6 +15,7 @@ from stitch_tools.graph.build import build_graph
 from stitch_tools.models import Contract
 from stitch_tools.worker.capture.graph_capture import capture
 from stitch_tools.worker.runtime.native import NativeProgram, make_workspace
+from tests.sampling import sampled
 
 ONEDNN = find_onednn()
 pytestmark = pytest.mark.skipif(not ONEDNN.found, reason="oneDNN is not installed: not measured")
@@ -135,7 +136,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], set[str]]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", sampled(CASES, 2))
 def test_image_layers(case: str, tmp_path: Path) -> None:
     make, shape, families = CASES[case]
     torch.manual_seed(0)
@@ -156,11 +157,14 @@ class Recurrent(nn.Module):
 
 @pytest.mark.parametrize(
     "layer",
-    [
-        lambda: nn.LSTM(10, 20, 2, batch_first=True),
-        lambda: nn.GRU(10, 24, bidirectional=True, batch_first=True),
-        lambda: nn.RNN(10, 17, nonlinearity="relu", bias=False),
-    ],
+    sampled(
+        (
+            lambda: nn.GRU(10, 24, bidirectional=True, batch_first=True),
+            lambda: nn.LSTM(10, 20, 2, batch_first=True),
+            lambda: nn.RNN(10, 17, nonlinearity="relu", bias=False),
+        ),
+        3,
+    ),
 )
 def test_recurrent_layers(layer: Callable[[], nn.Module], tmp_path: Path) -> None:
     torch.manual_seed(0)
@@ -196,7 +200,7 @@ class Library(nn.Module):
         return masked, functional.scaled_dot_product_attention(q, k, k, is_causal=True, scale=0.3)
 
 
-@pytest.mark.parametrize("kind", ["plain", "fill", "add"])
+@pytest.mark.parametrize("kind", sampled(("fill", "add", "plain"), 2))
 def test_attention_that_is_written_out(kind: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     check(WrittenOut(kind).eval(), [torch.randn(2, 13, 24), torch.randn(3, 13, 13)], tmp_path, {"attention"})
@@ -227,7 +231,7 @@ class Tokens(nn.Module):
         return loss, functional.nll_loss(torch.log_softmax(logits.mT, dim=1), targets, reduction="none")
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("smoothing", sampled((0.1, 0.0), 2))
 def test_embedding_and_losses(smoothing: float, tmp_path: Path) -> None:
     torch.manual_seed(0)
     tokens, targets = torch.randint(0, 50, (4, 6)), torch.randint(0, 9, (4, 6))

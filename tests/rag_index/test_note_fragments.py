@@ -113,6 +113,7 @@ def test_the_symbols_that_notes_name_exist_in_the_headers() -> None:
 
 
 @pytest.mark.nvcc
+@pytest.mark.exhaustive
 def test_the_names_of_libcudacxx_that_we_explain_exist_in_the_headers_that_we_name(tmp_path: Path) -> None:
     lines: list[str] = []
     for chunk in language_chunks():
@@ -133,6 +134,7 @@ def test_a_fragment_counts_on_no_memory_that_it_does_not_zero() -> None:
     assert not [note.slug for note in adding if not re.search(r"zero|cudaMemset", "".join(note.fragments))]
 
 
+@pytest.mark.exhaustive
 def test_the_names_of_pytorch_s_headers_that_we_explain_exist_there() -> None:
     torch = importlib.util.find_spec("torch")
     assert torch is not None

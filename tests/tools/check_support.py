@@ -85,7 +85,7 @@ def model_new(store: Store, source: str) -> Program:
 
 def build(program: Program, store: Store) -> Build:
     """The program's build."""
-    return compile_program(program, store, cache_dir=store.root.parent / "cache")
+    return compile_program(program, store)
 
 
 def checked(

@@ -23,7 +23,7 @@ from stitch_tools.models import STITCHER, Bench
 from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.session import TargetSession
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.exhaustive
 
 # The stitcher has no template for a running sum: PyTorch does most of its program's work, which is partial.
 REFERENCE = """
@@ -36,7 +36,7 @@ class Model(torch.nn.Module):
 
 
 def get_inputs():
-    return [torch.randn(512, 512)]
+    return [torch.randn(256, 256)]
 """
 PROGRAM = """
 #include "stitch/abi.h"

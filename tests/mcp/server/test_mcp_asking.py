@@ -12,6 +12,9 @@ from stitch_mcp.server.server_context import ServerContext
 from tests.mcp.server.conftest import SLOW_TO_COMPILE
 from tests.mcp.server.test_job_supervisor import compiling, request_of, running
 from tests.mcp.server.test_mcp_transports import connected, over_http, over_stdio
+from tests.sampling import sampled
+
+WAYS = [(transport, mode) for transport in ("stdio", "http") for mode in ("legacy", "2026-07-28")]
 
 pytestmark = pytest.mark.anyio
 
@@ -43,8 +46,7 @@ async def calling(transport: str, mode: str, workspace: Path, user: User | None)
                 yield client
 
 
-@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
-@pytest.mark.parametrize("transport", ["stdio", "http"])
+@pytest.mark.parametrize(("transport", "mode"), sampled(WAYS, (WAYS[0], WAYS[3])))
 async def test_the_user_is_asked_before_the_job_of_another_server_ends(
     workspace: Path, server_context: ServerContext, transport: str, mode: str
 ) -> None:
@@ -63,8 +65,7 @@ async def test_the_user_is_asked_before_the_job_of_another_server_ends(
     assert not [pid for pid in tree if running(pid)]
 
 
-@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
-@pytest.mark.parametrize("transport", ["stdio", "http"])
+@pytest.mark.parametrize(("transport", "mode"), sampled(WAYS, (WAYS[0], WAYS[3])))
 async def test_a_client_that_cannot_ask_ends_no_job_of_another_server(
     workspace: Path, server_context: ServerContext, transport: str, mode: str
 ) -> None:

@@ -1,6 +1,5 @@
 """Each probe catches a program that passes without it."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -8,7 +7,6 @@ import pytest
 from stitch_tools.judge.check_options import CheckOptions
 from stitch_tools.judge.correctness.reference_variation import describe_variation
 from stitch_tools.models import Check, Contract, DrawResult, OutputError, Program, ReferenceFacts, Task
-from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import Store
 from tests.tools.check_support import (
@@ -42,10 +40,9 @@ class ServerContext:
 
 
 @pytest.fixture(scope="module")
-def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerContext]:
+def room(one_thread: TargetSession, tmp_path_factory: pytest.TempPathFactory) -> ServerContext:
     root = tmp_path_factory.mktemp("probes")
-    with TargetSession(find_interpreter(None, root), threads=1, scratch_root=root / "scratch") as session:
-        yield ServerContext(session, Store(root / "store"))
+    return ServerContext(one_thread, Store(root / "store"))
 
 
 def module(name: str, forward: str, init: str = "") -> str:

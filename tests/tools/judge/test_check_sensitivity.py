@@ -1,15 +1,14 @@
 """A task that hardly reacts proves little: probes scale it until it reacts, or the pass is weak."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
 from stitch_tools.judge.check_options import CheckOptions
 from stitch_tools.models import Check, Sensitivity, Task
-from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import Store
+from tests.sampling import sampled
 from tests.tools.check_support import checked, make_task, model_new
 
 HEAD = "import torch\nfrom torch import nn\nimport torch.nn.functional as F\n"
@@ -120,10 +119,9 @@ class ServerContext:
 
 
 @pytest.fixture(scope="module")
-def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerContext]:
+def room(one_thread: TargetSession, tmp_path_factory: pytest.TempPathFactory) -> ServerContext:
     root = tmp_path_factory.mktemp("sensitivity")
-    with TargetSession(find_interpreter(None, root), threads=1, scratch_root=root / "scratch") as session:
-        yield ServerContext(session, Store(root / "store"))
+    return ServerContext(one_thread, Store(root / "store"))
 
 
 def _module(name: str, init: str, forward: str) -> str:
@@ -143,7 +141,7 @@ def _reacting(rows: tuple[Sensitivity, ...], subject: str) -> str | None:
     return next((row.probe for row in rows if row.subject == subject and row.reacts), None)
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", sampled(TASKS, 3))
 def test_a_task_that_hardly_reacts_is_scaled_until_it_does_or_the_pass_is_weak(
     room: ServerContext, name: str
 ) -> None:
@@ -159,7 +157,7 @@ def test_a_task_that_hardly_reacts_is_scaled_until_it_does_or_the_pass_is_weak(
     assert own.change < own.tolerance
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", sampled(TASKS, 2))
 def test_a_program_that_ignores_its_input_is_caught_or_its_pass_is_weak(
     room: ServerContext, name: str
 ) -> None:

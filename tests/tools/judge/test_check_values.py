@@ -1,7 +1,5 @@
 """What goes in and comes out: structures, shared memory, written inputs, random numbers, buffers."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from stitch_tools.judge.check_options import CheckOptions
@@ -9,7 +7,6 @@ from stitch_tools.judge.correctness.check_record import Record
 from stitch_tools.judge.correctness.draw_schedule import DrawGroup
 from stitch_tools.models import Check, Contract, DrawResult, Sensitivity
 from stitch_tools.protocol.messages_reference import Agreement
-from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import Store
 from tests.tools.check_support import checked, make_task, model_new, noted
@@ -52,10 +49,9 @@ def _forward(body: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerContext]:
+def room(one_thread: TargetSession, tmp_path_factory: pytest.TempPathFactory) -> ServerContext:
     root = tmp_path_factory.mktemp("values")
-    with TargetSession(find_interpreter(None, root), threads=1, scratch_root=root / "scratch") as session:
-        yield ServerContext(session, Store(root / "store"))
+    return ServerContext(one_thread, Store(root / "store"))
 
 
 @pytest.mark.parametrize(

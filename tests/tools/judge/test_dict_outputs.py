@@ -1,6 +1,5 @@
 """Outputs in a dict belong together by their keys, in whatever order a program puts them in."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ from stitch_tools.judge.timing import BenchOptions, benchmark_program
 from stitch_tools.judge.timing.visits import TimingRules
 from stitch_tools.judge.trial import Trial
 from stitch_tools.models import ReferenceFacts, Task
-from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.reference_server import ReferenceServer
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import Store
@@ -41,9 +39,8 @@ RULES = TimingRules(min_rounds=10, max_rounds=10, blocks_per_visit=1, ignore_oth
 
 
 @pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TargetSession]:
-    with TargetSession(find_interpreter(None, tmp_path_factory.mktemp("dicts")), threads=1) as session:
-        yield session
+def session(one_thread: TargetSession) -> TargetSession:
+    return one_thread
 
 
 @pytest.fixture

@@ -30,7 +30,6 @@ from stitch_tools.protocol.wire import (
 )
 from stitch_tools.run.candidate_worker import read_answer
 from stitch_tools.run.child_outcome import ChildDied, ChildTimeout
-from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.reference_server import ReferenceServer
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import Store
@@ -220,10 +219,8 @@ def test_a_frame_in_pieces_is_a_frame(pieces: list[int]) -> None:
 
 
 @pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TargetSession]:
-    root = tmp_path_factory.mktemp("protocol")
-    with TargetSession(find_interpreter(None, root), threads=1, scratch_root=root / "scratch") as session:
-        yield session
+def session(one_thread: TargetSession) -> TargetSession:
+    return one_thread
 
 
 LIES = {

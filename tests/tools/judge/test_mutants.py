@@ -104,6 +104,7 @@ def test_a_program_without_a_fault_is_called_equivalent(bench: Bench, programs: 
     assert other.outcome == "equivalent"
 
 
+@pytest.mark.exhaustive
 def test_the_search_blames_no_mutant_for_what_last_bits_of_the_inputs_do(
     bench: Bench, programs: list[Original]
 ) -> None:

@@ -9,7 +9,6 @@ from stitch_tools.judge.check import check_program
 from stitch_tools.judge.check_options import CheckOptions
 from stitch_tools.judge.trial import Trial
 from stitch_tools.models import Check, Contract, Program, WorkEvidence
-from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.reference_server import ReferenceServer
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import Store
@@ -101,12 +100,11 @@ class ServerContext:
 
 
 @pytest.fixture(scope="module")
-def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerContext]:
+def room(two_threads: TargetSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerContext]:
     root = tmp_path_factory.mktemp("work")
-    with TargetSession(find_interpreter(None, root), threads=2, scratch_root=root / "scratch") as session:
-        room = ServerContext(session, Store(root / "store"))
-        with room.reference:
-            yield room
+    room = ServerContext(two_threads, Store(root / "store"))
+    with room.reference:
+        yield room
 
 
 def names(work: WorkEvidence, owner: str) -> str:

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.session import TargetSession
 from tests.tools.judge.zoo_runner import ZOO, Case, Court, load_cases
 
@@ -12,13 +11,8 @@ CASES = load_cases("cpu")
 
 
 @pytest.fixture(scope="module")
-def court(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Court]:
-    root = tmp_path_factory.mktemp("zoo")
-    interpreter = find_interpreter(None, root)
-    with (
-        TargetSession(interpreter, threads=2, scratch_root=root / "scratch") as session,
-        Court(session, root) as court,
-    ):
+def court(two_threads: TargetSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Court]:
+    with Court(two_threads, tmp_path_factory.mktemp("zoo")) as court:
         yield court
 
 

@@ -93,6 +93,7 @@ def test_memory_forms_text_ends_and_flags_name_their_probes() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_run_is_taken_up_where_it_ended(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "scripts/zoo"), "--only", "bias_left_out", "--resume"]
     command += ["--json", str(tmp_path / "zoo.json"), "--markdown", str(tmp_path / "zoo.md")]

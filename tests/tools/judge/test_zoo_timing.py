@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.session import TargetSession
 from tests.tools.judge.zoo_clock import WANTED, Stopwatch
 from tests.tools.judge.zoo_runner import Court, load_cases
@@ -14,13 +13,9 @@ SAMPLE = ("lazy_under_the_runner",)
 
 
 @pytest.fixture(scope="module")
-def stopwatch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stopwatch]:
+def stopwatch(one_thread: TargetSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stopwatch]:
     root = tmp_path_factory.mktemp("clock")
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        TargetSession(find_interpreter(None, root), threads=1, scratch_root=root / "scratch") as session,
-        Court(session, root) as court,
-    ):
+    with pytest.MonkeyPatch.context() as patch, Court(one_thread, root) as court:
         patch.setenv("STITCH_LOCK_DIR", str(root))
         yield Stopwatch(court)
 

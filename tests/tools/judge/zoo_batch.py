@@ -53,7 +53,7 @@ def build_all(cases: Sequence[Case], target: str, root: Path, workers: int) -> d
 
     def build(case: Case) -> tuple[str, str]:
         program = Program(format="native", target=target, files=store.put_files(case.files()), main=case.main)
-        made = compile_program(program, store, cache_dir=root / "cache")
+        made = compile_program(program, store)
         return case.name, "" if made.ok else made.diagnostics[0].message if made.diagnostics else "no reason"
 
     with ThreadPoolExecutor(workers) as pool:

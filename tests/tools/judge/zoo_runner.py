@@ -224,7 +224,7 @@ class Court:
         files = self.store.put_files(case.files())
         form = "native" if case.native else "kernelbench"
         program = Program(format=form, target=self.target, files=files, main=case.main)
-        build = compile_program(program, self.store, cache_dir=self.root / "cache") if case.native else None
+        build = compile_program(program, self.store) if case.native else None
         return program, build
 
     def _server(self, task: Task) -> tuple[ReferenceServer, ReferenceFacts]:

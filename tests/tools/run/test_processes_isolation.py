@@ -203,7 +203,7 @@ def test_a_reference_runs_a_compiler(session: TargetSession, tmp_path: Path) -> 
         assert child.request({"op": "run_program", "command": ["./a"]}).message["code"] == 7
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_reference_compiles_with_torch_into_its_cache(session: TargetSession, tmp_path: Path) -> None:
     if session.sandbox_level != "full":
         pytest.skip("one level is enough for a minute of compilation")

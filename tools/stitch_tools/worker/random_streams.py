@@ -30,7 +30,11 @@ class GeneratorState:
 
 def seed_generators(seed: int) -> None:
     """Seed every generator that a reference is likely to draw from."""
-    torch.manual_seed(seed)
+    if torch.backends.cuda.is_built():
+        torch.manual_seed(seed)
+    else:
+        # manual_seed would write down the stack of each call for devices that this torch cannot have: slow.
+        torch.default_generator.manual_seed(seed)
     random.seed(seed)
     numpy = _numpy()
     if numpy is not None:

@@ -21,7 +21,6 @@ from stitch_tools.judge.timing.visits import TimingRules
 from stitch_tools.judge.trial import Trial
 from stitch_tools.machine.device_lock import device_lock
 from stitch_tools.models import Bench, Program, TimingDoubt
-from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.reference_server import ReferenceServer
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import Store
@@ -67,14 +66,11 @@ class ServerContext:
 
 
 @pytest.fixture(scope="module")
-def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerContext]:
+def room(one_thread: TargetSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerContext]:
     root = tmp_path_factory.mktemp("timing")
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        TargetSession(find_interpreter(None, root), threads=1) as session,
-    ):
+    with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STITCH_LOCK_DIR", str(root))
-        yield ServerContext(session, Store(root / "store"), root / "cache")
+        yield ServerContext(one_thread, Store(root / "store"), root / "cache")
 
 
 def test_a_program_that_sleeps_is_slower_and_its_times_are_complete(room: ServerContext) -> None:

@@ -3,7 +3,7 @@
 What takes time here are pauses of milliseconds, so that a busy machine changes little.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 
 import pytest
@@ -18,7 +18,6 @@ from stitch_tools.judge.timing.runners import Runner
 from stitch_tools.judge.timing.setup import Setup, make_draws
 from stitch_tools.judge.timing.timed_process import RunnerFailedError
 from stitch_tools.models import Program
-from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.reference_server import ReferenceServer
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import Store
@@ -52,10 +51,8 @@ TUPLE = "return [x * 2.0 + 1.0, (x > 0).sum()]"
 
 
 @pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TargetSession]:
-    root = tmp_path_factory.mktemp("fetching")
-    with TargetSession(find_interpreter(None, root), threads=1) as session:
-        yield session
+def session(one_thread: TargetSession) -> TargetSession:
+    return one_thread
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ What takes time here are pauses of milliseconds, so that a busy machine changes 
 
 import mmap
 import os
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -30,7 +29,6 @@ from stitch_tools.judge.timing.ring import RingShape
 from stitch_tools.judge.timing.setup import Setup, make_draws
 from stitch_tools.models import Program, TimingDoubt
 from stitch_tools.protocol import memory
-from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.reference_server import Comparison, Expectation, ReferenceServer
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import Store
@@ -158,10 +156,9 @@ class ServerContext:
 
 
 @pytest.fixture(scope="module")
-def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerContext]:
+def room(one_thread: TargetSession, tmp_path_factory: pytest.TempPathFactory) -> ServerContext:
     root = tmp_path_factory.mktemp("unseen")
-    with TargetSession(find_interpreter(None, root), threads=1) as session:
-        yield ServerContext(session, Store(root / "store"))
+    return ServerContext(one_thread, Store(root / "store"))
 
 
 def wrong(report: ProbeReport) -> str:

@@ -14,7 +14,6 @@ from stitch_tools.machine.devices import cpu_info
 from stitch_tools.models import Bench, Ceilings, Program
 from stitch_tools.run import ceilings
 from stitch_tools.run.ceilings import cached_ceilings
-from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.reference_server import ReferenceServer
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import Store
@@ -66,14 +65,11 @@ class ServerContext:
 
 
 @pytest.fixture(scope="module")
-def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerContext]:
+def room(one_thread: TargetSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerContext]:
     root = tmp_path_factory.mktemp("speeding")
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        TargetSession(find_interpreter(None, root), threads=1) as session,
-    ):
+    with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STITCH_LOCK_DIR", str(root))
-        yield ServerContext(session, root)
+        yield ServerContext(one_thread, root)
 
 
 def rules(bench: Bench) -> list[str]:

@@ -3,7 +3,7 @@
 What takes time here are pauses of milliseconds, so that a busy machine changes little.
 """
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
@@ -19,7 +19,6 @@ from stitch_tools.judge.timing.setup import Setup, make_draws
 from stitch_tools.judge.timing.timed_process import RunnerFailedError
 from stitch_tools.models import Program
 from stitch_tools.protocol.ring_messages import REQUEST, donor_of, is_request, parts, request, stretch
-from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.reference_server import ReferenceServer
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import Store
@@ -96,10 +95,9 @@ class ServerContext:
 
 
 @pytest.fixture(scope="module")
-def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerContext]:
+def room(one_thread: TargetSession, tmp_path_factory: pytest.TempPathFactory) -> ServerContext:
     root = tmp_path_factory.mktemp("renewal")
-    with TargetSession(find_interpreter(None, root), threads=1) as session:
-        yield ServerContext(session, Store(root / "store"))
+    return ServerContext(one_thread, Store(root / "store"))
 
 
 def test_a_request_is_no_count_and_says_what_it_is_for() -> None:
