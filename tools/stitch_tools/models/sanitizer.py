@@ -2,9 +2,7 @@
 
 from typing import Literal
 
-from pydantic import model_validator
-
-from stitch_tools.models.base import Fact, without_field
+from stitch_tools.models.base import Fact, retired
 
 SanitizerTool = Literal["asan", "ubsan", "tsan", "init", "memcheck", "racecheck", "initcheck", "synccheck"]
 """CPU: asan, ubsan, tsan (compiled into the program) and init (two runs over memory that held other bytes).
@@ -30,11 +28,8 @@ class SanitizerFinding(Fact):
     count: int = 1
     """How many reports fell together."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _without_retired(cls, data: object) -> object:
-        """Checks of before named the address space, which the message says."""
-        return without_field(data, "space")
+    # Checks of before named the address space, which the message says.
+    _retired = retired("space")
 
     @property
     def doc_query(self) -> str:
