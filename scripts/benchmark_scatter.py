@@ -17,7 +17,8 @@ from stitch_tools.judge.timing.setup import Setup, make_draws
 from stitch_tools.judge.timing.visits import TimingRules
 from stitch_tools.machine.device_lock import device_lock
 from stitch_tools.machine.devices import cpu_info
-from stitch_tools.models import Build, Program, Task
+from stitch_tools.models.program import Build, Program
+from stitch_tools.models.task import Task
 from stitch_tools.protocol.free_memory import available_bytes
 from stitch_tools.protocol.messages_reference import WeightsMade
 from stitch_tools.run.interpreter import find_interpreter

@@ -93,7 +93,7 @@ class Bench:
 
     def scale(self, number: int = 0) -> Any:
         """scale.cpp, or scale.cu for a GPU; each number is another program."""
-        from stitch_tools.models import Program
+        from stitch_tools.models.program import Program
 
         name = "scale.cpp" if self.task.target == "cpu" else "scale.cu"
         source = (KERNELS / name).read_bytes() + f"// {number}\n".encode()
@@ -105,7 +105,7 @@ class Bench:
         from stitch_planner.planning import make_plan
         from stitch_planner.stitcher import stitch
         from stitch_tools.graph import capture_graph
-        from stitch_tools.models import Program
+        from stitch_tools.models.program import Program
 
         graph = capture_graph(self.reference.child, self.task, self.facts, None)
         plan = make_plan(graph, self.facts, self.task, None)

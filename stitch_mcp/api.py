@@ -14,7 +14,10 @@ from stitch_mcp.config import Config, Settings, configure
 from stitch_mcp.workbench import find_program, find_task, open_workbench, refuse_forbidden, target_name
 from stitch_planner.workbench import Emit, Workbench
 from stitch_tools.errors import UsageError
-from stitch_tools.models import Bench, Build, Ceilings, Check, Graph, ReferenceFacts, Task
+from stitch_tools.models.graph import Ceilings, Graph
+from stitch_tools.models.program import Build
+from stitch_tools.models.task import ReferenceFacts, Task
+from stitch_tools.models.verdict import Bench, Check
 
 if TYPE_CHECKING:
     from stitch_planner.loop import SolveResult

@@ -4,7 +4,7 @@ import contextlib
 import shutil
 from pathlib import Path
 
-from stitch_tools.models import Fact
+from stitch_tools.models.base import Fact
 
 PROGRAMS = "programs"
 KINDS = {

@@ -5,7 +5,9 @@ from pathlib import Path
 from stitch_planner.budget import resume_remedy
 from stitch_planner.runs.run import Workspace, has_whole_certificate, read_state
 from stitch_tools.errors import CertificateError, UsageError
-from stitch_tools.models import AcceptPolicy, Fact, Remedy, VerdictReason
+from stitch_tools.models.acceptance import AcceptPolicy, VerdictReason
+from stitch_tools.models.base import Fact
+from stitch_tools.models.remedy import Remedy
 from stitch_tools.storage.certificate import (
     Archive,
     read_certificate,

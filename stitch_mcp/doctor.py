@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from stitch_mcp.config import Config, unknown_environment
 from stitch_tools.errors import EnvironmentMissingError, StitchError
-from stitch_tools.models import Fact
+from stitch_tools.models.base import Fact
 from stitch_tools.storage.store import can_write
 
 if TYPE_CHECKING:

@@ -8,7 +8,10 @@ from stitch_planner.runs.run import RunSummary, Workspace, read_attempts, starte
 from stitch_planner.runs.run_events import RunStopped
 from stitch_planner.runs.state import State
 from stitch_tools.errors import StoreError
-from stitch_tools.models import Bench, Build, Check, Fact, ReferenceFacts, Task
+from stitch_tools.models.base import Fact
+from stitch_tools.models.program import Build
+from stitch_tools.models.task import ReferenceFacts, Task
+from stitch_tools.models.verdict import Bench, Check
 from stitch_tools.storage.events import Event, lock_path, read_events
 from stitch_tools.storage.locks import holder
 from stitch_tools.storage.store import Store

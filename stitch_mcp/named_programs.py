@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from stitch_tools.errors import UsageError
-from stitch_tools.models import Program, ProgramFormat
+from stitch_tools.models.program import Program, ProgramFormat
 from stitch_tools.storage.small_file import LARGEST_BYTES, read_small
 from stitch_tools.storage.store import Store
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from stitch_mcp.config import find_workspace
 from stitch_tools.errors import UsageError
-from stitch_tools.models import Remedy
+from stitch_tools.models.remedy import Remedy
 
 
 def program_name() -> str:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stitch_tools.errors import EnvironmentMissingError, UsageError
-from stitch_tools.models import Build, Program, ReferenceFacts, Task
+from stitch_tools.models.program import Build, Program
+from stitch_tools.models.task import ReferenceFacts, Task
 from stitch_tools.storage.certificate import Archive, read_certificate, read_contents
 from stitch_tools.storage.scratch import make_scratch
 from stitch_tools.storage.store import Store

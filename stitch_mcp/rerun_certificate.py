@@ -9,7 +9,11 @@ from stitch_planner.runs.run import Workspace
 from stitch_planner.workbench import Emit
 from stitch_tools.errors import EnvironmentMissingError
 from stitch_tools.judge.verdict import verdict_of
-from stitch_tools.models import AcceptPolicy, Bench, Check, Fact, Program, Task, Verdict
+from stitch_tools.models.acceptance import AcceptPolicy, Verdict
+from stitch_tools.models.base import Fact
+from stitch_tools.models.program import Program
+from stitch_tools.models.task import Task
+from stitch_tools.models.verdict import Bench, Check
 from stitch_tools.storage.certificate import Archive, Contents, read_certificate, read_contents
 from stitch_tools.storage.scratch import make_scratch
 

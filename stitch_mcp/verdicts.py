@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from stitch_tools.models import Verdict
+from stitch_tools.models.acceptance import Verdict
 
 if TYPE_CHECKING:
     from stitch_planner.loop import SolveResult

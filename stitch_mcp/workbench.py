@@ -10,7 +10,8 @@ from stitch_planner.budget import resume_remedy
 from stitch_planner.runs.run import Workspace, read_attempts
 from stitch_planner.workbench import Emit, Workbench
 from stitch_tools.errors import UsageError
-from stitch_tools.models import Program, Task
+from stitch_tools.models.program import Program
+from stitch_tools.models.task import Task
 
 
 def open_workbench(config: Config, emit: Emit | None = None) -> Workbench:

@@ -1,6 +1,7 @@
 """Certificates as small as they can be, for tests of what is done with them."""
 
-from stitch_tools.models import Bench, Check, Environment
+from stitch_tools.models.environment import Environment
+from stitch_tools.models.verdict import Bench, Check
 from stitch_tools.storage.certificate import Certificate
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from stitch_tools.models import Argument, Graph, ValueRef
+from stitch_tools.models.graph import Argument, Graph, ValueRef
 
 _TORCH_NAMES: dict[str, Any] = {
     str(value): value

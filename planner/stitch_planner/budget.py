@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from stitch_planner.policy import open_step
 from stitch_planner.runs.run import Run
 from stitch_tools.errors import BudgetError, InterruptedRunError
-from stitch_tools.models import Remedy
+from stitch_tools.models.remedy import Remedy
 
 
 @dataclass(frozen=True)

@@ -9,18 +9,13 @@ from stitch_planner.runs.attempts import Attempt
 from stitch_planner.runs.run import Run, started
 from stitch_planner.runs.run_events import CertificateWritten
 from stitch_tools.errors import UsageError
-from stitch_tools.models import (
-    Build,
-    Check,
-    Environment,
-    Program,
-    ReferenceFacts,
-    Remedy,
-    SourceFile,
-    Task,
-    Verdict,
-    sha256_hex,
-)
+from stitch_tools.models.acceptance import Verdict
+from stitch_tools.models.base import sha256_hex
+from stitch_tools.models.environment import Environment
+from stitch_tools.models.program import Build, Program
+from stitch_tools.models.remedy import Remedy
+from stitch_tools.models.task import ReferenceFacts, SourceFile, Task
+from stitch_tools.models.verdict import Check
 from stitch_tools.storage.certificate import Certificate, seal_certificate, write_certificate
 from stitch_tools.storage.store import Store
 

@@ -13,17 +13,11 @@ from stitch_planner.workbench import Workbench
 from stitch_tools.errors import StoreError
 from stitch_tools.judge.trial import Trial
 from stitch_tools.machine.devices import Target
-from stitch_tools.models import (
-    Bench,
-    Build,
-    Ceilings,
-    Check,
-    Fact,
-    Graph,
-    Program,
-    ReferenceFacts,
-    Task,
-)
+from stitch_tools.models.base import Fact
+from stitch_tools.models.graph import Ceilings, Graph
+from stitch_tools.models.program import Build, Program
+from stitch_tools.models.task import ReferenceFacts, Task
+from stitch_tools.models.verdict import Bench, Check
 from stitch_tools.run.reference_server import ReferenceServer
 from stitch_tools.run.session import TargetSession
 

@@ -22,7 +22,7 @@ from stitch_planner.runs.recorder import (
 from stitch_planner.runs.run import Run, started
 from stitch_planner.stitcher import StitchFailedError
 from stitch_tools.errors import StoreError
-from stitch_tools.models import Program
+from stitch_tools.models.program import Program
 
 Handlers = Mapping[str, Callable[[RunContext], None]]
 

@@ -16,7 +16,9 @@ from stitch_planner.runs.recorder import record_end, record_program
 from stitch_planner.runs.run import Run, Workspace, lost_step, started
 from stitch_planner.runs.run_events import DecisionMade
 from stitch_tools.errors import LockedError, StoreError, UsageError
-from stitch_tools.models import Program, Remedy, Task
+from stitch_tools.models.program import Program
+from stitch_tools.models.remedy import Remedy
+from stitch_tools.models.task import Task
 
 
 @contextlib.contextmanager

@@ -22,7 +22,10 @@ from stitch_planner.runs.run import LostStep, Run, Workspace, lost_step, started
 from stitch_planner.runs.run_events import RunStopped
 from stitch_planner.workbench import Workbench
 from stitch_tools.errors import EnvironmentMissingError, RunInterrupt, StitchError, StoreError
-from stitch_tools.models import AcceptPolicy, Bench, Check, Fact, Task, Verdict
+from stitch_tools.models.acceptance import AcceptPolicy, Verdict
+from stitch_tools.models.base import Fact
+from stitch_tools.models.task import Task
+from stitch_tools.models.verdict import Bench, Check
 
 Emit = Callable[[str], None]
 

@@ -10,7 +10,12 @@ from stitch_planner.runs.run_events import RunStarted
 from stitch_planner.workbench import Workbench
 from stitch_tools.errors import StoreError, UsageError
 from stitch_tools.machine.devices import Target, resolve_target
-from stitch_tools.models import STITCHER, AcceptPolicy, Environment, Remedy, SandboxLevel, Task
+from stitch_tools.models.acceptance import AcceptPolicy
+from stitch_tools.models.environment import Environment
+from stitch_tools.models.program import STITCHER
+from stitch_tools.models.remedy import Remedy
+from stitch_tools.models.task import Task
+from stitch_tools.models.verdict import SandboxLevel
 from stitch_tools.run.environment_facts import describe_environment
 from stitch_tools.storage.events import Event
 from stitch_tools.task.references import load_task

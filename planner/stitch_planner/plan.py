@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from stitch_tools.models import Fact
+from stitch_tools.models.base import Fact
 
 Bound = Literal["memory", "compute", "launch"]
 Layout = Literal["row-major", "channels-last"]

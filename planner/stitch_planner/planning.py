@@ -8,7 +8,8 @@ from stitch_planner.stitcher.lower.graph_index import GraphIndex, ValueKey, refe
 from stitch_planner.stitcher.lower.reductions import REDUCTIONS
 from stitch_planner.stitcher.stitch import StitchFailedError, stitch
 from stitch_planner.stitcher.targets import simple_graph, templates_for
-from stitch_tools.models import Ceilings, Contract, Graph, GraphNode, ReferenceFacts, Task
+from stitch_tools.models.graph import Ceilings, Graph, GraphNode
+from stitch_tools.models.task import Contract, ReferenceFacts, Task
 
 _IMAGE_FAMILIES = ("conv", "pool", "batch_norm", "group_norm", "upsample", "concat")
 _MATRIX_OPS = ("linear", "matmul", "mm", "bmm", "addmm", "conv", "lstm", "gru", "rnn", "scaled_dot_product")

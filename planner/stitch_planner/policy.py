@@ -7,7 +7,7 @@ the next. Where all instruments looked at the current program, `decide` makes th
 from stitch_planner.runs.attempts import Attempt
 from stitch_planner.runs.run_events import Decision, DecisionMade
 from stitch_planner.runs.state import PREPARATION, State
-from stitch_tools.models import STITCHER
+from stitch_tools.models.program import STITCHER
 
 _ENDS: tuple[Decision, ...] = ("accept", "stop")
 """Decisions after which no further program is worked on."""

@@ -1,6 +1,7 @@
 """What check and timing of a program amount to, in words."""
 
-from stitch_tools.models import Bench, Check, Verdict
+from stitch_tools.models.acceptance import Verdict
+from stitch_tools.models.verdict import Bench, Check
 
 _HEADS = {"faster": "faster", "slower": "correct but slower", "inconclusive": "correct, inconclusive"}
 

@@ -17,7 +17,10 @@ from stitch_tools.judge.memory import (
     skipped_sanitizers,
 )
 from stitch_tools.judge.verdict import verdict_of
-from stitch_tools.models import STITCHER, Bench, Build, Ceilings, Check, Graph, Program, ReferenceFacts
+from stitch_tools.models.graph import Ceilings, Graph
+from stitch_tools.models.program import STITCHER, Build, Program
+from stitch_tools.models.task import ReferenceFacts
+from stitch_tools.models.verdict import Bench, Check
 from stitch_tools.run.ceilings import measure_ceilings
 
 

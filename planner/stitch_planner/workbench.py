@@ -14,16 +14,10 @@ from typing import TYPE_CHECKING
 
 from stitch_planner.runs.run import Workspace
 from stitch_tools.errors import EnvironmentMissingError
-from stitch_tools.models import (
-    AcceptPolicy,
-    Bench,
-    Build,
-    Check,
-    Program,
-    ReferenceFacts,
-    SandboxLevel,
-    Task,
-)
+from stitch_tools.models.acceptance import AcceptPolicy
+from stitch_tools.models.program import Build, Program
+from stitch_tools.models.task import ReferenceFacts, Task
+from stitch_tools.models.verdict import Bench, Check, SandboxLevel
 
 if TYPE_CHECKING:
     from stitch_tools.judge.trial import Trial

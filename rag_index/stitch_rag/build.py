@@ -27,8 +27,7 @@ from stitch_rag.vectors.meaning import MODEL_KEY
 from stitch_rag.vectors.model import why_no_model
 from stitch_rag.vectors.stored import vector_state
 from stitch_tools.errors import EnvironmentMissingError, LockedError, StoreError
-from stitch_tools.models import Fact
-from stitch_tools.models.base import sha256_hex
+from stitch_tools.models.base import Fact, sha256_hex
 from stitch_tools.storage.locks import FileLock, holder
 from stitch_tools.storage.store import storing, sync_folder
 

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from stitch_rag.results import Hit, SearchResult
 from stitch_tools.errors import UsageError
-from stitch_tools.models import Fact
+from stitch_tools.models.base import Fact
 
 DEPTH = 10
 """Hits that count for the reciprocal rank."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from importlib.resources import files as package_files
 
 from stitch_rag.chunks import Chunk, ChunkKind
-from stitch_tools.models import Fact
+from stitch_tools.models.base import Fact
 
 LIBRARY = "language"
 

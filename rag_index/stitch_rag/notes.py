@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from stitch_rag.chunks import Chunk
 from stitch_tools.errors import UsageError
-from stitch_tools.models import Fact
+from stitch_tools.models.base import Fact
 
 SECTIONS = ("What to do", "Fragment", "How to see it", "When not to")
 LIBRARY = "notes"

@@ -20,8 +20,7 @@ from stitch_rag.index_location import IndexLocation
 from stitch_rag.sections import PageSection, html_sections, markdown_sections
 from stitch_rag.tokens import storable
 from stitch_tools.errors import UsageError
-from stitch_tools.models import Fact
-from stitch_tools.models.base import sha256_hex
+from stitch_tools.models.base import Fact, sha256_hex
 from stitch_tools.storage.store import storing, sync_folder, write_atomically
 
 PageFormat = Literal["html", "markdown", "text"]

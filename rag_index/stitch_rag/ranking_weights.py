@@ -6,7 +6,7 @@ from functools import lru_cache
 from importlib.resources import files as package_files
 
 from stitch_rag.tokens import stem
-from stitch_tools.models import Fact
+from stitch_tools.models.base import Fact
 
 
 class Intent(Fact):

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from stitch_tools.models import Fact
+from stitch_tools.models.base import Fact
 
 SearchMode = Literal["lexical", "fused", "notes"]
 Confidence = Literal["exact", "high", "low", "none"]

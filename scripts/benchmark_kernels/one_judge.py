@@ -16,7 +16,8 @@ from stitch_tools.judge.check import check_program
 from stitch_tools.judge.timing import BenchOptions, benchmark_program
 from stitch_tools.judge.timing.visits import TimingRules
 from stitch_tools.judge.trial import Trial
-from stitch_tools.models import Program, Task
+from stitch_tools.models.program import Program
+from stitch_tools.models.task import Task
 from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.reference_server import ReferenceServer
 from stitch_tools.run.session import TargetSession

@@ -4,7 +4,9 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from stitch_tools.errors import StitchError
-from stitch_tools.models import Bench, Build, Verdict
+from stitch_tools.models.acceptance import Verdict
+from stitch_tools.models.program import Build
+from stitch_tools.models.verdict import Bench
 
 if TYPE_CHECKING:
     from stitch_mcp.rerun_certificate import Rerun

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from stitch_mcp.jobs.state import JobRequest, JobState
 from stitch_tools.errors import LockedError, StoreError, UsageError
-from stitch_tools.models import Fact
+from stitch_tools.models.base import Fact
 from stitch_tools.storage.locks import FileLock
 from stitch_tools.storage.store import write_atomically
 

@@ -4,7 +4,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from stitch_tools.models import Fact, Remedy, sha256_hex
+from stitch_tools.models.base import Fact, sha256_hex
+from stitch_tools.models.remedy import Remedy
 
 JobStatus = Literal["working", "input_required", "completed", "failed", "cancelled", "interrupted"]
 """Those of MCP tasks, and `interrupted`: its process ended before it was done; the same call resumes it."""

@@ -11,7 +11,8 @@ from pathlib import Path
 from stitch_mcp.server.request_inputs import MIN_PREFIX
 from stitch_mcp.server.server_context import ServerContext
 from stitch_tools.errors import UsageError
-from stitch_tools.models import Program, SourceFile, Task
+from stitch_tools.models.program import Program
+from stitch_tools.models.task import SourceFile, Task
 from stitch_tools.storage.small_file import read_small
 
 _MAX_BYTES = 4 << 20

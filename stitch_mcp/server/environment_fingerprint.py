@@ -11,7 +11,7 @@ from pathlib import Path
 
 from stitch_mcp import __version__
 from stitch_mcp.config import Config
-from stitch_tools.models import sha256_hex
+from stitch_tools.models.base import sha256_hex
 
 _VARIABLES = (
     "CONDA_PREFIX",

@@ -12,7 +12,7 @@ from stitch_mcp.server.tool import JobAnswer, Tool, ToolAnswer
 from stitch_mcp.server.tool_list import find_tool
 from stitch_mcp.server.toolset import fitting, offered
 from stitch_tools.errors import StoreError, flag
-from stitch_tools.models import Remedy
+from stitch_tools.models.remedy import Remedy
 
 _CALLERS_FAULTS = ("usage", "task")
 

@@ -8,7 +8,8 @@ from stitch_mcp.config import Config
 from stitch_mcp.jobs.state import Subject
 from stitch_planner.workbench import Workbench
 from stitch_tools.errors import UsageError
-from stitch_tools.models import Program, Task
+from stitch_tools.models.program import Program
+from stitch_tools.models.task import Task
 
 
 @dataclass(frozen=True)

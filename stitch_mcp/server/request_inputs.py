@@ -23,7 +23,9 @@ from stitch_planner.runs.run import read_state, started
 from stitch_planner.runs.state import State
 from stitch_planner.runs.verdicts import with_verdicts
 from stitch_tools.errors import StoreError, TaskError, UsageError
-from stitch_tools.models import Fact, Program, Task, sha256_hex
+from stitch_tools.models.base import Fact, sha256_hex
+from stitch_tools.models.program import Program
+from stitch_tools.models.task import Task
 from stitch_tools.storage.store import checked_path
 from stitch_tools.task.task_file import contract_values
 

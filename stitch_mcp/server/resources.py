@@ -13,7 +13,7 @@ from stitch_mcp.server.schema import tool_schema
 from stitch_mcp.server.server_context import ServerContext
 from stitch_mcp.server.toolset import fitting
 from stitch_tools.errors import UsageError
-from stitch_tools.models import Contract
+from stitch_tools.models.task import Contract
 
 MAX_CHARS = 200_000
 

@@ -13,7 +13,10 @@ from stitch_planner.runs.recorder import OUTSIDE, record_graph, record_plan, rec
 from stitch_planner.runs.run import Run, read_state, started
 from stitch_planner.runs.run_events import RunStopped
 from stitch_tools.errors import StitchError, StoreError, UsageError
-from stitch_tools.models import STITCHER, Ceilings, Graph, ReferenceFacts, Remedy, Task
+from stitch_tools.models.graph import Ceilings, Graph
+from stitch_tools.models.program import STITCHER
+from stitch_tools.models.remedy import Remedy
+from stitch_tools.models.task import ReferenceFacts, Task
 
 
 @contextlib.contextmanager

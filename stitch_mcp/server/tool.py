@@ -9,7 +9,8 @@ from pydantic import Field
 from stitch_mcp.jobs.state import JobStatus
 from stitch_mcp.server.job_context import JobContext
 from stitch_mcp.server.server_context import ServerContext, Toolset
-from stitch_tools.models import Fact, Remedy
+from stitch_tools.models.base import Fact
+from stitch_tools.models.remedy import Remedy
 
 MAX_WAIT_S = 45.0
 

@@ -8,22 +8,21 @@ from stitch_mcp.printed_commands import program_name
 from stitch_mcp.verdicts import policy_notes, verdict_notes
 from stitch_mcp.views.table import ReportSection
 from stitch_mcp.views.work_table import work_sections
-from stitch_tools.models import (
+from stitch_tools.models.acceptance import Verdict
+from stitch_tools.models.conditions import GpuConditions
+from stitch_tools.models.graph import Ceilings, Graph
+from stitch_tools.models.program import Build
+from stitch_tools.models.sanitizer import SanitizerRun
+from stitch_tools.models.task import TensorSpec
+from stitch_tools.models.verdict import (
     REFERENCE_VARIES,
     Bench,
-    Build,
-    Ceilings,
     Check,
     DrawResult,
-    GpuConditions,
-    Graph,
     ReferenceTolerance,
     Sensitivity,
-    TensorSpec,
     Timing,
-    Verdict,
 )
-from stitch_tools.models.sanitizer import SanitizerRun
 from stitch_tools.run.last_words import own_words
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 import re
 
 from stitch_mcp.views.table import ReportSection
-from stitch_tools.models import WorkEvidence, WorkItem
+from stitch_tools.models.evidence import WorkEvidence, WorkItem
 
 _MOST_ROWS = 12
 _SYMBOL_CHARACTERS = 100

@@ -14,7 +14,9 @@ from stitch_mcp.api import capture_reference, plan_reference
 from stitch_mcp.named_programs import read_program
 from stitch_tools.errors import CertificateError, StitchError, UsageError
 from stitch_tools.machine.device_lock import device_lock
-from stitch_tools.models import Check, Contract, Environment, ReferenceFacts, Task, TensorSpec
+from stitch_tools.models.environment import Environment
+from stitch_tools.models.task import Contract, ReferenceFacts, Task, TensorSpec
+from stitch_tools.models.verdict import Check
 from stitch_tools.storage.certificate import Certificate, seal_certificate, write_certificate
 from stitch_tools.storage.store import Store
 

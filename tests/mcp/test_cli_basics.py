@@ -43,17 +43,9 @@ from stitch_tools.errors import (
     WorkerError,
 )
 from stitch_tools.judge.verdict import verdict_of
-from stitch_tools.models import (
-    AcceptPolicy,
-    Bench,
-    BenchOutcome,
-    Build,
-    Check,
-    CheckFlag,
-    CheckStatus,
-    Ratio,
-    Verdict,
-)
+from stitch_tools.models.acceptance import AcceptPolicy, Verdict
+from stitch_tools.models.program import Build
+from stitch_tools.models.verdict import Bench, BenchOutcome, Check, CheckFlag, CheckStatus, Ratio
 from stitch_tools.worker.reference.draw_kinds import ALTERED, BATCHES, STRUCTURED
 
 ROOT = Path(__file__).parents[2]

@@ -7,7 +7,10 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from stitch_tools.models import Bench, Program, Ratio, SourceFile, sha256_hex
+from stitch_tools.models.base import sha256_hex
+from stitch_tools.models.program import Program
+from stitch_tools.models.task import SourceFile
+from stitch_tools.models.verdict import Bench, Ratio
 from stitch_tools.storage.certificate import (
     Archive,
     Certificate,

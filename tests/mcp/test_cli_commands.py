@@ -18,7 +18,7 @@ from stitch_mcp.cli.options import parse_overrides
 from stitch_mcp.named_programs import read_program
 from stitch_tools.errors import InterruptedRunError, RunInterrupt, UsageError
 from stitch_tools.machine.isolation import probe_isolation
-from stitch_tools.models import Remedy
+from stitch_tools.models.remedy import Remedy
 from stitch_tools.storage.store import Store
 
 PROGRAMS = Path(__file__).parents[1] / "tools" / "programs"

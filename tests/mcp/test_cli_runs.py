@@ -16,7 +16,9 @@ from stitch_planner.runs.run import Workspace
 from stitch_planner.runs.run_events import RunFinished
 from stitch_planner.workbench import Workbench
 from stitch_tools.errors import UsageError
-from stitch_tools.models import Check, Program, Task
+from stitch_tools.models.program import Program
+from stitch_tools.models.task import Task
+from stitch_tools.models.verdict import Check
 from stitch_tools.run.interpreter import Interpreter
 from stitch_tools.storage.events import lock_path
 from stitch_tools.storage.locks import FileLock

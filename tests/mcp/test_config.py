@@ -20,7 +20,7 @@ from stitch_mcp.config import (
 )
 from stitch_mcp.server.server_context import open_server_context
 from stitch_tools.errors import EnvironmentMissingError, UsageError
-from stitch_tools.models import AcceptPolicy
+from stitch_tools.models.acceptance import AcceptPolicy
 
 
 def load(workspace: Path, *, flags: dict[str, object] | None = None, **environ: str) -> Config:

@@ -17,7 +17,9 @@ from stitch_planner.planning import make_plan
 from stitch_planner.stitcher import stitch
 from stitch_tools.errors import UsageError
 from stitch_tools.graph import capture_graph
-from stitch_tools.models import STITCHER, Check, Environment, Program, ProgramFormat
+from stitch_tools.models.environment import Environment
+from stitch_tools.models.program import STITCHER, Program, ProgramFormat
+from stitch_tools.models.verdict import Check
 from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.reference_server import ReferenceServer
 from stitch_tools.run.session import TargetSession

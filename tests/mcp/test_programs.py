@@ -12,7 +12,7 @@ from stitch_planner.runs.recorder import OUTSIDE, record_program
 from stitch_planner.runs.run import Workspace
 from stitch_planner.workbench import Workbench
 from stitch_tools.errors import UsageError
-from stitch_tools.models import Task
+from stitch_tools.models.task import Task
 from stitch_tools.run.interpreter import Interpreter
 from stitch_tools.storage.certificate import seal_certificate, write_certificate
 from stitch_tools.storage.store import Store

@@ -16,7 +16,8 @@ from stitch_mcp.views.table import ReportSection, one_line, print_sections, rend
 from stitch_planner.loop import SolveResult
 from stitch_planner.plan import Plan
 from stitch_tools.judge.memory import apply_sanitizers, skipped_sanitizers
-from stitch_tools.models import Bench, BenchOutcome, Ceilings, Check, CheckStatus, Graph, GraphNode
+from stitch_tools.models.graph import Ceilings, Graph, GraphNode
+from stitch_tools.models.verdict import Bench, BenchOutcome, Check, CheckStatus
 
 
 def test_a_message_of_several_lines_is_one_row_of_a_table() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from stitch_mcp.rerun_certificate import compare_speedups
-from stitch_tools.models import Bench, Ratio
+from stitch_tools.models.verdict import Bench, Ratio
 
 
 def bench(low: float, high: float, *, device: str = "CPU", threads: int = 2) -> Bench:

@@ -4,7 +4,8 @@ from stitch_mcp.views.fact_tables import bench_sections, check_sections, solve_s
 from stitch_mcp.views.table import render_text
 from stitch_planner.loop import SolveResult
 from stitch_tools.judge.verdict import verdict_of
-from stitch_tools.models import REFERENCE_VARIES, AcceptPolicy, Bench, Check, Finding
+from stitch_tools.models.acceptance import AcceptPolicy
+from stitch_tools.models.verdict import REFERENCE_VARIES, Bench, Check, Finding
 
 
 def test_a_program_that_cannot_run_here_says_so_once_and_where_it_lies() -> None:

@@ -2,7 +2,7 @@
 
 from stitch_mcp.views.table import render_text
 from stitch_mcp.views.work_table import short_symbol, work_sections
-from stitch_tools.models import WorkEvidence, WorkItem
+from stitch_tools.models.evidence import WorkEvidence, WorkItem
 
 
 def test_a_traced_program_s_work_is_shown_by_share_with_owners_and_calls() -> None:

@@ -11,7 +11,8 @@ from stitch_tools.graph import capture_graph
 from stitch_tools.judge.check import check_program
 from stitch_tools.judge.check_options import CheckOptions
 from stitch_tools.judge.trial import Trial
-from stitch_tools.models import STITCHER, Build, Check, Program
+from stitch_tools.models.program import STITCHER, Build, Program
+from stitch_tools.models.verdict import Check
 from stitch_tools.run.reference_server import ReferenceServer
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import Store

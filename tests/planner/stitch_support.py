@@ -15,7 +15,9 @@ from stitch_planner.planning import make_plan
 from stitch_planner.stitcher import Stitched, stitch
 from stitch_tools.compile import compile_program
 from stitch_tools.graph import build_graph
-from stitch_tools.models import Contract, Graph, Program, ReferenceFacts, Task
+from stitch_tools.models.graph import Graph
+from stitch_tools.models.program import Program
+from stitch_tools.models.task import Contract, ReferenceFacts, Task
 from stitch_tools.storage.store import Store
 from stitch_tools.worker.candidate.python_program import PythonProgram
 from stitch_tools.worker.capture.graph_capture import capture

@@ -14,7 +14,7 @@ from stitch_planner.stitcher.lower.cuda.templates import cuda_templates
 from stitch_planner.stitcher.lower.kernel_ir import KernelProgram, LibraryCall
 from stitch_planner.stitcher.lower.lowering import UnloweredError
 from stitch_planner.stitcher.lower.operations import MatmulOp
-from stitch_tools.models import Contract
+from stitch_tools.models.task import Contract
 
 
 def agrees(module: nn.Module, inputs: list[torch.Tensor], folder: Path) -> KernelProgram:

@@ -14,7 +14,9 @@ from stitch_planner.runs.run import Run, Workspace, read_state, started
 from stitch_planner.runs.run_events import RunFinished, RunResumed, RunStopped
 from stitch_planner.workbench import Workbench
 from stitch_tools.errors import LockedError, StoreError, UsageError
-from stitch_tools.models import Bench, Build, Check, Program, Ratio, Task
+from stitch_tools.models.program import Build, Program
+from stitch_tools.models.task import Task
+from stitch_tools.models.verdict import Bench, Check, Ratio
 from stitch_tools.run.interpreter import Interpreter
 
 TASK = Task(name="model", files=(), main="model.py")

@@ -26,7 +26,12 @@ from stitch_planner.runs.run_events import (
     RunStarted,
 )
 from stitch_tools.errors import InterruptedRunError, StoreError, UsageError
-from stitch_tools.models import AcceptPolicy, Bench, Check, Environment, Program, Task, sha256_hex
+from stitch_tools.models.acceptance import AcceptPolicy
+from stitch_tools.models.base import sha256_hex
+from stitch_tools.models.environment import Environment
+from stitch_tools.models.program import Program
+from stitch_tools.models.task import Task
+from stitch_tools.models.verdict import Bench, Check
 from stitch_tools.run.interpreter import find_interpreter
 
 MODEL = """

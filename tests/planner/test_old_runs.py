@@ -12,7 +12,7 @@ import pytest
 from stitch_planner.runs.recorder import record_program
 from stitch_planner.runs.run import Run, Workspace, lost_step, read_attempts, read_state
 from stitch_planner.runs.run_events import ProgramWritten
-from stitch_tools.models import Program
+from stitch_tools.models.program import Program
 
 DATA = Path(__file__).parents[1] / "data/run-0.1"
 

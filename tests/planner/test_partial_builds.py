@@ -12,7 +12,8 @@ from stitch_planner.stitcher import stitch
 from stitch_tools.compile.segments import RUNTIME, built_segments, place_segments
 from stitch_tools.errors import StoreError
 from stitch_tools.graph import build_graph
-from stitch_tools.models import Contract, Program, Task
+from stitch_tools.models.program import Program
+from stitch_tools.models.task import Contract, Task
 from stitch_tools.run.candidate_worker import Worker
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import Store

@@ -12,7 +12,8 @@ from stitch_mcp.views.table import render_text
 from stitch_planner.plan import Plan
 from stitch_planner.planning import make_plan
 from stitch_tools.graph import build_graph
-from stitch_tools.models import Ceilings, Contract, Task
+from stitch_tools.models.graph import Ceilings
+from stitch_tools.models.task import Contract, Task
 from stitch_tools.worker.capture.graph_capture import capture
 from tests.planner.stitch_support import NO_FACTS
 

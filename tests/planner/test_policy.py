@@ -18,7 +18,7 @@ from stitch_planner.runs.run_events import (
     RunStarted,
 )
 from stitch_planner.runs.state import State
-from stitch_tools.models import STITCHER
+from stitch_tools.models.program import STITCHER
 
 PREPARED = (
     ReferenceObserved(facts="f"),

@@ -11,7 +11,7 @@ from stitch_tools.compile.headers import find_onednn
 from stitch_tools.graph import capture_graph
 from stitch_tools.judge.memory import SanitizeOptions, sanitize_program
 from stitch_tools.judge.trial import Trial
-from stitch_tools.models import STITCHER, Program
+from stitch_tools.models.program import STITCHER, Program
 from stitch_tools.run.reference_server import ReferenceServer
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import Store

@@ -19,7 +19,8 @@ from stitch_planner.runs.run_events import (
 )
 from stitch_planner.runs.state import FOUND, State, replay
 from stitch_tools.errors import LockedError, StoreError, UsageError
-from stitch_tools.models import Program, Task
+from stitch_tools.models.program import Program
+from stitch_tools.models.task import Task
 from stitch_tools.storage.events import Event
 from stitch_tools.storage.store import Store
 

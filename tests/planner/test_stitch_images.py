@@ -12,7 +12,7 @@ from torch.nn import functional
 from stitch_planner.stitcher.testing import build_stitched
 from stitch_tools.compile.headers import find_onednn
 from stitch_tools.graph.build import build_graph
-from stitch_tools.models import Contract
+from stitch_tools.models.task import Contract
 from stitch_tools.worker.capture.graph_capture import capture
 from stitch_tools.worker.runtime.native import NativeProgram, make_workspace
 from tests.sampling import sampled

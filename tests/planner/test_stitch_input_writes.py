@@ -10,7 +10,7 @@ from torch import nn
 from stitch_planner.planning import make_plan
 from stitch_planner.stitcher import Stitched, stitch
 from stitch_tools.graph import build_graph
-from stitch_tools.models import Contract, Task
+from stitch_tools.models.task import Contract, Task
 from stitch_tools.worker.capture.graph_capture import capture
 from tests.planner.stitch_support import NO_FACTS, Built, leaves, shared
 

@@ -15,7 +15,7 @@ from stitch_planner.stitcher.lower.kernel_ir import (
     row_major,
 )
 from stitch_planner.stitcher.lower.lowering import Lowering, UnloweredError
-from stitch_tools.models import Graph
+from stitch_tools.models.graph import Graph
 
 
 def copy_of(shape: tuple[int, ...]) -> KernelProgram:

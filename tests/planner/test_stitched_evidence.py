@@ -9,7 +9,8 @@ from stitch_planner.planning import make_plan
 from stitch_planner.stitcher import StitchFailedError, stitch
 from stitch_tools.graph import build_graph
 from stitch_tools.judge.source import scan_program
-from stitch_tools.models import Contract, Finding, Task
+from stitch_tools.models.task import Contract, Task
+from stitch_tools.models.verdict import Finding
 from stitch_tools.worker.capture.graph_capture import capture
 from tests.planner.stitch_support import NO_FACTS
 from tests.planner.test_partial_programs import CASES, TEXT

@@ -9,7 +9,8 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from stitch_tools.graph import build_graph
-from stitch_tools.models import Contract, Graph
+from stitch_tools.models.graph import Graph
+from stitch_tools.models.task import Contract
 from stitch_tools.worker.capture.graph_capture import capture
 from tests.graph_runner import run_graph
 

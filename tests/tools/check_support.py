@@ -6,7 +6,9 @@ from stitch_tools.compile.build import compile_program
 from stitch_tools.judge.check import check_program
 from stitch_tools.judge.check_options import CheckOptions
 from stitch_tools.judge.trial import Trial
-from stitch_tools.models import Build, Check, Contract, Program, ProgramFormat, Task
+from stitch_tools.models.program import Build, Program, ProgramFormat
+from stitch_tools.models.task import Contract, Task
+from stitch_tools.models.verdict import Check
 from stitch_tools.protocol.messages_session import ChildLimits
 from stitch_tools.run.reference_server import ReferenceServer
 from stitch_tools.run.session import TargetSession

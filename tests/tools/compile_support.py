@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from stitch_tools.models import Program
+from stitch_tools.models.program import Program
 from stitch_tools.storage.store import Store
 
 EMPTY_PROGRAM = """#include "stitch/abi.h"

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from stitch_tools.models import Task
+from stitch_tools.models.task import Task
 from stitch_tools.storage.store import Store
 from stitch_tools.task.references import load_task
 

@@ -11,7 +11,7 @@ from stitch_tools.judge.timing.setup import Setup
 from stitch_tools.judge.timing.visits import Visit
 from stitch_tools.machine.devices import resolve_target
 from stitch_tools.machine.interference import snapshot
-from stitch_tools.models import Build, Program
+from stitch_tools.models.program import Build, Program
 from stitch_tools.protocol.messages_reference import WeightsMade
 from stitch_tools.run.reference_server import Inputs
 

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
-from stitch_tools.models import Check, CheckFlag, Program, Task
+from stitch_tools.models.program import Program
+from stitch_tools.models.task import Task
+from stitch_tools.models.verdict import Check, CheckFlag
 from stitch_tools.storage.store import Store
 from tests.tools.check_support import PROGRAMS, make_task
 

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from stitch_planner.runs.attempts import Attempt
 from stitch_planner.runs.verdicts import verdict_on
 from stitch_planner.sentences import explain
-from stitch_tools.models import AcceptPolicy, Bench, Build, Check, Verdict
+from stitch_tools.models.acceptance import AcceptPolicy, Verdict
+from stitch_tools.models.program import Build
+from stitch_tools.models.verdict import Bench, Check
 from stitch_tools.storage.store import Store
 
 

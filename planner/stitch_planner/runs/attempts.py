@@ -7,7 +7,7 @@ from stitch_planner.runs.run_events import (
     ProgramEvidence,
     ProgramWritten,
 )
-from stitch_tools.models import Fact
+from stitch_tools.models.base import Fact
 
 EVIDENCE: tuple[str, ...] = ("build", "check", "bench")
 """The fields of an Attempt that the steps fill, in their order."""

@@ -23,16 +23,11 @@ from stitch_planner.runs.run_events import (
 from stitch_planner.runs.verdicts import timed_event, verdict_on
 from stitch_planner.sentences import explain_reason
 from stitch_tools.errors import StoreError
-from stitch_tools.models import (
-    Bench,
-    Build,
-    Ceilings,
-    Check,
-    Graph,
-    Program,
-    ReferenceFacts,
-    Verdict,
-)
+from stitch_tools.models.acceptance import Verdict
+from stitch_tools.models.graph import Ceilings, Graph
+from stitch_tools.models.program import Build, Program
+from stitch_tools.models.task import ReferenceFacts
+from stitch_tools.models.verdict import Bench, Check
 
 OUTSIDE = "outside"
 """Author of a program that came from outside and does not say by whom; coder of a run that waits for such."""

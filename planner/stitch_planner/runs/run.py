@@ -12,7 +12,9 @@ from stitch_planner.runs.run_events import RunEvent, RunStarted, kind_of
 from stitch_planner.runs.state import PREPARATION, State, replay
 from stitch_planner.runs.verdicts import with_verdicts
 from stitch_tools.errors import StoreError, UsageError
-from stitch_tools.models import Fact, Program, Task, sha256_hex
+from stitch_tools.models.base import Fact, sha256_hex
+from stitch_tools.models.program import Program
+from stitch_tools.models.task import Task
 from stitch_tools.storage.certificate import MAX_ARCHIVE_BYTES
 from stitch_tools.storage.events import Event, EventLog, read_events
 from stitch_tools.storage.small_file import read_small

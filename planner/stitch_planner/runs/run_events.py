@@ -6,7 +6,9 @@ version does not know is ignored on replay, so that an older reader can still sh
 
 from typing import Literal
 
-from stitch_tools.models import AcceptPolicy, CheckFlag, Fact, SandboxLevel
+from stitch_tools.models.acceptance import AcceptPolicy
+from stitch_tools.models.base import Fact
+from stitch_tools.models.verdict import CheckFlag, SandboxLevel
 
 Decision = Literal["accept", "fix", "optimize", "next_step", "replan", "stop"]
 

@@ -33,7 +33,7 @@ from stitch_planner.runs.run_events import (
     RunStopped,
 )
 from stitch_tools.errors import StoreError
-from stitch_tools.models import Fact
+from stitch_tools.models.base import Fact
 from stitch_tools.storage.events import Event
 
 PREPARATION: tuple[str, ...] = ("reference", "graph", "plan")

@@ -6,7 +6,8 @@ from stitch_planner.runs.attempts import Attempt
 from stitch_planner.runs.run_events import BenchFinished
 from stitch_planner.runs.state import State
 from stitch_tools.errors import StoreError
-from stitch_tools.models import AcceptPolicy, Bench, Check, Verdict
+from stitch_tools.models.acceptance import AcceptPolicy, Verdict
+from stitch_tools.models.verdict import Bench, Check
 from stitch_tools.storage.store import Store
 
 

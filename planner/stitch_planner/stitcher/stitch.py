@@ -13,7 +13,9 @@ from stitch_planner.stitcher.lower.kernel_ir import SCALAR_BYTES
 from stitch_planner.stitcher.lower.lowering import UnloweredError
 from stitch_planner.stitcher.targets import simple_graph, templates_for, updates_buffers, write_files
 from stitch_tools.errors import StitchError
-from stitch_tools.models import Graph, ProgramFormat, ReferenceFacts, Task
+from stitch_tools.models.graph import Graph
+from stitch_tools.models.program import ProgramFormat
+from stitch_tools.models.task import ReferenceFacts, Task
 
 
 @dataclass(frozen=True)

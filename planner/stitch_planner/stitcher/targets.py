@@ -8,7 +8,8 @@ from stitch_planner.stitcher.lower.graph_index import GraphIndex
 from stitch_planner.stitcher.lower.kernel_ir import KernelProgram
 from stitch_planner.stitcher.lower.templates import TEMPLATES, Template
 from stitch_planner.stitcher.lower.templates.batch_norm import BatchNorm
-from stitch_tools.models import Graph, GraphNode, ReferenceFacts, Task
+from stitch_tools.models.graph import Graph, GraphNode
+from stitch_tools.models.task import ReferenceFacts, Task
 
 
 def simple_graph(task: Task, facts: ReferenceFacts, graph: Graph) -> Graph:

@@ -13,7 +13,7 @@ from stitch_planner.stitcher.lower.graph_index import GraphIndex
 from stitch_tools.compile.cpp import cpp_command
 from stitch_tools.compile.headers import find_onednn, native_include
 from stitch_tools.compile.toolchain import find_cpp_compiler
-from stitch_tools.models import Graph
+from stitch_tools.models.graph import Graph
 
 EXPORT = 'extern "C" __attribute__((visibility("default")))'
 """Marks a function of a test's C++ that Python calls."""

@@ -5,7 +5,9 @@ from typing import ClassVar
 from stitch_mcp.server.job_context import JobContext
 from stitch_mcp.server.requests import Detailed, NamesContract
 from stitch_mcp.server.tool import Tool, ToolAnswer
-from stitch_tools.models import Graph, Remedy, TensorSpec
+from stitch_tools.models.graph import Graph
+from stitch_tools.models.remedy import Remedy
+from stitch_tools.models.task import TensorSpec
 
 _MOST_OPS = 12
 

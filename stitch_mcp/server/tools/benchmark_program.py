@@ -5,7 +5,9 @@ from typing import ClassVar
 from stitch_mcp.server.job_context import JobContext
 from stitch_mcp.server.requests import Detailed, JudgesProgram
 from stitch_mcp.server.tool import Tool, ToolAnswer
-from stitch_tools.models import Bench, Remedy, Timing, Verdict
+from stitch_tools.models.acceptance import Verdict
+from stitch_tools.models.remedy import Remedy
+from stitch_tools.models.verdict import Bench, Timing
 
 
 class BenchmarkProgram(JudgesProgram, Detailed):

@@ -3,7 +3,7 @@
 from stitch_mcp.server.job_context import JobContext
 from stitch_mcp.server.requests import NamesProgramOfRun
 from stitch_mcp.server.tool import Tool, ToolAnswer
-from stitch_tools.models import Remedy
+from stitch_tools.models.remedy import Remedy
 
 
 class CertifyProgram(NamesProgramOfRun):

@@ -5,7 +5,9 @@ from typing import ClassVar
 from stitch_mcp.server.job_context import JobContext
 from stitch_mcp.server.requests import Detailed, JudgesProgram
 from stitch_mcp.server.tool import Tool, ToolAnswer
-from stitch_tools.models import Check, DrawResult, Finding, Remedy, Verdict
+from stitch_tools.models.acceptance import Verdict
+from stitch_tools.models.remedy import Remedy
+from stitch_tools.models.verdict import Check, DrawResult, Finding
 from stitch_tools.run.last_words import own_words
 
 _MOST = 8

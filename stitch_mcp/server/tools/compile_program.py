@@ -6,7 +6,8 @@ from typing import ClassVar
 from stitch_mcp.server.job_context import JobContext
 from stitch_mcp.server.requests import Detailed, NamesProgram
 from stitch_mcp.server.tool import Tool, ToolAnswer
-from stitch_tools.models import Build, Diagnostic, KernelResources, Program, Remedy
+from stitch_tools.models.program import Build, Diagnostic, KernelResources, Program
+from stitch_tools.models.remedy import Remedy
 
 _MOST_MESSAGES = 12
 _ANY = {"reference": "PATH.py"}

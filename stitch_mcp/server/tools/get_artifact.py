@@ -9,7 +9,7 @@ from stitch_mcp.server.artifacts import Artifact, find_artifact
 from stitch_mcp.server.render import blot_text
 from stitch_mcp.server.server_context import ServerContext
 from stitch_mcp.server.tool import Tool, ToolAnswer, ToolRequest
-from stitch_tools.models import Remedy
+from stitch_tools.models.remedy import Remedy
 
 PAGE_CHARS = 6000
 _ROW_CHARS = 4

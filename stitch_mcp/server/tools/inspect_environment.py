@@ -8,7 +8,7 @@ from stitch_mcp.config import Config
 from stitch_mcp.server.job_context import JobContext
 from stitch_mcp.server.server_context import ServerContext
 from stitch_mcp.server.tool import SlowRequest, Tool, ToolAnswer
-from stitch_tools.models import Remedy
+from stitch_tools.models.remedy import Remedy
 
 
 class InspectEnvironment(SlowRequest):

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from stitch_mcp.server.job_context import JobContext
 from stitch_mcp.server.requests import InRun
 from stitch_mcp.server.tool import Tool, ToolAnswer
-from stitch_tools.models import Remedy
+from stitch_tools.models.remedy import Remedy
 
 if TYPE_CHECKING:
     from stitch_planner.plan import Plan, PlanStep

@@ -6,7 +6,10 @@ from stitch_mcp.server.job_context import JobContext
 from stitch_mcp.server.requests import NamesProgram
 from stitch_mcp.server.tool import Tool, ToolAnswer
 from stitch_mcp.server.tools.check_program import findings_as_lines, reasons_as_lines, work_as_line
-from stitch_tools.models import Bench, Build, Check, Finding, Remedy, Verdict
+from stitch_tools.models.acceptance import Verdict
+from stitch_tools.models.program import Build
+from stitch_tools.models.remedy import Remedy
+from stitch_tools.models.verdict import Bench, Check, Finding
 
 if TYPE_CHECKING:
     from stitch_planner.runs.attempt_evidence import AttemptEvidence

@@ -9,7 +9,7 @@ from stitch_mcp.server.docs import version_of
 from stitch_mcp.server.server_context import ServerContext
 from stitch_mcp.server.tool import Tool, ToolAnswer, ToolRequest
 from stitch_tools.errors import StoreError, UsageError
-from stitch_tools.models import Remedy
+from stitch_tools.models.remedy import Remedy
 
 if TYPE_CHECKING:
     from stitch_rag.results import Hit, SearchResult

@@ -7,7 +7,7 @@ from pydantic import Field
 from stitch_mcp.server.job_context import JobContext
 from stitch_mcp.server.requests import NamesContract
 from stitch_mcp.server.tool import Tool, ToolAnswer
-from stitch_tools.models import Remedy
+from stitch_tools.models.remedy import Remedy
 
 
 class Solve(NamesContract):

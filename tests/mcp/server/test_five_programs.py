@@ -19,7 +19,8 @@ from stitch_mcp.server.tools.solve import SolveAnswer
 from stitch_planner.workbench import Workbench
 from stitch_tools.judge.timing import BenchOptions, benchmark_program
 from stitch_tools.judge.trial import Trial
-from stitch_tools.models import STITCHER, Bench
+from stitch_tools.models.program import STITCHER
+from stitch_tools.models.verdict import Bench
 from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.session import TargetSession
 

@@ -12,7 +12,8 @@ from stitch_mcp.server.resources import read_resource
 from stitch_mcp.server.server_context import ServerContext
 from stitch_mcp.server.tools.get_artifact import GetArtifact, reply
 from stitch_tools.errors import StoreError, UsageError
-from stitch_tools.models import Program, SourceFile
+from stitch_tools.models.program import Program
+from stitch_tools.models.task import SourceFile
 
 
 def test_an_artifact_that_was_read_before_is_refused_once_its_file_is_damaged(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from mcp.types import CallToolResult
 from stitch_mcp.server.app import build_server
 from stitch_mcp.server.request_inputs import stored
 from stitch_mcp.server.server_context import open_server_context
-from stitch_tools.models import Task
+from stitch_tools.models.task import Task
 from tests.mcp.server.conftest import PROGRAM
 
 pytestmark = pytest.mark.anyio

@@ -29,16 +29,11 @@ from stitch_planner.runs.run import Workspace
 from stitch_planner.workbench import Workbench
 from stitch_tools.errors import StoreError, UsageError
 from stitch_tools.judge.trial import Trial
-from stitch_tools.models import (
-    AcceptPolicy,
-    Bench,
-    Check,
-    CheckFlag,
-    Program,
-    ReferenceFacts,
-    Remedy,
-    Task,
-)
+from stitch_tools.models.acceptance import AcceptPolicy
+from stitch_tools.models.program import Program
+from stitch_tools.models.remedy import Remedy
+from stitch_tools.models.task import ReferenceFacts, Task
+from stitch_tools.models.verdict import Bench, Check, CheckFlag
 from stitch_tools.run.interpreter import Interpreter
 
 pytestmark = pytest.mark.anyio

@@ -18,7 +18,8 @@ from stitch_tools.compile.headers import find_onednn
 from stitch_tools.compile.runner import Completed, refuse_full_disk, run_compiler
 from stitch_tools.errors import EnvironmentMissingError, StoreError, UsageError
 from stitch_tools.judge.correctness.check_wording import describe_build
-from stitch_tools.models import Build, Program, SourceFile
+from stitch_tools.models.program import Build, Program
+from stitch_tools.models.task import SourceFile
 from stitch_tools.storage.store import Store
 from tests.tools.compile_support import EMPTY_PROGRAM, store_program
 

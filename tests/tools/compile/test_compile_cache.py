@@ -17,7 +17,7 @@ import pytest
 from stitch_tools.compile.build import compile_program
 from stitch_tools.compile.cache import BuildCache
 from stitch_tools.errors import StoreError
-from stitch_tools.models import Build
+from stitch_tools.models.program import Build
 from stitch_tools.storage.store import Store
 from tests.tools.compile_support import EMPTY_PROGRAM, store_program
 

@@ -10,7 +10,7 @@ from stitch_tools.compile.elf import ABI_SYMBOLS, exported_symbols
 from stitch_tools.compile.nvcc import archs_for
 from stitch_tools.compile.toolchain import find_nvcc
 from stitch_tools.errors import EnvironmentMissingError, UsageError
-from stitch_tools.models import Build
+from stitch_tools.models.program import Build
 from stitch_tools.storage.store import Store
 from tests.tools.compile_support import EMPTY_PROGRAM, store_program
 

@@ -16,15 +16,8 @@ from stitch_tools.graph import build_graph
 from stitch_tools.graph.bounds import min_time_us
 from stitch_tools.graph.cost import OperationWork, distinct_bytes, node_work
 from stitch_tools.graph.families import family_of
-from stitch_tools.models import (
-    Argument,
-    Ceilings,
-    Contract,
-    Graph,
-    GraphNode,
-    TensorSpec,
-    ValueRef,
-)
+from stitch_tools.models.graph import Argument, Ceilings, Graph, GraphNode, ValueRef
+from stitch_tools.models.task import Contract, TensorSpec
 from stitch_tools.worker.capture.graph_capture import capture
 
 CEILINGS = Ceilings(

@@ -29,7 +29,8 @@ from stitch_tools.compile.build import compile_program
 from stitch_tools.judge.check import check_program
 from stitch_tools.judge.check_options import CheckOptions
 from stitch_tools.judge.trial import Trial
-from stitch_tools.models import Build, Program, ReferenceFacts, Task
+from stitch_tools.models.program import Build, Program
+from stitch_tools.models.task import ReferenceFacts, Task
 from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.reference_server import ReferenceServer
 from stitch_tools.run.session import TargetSession

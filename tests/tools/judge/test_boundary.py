@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from stitch_tools.machine.isolation import probe_isolation
-from stitch_tools.models import Build, Program
+from stitch_tools.models.program import Build, Program
 from stitch_tools.protocol import memory
 from stitch_tools.run.candidate_worker import Worker
 from stitch_tools.run.interpreter import find_interpreter

@@ -8,7 +8,8 @@ import pytest
 from stitch_tools.judge.check import check_program
 from stitch_tools.judge.check_options import CheckOptions
 from stitch_tools.judge.trial import Trial
-from stitch_tools.models import Check, Program
+from stitch_tools.models.program import Program
+from stitch_tools.models.verdict import Check
 from stitch_tools.run.data_plane import SETTING
 from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.reference_server import ReferenceServer

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from stitch_tools.judge.check_options import CheckOptions
-from stitch_tools.models import Check, Task
+from stitch_tools.models.task import Task
+from stitch_tools.models.verdict import Check
 from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import Store

@@ -6,7 +6,9 @@ import pytest
 
 from stitch_tools.judge.check_options import CheckOptions
 from stitch_tools.judge.correctness.reference_variation import describe_variation
-from stitch_tools.models import Check, Contract, DrawResult, OutputError, Program, ReferenceFacts, Task
+from stitch_tools.models.program import Program
+from stitch_tools.models.task import Contract, ReferenceFacts, Task
+from stitch_tools.models.verdict import Check, DrawResult, OutputError
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import Store
 from tests.tools.check_support import (

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from stitch_tools.judge.check_options import CheckOptions
-from stitch_tools.models import Check, Sensitivity, Task
+from stitch_tools.models.task import Task
+from stitch_tools.models.verdict import Check, Sensitivity
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import Store
 from tests.sampling import sampled

@@ -8,7 +8,9 @@ import pytest
 from stitch_tools.judge.check import check_program
 from stitch_tools.judge.check_options import CheckOptions
 from stitch_tools.judge.trial import Trial
-from stitch_tools.models import Build, Check, Contract, ReferenceFacts, Task
+from stitch_tools.models.program import Build
+from stitch_tools.models.task import Contract, ReferenceFacts, Task
+from stitch_tools.models.verdict import Check
 from stitch_tools.run.reference_server import ReferenceServer
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import Store

@@ -5,7 +5,8 @@ import pytest
 from stitch_tools.judge.check_options import CheckOptions
 from stitch_tools.judge.correctness.check_record import Record
 from stitch_tools.judge.correctness.draw_schedule import DrawGroup
-from stitch_tools.models import Check, Contract, DrawResult, Sensitivity
+from stitch_tools.models.task import Contract
+from stitch_tools.models.verdict import Check, DrawResult, Sensitivity
 from stitch_tools.protocol.messages_reference import Agreement
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import Store

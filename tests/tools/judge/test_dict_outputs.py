@@ -9,7 +9,7 @@ from stitch_tools.judge.check_options import CheckOptions
 from stitch_tools.judge.timing import BenchOptions, benchmark_program
 from stitch_tools.judge.timing.visits import TimingRules
 from stitch_tools.judge.trial import Trial
-from stitch_tools.models import ReferenceFacts, Task
+from stitch_tools.models.task import ReferenceFacts, Task
 from stitch_tools.run.reference_server import ReferenceServer
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import Store

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from stitch_tools.judge.check import check_program
 from stitch_tools.judge.timing.timed_process import Pipes, RunnerFailedError, TimedProcess
 from stitch_tools.judge.trial import Trial
-from stitch_tools.models import Check
+from stitch_tools.models.verdict import Check
 from stitch_tools.protocol.messages import OperationFailedError, decode_reply, encode
 from stitch_tools.protocol.messages_candidate import StepReply, TraceReport
 from stitch_tools.protocol.wire import (

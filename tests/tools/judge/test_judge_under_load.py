@@ -12,7 +12,9 @@ from stitch_tools.judge.check import check_program
 from stitch_tools.judge.check_options import CheckOptions
 from stitch_tools.judge.trial import Trial
 from stitch_tools.machine.device_lock import device_lock
-from stitch_tools.models import Check, Program, ReferenceFacts
+from stitch_tools.models.program import Program
+from stitch_tools.models.task import ReferenceFacts
+from stitch_tools.models.verdict import Check
 from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.reference_server import ReferenceServer
 from stitch_tools.run.session import TargetSession

@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 
 from stitch_tools.errors import UsageError
 from stitch_tools.judge.verdict import settle_status, verdict_of
-from stitch_tools.models import Bench, Check, CheckFlag, CheckStatus, Finding, SanitizerFinding, SanitizerRun
 from stitch_tools.models.acceptance import SHORTCOMINGS, AcceptPolicy, weighing_kind
 from stitch_tools.models.evidence import WorkEvidence
 from stitch_tools.models.finding_kinds import FINDING_KINDS
-from stitch_tools.models.sanitizer import Severity
-from stitch_tools.models.verdict import BenchOutcome
+from stitch_tools.models.sanitizer import SanitizerFinding, SanitizerRun, Severity
+from stitch_tools.models.verdict import Bench, BenchOutcome, Check, CheckFlag, CheckStatus, Finding
 
 STRICT = AcceptPolicy()
 STATUSES: tuple[CheckStatus, ...] = get_args(CheckStatus)

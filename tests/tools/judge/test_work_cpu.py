@@ -8,7 +8,10 @@ from stitch_tools.compile.headers import find_onednn
 from stitch_tools.judge.check import check_program
 from stitch_tools.judge.check_options import CheckOptions
 from stitch_tools.judge.trial import Trial
-from stitch_tools.models import Check, Contract, Program, WorkEvidence
+from stitch_tools.models.evidence import WorkEvidence
+from stitch_tools.models.program import Program
+from stitch_tools.models.task import Contract
+from stitch_tools.models.verdict import Check
 from stitch_tools.run.reference_server import ReferenceServer
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import Store

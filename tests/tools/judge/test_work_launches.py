@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from stitch_tools.judge.work.launch_counts import compare_launches
 from stitch_tools.judge.work.traced_worker import HarnessFaultError, RefusedError, require_step
-from stitch_tools.models import WorkEvidence
+from stitch_tools.models.evidence import WorkEvidence
 from stitch_tools.protocol.messages_candidate import TraceReport
 from stitch_tools.run.candidate_worker import Answer
 

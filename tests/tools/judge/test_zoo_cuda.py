@@ -11,7 +11,7 @@ from stitch_tools.compile.build import compile_program
 from stitch_tools.compile.toolchain import find_nvcc
 from stitch_tools.errors import EnvironmentMissingError
 from stitch_tools.judge.source import scan_program
-from stitch_tools.models import Program
+from stitch_tools.models.program import Program
 from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import Store

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stitch_tools.models import Check, CheckFlag, CheckStatus, DrawResult, Finding, OutputError
+from stitch_tools.models.verdict import Check, CheckFlag, CheckStatus, DrawResult, Finding, OutputError
 from tests.tools.judge.conditions import revision
 from tests.tools.judge.zoo_noticed import noticed
 from tests.tools.judge.zoo_record import Row

@@ -22,7 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from stitch_tools.compile.build import compile_program
 from stitch_tools.confine import linux
-from stitch_tools.models import Program
+from stitch_tools.models.program import Program
 from stitch_tools.storage.store import Store
 from tests.tools.judge.zoo_record import Recorder, Row, digest
 from tests.tools.judge.zoo_runner import Case

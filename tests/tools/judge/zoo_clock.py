@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from stitch_tools.judge.timing import BenchOptions, benchmark_program
 from stitch_tools.judge.timing.visits import TimingRules
 from stitch_tools.judge.trial import Trial
-from stitch_tools.models import Bench, DoubtRule
+from stitch_tools.models.conditions import DoubtRule
+from stitch_tools.models.verdict import Bench
 from stitch_tools.run.reference_server import ReferenceServer
 from tests.tools.judge.zoo_runner import Case, Court
 

@@ -1,7 +1,7 @@
 """Which probe noticed what is wrong with a candidate, by the words that a Check uses."""
 
 from stitch_tools.judge.correctness.draw_schedule import AGAIN, RELOADED, SECOND
-from stitch_tools.models import Check, DrawResult
+from stitch_tools.models.verdict import Check, DrawResult
 from stitch_tools.worker.reference.draw_kinds import PROBES as SENSITIVITY_PROBES
 from tests.tools.judge.zoo_runner import is_of_pattern
 

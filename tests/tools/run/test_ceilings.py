@@ -11,7 +11,8 @@ import pytest
 from stitch_tools.errors import EnvironmentMissingError, LockedError
 from stitch_tools.machine.device_lock import device_lock
 from stitch_tools.machine.devices import cpu_info
-from stitch_tools.models import Ceilings, sha256_hex
+from stitch_tools.models.base import sha256_hex
+from stitch_tools.models.graph import Ceilings
 from stitch_tools.run.ceilings import cached_ceilings, measure_ceilings
 from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.session import TargetSession

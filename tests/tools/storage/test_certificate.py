@@ -10,17 +10,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from stitch_tools.errors import CertificateError, UsageError
-from stitch_tools.models import (
-    AcceptPolicy,
-    Bench,
-    Program,
-    ReferenceFacts,
-    SourceFile,
-    Task,
-    Timing,
-    canonical_json,
-    sha256_hex,
-)
+from stitch_tools.models.acceptance import AcceptPolicy
+from stitch_tools.models.base import canonical_json, sha256_hex
+from stitch_tools.models.program import Program
+from stitch_tools.models.task import ReferenceFacts, SourceFile, Task
+from stitch_tools.models.verdict import Bench, Timing
 from stitch_tools.storage.certificate import (
     Archive,
     Certificate,

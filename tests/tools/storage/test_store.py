@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from stitch_tools.errors import StoreError
-from stitch_tools.models import SourceFile, Tolerance
+from stitch_tools.models.task import SourceFile, Tolerance
 from stitch_tools.storage.store import Store, storing, write_atomically
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stitch_tools.errors import TaskError, UsageError
-from stitch_tools.models import Contract
+from stitch_tools.models.task import Contract
 from stitch_tools.storage.store import Store
 from stitch_tools.task.python_source import read_python
 from stitch_tools.task.references import load_task

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stitch_tools.errors import StitchError, TaskError, UsageError
-from stitch_tools.models import Contract
+from stitch_tools.models.task import Contract
 from stitch_tools.storage.store import Store
 from stitch_tools.task.references import render_task_toml
 from stitch_tools.task.task_file import CONTRACT_KEYS, TASK_KEYS, contract_values, read_task_file

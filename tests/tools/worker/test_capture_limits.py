@@ -12,7 +12,7 @@ from torch import nn
 
 from stitch_tools.errors import TaskError
 from stitch_tools.graph import capture_graph
-from stitch_tools.models import Graph
+from stitch_tools.models.graph import Graph
 from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.reference_server import ReferenceServer
 from stitch_tools.run.session import TargetSession

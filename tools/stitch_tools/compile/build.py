@@ -25,7 +25,9 @@ from stitch_tools.compile.toolchain import (
     native_architecture,
 )
 from stitch_tools.errors import EnvironmentMissingError, UsageError
-from stitch_tools.models import Build, Diagnostic, Program, SandboxLevel, Toolchain, sha256_hex
+from stitch_tools.models.base import sha256_hex
+from stitch_tools.models.program import Build, Diagnostic, Program, Toolchain
+from stitch_tools.models.verdict import SandboxLevel
 from stitch_tools.storage.store import Store
 from stitch_tools.storage.user_cache import user_cache_dir
 

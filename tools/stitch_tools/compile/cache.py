@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stitch_tools.errors import StoreError
-from stitch_tools.models import Build, sha256_hex
+from stitch_tools.models.base import sha256_hex
+from stitch_tools.models.program import Build
 from stitch_tools.storage.locks import FileLock
 from stitch_tools.storage.scratch import Scratch, make_scratch
 from stitch_tools.storage.store import storing, sync_folder, write_atomically

@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 from typing import Literal
 
 from stitch_tools.compile.refused import wants_file
-from stitch_tools.models import Diagnostic
+from stitch_tools.models.program import Diagnostic
 
 DiagnosticSeverity = Literal["fatal", "error", "warning", "note"]
 

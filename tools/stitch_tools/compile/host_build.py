@@ -14,7 +14,7 @@ from stitch_tools.compile.headers import native_include
 from stitch_tools.compile.runner import run_compiler
 from stitch_tools.compile.toolchain import INSTALL_CPP, Compiler, find_cpp_compiler, native_architecture
 from stitch_tools.errors import EnvironmentMissingError
-from stitch_tools.models import sha256_hex
+from stitch_tools.models.base import sha256_hex
 from stitch_tools.storage.store import storing
 from stitch_tools.storage.user_cache import user_cache_dir
 

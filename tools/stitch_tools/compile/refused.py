@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from stitch_tools.models import Diagnostic
+from stitch_tools.models.program import Diagnostic
 
 _PATTERNS = tuple(
     re.compile(pattern)

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 
-from stitch_tools.models import KernelResources
+from stitch_tools.models.program import KernelResources
 
 _ENTRY = re.compile(r"Compiling entry function '(?P<kernel>[^'\n]+)' for '(?P<arch>[^'\n]+)'")
 _STACK = re.compile(

@@ -12,7 +12,8 @@ from pathlib import Path
 from stitch_tools.compile.build import OUTPUT_NAME, Recipe, plan_build, run_recipe, sources_of
 from stitch_tools.compile.cpp import BASE
 from stitch_tools.errors import StitchError, StoreError
-from stitch_tools.models import Program, SandboxLevel
+from stitch_tools.models.program import Program
+from stitch_tools.models.verdict import SandboxLevel
 from stitch_tools.storage.store import Store, storing
 
 FLAGS = (*(flag for flag in BASE if flag != "-Wall"), "-fPIC", "-shared")

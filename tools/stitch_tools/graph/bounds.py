@@ -2,7 +2,8 @@
 
 from stitch_tools.graph.cost import OperationWork
 from stitch_tools.graph.families import Family
-from stitch_tools.models import Ceilings, Contract
+from stitch_tools.models.graph import Ceilings
+from stitch_tools.models.task import Contract
 
 _MATRIX_FAMILIES: tuple[Family, ...] = ("gemm", "conv", "sdpa", "rnn")
 _FASTEST_FIRST = ("bf16", "fp16", "tf32", "fp32")

@@ -8,7 +8,8 @@ from stitch_tools.errors import TaskError, WorkerError
 from stitch_tools.graph.bounds import min_time_us
 from stitch_tools.graph.cost import node_work
 from stitch_tools.graph.families import family_of
-from stitch_tools.models import Ceilings, Contract, Graph, GraphNode, ReferenceFacts, Task, TensorSpec
+from stitch_tools.models.graph import Ceilings, Graph, GraphNode
+from stitch_tools.models.task import Contract, ReferenceFacts, Task, TensorSpec
 from stitch_tools.protocol.messages import OperationFailedError
 from stitch_tools.protocol.messages_reference import CaptureGraph
 from stitch_tools.run.child import Child

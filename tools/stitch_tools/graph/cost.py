@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from stitch_tools.graph.families import Family, base_name, family_of
-from stitch_tools.models import Argument, GraphNode, TensorSpec, ValueRef
+from stitch_tools.models.graph import Argument, GraphNode, ValueRef
+from stitch_tools.models.task import TensorSpec
 
 Specs = Mapping[tuple[str, int], TensorSpec]
 """Shape and type of every value of a graph, by node or input name and output index."""

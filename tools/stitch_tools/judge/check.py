@@ -38,13 +38,8 @@ from stitch_tools.judge.work.traced_worker import (
 )
 from stitch_tools.judge.work.work_evidence import trace_work
 from stitch_tools.machine.devices import usable_cpus
-from stitch_tools.models import (
-    REFERENCE_VARIES,
-    STITCHER,
-    Check,
-    CheckFlag,
-    DrawResult,
-)
+from stitch_tools.models.program import STITCHER
+from stitch_tools.models.verdict import REFERENCE_VARIES, Check, CheckFlag, DrawResult
 from stitch_tools.protocol.messages_reference import WeightsMade
 from stitch_tools.run.candidate_worker import kept_buffers
 from stitch_tools.run.child_outcome import ChildDied

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from stitch_tools.errors import EnvironmentMissingError, WorkerError
 from stitch_tools.judge.correctness.check_record import End
 from stitch_tools.machine.devices import resolve_target
-from stitch_tools.models import Finding
+from stitch_tools.models.verdict import Finding
 from stitch_tools.run.gpu_canary import GpuCanary
 from stitch_tools.run.session import TargetSession
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stitch_tools.models import Build, Program, ReferenceFacts, Task
+from stitch_tools.models.program import Build, Program
+from stitch_tools.models.task import ReferenceFacts, Task
 from stitch_tools.storage.store import Store
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from typing import Self
 from stitch_tools.compile.headers import find_onednn
 from stitch_tools.compile.segments import built_segments, place_segments
 from stitch_tools.errors import WorkerError
-from stitch_tools.models import Build, Contract, Program, ReferenceFacts, Task
+from stitch_tools.models.program import Build, Program
+from stitch_tools.models.task import Contract, ReferenceFacts, Task
 from stitch_tools.protocol.messages import Fault, Fd, Operation, OperationFailedError
 from stitch_tools.protocol.messages_candidate import (
     InitProgram,

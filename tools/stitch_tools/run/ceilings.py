@@ -15,7 +15,8 @@ from stitch_tools.errors import EnvironmentMissingError, LockedError, StitchErro
 from stitch_tools.machine.device_lock import DEVICE_WAIT_S, device_lock
 from stitch_tools.machine.devices import Gpu, cpu_info, find_gpus, resolve_target
 from stitch_tools.machine.interference import snapshot, waited_share
-from stitch_tools.models import Ceilings, sha256_hex
+from stitch_tools.models.base import sha256_hex
+from stitch_tools.models.graph import Ceilings
 from stitch_tools.protocol.messages import OperationFailedError
 from stitch_tools.protocol.timing_messages import MeasureCeilings
 from stitch_tools.run.session import TargetSession

@@ -5,7 +5,7 @@ import platform
 
 from stitch_tools import __version__
 from stitch_tools.machine.devices import Target, cpu_info, find_gpus
-from stitch_tools.models import Environment
+from stitch_tools.models.environment import Environment
 from stitch_tools.run.interpreter import Interpreter
 
 

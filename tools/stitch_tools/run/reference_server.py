@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 from stitch_tools.errors import EnvironmentMissingError, TaskError, WorkerError
-from stitch_tools.models import OutputError, ReferenceFacts, Sensitivity, Task
-from stitch_tools.models.verdict import DataPlane
+from stitch_tools.models.task import ReferenceFacts, Task
+from stitch_tools.models.verdict import DataPlane, OutputError, Sensitivity
 from stitch_tools.protocol import memory
 from stitch_tools.protocol.memory import PackEntry
 from stitch_tools.protocol.messages import Fault, Fd, Operation, OperationFailedError

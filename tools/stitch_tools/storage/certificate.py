@@ -17,19 +17,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from stitch_tools.errors import CertificateError, StoreError, UsageError
-from stitch_tools.models import (
-    AcceptPolicy,
-    Bench,
-    Check,
-    Environment,
-    Fact,
-    Program,
-    ReferenceFacts,
-    SourceFile,
-    Task,
-    canonical_json,
-    sha256_hex,
-)
+from stitch_tools.models.acceptance import AcceptPolicy
+from stitch_tools.models.base import Fact, canonical_json, sha256_hex
+from stitch_tools.models.environment import Environment
+from stitch_tools.models.program import Program
+from stitch_tools.models.task import ReferenceFacts, SourceFile, Task
+from stitch_tools.models.verdict import Bench, Check
 from stitch_tools.storage.signature import Signature, sign_certificate, verify_signature
 from stitch_tools.storage.store import checked_path, write_atomically
 

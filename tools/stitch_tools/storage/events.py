@@ -15,7 +15,7 @@ from typing import Any, Self
 from pydantic import Field
 
 from stitch_tools.errors import StoreError
-from stitch_tools.models import Fact
+from stitch_tools.models.base import Fact
 from stitch_tools.storage.locks import FileLock
 from stitch_tools.storage.small_file import read_small
 from stitch_tools.storage.store import storing, sync_folder

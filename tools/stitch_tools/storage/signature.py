@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import StringConstraints
 
 from stitch_tools.errors import CertificateError, EnvironmentMissingError, UsageError
-from stitch_tools.models import Fact, sha256_hex
+from stitch_tools.models.base import Fact, sha256_hex
 from stitch_tools.storage.small_file import read_small
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from pathlib import Path, PurePosixPath
 from typing import Literal, TypeVar
 
 from stitch_tools.errors import StoreError
-from stitch_tools.models import Fact, SourceFile, sha256_hex
+from stitch_tools.models.base import Fact, sha256_hex
+from stitch_tools.models.task import SourceFile
 
 FactT = TypeVar("FactT", bound=Fact)
 PlaceOption = Literal["--workspace", "--output", "STITCH_CACHE_DIR", "STITCH_LOCK_DIR", "TMPDIR"]

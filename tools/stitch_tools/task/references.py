@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from stitch_tools.errors import TaskError, UsageError
-from stitch_tools.models import Task
+from stitch_tools.models.task import Task
 from stitch_tools.storage.small_file import read_small
 from stitch_tools.storage.store import Store
 from stitch_tools.task.python_source import (

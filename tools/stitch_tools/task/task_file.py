@@ -15,7 +15,7 @@ from typing import Literal, cast
 from pydantic import ValidationError
 
 from stitch_tools.errors import TaskError, UsageError
-from stitch_tools.models import Contract, FieldSource, Tolerance
+from stitch_tools.models.task import Contract, FieldSource, Tolerance
 from stitch_tools.storage.small_file import read_small
 
 Value = str | int | float | tuple[str, ...] | None

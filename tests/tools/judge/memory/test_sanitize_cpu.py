@@ -19,8 +19,9 @@ from stitch_tools.judge.memory import (
 from stitch_tools.judge.memory.archer import Archer, find_archer
 from stitch_tools.judge.memory.cpu import ADDRESS_AND_UNDEFINED
 from stitch_tools.judge.trial import Trial
-from stitch_tools.models import Check, Contract, Task
 from stitch_tools.models.sanitizer import SanitizerRun, SanitizerTool
+from stitch_tools.models.task import Contract, Task
+from stitch_tools.models.verdict import Check
 from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.reference_server import ReferenceServer
 from stitch_tools.run.session import TargetSession

@@ -10,8 +10,9 @@ from stitch_tools.errors import EnvironmentMissingError
 from stitch_tools.judge.memory import SanitizeOptions, sanitize_program
 from stitch_tools.judge.memory.compute_sanitizer import find_compute_sanitizer
 from stitch_tools.judge.trial import Trial
-from stitch_tools.models import Contract, Program, Task
+from stitch_tools.models.program import Program
 from stitch_tools.models.sanitizer import SanitizerRun, SanitizerTool
+from stitch_tools.models.task import Contract, Task
 from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.reference_server import ReferenceServer
 from stitch_tools.run.session import TargetSession

@@ -3,7 +3,7 @@
 import pytest
 
 from stitch_tools.judge.source import RULES, scan_program
-from stitch_tools.models import Finding
+from stitch_tools.models.verdict import Finding
 from tests.tools.judge.source.pairs import PAIRS
 from tests.tools.judge.source.programs import REFERENCE, Files
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stitch_tools.judge.source import RULES, scan_program
-from stitch_tools.models import Finding
 from stitch_tools.models.finding_kinds import FINDING_KINDS, STATIC_RULE_KINDS, finding_kind
+from stitch_tools.models.verdict import Finding
 from tests.tools.judge.source.pairs import PAIRS
 from tests.tools.judge.source.programs import HONEST, HONEST_NATIVE, scale_with
 

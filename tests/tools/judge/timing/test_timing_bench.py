@@ -20,7 +20,9 @@ from stitch_tools.judge.timing.statistics import outcome_of
 from stitch_tools.judge.timing.visits import TimingRules
 from stitch_tools.judge.trial import Trial
 from stitch_tools.machine.device_lock import device_lock
-from stitch_tools.models import Bench, Program, TimingDoubt
+from stitch_tools.models.conditions import TimingDoubt
+from stitch_tools.models.program import Program
+from stitch_tools.models.verdict import Bench
 from stitch_tools.run.reference_server import ReferenceServer
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import Store

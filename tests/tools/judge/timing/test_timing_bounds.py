@@ -13,7 +13,9 @@ from stitch_tools.judge.timing.probes.impossible_speed import (
     memory_nodes,
     unavoidable_bytes,
 )
-from stitch_tools.models import Bench, Ceilings, TimingDoubt
+from stitch_tools.models.conditions import TimingDoubt
+from stitch_tools.models.graph import Ceilings
+from stitch_tools.models.verdict import Bench
 
 MEGABYTE = 10**6
 CEILINGS = Ceilings(

@@ -20,7 +20,8 @@ from stitch_tools.judge.timing.runners import Runner
 from stitch_tools.judge.timing.setup import Setup, make_draws
 from stitch_tools.judge.timing.visits import TimingRules
 from stitch_tools.judge.trial import Trial
-from stitch_tools.models import Bench, Program
+from stitch_tools.models.program import Program
+from stitch_tools.models.verdict import Bench
 from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.reference_server import ReferenceServer
 from stitch_tools.run.session import TargetSession

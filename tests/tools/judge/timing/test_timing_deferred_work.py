@@ -17,7 +17,7 @@ from stitch_tools.judge.timing.ring import RingShape
 from stitch_tools.judge.timing.runners import Runner
 from stitch_tools.judge.timing.setup import Setup, make_draws
 from stitch_tools.judge.timing.timed_process import RunnerFailedError
-from stitch_tools.models import Program
+from stitch_tools.models.program import Program
 from stitch_tools.run.reference_server import ReferenceServer
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import Store

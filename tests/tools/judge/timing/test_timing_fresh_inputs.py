@@ -27,7 +27,8 @@ from stitch_tools.judge.timing.probes.fresh_inputs import (
 from stitch_tools.judge.timing.program_runners import RingPlan, load_program, start_ring
 from stitch_tools.judge.timing.ring import RingShape
 from stitch_tools.judge.timing.setup import Setup, make_draws
-from stitch_tools.models import Program, TimingDoubt
+from stitch_tools.models.conditions import TimingDoubt
+from stitch_tools.models.program import Program
 from stitch_tools.protocol import memory
 from stitch_tools.run.reference_server import Comparison, Expectation, ReferenceServer
 from stitch_tools.run.session import TargetSession

@@ -9,7 +9,7 @@ import pytest
 from stitch_tools.judge.timing import gpu_watch
 from stitch_tools.judge.timing.gpu_watch import GpuWatch
 from stitch_tools.machine.devices import find_gpus
-from stitch_tools.models import GpuConditions
+from stitch_tools.models.conditions import GpuConditions
 from tests.tools.check_support import PROGRAMS
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="no C compiler")

@@ -11,7 +11,9 @@ from stitch_tools.judge.timing.probes.impossible_speed import NO_CEILINGS
 from stitch_tools.judge.timing.visits import TimingRules
 from stitch_tools.judge.trial import Trial
 from stitch_tools.machine.devices import cpu_info
-from stitch_tools.models import Bench, Ceilings, Program
+from stitch_tools.models.graph import Ceilings
+from stitch_tools.models.program import Program
+from stitch_tools.models.verdict import Bench
 from stitch_tools.run import ceilings
 from stitch_tools.run.ceilings import cached_ceilings
 from stitch_tools.run.reference_server import ReferenceServer

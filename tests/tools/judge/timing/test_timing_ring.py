@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stitch_tools.judge.timing.ring import MAX_DRAWS, MAX_SLOTS, OutputRing, OutputSampler, ring_shape
-from stitch_tools.models import ReferenceFacts, TensorSpec
+from stitch_tools.models.task import ReferenceFacts, TensorSpec
 
 MB = 1 << 20
 

@@ -10,8 +10,8 @@ from stitch_tools.judge.timing.rounds import Series
 from stitch_tools.judge.timing.runners import Runner
 from stitch_tools.judge.timing.visits import Visit
 from stitch_tools.judge.timing.wording import describe_doubt, describe_not_compared, explain, timing_of
-from stitch_tools.models import Bench, DoubtRule, Ratio, TimingDoubt
-from stitch_tools.models.verdict import BenchOutcome
+from stitch_tools.models.conditions import DoubtRule, TimingDoubt
+from stitch_tools.models.verdict import Bench, BenchOutcome, Ratio
 
 
 def ratio(low: float, high: float, outcome: BenchOutcome = "inconclusive") -> Ratio:

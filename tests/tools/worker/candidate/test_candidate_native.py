@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from stitch_tools.models import Build
+from stitch_tools.models.program import Build
 from stitch_tools.storage.store import Store
 from stitch_tools.worker.program_module import StitchModule
 from stitch_tools.worker.runtime.native import NativeProgram, ProgramError, make_workspace

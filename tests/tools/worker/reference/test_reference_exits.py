@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stitch_tools.errors import TaskError
-from stitch_tools.models import ReferenceFacts
+from stitch_tools.models.task import ReferenceFacts
 from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.reference_server import ReferenceServer
 from stitch_tools.run.session import TargetSession

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from stitch_tools.judge.check_options import CheckOptions
-from stitch_tools.models import Check, Task
+from stitch_tools.models.task import Task
+from stitch_tools.models.verdict import Check
 from stitch_tools.protocol.messages_session import ChildLimits
 from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.reference_server import Expectation, ReferenceServer

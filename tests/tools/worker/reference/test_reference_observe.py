@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stitch_tools.models import ReferenceFacts
+from stitch_tools.models.task import ReferenceFacts
 from stitch_tools.protocol.messages_reference import ObserveReference
 from stitch_tools.worker.reference.load_reference import LoadedReference, ReferenceFault, ReferenceSource
 from stitch_tools.worker.reference.observe import observe

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from stitch_tools.judge.correctness.check_wording import describe_draw, describe_refusal
 from stitch_tools.judge.correctness.draw_schedule import DrawGroup, Passed, least_decided, uncovered_subjects
 from stitch_tools.judge.verdict import settle_status
-from stitch_tools.models import (
+from stitch_tools.models.evidence import WorkEvidence
+from stitch_tools.models.verdict import (
     CheckFlag,
     CheckStatus,
     DrawResult,
@@ -16,7 +17,6 @@ from stitch_tools.models import (
     Sensitivity,
     Severity,
 )
-from stitch_tools.models.evidence import WorkEvidence
 from stitch_tools.protocol.messages_reference import Agreement
 from stitch_tools.run.candidate_worker import Answer
 from stitch_tools.run.child_outcome import ChildDied

@@ -4,7 +4,8 @@ import re
 from collections.abc import Sequence
 
 from stitch_tools.compile.build import ONE_SOURCE
-from stitch_tools.models import Build, DrawResult, OutputError
+from stitch_tools.models.program import Build
+from stitch_tools.models.verdict import DrawResult, OutputError
 from stitch_tools.run.candidate_worker import Answer
 
 _TRACEBACK = "Traceback (most recent call last):"

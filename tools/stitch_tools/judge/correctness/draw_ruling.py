@@ -12,7 +12,7 @@ from stitch_tools.judge.correctness.check_wording import (
 )
 from stitch_tools.judge.correctness.draw_runner import Observed
 from stitch_tools.judge.correctness.draw_schedule import DrawRequest
-from stitch_tools.models import DrawResult
+from stitch_tools.models.verdict import DrawResult
 from stitch_tools.run.candidate_worker import Answer
 from stitch_tools.run.reference_server import Comparison
 from stitch_tools.worker.reference.draw_kinds import ALTERED

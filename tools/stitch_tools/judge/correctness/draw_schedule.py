@@ -4,7 +4,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from stitch_tools.judge.check_options import CheckOptions
-from stitch_tools.models import Contract, ProgramFormat, Sensitivity
+from stitch_tools.models.program import ProgramFormat
+from stitch_tools.models.task import Contract
+from stitch_tools.models.verdict import Sensitivity
 from stitch_tools.worker.reference.draw_kinds import ALTERED, BATCHES, PROBES, STRUCTURED, SensitivityProbe
 
 FIRST, SECOND, RELOADED = "weights-1", "weights-2", "weights-3"

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from stitch_tools.models import DrawResult, OutputError, ReferenceFacts
+from stitch_tools.models.task import ReferenceFacts
+from stitch_tools.models.verdict import DrawResult, OutputError
 
 
 def describe_variation(draws: Sequence[DrawResult], facts: ReferenceFacts) -> str | None:

@@ -8,8 +8,9 @@ from stitch_tools.judge.memory.cpu import CPU_TOOLS, run_cpu
 from stitch_tools.judge.memory.cuda import CUDA_TOOLS, run_cuda
 from stitch_tools.judge.trial import Trial
 from stitch_tools.judge.verdict import settle_status
-from stitch_tools.models import Check, Finding, Task
 from stitch_tools.models.sanitizer import SanitizerFinding, SanitizerRun, SanitizerTool
+from stitch_tools.models.task import Task
+from stitch_tools.models.verdict import Check, Finding
 from stitch_tools.run.reference_server import NoDeviceError, ReferenceServer
 from stitch_tools.run.tool_process import TOO_SLOW
 

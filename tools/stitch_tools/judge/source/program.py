@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from stitch_tools.judge.source.cuda_source import CudaFunction, CudaSource
 from stitch_tools.judge.source.python_reach import PythonCall, PythonFiles
 from stitch_tools.judge.source.python_scopes import Scope
-from stitch_tools.models import ProgramFormat, Severity
+from stitch_tools.models.program import ProgramFormat
+from stitch_tools.models.verdict import Severity
 
 
 @dataclass(frozen=True, eq=False)

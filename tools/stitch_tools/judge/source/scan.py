@@ -18,7 +18,8 @@ from stitch_tools.judge.source.program import RuleHit, ScannedProgram, SourceRul
 from stitch_tools.judge.source.python_names import MAX_STEPS
 from stitch_tools.judge.source.python_reach import read_python
 from stitch_tools.judge.source.python_scopes import parse_python
-from stitch_tools.models import Finding, ProgramFormat, Severity
+from stitch_tools.models.program import ProgramFormat
+from stitch_tools.models.verdict import Finding, Severity
 
 MAX_FILE_BYTES = 512 << 10
 MAX_TOTAL_BYTES = 2 << 20

@@ -35,7 +35,7 @@ from stitch_tools.judge.timing.wording import describe_doubt, describe_ring
 from stitch_tools.judge.trial import Trial
 from stitch_tools.machine.device_lock import device_lock, refuse_after
 from stitch_tools.machine.devices import Target, cpu_info, resolve_target
-from stitch_tools.models import Bench
+from stitch_tools.models.verdict import Bench
 from stitch_tools.protocol.free_memory import available_bytes
 from stitch_tools.run.reference_server import Inputs, ReferenceServer
 

@@ -14,7 +14,7 @@ from stitch_tools.judge.timing.runners import Runner
 from stitch_tools.judge.timing.timed_process import RunnerFailedError
 from stitch_tools.judge.timing.visits import Contestant, TimingRules
 from stitch_tools.machine.device_lock import refuse_after
-from stitch_tools.models import Timing
+from stitch_tools.models.verdict import Timing
 
 # The fewest rounds of very long calls may take so many budgets.
 _LONGEST = 4.0

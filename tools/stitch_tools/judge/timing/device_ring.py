@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 
-from stitch_tools.models import TensorSpec
+from stitch_tools.models.task import TensorSpec
 from stitch_tools.protocol.messages_reference import CloseRing, OpenRing, PoisonRing, ReadRing
 from stitch_tools.run.reference_server import ReferenceServer
 

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
 from stitch_tools.machine.isolation import BOOTSTRAP
-from stitch_tools.models import GpuConditions
+from stitch_tools.models.conditions import GpuConditions
 
 # A driver that takes longer is not asked again.
 _ANSWER_S = 5.0

@@ -11,7 +11,7 @@ from stitch_tools.judge.timing.ring import OutputRing, OutputSampler, Ring
 from stitch_tools.judge.timing.runners import Runner, start_runner, take_reply, wait_until_ready
 from stitch_tools.judge.timing.setup import Setup
 from stitch_tools.judge.timing.timed_process import RunnerFailedError
-from stitch_tools.models import Build, Program
+from stitch_tools.models.program import Build, Program
 from stitch_tools.protocol.messages import Fd
 from stitch_tools.protocol.messages_reference import WeightsMade
 from stitch_tools.protocol.timing_messages import LoadLoop, TimeProgram

@@ -17,7 +17,8 @@ from stitch_tools.judge.timing.wording import (
     explain,
     timing_of,
 )
-from stitch_tools.models import Bench, GpuConditions, Ratio
+from stitch_tools.models.conditions import GpuConditions
+from stitch_tools.models.verdict import Bench, Ratio
 
 
 @dataclass(frozen=True)

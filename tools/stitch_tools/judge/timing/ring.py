@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from stitch_tools.models import ReferenceFacts, TensorSpec
+from stitch_tools.models.task import ReferenceFacts, TensorSpec
 from stitch_tools.protocol import memory
 from stitch_tools.protocol.layout import untouched_byte
 from stitch_tools.protocol.memory import PackEntry

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stitch_tools.judge.timing.ring import RingShape
-from stitch_tools.models import ReferenceFacts, Task
+from stitch_tools.models.task import ReferenceFacts, Task
 from stitch_tools.protocol.messages_reference import WeightsMade
 from stitch_tools.run.reference_server import Inputs, ReferenceServer
 from stitch_tools.run.session import TargetSession

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, median, quantiles
 
-from stitch_tools.models import BenchOutcome
+from stitch_tools.models.verdict import BenchOutcome
 
 CONFIDENCE = 0.95
 CPU_NOISE = 0.07

@@ -5,7 +5,8 @@ from stitch_tools.judge.timing.ring import RingShape
 from stitch_tools.judge.timing.rounds import Rounds, Series
 from stitch_tools.judge.timing.runners import Runner
 from stitch_tools.judge.timing.statistics import MIN_ROUNDS
-from stitch_tools.models import Ratio, Timing, TimingDoubt
+from stitch_tools.models.conditions import TimingDoubt
+from stitch_tools.models.verdict import Ratio, Timing
 
 _LEFT_OUT = "visits were left out since something waited for a CPU or lost it"
 

@@ -14,17 +14,9 @@ from stitch_planner.stitcher.lower.graph_index import GraphIndex, ValueKey, valu
 from stitch_planner.stitcher.lower.lowering import UnloweredError
 from stitch_planner.stitcher.lower.templates import TEMPLATES
 from stitch_tools.compile.segments import BUILT, FLAGS
-from stitch_tools.models import (
-    Argument,
-    Graph,
-    GraphInput,
-    GraphNode,
-    GraphOutput,
-    ReferenceFacts,
-    Task,
-    ValueRef,
-    sha256_hex,
-)
+from stitch_tools.models.base import sha256_hex
+from stitch_tools.models.graph import Argument, Graph, GraphInput, GraphNode, GraphOutput, ValueRef
+from stitch_tools.models.task import ReferenceFacts, Task
 from stitch_tools.protocol.layout import BUFFER
 
 MAIN = "model_new.py"

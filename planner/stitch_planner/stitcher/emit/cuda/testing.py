@@ -22,7 +22,8 @@ from stitch_tools.compile.build import compile_program
 from stitch_tools.compile.cpp import cpp_command
 from stitch_tools.compile.headers import native_include
 from stitch_tools.compile.toolchain import find_cpp_compiler
-from stitch_tools.models import Build, Contract, Program
+from stitch_tools.models.program import Build, Program
+from stitch_tools.models.task import Contract
 from stitch_tools.storage.store import Store
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from stitch_tools.judge.timing.probes.probe import ProbeContext, ProbeReport, Stage
 from stitch_tools.judge.timing.runners import Runner
 from stitch_tools.judge.timing.timed_process import RunnerFailedError
-from stitch_tools.models import TimingDoubt
+from stitch_tools.models.conditions import TimingDoubt
 
 _HOLD_OUTPUTS = ("eager", "compile:default")
 _ATTEMPTS = 3

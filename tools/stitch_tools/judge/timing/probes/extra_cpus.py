@@ -7,7 +7,7 @@ from pathlib import Path
 
 from stitch_tools.confine.process_tree import descendants
 from stitch_tools.judge.timing.probes.probe import ProbeContext, ProbeReport, Stage
-from stitch_tools.models import TimingDoubt
+from stitch_tools.models.conditions import TimingDoubt
 
 _BUSIER = 1.2
 _SLACK_S = 0.5

@@ -25,7 +25,7 @@ from stitch_tools.judge.timing.probes.probe import ProbeContext, ProbeReport, St
 from stitch_tools.judge.timing.program_runners import RingPlan, start_ring
 from stitch_tools.judge.timing.runners import Runner, wait_until_ready
 from stitch_tools.judge.timing.setup import own_draws
-from stitch_tools.models import DoubtRule, TimingDoubt
+from stitch_tools.models.conditions import DoubtRule, TimingDoubt
 from stitch_tools.protocol import memory
 from stitch_tools.protocol.free_memory import available_bytes
 from stitch_tools.run.reference_server import Inputs

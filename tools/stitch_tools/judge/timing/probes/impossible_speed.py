@@ -14,7 +14,8 @@ from statistics import median
 
 from stitch_tools.judge.timing.probes.probe import ProbeContext, ProbeReport, Stage
 from stitch_tools.machine.devices import Target, cpu_info
-from stitch_tools.models import Ceilings, TimingDoubt
+from stitch_tools.models.conditions import TimingDoubt
+from stitch_tools.models.graph import Ceilings
 from stitch_tools.run.ceilings import cached_ceilings, remeasured
 
 NO_CEILINGS = "whether the times are possible: no ceilings of this device are kept (`stitch-mcp ceilings`)"

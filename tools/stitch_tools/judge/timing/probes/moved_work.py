@@ -7,7 +7,7 @@ from statistics import median
 from stitch_tools.judge.timing.probes.probe import ProbeContext, ProbeReport, Stage
 from stitch_tools.judge.timing.program_runners import PROGRAMS
 from stitch_tools.judge.timing.visits import Visit
-from stitch_tools.models import TimingDoubt
+from stitch_tools.models.conditions import TimingDoubt
 
 # The slope of a block may be this share of its whole time per call at least.
 _SHORTER = 0.8

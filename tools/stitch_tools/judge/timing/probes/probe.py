@@ -10,7 +10,7 @@ from stitch_tools.judge.timing.rounds import Rounds
 from stitch_tools.judge.timing.runners import Runner
 from stitch_tools.judge.timing.setup import Setup
 from stitch_tools.machine.devices import Target
-from stitch_tools.models import TimingDoubt
+from stitch_tools.models.conditions import TimingDoubt
 from stitch_tools.run.reference_server import Inputs
 
 Stage = Literal["running", "finished"]

@@ -8,7 +8,7 @@ from stitch_tools.judge.timing.call_overhead import work_s
 from stitch_tools.judge.timing.probes.probe import ProbeContext, ProbeReport, Stage
 from stitch_tools.judge.timing.runners import Runner, new_token
 from stitch_tools.judge.timing.statistics import rank_chance
-from stitch_tools.models import TimingDoubt
+from stitch_tools.models.conditions import TimingDoubt
 
 _ATTEMPTS = 3
 _MOST, _FEWEST = 32, 6

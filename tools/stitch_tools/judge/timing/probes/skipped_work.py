@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from stitch_tools.judge.timing.call_overhead import work_s
 from stitch_tools.judge.timing.probes.probe import ProbeContext, ProbeReport, Stage
-from stitch_tools.models import TimingDoubt
+from stitch_tools.models.conditions import TimingDoubt
 
 _ATTEMPTS = 3
 _BATCH_S = 0.05
