@@ -7,6 +7,7 @@ from typing import cast
 from stitch_tools.judge.memory.case import SanitizeOptions, SanitizerCase
 from stitch_tools.judge.trial import Trial
 from stitch_tools.protocol.memory import PackEntry
+from stitch_tools.protocol.messages import Fd
 from stitch_tools.protocol.messages_reference import WeightsMade
 from stitch_tools.run.reference_server import Inputs
 
@@ -20,6 +21,6 @@ def bare_case(
 ) -> SanitizerCase:
     """The case of a draw of this kind, with a limit of ten seconds."""
     trial = cast("Trial", SimpleNamespace(on_gpu=False, updated=updated))
-    weights = WeightsMade((), list(parameters), [], None, b"")
+    weights = WeightsMade(list(parameters), [], None, b"", scale=None, training=False, fds=(Fd(-1), Fd(-1)))
     drawn = Inputs((), kind, list(inputs), None, shared=False, seed=0, places=())
     return SanitizerCase(trial, SanitizeOptions(limit_s=10.0), weights, drawn)
