@@ -4,13 +4,13 @@ Interference only ever makes a rate lower, so every figure is the best of many s
 """
 
 import ctypes
-import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
+from stitch_tools.protocol.free_memory import available_bytes
 from stitch_tools.protocol.timing_messages import DeviceRates
 from stitch_tools.worker.precision import precision
 
@@ -59,8 +59,7 @@ def _best_seconds(work: Callable[[], object], budget_s: float) -> float:
 
 def cpu_rates(cache_bytes: int) -> DeviceRates:
     """Of this process' threads; `cache_bytes` is the last-level cache."""
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    large = min(max(2 * cache_bytes, 32 << 20), free // 8)
+    large = min(max(2 * cache_bytes, 32 << 20), available_bytes() // 8)
     # Both arrays together take a quarter of the cache: other tenants use some of it, too.
     small = max(cache_bytes // 8, 64 << 10)
     return DeviceRates(
