@@ -31,6 +31,15 @@ def call_texts(kernels: Iterable[Kernel], text: Callable[[LibraryOp], CallText])
     return {kernel.name: text(kernel.operation) for kernel in kernels if isinstance(kernel, LibraryCall)}
 
 
+def argument_text(item: CallArgument, address: Callable[[View], str]) -> str:
+    """An argument of a call; `address` gives the text of a window's address."""
+    if isinstance(item, View):
+        return address(item)
+    if isinstance(item, tuple) and item:
+        return "{" + ", ".join(map(address, item)) + "}"
+    return item if isinstance(item, str) else "nullptr"
+
+
 def flag(value: bool) -> str:
     """A C++ bool."""
     return "true" if value else "false"

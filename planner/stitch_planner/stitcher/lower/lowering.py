@@ -1,6 +1,6 @@
 """From planned steps to kernels: the context in which templates look up values and add kernels."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from stitch_planner.stitcher.lower.graph_index import GraphIndex, ValueKey, value_key
@@ -11,13 +11,14 @@ from stitch_planner.stitcher.lower.kernel_ir import (
     Instr,
     Kernel,
     LibraryCall,
+    LibraryOp,
     PointwiseKernel,
     Scalar,
     View,
     row_major,
 )
 from stitch_planner.stitcher.lower.views import memory_order, permute
-from stitch_tools.models.graph import Argument
+from stitch_tools.models.graph import Argument, GraphNode
 
 
 class UnloweredError(Exception):
@@ -118,6 +119,10 @@ class Lowering:
         if _largest_index(kernel) > LARGEST_INT32:
             raise UnloweredError(f"no template computes with indices beyond {LARGEST_INT32}")
         self.kernels.append(kernel)
+
+    def call(self, name: str, comment: str, nodes: Sequence[GraphNode], operation: LibraryOp) -> None:
+        """Appends a library call that computes `nodes`."""
+        self.add(LibraryCall(self.unique(name), comment, tuple(node.name for node in nodes), operation))
 
     def unique(self, name: str) -> str:
         """`name` as a C++ identifier that no buffer or kernel has yet, underscores aside.

@@ -183,8 +183,8 @@ class ResizeOp(LibraryOp):
 
 
 @dataclass(frozen=True)
-class BatchNormOp(LibraryOp):
-    """Normalisation by the batch's own statistics, then residual and activation. Images are [N, C, ...]."""
+class ImageNormOp(LibraryOp):
+    """What both norms by an image's own statistics share; residual and activation follow. [N, C, ...]."""
 
     source: View
     weight: View | None
@@ -200,20 +200,15 @@ class BatchNormOp(LibraryOp):
 
 
 @dataclass(frozen=True)
-class GroupNormOp(LibraryOp):
-    """Normalisation of groups of channels, then residual and activation. Images are [N, C, ...]."""
+class BatchNormOp(ImageNormOp):
+    """Normalisation of each channel by the batch's statistics."""
 
-    source: View
-    weight: View | None
-    bias: View | None
-    residual: View | None
-    out: View
-    channels_last: bool
-    area: int
+
+@dataclass(frozen=True)
+class GroupNormOp(ImageNormOp):
+    """Normalisation of groups of an image's channels."""
+
     groups: int
-    eps: float
-    activation: Activation
-    slope: float
 
 
 @dataclass(frozen=True)

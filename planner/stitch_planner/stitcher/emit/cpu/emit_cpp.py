@@ -7,7 +7,14 @@ from functools import lru_cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 
-from stitch_planner.stitcher.emit.call_text import CallArgument, CallText, braced, call_texts, wrapped
+from stitch_planner.stitcher.emit.call_text import (
+    CallArgument,
+    CallText,
+    argument_text,
+    braced,
+    call_texts,
+    wrapped,
+)
 from stitch_planner.stitcher.emit.cpu.kernel_text import KernelText, describe
 from stitch_planner.stitcher.emit.cpu.library_calls import call_text
 from stitch_planner.stitcher.emit.scalar_text import MEMORY_TYPES
@@ -206,11 +213,7 @@ def _address(buffer: Buffer, offset: int) -> str:
 
 
 def _argument(item: CallArgument) -> str:
-    if isinstance(item, View):
-        return _address(item.buffer, item.offset)
-    if isinstance(item, tuple) and item:
-        return "{" + ", ".join(map(_argument, item)) + "}"
-    return _unqualified(item) if isinstance(item, str) else "nullptr"
+    return _unqualified(argument_text(item, lambda view: _address(view.buffer, view.offset)))
 
 
 def _step(kernel: Kernel, struct_of: dict[str, str], calls: Mapping[str, CallText]) -> StepText:

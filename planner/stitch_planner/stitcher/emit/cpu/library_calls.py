@@ -17,6 +17,7 @@ from stitch_planner.stitcher.lower.operations import (
     EmbeddingBagOp,
     EmbeddingOp,
     GroupNormOp,
+    ImageNormOp,
     PackedMatmulOp,
     PoolOp,
     PoolWindow,
@@ -144,37 +145,14 @@ def resize(op: ResizeOp) -> CallText:
 @call_text.register
 def batch_norm(op: BatchNormOp) -> CallText:
     """batchnorm.h."""
-    images, channels = op.source.shape[:2]
-    options = (
-        f"{{.images = {images}, .area = {op.area}, .channels = {channels}, "
-        f".eps = {op.eps!r}f, .slope = {op.slope!r}f}}"
-    )
     # The running statistics are no result of a program: see simplify.live_outputs.
-    running = (None,) * 4
-    return CallText(
-        "stitch/cpu/batchnorm.h",
-        f"stitch::cpu::BatchNorm<{_norm_arguments(op)}>",
-        (options,),
-        (op.source, op.weight, op.bias, op.residual, *running, op.out, "threads"),
-        chosen="statistics in one pass, scale, residual and activation in a second",
-    )
+    return _norm(op, "stitch/cpu/batchnorm.h", "stitch::cpu::BatchNorm", running=(None,) * 4)
 
 
 @call_text.register
 def group_norm(op: GroupNormOp) -> CallText:
     """groupnorm.h."""
-    images, channels = op.source.shape[:2]
-    options = (
-        f"{{.images = {images}, .area = {op.area}, .channels = {channels}, .groups = {op.groups}, "
-        f".eps = {op.eps!r}f, .slope = {op.slope!r}f}}"
-    )
-    return CallText(
-        "stitch/cpu/groupnorm.h",
-        f"stitch::cpu::GroupNorm<{_norm_arguments(op)}>",
-        (options,),
-        (op.source, op.weight, op.bias, op.residual, op.out, "threads"),
-        chosen="statistics in one pass, scale, residual and activation in a second",
-    )
+    return _norm(op, "stitch/cpu/groupnorm.h", "stitch::cpu::GroupNorm", more=f", .groups = {op.groups}")
 
 
 @call_text.register
@@ -289,7 +267,19 @@ def _window(window: PoolWindow) -> str:
     return text if window.divisor is None else f"{text}, .divisor = {window.divisor}"
 
 
-def _norm_arguments(op: BatchNormOp | GroupNormOp) -> str:
-    """Template arguments: order of memory, activation, whether there is a residual."""
+def _norm(
+    op: ImageNormOp, header: str, kind: str, *, more: str = "", running: tuple[None, ...] = ()
+) -> CallText:
+    images, channels = op.source.shape[:2]
+    options = (
+        f"{{.images = {images}, .area = {op.area}, .channels = {channels}{more}, "
+        f".eps = {op.eps!r}f, .slope = {op.slope!r}f}}"
+    )
     activation = f"stitch::cpu::Epilogue::{enumerator(op.activation)}"
-    return f"{flag(op.channels_last)}, {activation}, {flag(op.residual is not None)}"
+    return CallText(
+        header,
+        f"{kind}<{flag(op.channels_last)}, {activation}, {flag(op.residual is not None)}>",
+        (options,),
+        (op.source, op.weight, op.bias, op.residual, *running, op.out, "threads"),
+        chosen="statistics in one pass, scale, residual and activation in a second",
+    )

@@ -5,7 +5,7 @@ import re
 import struct
 from collections.abc import Container, Iterable, Mapping, Sequence
 
-from stitch_planner.stitcher.emit.call_text import CallArgument, CallText, call_texts, wrapped
+from stitch_planner.stitcher.emit.call_text import CallArgument, CallText, argument_text, call_texts, wrapped
 from stitch_planner.stitcher.emit.cpu.emit_cpp import header_closure
 from stitch_planner.stitcher.emit.cuda.library_calls import call_text
 from stitch_planner.stitcher.emit.cuda.lines import comment_line
@@ -166,7 +166,7 @@ def _setup(program: KernelProgram, calls: Mapping[str, CallText]) -> list[str]:
     lines = ["  int32_t setup() override {", "    STITCH_TRY(lib.open(errors));"]
     lines += [f"    {line}" for line in _declarations(program, buffers)]
     for name, call in calls.items():
-        arguments = ", ".join(_argument(argument) for argument in call.init)
+        arguments = ", ".join(argument_text(argument, _address) for argument in call.init)
         made = wrapped(f"STITCH_TRY({name}.init({arguments}));", BODY_INDENT)
         lines += [f"    {line}" for line in made]
         lines.append(f"    need_scratch({name}.workspace_bytes());")
@@ -210,7 +210,7 @@ def _launch(kernel: Kernel, calls: Mapping[str, CallText]) -> list[str]:
     if isinstance(kernel, LibraryCall):
         call = calls[kernel.name]
         comment = comment_line(kernel.comment + (f" ({call.chosen})" if call.chosen else ""))
-        arguments = ", ".join(_argument(argument) for argument in call.run)
+        arguments = ", ".join(argument_text(argument, _address) for argument in call.run)
         return [comment, *wrapped(f"STITCH_TRY({kernel.name}.run({arguments}));", BODY_INDENT)]
     buffers = dict.fromkeys(pointer_name(access.buffer) for access in (*kernel.loads, *kernel.stores))
     made = f"{kernel.name}{{{', '.join(buffers)}}}"
@@ -230,13 +230,9 @@ def _entry(kernel: PointwiseKernel | RowKernel | ColumnKernel) -> str:
     return f"stitch::cuda::rows<stitch::cuda::RowSchedule<{numbers}>>"
 
 
-def _argument(argument: CallArgument) -> str:
-    if isinstance(argument, View):
-        name = pointer_name(argument.buffer)
-        return f"{name} + {argument.offset}" if argument.offset else name
-    if isinstance(argument, tuple) and argument:
-        return "{" + ", ".join(map(_argument, argument)) + "}"
-    return argument if isinstance(argument, str) else "nullptr"
+def _address(view: View) -> str:
+    name = pointer_name(view.buffer)
+    return f"{name} + {view.offset}" if view.offset else name
 
 
 def _views(arguments: tuple[CallArgument, ...]) -> list[View]:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from stitch_planner.stitcher.lower.comments import site
 from stitch_planner.stitcher.lower.graph_index import GraphIndex, ValueKey, argument, value_key
-from stitch_planner.stitcher.lower.kernel_ir import LibraryCall, View, row_major
+from stitch_planner.stitcher.lower.kernel_ir import View, row_major
 from stitch_planner.stitcher.lower.lowering import Lowering
 from stitch_planner.stitcher.lower.operations import AttentionOp
 from stitch_planner.stitcher.lower.scalars import number
@@ -182,23 +182,21 @@ class Attention(LibraryTemplate):
         result = pattern.nodes[-1]
         target = lowering.new((result.name, 0), strides=_interleaved(result.outputs[0].shape))
         mask = None if pattern.mask is None else _mask(lowering, pattern.mask, (batch, heads, queries, keys))
-        lowering.add(
-            LibraryCall(
-                lowering.unique(f"attention_{result.name}"),
-                f"{site(result)}: {batch} x {heads} heads, {queries} x {keys} scores",
-                tuple(item.name for item in pattern.nodes),
-                AttentionOp(
-                    q=q,
-                    k=k,
-                    v=v,
-                    mask=mask,
-                    out=_four(target),
-                    mask_kind=pattern.mask_kind,
-                    scale=pattern.scale,
-                    causal=pattern.causal,
-                    empty_is_zero=pattern.empty_is_zero,
-                ),
-            )
+        lowering.call(
+            f"attention_{result.name}",
+            f"{site(result)}: {batch} x {heads} heads, {queries} x {keys} scores",
+            pattern.nodes,
+            AttentionOp(
+                q=q,
+                k=k,
+                v=v,
+                mask=mask,
+                out=_four(target),
+                mask_kind=pattern.mask_kind,
+                scale=pattern.scale,
+                causal=pattern.causal,
+                empty_is_zero=pattern.empty_is_zero,
+            ),
         )
 
 

@@ -6,7 +6,7 @@ from stitch_planner.stitcher.lower.comments import site
 from stitch_planner.stitcher.lower.epilogue import residual_of
 from stitch_planner.stitcher.lower.graph_index import GraphIndex, ValueKey, argument, value_key
 from stitch_planner.stitcher.lower.image_shapes import is_fp32, last, own_activation, place, settle
-from stitch_planner.stitcher.lower.kernel_ir import LibraryCall, View
+from stitch_planner.stitcher.lower.kernel_ir import View
 from stitch_planner.stitcher.lower.lowering import Lowering
 from stitch_planner.stitcher.lower.operations import Activation, BatchNormOp
 from stitch_planner.stitcher.lower.scalars import number
@@ -73,25 +73,23 @@ class BatchNorm(LibraryTemplate):
         result = (nodes[-1].name, 0)
         target = place(lowering, result, first=channels_first)
         more = None if residual is None else _like(lowering, residual, channels_first)
-        lowering.add(
-            LibraryCall(
-                lowering.unique(f"norm_{node.name}"),
-                f"{site(node)}: batch statistics of {shape[1]} channels"
-                f"{', residual' if more else ''}{activation_text(activation)}",
-                tuple(item.name for item in nodes),
-                BatchNormOp(
-                    source=source,
-                    weight=lowering.dense_or_none(node.args[1]),
-                    bias=lowering.dense_or_none(node.args[2]),
-                    residual=more,
-                    out=target,
-                    channels_last=not channels_first,
-                    area=_area(shape),
-                    eps=float(number(argument(node, 7, "eps", 1e-5))),
-                    activation=activation,
-                    slope=slope,
-                ),
-            )
+        lowering.call(
+            f"norm_{node.name}",
+            f"{site(node)}: batch statistics of {shape[1]} channels"
+            f"{', residual' if more else ''}{activation_text(activation)}",
+            nodes,
+            BatchNormOp(
+                source=source,
+                weight=lowering.dense_or_none(node.args[1]),
+                bias=lowering.dense_or_none(node.args[2]),
+                residual=more,
+                out=target,
+                channels_last=not channels_first,
+                area=_area(shape),
+                eps=float(number(argument(node, 7, "eps", 1e-5))),
+                activation=activation,
+                slope=slope,
+            ),
         )
         settle(lowering, result, target)
 

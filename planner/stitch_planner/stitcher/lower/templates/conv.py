@@ -7,7 +7,6 @@ from stitch_planner.stitcher.lower.comments import site
 from stitch_planner.stitcher.lower.epilogue import can_follow, epilogue_of
 from stitch_planner.stitcher.lower.graph_index import GraphIndex, argument, value_key
 from stitch_planner.stitcher.lower.image_shapes import as_2d, is_fp32, last, line, pair, place, settle
-from stitch_planner.stitcher.lower.kernel_ir import LibraryCall
 from stitch_planner.stitcher.lower.lowering import Lowering
 from stitch_planner.stitcher.lower.operations import ConvOp, Normalisation
 from stitch_planner.stitcher.lower.scalars import number
@@ -137,30 +136,28 @@ class Conv(LibraryTemplate):
         target = place(lowering, (result.name, 0))
         bias = argument(node, 2, "bias")
         channels = source.shape[1], target.shape[1]
-        lowering.add(
-            LibraryCall(
-                lowering.unique(f"conv_{site(node)}"),
-                f"{site(node)}: {channels[0]} to {channels[1]} channels, "
-                f"{shape.kernel[0]} x {shape.kernel[1]}{', norm' if norm else ''}{epilogue.comment}",
-                tuple(item.name for item in nodes),
-                ConvOp(
-                    weight=lowering.dense(value_key(node.args[1])),
-                    bias=lowering.dense_or_none(bias),
-                    norm=None if norm is None else _normalisation(norm, lowering),
-                    source=source,
-                    out=target,
-                    operands=operands,
-                    post=epilogue.post,
-                    channels=channels,
-                    groups=shape.groups,
-                    kernel=shape.kernel,
-                    stride=shape.stride,
-                    padding=shape.padding,
-                    dilation=shape.dilation,
-                    transposed=shape.transposed,
-                    output_padding=shape.output_padding,
-                ),
-            )
+        lowering.call(
+            f"conv_{site(node)}",
+            f"{site(node)}: {channels[0]} to {channels[1]} channels, "
+            f"{shape.kernel[0]} x {shape.kernel[1]}{', norm' if norm else ''}{epilogue.comment}",
+            nodes,
+            ConvOp(
+                weight=lowering.dense(value_key(node.args[1])),
+                bias=lowering.dense_or_none(bias),
+                norm=None if norm is None else _normalisation(norm, lowering),
+                source=source,
+                out=target,
+                operands=operands,
+                post=epilogue.post,
+                channels=channels,
+                groups=shape.groups,
+                kernel=shape.kernel,
+                stride=shape.stride,
+                padding=shape.padding,
+                dilation=shape.dilation,
+                transposed=shape.transposed,
+                output_padding=shape.output_padding,
+            ),
         )
         settle(lowering, (result.name, 0), target)
 

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from stitch_planner.stitcher.lower.comments import site
 from stitch_planner.stitcher.lower.graph_index import GraphIndex, argument, value_key
-from stitch_planner.stitcher.lower.kernel_ir import LibraryCall
 from stitch_planner.stitcher.lower.lowering import Lowering
 from stitch_planner.stitcher.lower.operations import EmbeddingBagOp, EmbeddingOp
 from stitch_planner.stitcher.lower.scalars import number
@@ -33,13 +32,11 @@ class Embedding(LibraryTemplate):
         node = nodes[0]
         table, index = lowering.dense(value_key(node.args[0])), lowering.dense(value_key(node.args[1]))
         target = lowering.new((node.name, 0))
-        lowering.add(
-            LibraryCall(
-                lowering.unique(f"embed_{node.name}"),
-                f"{site(node)}: {index.numel} rows of {table.shape[1]}",
-                (node.name,),
-                EmbeddingOp(index, table, target),
-            )
+        lowering.call(
+            f"embed_{node.name}",
+            f"{site(node)}: {index.numel} rows of {table.shape[1]}",
+            (node,),
+            EmbeddingOp(index, table, target),
         )
 
 
@@ -79,20 +76,18 @@ class EmbeddingBag(LibraryTemplate):
         target = lowering.new((node.name, 0))
         mean = int(number(argument(node, 4, "mode", 0))) == _MODES.index("mean")
         padding = argument(node, 8, "padding_idx")
-        lowering.add(
-            LibraryCall(
-                lowering.unique(f"bag_{node.name}"),
-                f"{site(node)}: {target.shape[0]} bags of {index.numel} rows",
-                tuple(item.name for item in nodes),
-                EmbeddingBagOp(
-                    index=index,
-                    offsets=offsets,
-                    table=table,
-                    out=target,
-                    mean=mean,
-                    padding=None if padding is None else int(number(padding)) % table.shape[0],
-                ),
-            )
+        lowering.call(
+            f"bag_{node.name}",
+            f"{site(node)}: {target.shape[0]} bags of {index.numel} rows",
+            nodes,
+            EmbeddingBagOp(
+                index=index,
+                offsets=offsets,
+                table=table,
+                out=target,
+                mean=mean,
+                padding=None if padding is None else int(number(padding)) % table.shape[0],
+            ),
         )
 
 

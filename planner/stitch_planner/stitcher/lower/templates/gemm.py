@@ -6,7 +6,7 @@ from math import prod
 from stitch_planner.stitcher.lower.comments import site
 from stitch_planner.stitcher.lower.epilogue import Epilogue, can_follow, epilogue_of
 from stitch_planner.stitcher.lower.graph_index import GraphIndex, ValueKey
-from stitch_planner.stitcher.lower.kernel_ir import LibraryCall, View, row_major
+from stitch_planner.stitcher.lower.kernel_ir import View, row_major
 from stitch_planner.stitcher.lower.lowering import Lowering
 from stitch_planner.stitcher.lower.operations import BatchMatmulOp, PackedMatmulOp
 from stitch_planner.stitcher.lower.templates.base import LibraryTemplate
@@ -73,22 +73,20 @@ def _lower_packed(nodes: Sequence[GraphNode], product: Product, weight: View, lo
     epilogue = epilogue_of(nodes, lowering, alpha=product.alpha, bias=None if packed else product.bias)
     target = lowering.new((nodes[-1].name, 0))
     operands = _operands(epilogue, lowering, (rows, width))
-    lowering.add(
-        LibraryCall(
-            lowering.unique(f"gemm_{site(nodes[0])}"),
-            f"{site(nodes[0])}: [{rows}, {depth}] x [{depth}, {width}]{epilogue.comment}",
-            tuple(node.name for node in nodes),
-            PackedMatmulOp(
-                weight=weight,
-                bias=None if packed is None else lowering.view(packed),
-                a=a,
-                out=target,
-                operands=operands,
-                post=epilogue.post,
-                weight_transposed=transposed,
-                weight_ld=distance,
-            ),
-        )
+    lowering.call(
+        f"gemm_{site(nodes[0])}",
+        f"{site(nodes[0])}: [{rows}, {depth}] x [{depth}, {width}]{epilogue.comment}",
+        nodes,
+        PackedMatmulOp(
+            weight=weight,
+            bias=None if packed is None else lowering.view(packed),
+            a=a,
+            out=target,
+            operands=operands,
+            post=epilogue.post,
+            weight_transposed=transposed,
+            weight_ld=distance,
+        ),
     )
 
 
@@ -148,24 +146,22 @@ def _lower_batched(nodes: Sequence[GraphNode], product: Product, lowering: Lower
     sizes, (a_batch, b_batch, c_batch) = batch
     epilogue = epilogue_of(nodes, lowering, alpha=product.alpha, bias=product.bias)
     operands = _operands(epilogue, lowering, (prod(sizes), rows, width))
-    lowering.add(
-        LibraryCall(
-            lowering.unique(f"matmul_{site(nodes[0])}"),
-            f"{site(nodes[0])}: {prod(sizes)} x [{rows}, {depth}] x [{depth}, {width}]{epilogue.comment}",
-            tuple(node.name for node in nodes),
-            BatchMatmulOp(
-                a=a,
-                b=b,
-                out=target,
-                operands=operands,
-                post=epilogue.post,
-                # In front comes a size of 1, over which any stride does.
-                batch=_two(sizes, 1),
-                a_strides=_two(a_batch, 0),
-                b_strides=_two(b_batch, 0),
-                out_strides=_two(c_batch, 0),
-            ),
-        )
+    lowering.call(
+        f"matmul_{site(nodes[0])}",
+        f"{site(nodes[0])}: {prod(sizes)} x [{rows}, {depth}] x [{depth}, {width}]{epilogue.comment}",
+        nodes,
+        BatchMatmulOp(
+            a=a,
+            b=b,
+            out=target,
+            operands=operands,
+            post=epilogue.post,
+            # In front comes a size of 1, over which any stride does.
+            batch=_two(sizes, 1),
+            a_strides=_two(a_batch, 0),
+            b_strides=_two(b_batch, 0),
+            out_strides=_two(c_batch, 0),
+        ),
     )
 
 

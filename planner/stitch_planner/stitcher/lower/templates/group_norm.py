@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from stitch_planner.stitcher.lower.comments import site
 from stitch_planner.stitcher.lower.graph_index import GraphIndex, argument, value_key
 from stitch_planner.stitcher.lower.image_shapes import is_fp32, last, place, settle
-from stitch_planner.stitcher.lower.kernel_ir import LibraryCall
 from stitch_planner.stitcher.lower.lowering import Lowering
 from stitch_planner.stitcher.lower.operations import GroupNormOp
 from stitch_planner.stitcher.lower.scalars import number
@@ -45,25 +44,23 @@ class GroupNorm(LibraryTemplate):
             more = lowering.dense(residual) if first else last(lowering, residual)
         area = node.outputs[0].numel // max(shape[0] * shape[1], 1)
         groups, eps = int(number(node.args[1])), float(number(argument(node, 4, "eps", 1e-5)))
-        lowering.add(
-            LibraryCall(
-                lowering.unique(f"norm_{node.name}"),
-                f"{site(node)}: {groups} groups of {shape[1]} channels"
-                f"{', residual' if more else ''}{activation_text(activation)}",
-                tuple(item.name for item in nodes),
-                GroupNormOp(
-                    source=source,
-                    weight=lowering.dense_or_none(argument(node, 2, "weight")),
-                    bias=lowering.dense_or_none(argument(node, 3, "bias")),
-                    residual=more,
-                    out=target,
-                    channels_last=not first,
-                    area=area,
-                    groups=groups,
-                    eps=eps,
-                    activation=activation,
-                    slope=slope,
-                ),
-            )
+        lowering.call(
+            f"norm_{node.name}",
+            f"{site(node)}: {groups} groups of {shape[1]} channels"
+            f"{', residual' if more else ''}{activation_text(activation)}",
+            nodes,
+            GroupNormOp(
+                source=source,
+                weight=lowering.dense_or_none(argument(node, 2, "weight")),
+                bias=lowering.dense_or_none(argument(node, 3, "bias")),
+                residual=more,
+                out=target,
+                channels_last=not first,
+                area=area,
+                groups=groups,
+                eps=eps,
+                activation=activation,
+                slope=slope,
+            ),
         )
         settle(lowering, result, target)

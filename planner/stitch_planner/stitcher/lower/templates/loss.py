@@ -6,7 +6,6 @@ from typing import Literal
 from stitch_planner.stitcher.lower.comments import site
 from stitch_planner.stitcher.lower.graph_index import GraphIndex, argument, value_key
 from stitch_planner.stitcher.lower.image_shapes import last
-from stitch_planner.stitcher.lower.kernel_ir import LibraryCall
 from stitch_planner.stitcher.lower.lowering import Lowering
 from stitch_planner.stitcher.lower.operations import ClassLossOp
 from stitch_planner.stitcher.lower.scalars import number
@@ -42,20 +41,18 @@ class ClassLoss(LibraryTemplate):
         scores = last(lowering, value_key(node.args[0]))  # the classes of a row side by side
         target = lowering.dense(value_key(node.args[1]))
         kind = _REDUCTIONS[int(number(argument(node, 3, "reduction", 1)))]
-        lowering.add(
-            LibraryCall(
-                lowering.unique(f"loss_{node.name}"),
-                f"{site(node)}: {target.numel} rows of {scores.shape[1]} classes",
-                (node.name,),
-                ClassLossOp(
-                    scores=scores,
-                    target=target,
-                    weight=lowering.dense_or_none(argument(node, 2, "weight")),
-                    out=lowering.new((node.name, 0)),
-                    from_logits=_OPS[node.op],
-                    reduction=kind,
-                    ignore_index=int(number(argument(node, 4, "ignore_index", -100))),
-                    smoothing=float(number(argument(node, 5, "label_smoothing", 0.0))),
-                ),
-            )
+        lowering.call(
+            f"loss_{node.name}",
+            f"{site(node)}: {target.numel} rows of {scores.shape[1]} classes",
+            (node,),
+            ClassLossOp(
+                scores=scores,
+                target=target,
+                weight=lowering.dense_or_none(argument(node, 2, "weight")),
+                out=lowering.new((node.name, 0)),
+                from_logits=_OPS[node.op],
+                reduction=kind,
+                ignore_index=int(number(argument(node, 4, "ignore_index", -100))),
+                smoothing=float(number(argument(node, 5, "label_smoothing", 0.0))),
+            ),
         )

@@ -16,7 +16,7 @@ from stitch_planner.stitcher.lower.image_shapes import (
     settle,
     stays_first,
 )
-from stitch_planner.stitcher.lower.kernel_ir import LibraryCall, View
+from stitch_planner.stitcher.lower.kernel_ir import View
 from stitch_planner.stitcher.lower.lowering import Lowering
 from stitch_planner.stitcher.lower.operations import PoolOp, PoolWindow, ResizeOp
 from stitch_planner.stitcher.lower.scalars import number
@@ -76,19 +76,17 @@ class Pool(LibraryTemplate):
         node = nodes[0]
         kind = _POOLS[node.op]
         images = _images(node, lowering)
-        lowering.add(
-            LibraryCall(
-                lowering.unique(f"pool_{node.name}"),
-                f"{site(node)}: {kind.replace('_', ' ')} pooling",
-                (node.name,),
-                PoolOp(
-                    source=images.source,
-                    out=as_2d(images.written),
-                    kind="max" if kind.endswith("max") else "average",
-                    channels_last=not images.first,
-                    window=None if kind.startswith("adaptive") else _window(node, largest=kind == "max"),
-                ),
-            )
+        lowering.call(
+            f"pool_{node.name}",
+            f"{site(node)}: {kind.replace('_', ' ')} pooling",
+            (node,),
+            PoolOp(
+                source=images.source,
+                out=as_2d(images.written),
+                kind="max" if kind.endswith("max") else "average",
+                channels_last=not images.first,
+                window=None if kind.startswith("adaptive") else _window(node, largest=kind == "max"),
+            ),
         )
         settle(lowering, (node.name, 0), images.written)
 
@@ -136,20 +134,18 @@ class Upsample(LibraryTemplate):
         kind = _RESIZES[node.op]
         images = _images(node, lowering)
         corners = kind == "bilinear" and argument(node, 2, "align_corners") is True
-        lowering.add(
-            LibraryCall(
-                lowering.unique(f"resize_{node.name}"),
-                f"{site(node)}: {kind} resizing",
-                (node.name,),
-                ResizeOp(
-                    source=images.source,
-                    out=as_2d(images.written),
-                    kind=kind,
-                    channels_last=not images.first,
-                    scale=_scales(node, kind),
-                    align_corners=corners,
-                ),
-            )
+        lowering.call(
+            f"resize_{node.name}",
+            f"{site(node)}: {kind} resizing",
+            (node,),
+            ResizeOp(
+                source=images.source,
+                out=as_2d(images.written),
+                kind=kind,
+                channels_last=not images.first,
+                scale=_scales(node, kind),
+                align_corners=corners,
+            ),
         )
         settle(lowering, (node.name, 0), images.written)
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 from stitch_planner.stitcher.lower.comments import site
 from stitch_planner.stitcher.lower.graph_index import GraphIndex, ValueKey, argument, value_key
-from stitch_planner.stitcher.lower.kernel_ir import LibraryCall, View
+from stitch_planner.stitcher.lower.kernel_ir import View
 from stitch_planner.stitcher.lower.lowering import Lowering
 from stitch_planner.stitcher.lower.operations import RnnOp
 from stitch_planner.stitcher.lower.scalars import number
@@ -63,31 +63,29 @@ class Rnn(LibraryTemplate):
         result = lowering.new((node.name, 0))
         lasts = [_last((node.name, k), len(node.outputs), lowering) for k in (1, 2)]
         cell = _CELLS[node.op]
-        lowering.add(
-            LibraryCall(
-                lowering.unique(f"rnn_{site(node)}"),
-                f"{site(node)}: {cell}, {time} steps of {batch} sequences, "
-                f"{_layers(node)} x {_directions(node)} x {hidden} units",
-                tuple(item.name for item in nodes),
-                RnnOp(
-                    weights=weights,
-                    source=x,
-                    hidden=starts[0],
-                    cell=starts[1] if len(starts) > 1 else None,
-                    out=result,
-                    last_hidden=lasts[0],
-                    last_cell=lasts[1],
-                    kind=cell,
-                    steps=time,
-                    batch=batch,
-                    features=x.shape[2],
-                    units=hidden,
-                    layers=_layers(node),
-                    directions=_directions(node),
-                    batch_first=batch_first,
-                    has_bias=_weights_each(node) == 4,
-                ),
-            )
+        lowering.call(
+            f"rnn_{site(node)}",
+            f"{site(node)}: {cell}, {time} steps of {batch} sequences, "
+            f"{_layers(node)} x {_directions(node)} x {hidden} units",
+            nodes,
+            RnnOp(
+                weights=weights,
+                source=x,
+                hidden=starts[0],
+                cell=starts[1] if len(starts) > 1 else None,
+                out=result,
+                last_hidden=lasts[0],
+                last_cell=lasts[1],
+                kind=cell,
+                steps=time,
+                batch=batch,
+                features=x.shape[2],
+                units=hidden,
+                layers=_layers(node),
+                directions=_directions(node),
+                batch_first=batch_first,
+                has_bias=_weights_each(node) == 4,
+            ),
         )
 
 
